@@ -1,0 +1,44 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/pyprof: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+install: $(BIN)/pyprof ## set up .venv with pyprof (editable) and the development tools
+
+demo: $(BIN)/pyprof ## record the bundled workload for five seconds into demo.html
+	$(BIN)/pyprof record -d 5 -o demo.html -- $(BIN)/python examples/workload.py
+
+test: $(BIN)/pyprof ## run all tests
+	$(BIN)/python -m pytest
+
+lint: $(BIN)/pyprof ## ruff: lint and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(BIN)/pyprof ## mypy --strict on the installed package
+	rm -rf build/types build/lib
+	$(BIN)/python -m pip install --quiet --no-deps --target build/types .
+	MYPYPATH=build/types $(BIN)/mypy -p pyprof
+
+check: lint types test ## lint, types, tests
+
+bench: $(BIN)/pyprof ## run the benchmarks (see bench/README.md)
+	$(BIN)/python -m bench
+
+format: $(BIN)/pyprof ## let ruff format and fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what the build made
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+.PHONY: help install demo test lint types check bench format clean

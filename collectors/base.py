@@ -1,0 +1,69 @@
+"""What a collector is: something that produces sample batches until it is told to stop.
+
+The session owns the loop's other half (unwinding, interning, writing). It gives back to the collector what only
+the walk knows: how long a thread's stack is, and which sleeping thread needs a stop after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What the walk of a batch teaches the collector; columns run along the batch's lanes.
+
+    top: highest stack address that the walk needed (Walk.top). missing: avma of the word that an UNREADABLE lane
+    needed, else 0: the next copy of that thread should hold it. stop: lanes whose thread slept and whose stack needs
+    a register: take the next sample of that thread by a stop, once in this sleep, if its system call allows.
+    """
+
+    batch: SampleBatch
+    top: npt.NDArray[np.uint64]
+    missing: npt.NDArray[np.uint64]
+    stop: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorStats:
+    """Since the collector began. pauses_ns: (stops,) int64, each stop's length. skipped: sampling times passed over.
+
+    errors: stable lower-case sentence -> count. unchanged, blocked: samples taken without a stop.
+    """
+
+    pauses_ns: npt.NDArray[np.int64]
+    skipped: int
+    unchanged: int
+    blocked: int
+    errors: dict[str, int]
+    notes: tuple[str, ...]
+
+
+class Collector(Protocol):
+    """Life: batches() is iterated once; stop() (from a signal handler too) makes it end after the sample under way;
+    close() releases everything and is safe to call twice.
+    """
+
+    def batches(self) -> Iterator[SampleBatch]:
+        """Batches as they come, at the latest every half second; an empty batch is a sign of life."""
+        ...
+
+    def learn(self, feedback: Feedback) -> None: ...
+
+    def threads(self) -> list[ThreadInfo]:
+        """Every thread that was ever sampled, names as last seen."""
+        ...
+
+    def stats(self) -> CollectorStats: ...
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...

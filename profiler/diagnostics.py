@@ -1,0 +1,34 @@
+"""Counters for what was tolerated, and problems of modules. A leaf: everybody may count, nobody prints.
+
+A truncated stack is data, a broken file is an exception, a tolerated oddity is counted here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """Something that a module lacks or has wrong, and the command that mends it ("" if none does)."""
+
+    text: str
+    remedy: str = ""
+
+
+@dataclass(slots=True)
+class Diagnostics:
+    """One recording's counters (key -> how often) and its modules' problems (path -> problems).
+
+    Keys are short, stable, lower-case sentences ("thread held by a debugger"): they are printed as they are.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: dict[str, set[Problem]] = field(default_factory=dict)
+
+    def count(self, key: str, by: int = 1) -> None:
+        self.counts[key] += by
+
+    def problem(self, path: str, text: str, remedy: str = "") -> None:
+        self.problems.setdefault(path, set()).add(Problem(text, remedy))

@@ -1,0 +1,58 @@
+"""Named conditions. Each says what happened, and its hint what to type next.
+
+Only the command line catches them all; whoever can go on (a broken table costs one source) catches the
+one class that it understands.
+"""
+
+from __future__ import annotations
+
+
+class PyprofError(Exception):
+    """Base of all conditions that pyprof names.
+
+    message: one sentence, what happened. hint: what to do next, with the command where there is one.
+    exit_code: what the command line returns.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class FormatError(PyprofError, ValueError):
+    """A file or a table breaks its own format. Costs that source, nothing else."""
+
+    def __init__(self, section: str, offset: int, problem: str) -> None:
+        super().__init__(f"{section}+{offset:#x}: {problem}")
+        self.section = section
+        self.offset = offset
+        self.problem = problem
+
+
+class UsageError(PyprofError, ValueError):
+    """Options that cannot be met."""
+
+    exit_code = 2
+
+
+class NoSuchProcess(PyprofError, ProcessLookupError):
+    """The process does not exist, or no longer."""
+
+
+class AccessDenied(PyprofError, PermissionError):
+    """The kernel does not let us look into the process."""
+
+
+class NotTraceable(PyprofError):
+    """The process exists and is ours, but cannot be sampled (zombie, kernel thread, ourselves, traced)."""
+
+
+class UnsupportedArchitecture(PyprofError):
+    """The target runs code that this build of pyprof cannot unwind."""
+
+
+class OutputError(PyprofError, OSError):
+    """The output cannot be written."""

@@ -1,0 +1,144 @@
+"""What is mapped where: the lines of /proc/PID/maps and the modules behind them.
+
+avma = address in the running process; svma = address stated in the file; rel = avma - base of the module.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+ReadMemory = Callable[[int, int], bytes]
+"""(avma, size in bytes) -> at most size bytes of the target's memory; shorter or empty where unreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One line of /proc/PID/maps. offset and size in bytes; dev is "major:minor"; path may be ""."""
+
+    start: int
+    end: int
+    perms: str
+    offset: int
+    dev: str
+    inode: int
+    path: str
+
+    @property
+    def executable(self) -> bool:
+        return "x" in self.perms
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One object file loaded at one place: neighbouring mappings of the same file.
+
+    start, end: the avma span, holes included (text moved to huge pages is anonymous, but still ours).
+    path: as the target names it, without " (deleted)"; "[vdso]" and "[anon]" for code without a file.
+    """
+
+    start: int
+    end: int
+    path: str
+    dev: str
+    inode: int
+    deleted: bool
+    mappings: tuple[Mapping, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.rsplit("/", 1)[-1]
+
+    @property
+    def has_file(self) -> bool:
+        return self.inode != 0 and self.path.startswith("/")
+
+
+@dataclass(frozen=True, eq=False)
+class AddressSpace:
+    """The modules of one process image at one time; compared by identity.
+
+    id: unique within a recording; SampleBatch.space refers to it. generation: grows with each dlopen, munmap
+    or exec of the same pid. root: where the target's file names start ("/proc/PID/root").
+    read: reads the target's memory now (b"" once the process is gone).
+    """
+
+    id: int
+    pid: int
+    generation: int
+    mappings: tuple[Mapping, ...]
+    read: ReadMemory
+    root: str
+    modules: tuple[Module, ...] = field(init=False)
+    _starts: list[int] = field(init=False)
+    _module_starts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        modules = group_modules(self.mappings)
+        object.__setattr__(self, "modules", modules)
+        object.__setattr__(self, "_starts", [m.start for m in self.mappings])
+        object.__setattr__(self, "_module_starts", [m.start for m in modules])
+
+    def mapping_at(self, avma: int) -> Mapping | None:
+        at = bisect_right(self._starts, avma) - 1
+        return self.mappings[at] if at >= 0 and avma < self.mappings[at].end else None
+
+    def module_at(self, avma: int) -> Module | None:
+        at = bisect_right(self._module_starts, avma) - 1
+        return self.modules[at] if at >= 0 and avma < self.modules[at].end else None
+
+
+def group_modules(mappings: Sequence[Mapping]) -> tuple[Module, ...]:
+    """Neighbouring mappings of one file become one module, sorted by start, never overlapping.
+
+    A file offset that does not grow starts a second copy of the file (it is loaded twice). Mappings without
+    a file become modules of their own if they are executable; other anonymous memory is no module.
+    """
+    modules: list[Module] = []
+    group: list[Mapping] = []
+
+    def close() -> None:
+        if group and any(m.executable for m in group):
+            path, deleted = group[0].path, False
+            if path.endswith(" (deleted)"):
+                path, deleted = path[: -len(" (deleted)")], True
+            first = group[0]
+            modules.append(
+                Module(
+                    first.start,
+                    group[-1].end,
+                    path or "[anon]",
+                    first.dev,
+                    first.inode,
+                    deleted,
+                    tuple(group),
+                )
+            )
+        group.clear()
+
+    between: list[Mapping] = []
+    for mapping in mappings:
+        if mapping.inode:
+            same = group and (mapping.dev, mapping.inode, mapping.path) == (
+                group[0].dev,
+                group[0].inode,
+                group[0].path,
+            )
+            grows = group and mapping.offset > group[-1].offset
+            if not (same and grows):
+                close()
+                modules.extend(_anonymous(between))
+            group.append(mapping)
+            between.clear()
+        else:
+            between.append(mapping)
+    close()
+    modules.extend(_anonymous(between))
+    return tuple(sorted(modules, key=lambda m: m.start))
+
+
+def _anonymous(mappings: Sequence[Mapping]) -> list[Module]:
+    return [
+        Module(m.start, m.end, m.path or "[anon]", m.dev, 0, False, (m,)) for m in mappings if m.executable
+    ]

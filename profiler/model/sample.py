@@ -1,0 +1,77 @@
+"""Samples in columns: what every collector produces and the unwinder consumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
+U8 = npt.NDArray[np.uint8]
+
+
+class SampleKind(IntEnum):
+    """How a sample was taken, and so what is known."""
+
+    STOPPED = 0  # all registers and the stack, of one moment
+    BLOCKED = 1  # read from outside while the thread slept: sp, pc and the stack; no other register
+    UNCHANGED = (
+        2  # the thread has not run since its last sample: that sample's stack again, nothing is copied
+    )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Further memory of one lane: bytes that stood at avma."""
+
+    avma: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class StackSlab:
+    """All stack copies of a batch in one flat array.
+
+    data: uint8, every copy starts at a multiple of 8. Lane i has the bytes of avma base[i] ..
+    base[i] + size[i] at data[offset[i]]. pieces: lane -> further memory (the stack that a signal handler on its own
+    stack interrupted).
+    """
+
+    data: U8
+    base: U64
+    offset: I64
+    size: I64
+    pieces: Mapping[int, tuple[Piece, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SampleBatch:
+    """n samples of one architecture. Columns have shape (n,), regs (n, len(arch.registers)).
+
+    kind: SampleKind. space: AddressSpace.id, a key of spaces. cpu: -1 where not known. weight: how many sampling
+    periods the sample stands for (1, more if the collector skipped). Registers that a BLOCKED sample does not know
+    are 0 in regs. Lanes of one tid are in time order.
+    """
+
+    arch: Arch
+    kind: U8
+    time_ns: I64
+    tid: I32
+    pid: I32
+    space: I32
+    cpu: I32
+    weight: I64
+    regs: U64
+    stack: StackSlab
+    spaces: Mapping[int, AddressSpace]
+
+    def __len__(self) -> int:
+        return len(self.kind)

@@ -1,0 +1,72 @@
+"""What a walk found: frames of all lanes, how each was found, and why each lane ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Trust(IntEnum):
+    """Which source found a frame: the one whose rule was applied to the frame inside it."""
+
+    CONTEXT = 0  # the innermost frame: pc as the kernel gave it
+    SFRAME = 1
+    EH_FRAME = 2
+    DEBUG_FRAME = 3
+    EXIDX = 4
+    BREAKPAD = 5
+    LIBUNWIND_DYNAMIC = 6
+    GDB_JIT = 7
+    JITDUMP = 8
+    FP = 9  # frame-pointer chain
+    LR = 10  # link register of a leaf
+    SIGRETURN = 11  # the kernel's signal frame, by its known layout
+    SCAN = 12  # a plausible return address, guessed
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class StackEnd(IntEnum):
+    """Why a walk stopped; one value per sample, never raised."""
+
+    RUNNING = 0  # only seen inside the walk
+    ROOT = 1  # the rule says: no caller
+    NO_RULE = 2  # pc outside every table, and the fallback refused
+    UNREADABLE = 3  # needed a word that the stack copy does not hold
+    STUCK = 4  # the cfa did not move up
+    DEPTH = 5  # hit max_depth
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Frames of n lanes in CSR form: lane i has frames start[i] .. start[i+1], innermost first.
+
+    pc: (m,) uint64, as found (a return address is not decremented). exact: (m,) bool, the pc is the pc itself
+    (innermost, or interrupted by a signal), else it is a return address: look it up at pc - 1.
+    trust: (m,) uint8 Trust. end: (n,) uint8 StackEnd.
+    missing: (n,) uint64, the avma of the word that an UNREADABLE lane needed, else 0.
+    top: (n,) uint64, the highest cfa reached: how far up the stack the walk looked.
+    lacks_register: (n,) bool, the lane ended because a register was needed that its sample does not know
+    (SampleKind.BLOCKED): a sample taken by a stop would go on.
+    """
+
+    start: npt.NDArray[np.int64]
+    pc: npt.NDArray[np.uint64]
+    exact: npt.NDArray[np.bool_]
+    trust: npt.NDArray[np.uint8]
+    end: npt.NDArray[np.uint8]
+    missing: npt.NDArray[np.uint64]
+    top: npt.NDArray[np.uint64]
+    lacks_register: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.end)

@@ -1,0 +1,1 @@
+"""Object files: which file is behind a mapping, and what is in it."""

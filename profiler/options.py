@@ -1,0 +1,33 @@
+"""Options of a recording, as values. The command line makes them, everybody else reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_RATE_HZ = 99.0
+DEFAULT_STACK_SIZE = 1 << 20
+DEFAULT_MAX_DEPTH = 1 << 17
+DEFAULT_SOURCES = ("eh_frame", "debug_frame", "fp")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """rate_hz: samples a second of each thread. idle: also threads that are not running. subprocesses: follow children.
+
+    stack_size: most bytes of stack copied. max_overhead: most share (0..1) of time that a target may be stopped, None
+    for no limit.
+    """
+
+    rate_hz: float = DEFAULT_RATE_HZ
+    idle: bool = False
+    subprocesses: bool = False
+    stack_size: int = DEFAULT_STACK_SIZE
+    max_overhead: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnwindOptions:
+    """sources: names in the order in which they are asked, per pc. max_depth: most frames of a stack."""
+
+    sources: tuple[str, ...] = DEFAULT_SOURCES
+    max_depth: int = DEFAULT_MAX_DEPTH

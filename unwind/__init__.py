@@ -1,0 +1,1 @@
+"""Tables and the walk: registers, stack bytes and modules in, addresses out."""

@@ -1,0 +1,27 @@
+"""What a source of unwind rules is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from pyprof.model.walk import Trust
+from pyprof.unwind.rules import FunctionRows
+
+
+class Source(Protocol):
+    """One table of one object file, decoded function by function when first asked.
+
+    Raises FormatError from function_at where the table is broken at that place.
+    """
+
+    name: str
+    trust: Trust
+
+    def function_at(self, svma: int) -> FunctionRows | None:
+        """The rows of the function that covers svma; None if the table does not cover it."""
+        ...
+
+    def functions(self) -> Iterator[FunctionRows]:
+        """All functions, ascending by start; for inspection, not for the walk."""
+        ...

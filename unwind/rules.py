@@ -1,0 +1,73 @@
+"""The one vocabulary in which every unwind format ends.
+
+A rule tells how to get the caller's registers from the callee's:
+
+    cfa = reg[cfa_reg] + cfa_off         or  [reg[cfa_reg] + cfa_off]  (cfa_deref)  or  expr(cfa_expr)
+    ra, and each register in regs        = one of RegKind's formulas
+    sp                                   = cfa, unless regs says otherwise
+    registers not named                  keep their value if callee-saved, else are unknown
+
+Registers are columns of the Arch (pyprof.model.arch), never a format's own numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class RegKind(IntEnum):
+    """How the caller's value of a register is found; n, reg, expr are RegRule's fields."""
+
+    SAME = 0  # r = r
+    UNDEFINED = 1  # r is lost; for ra: there is no caller
+    AT_CFA = 2  # r = [cfa + n]
+    CFA_PLUS = 3  # r = cfa + n
+    REG_PLUS = 4  # r = reg[reg] + n
+    AT_REG = 5  # r = [reg[reg] + n]
+    AT_EXPR = 6  # r = [expr(expr)], cfa pushed first
+    EXPR = 7  # r = expr(expr), cfa pushed first
+
+
+@dataclass(frozen=True, slots=True)
+class RegRule:
+    kind: RegKind
+    n: int = 0
+    reg: int = -1
+    expr: bytes = b""
+
+
+SAME = RegRule(RegKind.SAME)
+UNDEFINED = RegRule(RegKind.UNDEFINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """cfa_reg -1: the CFA is cfa_expr, DWARF bytes (an expression knows its svma base through the module).
+
+    signal: the frame is a signal trampoline: its caller was interrupted, the caller's pc is exact. ra UNDEFINED means
+    outermost. pac: the return address is signed (strip it by the arch's mask).
+    """
+
+    cfa_reg: int
+    cfa_off: int
+    ra: RegRule
+    regs: tuple[tuple[int, RegRule], ...] = ()
+    cfa_deref: bool = False
+    cfa_expr: bytes = b""
+    signal: bool = False
+    pac: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRows:
+    """Rows of one function (one FDE): rules[i] holds from starts[i] up to starts[i + 1], the last up to end.
+
+    start, end, starts: svma. repeat: block size of a table that repeats (PLT), else 0.
+    """
+
+    start: int
+    end: int
+    starts: tuple[int, ...]
+    rules: tuple[Rule, ...]
+    repeat: int = field(default=0)
