@@ -1,0 +1,58 @@
+"""What tests share: tools that must be there, programs that they build."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+PACKAGES = {
+    "gcc": "gcc libc6-dev",
+    "g++": "g++",
+    "gdb": "gdb",
+    "eu-stack": "elfutils",
+    "readelf": "binutils",
+    "objdump": "binutils",
+    "node": "nodejs",
+    "perl": "perl",
+    "sqlite3": "sqlite3",
+    "chromium": "chromium",
+    "go": "golang-go",
+    "rustc": "rustc",
+    "clang": "clang",
+}
+"""Tool -> the Debian packages that bring it."""
+
+
+def need(tool: str) -> str:
+    """Path of a tool. Where it is missing: a failure in CI, elsewhere a skip that names the package."""
+    path = shutil.which(tool)
+    if path is None:
+        missing(f"needs {tool}: apt-get install {PACKAGES.get(tool, tool)}")
+    assert path is not None
+    return path
+
+
+def missing(sentence: str) -> None:
+    """The one way to skip: not in CI, where what did not run did not pass."""
+    if os.environ.get("CI"):
+        pytest.fail(sentence)
+    pytest.skip(sentence)
+
+
+def build(source: Path, output: Path, *flags: str, compiler: str = "gcc") -> Path:
+    """Compile a test program; the compiler's words are in the failure."""
+    done = subprocess.run(
+        [need(compiler), *flags, "-o", str(output), str(source), *[f for f in flags if f.startswith("-l")]],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return output
