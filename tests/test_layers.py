@@ -69,8 +69,6 @@ def test_ctypes_is_used_in_one_file_only() -> None:
     users = [
         str(path.relative_to(ROOT))
         for _, path in sources()
-        if any(
-            "ctypes" in line for line in path.read_text().splitlines() if line.startswith(("import", "from"))
-        )
+        if any("ctypes" in line for line in path.read_text().splitlines() if line.startswith(("import", "from")))
     ]
     assert users in ([], ["collectors/libc.py"])

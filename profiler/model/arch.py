@@ -77,9 +77,7 @@ def _x86_follows_call(code: bytes) -> bool:
     return False
 
 
-_X86_64_NAMES = (
-    ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp") + tuple(f"r{n}" for n in range(8, 16)) + ("rip",)
-)
+_X86_64_NAMES = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *tuple(f"r{n}" for n in range(8, 16)), "rip")
 
 # user_regs_struct: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss ...
 _X86_64_PRSTATUS = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)

@@ -139,6 +139,4 @@ def group_modules(mappings: Sequence[Mapping]) -> tuple[Module, ...]:
 
 
 def _anonymous(mappings: Sequence[Mapping]) -> list[Module]:
-    return [
-        Module(m.start, m.end, m.path or "[anon]", m.dev, 0, False, (m,)) for m in mappings if m.executable
-    ]
+    return [Module(m.start, m.end, m.path or "[anon]", m.dev, 0, False, (m,)) for m in mappings if m.executable]

@@ -23,9 +23,7 @@ class SampleKind(IntEnum):
 
     STOPPED = 0  # all registers and the stack, of one moment
     BLOCKED = 1  # read from outside while the thread slept: sp, pc and the stack; no other register
-    UNCHANGED = (
-        2  # the thread has not run since its last sample: that sample's stack again, nothing is copied
-    )
+    UNCHANGED = 2  # the thread has not run since its last sample: that sample's stack again, nothing is copied
 
 
 @dataclass(frozen=True)
