@@ -34,11 +34,14 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class CollectorStats:
-    """Since the collector began. pauses_ns: (stops,) int64, each stop's length. skipped: sampling times passed over.
+    """Since the collector began. ticks: sampling times that were kept; skipped: those passed over because we were late.
+
+    pauses_ns: (stops,) int64, each stop's length.
 
     errors: stable lower-case sentence -> count. unchanged, blocked: samples taken without a stop.
     """
 
+    ticks: int
     pauses_ns: npt.NDArray[np.int64]
     skipped: int
     unchanged: int
@@ -53,7 +56,7 @@ class Collector(Protocol):
     """
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Batches as they come, at the latest every half second; an empty batch is a sign of life."""
+        """Batches as they come, at the latest each CollectOptions.flush_s; an empty batch is a sign of life."""
         ...
 
     def learn(self, feedback: Feedback) -> None: ...

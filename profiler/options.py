@@ -15,7 +15,7 @@ class CollectOptions:
     """rate_hz: samples a second of each thread. idle: also threads that are not running. subprocesses: follow children.
 
     stack_size: most bytes of stack copied. max_overhead: most share (0..1) of time that a target may be stopped, None
-    for no limit.
+    for no limit. flush_s: a batch is handed over at the latest after this time (0: after each sampling time).
     """
 
     rate_hz: float = DEFAULT_RATE_HZ
@@ -23,6 +23,7 @@ class CollectOptions:
     subprocesses: bool = False
     stack_size: int = DEFAULT_STACK_SIZE
     max_overhead: float | None = None
+    flush_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,8 +101,9 @@ class Profile:
     """n samples over t threads.
 
     parent, frame: (nodes,) int32, the prefix tree; frame[0] is -1. time_ns: (n,) int64 since the epoch; stack: (n,)
-    int32 node of the leaf; thread: (n,) int32 index into threads; values: (n, len(value_types)) int64, the primary value
-    last. Samples of one thread are in time order. start_ns: since the epoch. labels: of the whole profile.
+    int32 node of the leaf; thread: (n,) int32 index into threads; values: (n, len(value_types)) int64, the
+    primary value last. Samples of one thread are in time order. start_ns: since the epoch. labels: of the whole
+    profile.
     """
 
     value_types: tuple[ValueType, ...]
