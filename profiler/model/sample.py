@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -54,8 +54,9 @@ class StackSlab:
 class SampleBatch:
     """n samples of one architecture. Columns have shape (n,), regs (n, len(arch.registers)).
 
-    kind: SampleKind. space: AddressSpace.id, a key of spaces. cpu: -1 where not known. weight: how many sampling
-    periods the sample stands for (1, more if the collector skipped). Registers that a BLOCKED sample does not know
+    kind: SampleKind. time_ns: CLOCK_MONOTONIC. space: AddressSpace.id, a key of spaces. cpu: -1 where not known.
+    weight: how many sampling periods the sample stands for (1, more if the collector skipped). Registers that a
+    BLOCKED sample does not know
     are 0 in regs. Lanes of one tid are in time order.
     """
 
@@ -73,3 +74,24 @@ class SampleBatch:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    def take(self, lanes: I64) -> SampleBatch:
+        """The lanes of these indices, over the same stack bytes. lanes: (k,) int64, ascending."""
+        pieces = self.stack.pieces
+        if pieces:
+            pieces = {new: pieces[old] for new, old in enumerate(lanes.tolist()) if old in pieces}
+        stack = StackSlab(
+            self.stack.data, self.stack.base[lanes], self.stack.offset[lanes], self.stack.size[lanes], pieces
+        )
+        return replace(
+            self,
+            kind=self.kind[lanes],
+            time_ns=self.time_ns[lanes],
+            tid=self.tid[lanes],
+            pid=self.pid[lanes],
+            space=self.space[lanes],
+            cpu=self.cpu[lanes],
+            weight=self.weight[lanes],
+            regs=self.regs[lanes],
+            stack=stack,
+        )

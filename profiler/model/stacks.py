@@ -50,6 +50,17 @@ class StackTable:
             nodes[lane] = node
         return nodes
 
+    def adopt(self, other: StackTable, node: int) -> int:
+        """The node here of the stack that is `node` in another table."""
+        chain = []
+        while node > 0:
+            chain.append(other.frames[other.frame[node]])
+            node = other.parent[node]
+        here = 0
+        for key in reversed(chain):
+            here = self._child(here, key)
+        return here
+
     def _insert(self, walk: Walk, a: int, b: int, space: int, end: int) -> int:
         node = 0
         if end != StackEnd.ROOT:

@@ -1,0 +1,148 @@
+"""From a closed window to a Profile: look names up, sum up, describe. No I/O but that of the symbolizer."""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.profile import FrameKind, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.summary import ModuleSummary, Stops, Summary
+from pyprof.model.walk import StackEnd, Trust
+from pyprof.objfile.images import ImageStore
+from pyprof.session.recorder import Window
+from pyprof.symbolize.symbolizer import Symbolizer
+
+
+def assemble(
+    window: Window,
+    images: ImageStore,
+    diagnostics: Diagnostics,
+    *,
+    title: str,
+    rate_hz: float,
+    idle: bool,
+) -> Profile:
+    """Resolve the window's frames and make it a profile. rate_hz: as wanted; idle: sleepers were sampled too."""
+    period_ns = round(1e9 / rate_hz)
+    resolved = Symbolizer(images, diagnostics, window.spaces).resolve(window.stacks.frames)
+    threads, thread = _threads(window)
+    parent = np.array(window.stacks.parent, np.int32)
+    frame = np.array(window.stacks.frame, np.int32)
+    values = np.stack([window.weight, window.weight * period_ns], axis=1)
+    profile = Profile(
+        value_types=(ValueType("samples", "count"), ValueType("wall" if idle else "cpu", "nanoseconds")),
+        period_ns=period_ns,
+        start_ns=window.start_ns,
+        duration_ns=window.duration_ns,
+        title=title,
+        frames=resolved.frames,
+        parent=parent,
+        frame=frame,
+        modules=resolved.modules,
+        threads=threads,
+        time_ns=window.time_ns,
+        stack=window.node,
+        thread=thread,
+        values=values,
+        summary=Summary(),
+    )
+    summary = _summary(window, profile, diagnostics, rate_hz)
+    return replace(profile, summary=summary)
+
+
+def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
+    """Threads in order of pid and tid, and the index of each row's thread."""
+    known = {t.tid: t for t in window.threads}
+    tids, inverse = np.unique(window.tid, return_inverse=True)
+    infos = [known.get(tid, ThreadInfo(tid, tid, str(tid), str(tid))) for tid in tids.tolist()]
+    order = sorted(range(len(infos)), key=lambda i: (infos[i].pid, infos[i].tid))
+    place = np.zeros(len(infos), np.int32)
+    place[order] = np.arange(len(infos), dtype=np.int32)
+    return tuple(infos[i] for i in order), place[inverse].astype(np.int32)
+
+
+def _summary(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
+    before, after = window.before, window.after
+    weights = _inclusive_weights(profile, window.weight)
+    ends, trust, modules = _shares(profile, weights)
+    pauses = after.pauses_ns[len(before.pauses_ns) :] / 1000.0
+    seconds = window.duration_ns / 1e9
+    stops = Stops()
+    if len(pauses):
+        p50, p99 = np.percentile(pauses, (50, 99)).tolist()
+        share = float(pauses.sum()) / 1e6 / seconds if seconds > 0 else 0.0
+        stops = Stops(len(pauses), round(p50, 1), round(p99, 1), round(float(pauses.max()), 1), round(share, 6))
+    errors = Counter(after.errors)
+    errors.subtract(before.errors)
+    errors.update(diagnostics.counts)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return Summary(
+        samples=int(window.weight.sum()),
+        threads=len(profile.threads),
+        duration_s=round(seconds, 6),
+        rate_wanted=rate_hz,
+        rate_reached=round((after.ticks - before.ticks) / seconds, 3) if seconds > 0 else 0.0,
+        skipped=after.skipped - before.skipped,
+        errors={key: count for key, count in sorted(errors.items()) if count},
+        ends=ends,
+        trust=trust,
+        stops=stops,
+        unchanged=after.unchanged - before.unchanged,
+        blocked=after.blocked - before.blocked,
+        modules=_module_summaries(profile.modules, modules, diagnostics),
+        profiler_cpu_s=round(usage.ru_utime + usage.ru_stime, 3),
+        profiler_max_rss_kb=usage.ru_maxrss,
+        notes=after.notes,
+    )
+
+
+def _inclusive_weights(profile: Profile, weight: npt.NDArray[np.int64]) -> list[int]:
+    """Samples at or below each node of the tree; parents come first, so one pass from the end suffices."""
+    self_weight = np.zeros(len(profile.parent), np.int64)
+    np.add.at(self_weight, profile.stack, weight)
+    total: list[int] = self_weight.tolist()
+    parents = profile.parent.tolist()
+    for node in range(len(total) - 1, 0, -1):
+        total[parents[node]] += total[node]
+    return total
+
+
+def _shares(profile: Profile, weights: list[int]) -> tuple[dict[str, int], dict[str, int], Counter[int]]:
+    """Samples by StackEnd, frames by Trust, frames by module index."""
+    ends: Counter[str] = Counter()
+    trust: Counter[str] = Counter()
+    modules: Counter[int] = Counter()
+    parents, frames = profile.parent.tolist(), profile.frame.tolist()
+    for node in range(1, len(weights)):
+        frame = profile.frames[frames[node]]
+        marker = frame.kind == FrameKind.MARKER
+        if parents[node] == 0:
+            end = StackEnd(frame.pc) if marker else StackEnd.ROOT
+            ends[end.label] += weights[node]
+        if not marker:
+            trust[Trust(frame.trust).label] += weights[node]
+            modules[frame.module] += weights[node]
+    return {k: v for k, v in ends.items() if v}, {k: v for k, v in trust.items() if v}, modules
+
+
+def _module_summaries(
+    infos: tuple[ModuleInfo, ...], frames: Mapping[int, int], diagnostics: Diagnostics
+) -> tuple[ModuleSummary, ...]:
+    """One entry a path and build-id, most frames first."""
+    merged: Counter[tuple[str, str]] = Counter()
+    for index, info in enumerate(infos):
+        merged[info.path, info.build_id] += frames.get(index, 0)
+    for path in diagnostics.problems:
+        if not any(known == path for known, _ in merged):
+            merged[path, ""] += 0
+    entries = [
+        ModuleSummary(path, build_id, count, tuple(sorted(diagnostics.problems.get(path, ()))))
+        for (path, build_id), count in merged.items()
+    ]
+    return tuple(sorted(entries, key=lambda m: (-m.frames, m.path)))

@@ -1,0 +1,159 @@
+"""The recording half of a session: batches in, rows of (time, stack node, thread, weight) out, cut into windows.
+
+A recording is a window over a collector that lives longer than it: cut() closes one window and begins the next
+without the collector noticing. Nothing here knows which collector it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.model.modules import AddressSpace
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.stacks import StackTable
+from pyprof.model.walk import Walk
+
+Columns = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]]
+
+
+class Walker(Protocol):
+    def walk(self, batch: SampleBatch) -> Walk: ...
+
+
+@dataclass(frozen=True)
+class Window:
+    """One closed stretch of a recording, its names not yet looked up.
+
+    time_ns (epoch), node, tid, weight: one row a sample, shape (n,). before, after: the collector's statistics at
+    the window's two ends.
+    """
+
+    stacks: StackTable
+    spaces: dict[int, AddressSpace]
+    threads: tuple[ThreadInfo, ...]
+    time_ns: npt.NDArray[np.int64]
+    node: npt.NDArray[np.int32]
+    tid: npt.NDArray[np.int32]
+    weight: npt.NDArray[np.int64]
+    start_ns: int
+    duration_ns: int
+    before: CollectorStats
+    after: CollectorStats
+
+
+@dataclass
+class _Held:
+    """Samples of a sleeping thread whose stack needs a register; the next stop of the same sleep completes them."""
+
+    sp: int
+    pc: int
+    rows: list[tuple[npt.NDArray[np.int32], int]]
+
+
+@dataclass
+class Recorder:
+    """Takes batches; hands out windows."""
+
+    collector: Collector
+    walker: Walker
+    clock: Callable[[], int] = time.time_ns
+    samples: int = 0
+    _stacks: StackTable = field(default_factory=StackTable)
+    _spaces: dict[int, AddressSpace] = field(default_factory=dict)
+    _rows: list[Columns] = field(default_factory=list)
+    _last: dict[int, int] = field(default_factory=dict)
+    _held: dict[int, _Held] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._begin_ns = self.clock()
+        self._epoch_ns = self._begin_ns - time.monotonic_ns()
+        self._before = self.collector.stats()
+
+    def add(self, batch: SampleBatch) -> None:
+        """Unwind a batch, intern its stacks, tell the collector what was learned."""
+        if not len(batch):
+            return
+        self._spaces.update(batch.spaces)
+        nodes = np.full(len(batch), -1, np.int32)
+        live = np.flatnonzero(batch.kind != SampleKind.UNCHANGED)
+        if len(live):
+            fresh = batch if len(live) == len(batch) else batch.take(live)
+            walk = self.walker.walk(fresh)
+            nodes[live] = self._stacks.intern(walk, fresh.space)
+            stop = walk.lacks_register & (fresh.kind == SampleKind.BLOCKED)
+            self.collector.learn(Feedback(fresh, walk.top, walk.missing, stop))
+            if self._held or stop.any():
+                self._hold(batch, nodes, live[stop])
+        self._follow(batch.tid, nodes)
+        self._rows.append((batch.time_ns + self._epoch_ns, nodes, batch.tid, batch.weight))
+        self.samples += int(batch.weight.sum())
+
+    def _follow(self, tid: npt.NDArray[np.int32], nodes: npt.NDArray[np.int32]) -> None:
+        """Give each UNCHANGED lane (node -1) the stack of its thread's sample before it, in place."""
+        order = np.argsort(tid, kind="stable")
+        firsts = np.flatnonzero(np.diff(tid[order], prepend=np.int32(-1)))
+        grouped = nodes[order]
+        for first in firsts.tolist():
+            if grouped[first] < 0:
+                grouped[first] = self._last.get(int(tid[order[first]]), 0)
+        at = np.where(grouped >= 0, np.arange(len(grouped)), 0)
+        grouped = grouped[np.maximum.accumulate(at)]
+        nodes[order] = grouped
+        lasts = np.append(firsts[1:], len(order)) - 1
+        self._last.update(zip(tid[order[lasts]].tolist(), grouped[lasts].tolist(), strict=True))
+
+    def _hold(self, batch: SampleBatch, nodes: npt.NDArray[np.int32], lacking: npt.NDArray[np.int64]) -> None:
+        pc, sp = batch.arch.pc, batch.arch.sp
+        wanting = set(lacking.tolist())
+        for lane, (tid, kind) in enumerate(zip(batch.tid.tolist(), batch.kind.tolist(), strict=True)):
+            held = self._held.get(tid)
+            if lane in wanting:
+                regs = batch.regs[lane]
+                if held is None or (held.sp, held.pc) != (int(regs[sp]), int(regs[pc])):
+                    held = self._held[tid] = _Held(int(regs[sp]), int(regs[pc]), [])
+                held.rows.append((nodes, lane))
+            elif held is not None:
+                if kind == SampleKind.UNCHANGED:
+                    held.rows.append((nodes, lane))
+                    continue
+                regs = batch.regs[lane]
+                if kind == SampleKind.STOPPED and held.sp == int(regs[sp]):
+                    for rows, row in held.rows:
+                        rows[row] = nodes[lane]
+                del self._held[tid]
+
+    def cut(self) -> Window:
+        """Close the window and begin the next; stacks of sleeping threads are carried over."""
+        now, after = self.clock(), self.collector.stats()
+        columns = [np.concatenate(c) for c in zip(*self._rows, strict=True)] if self._rows else []
+        empty = np.zeros(0, np.int64)
+        time_ns, node, tid, weight = columns or (empty, empty.astype(np.int32), empty.astype(np.int32), empty)
+        seen = set(tid.tolist())
+        window = Window(
+            stacks=self._stacks,
+            spaces=dict(self._spaces),
+            threads=tuple(t for t in self.collector.threads() if t.tid in seen),
+            time_ns=time_ns,
+            node=node,
+            tid=tid,
+            weight=weight,
+            start_ns=self._begin_ns,
+            duration_ns=now - self._begin_ns,
+            before=self._before,
+            after=after,
+        )
+        fresh = StackTable()
+        alive = {t.tid for t in window.threads}
+        self._last = {tid: fresh.adopt(self._stacks, node) for tid, node in self._last.items() if tid in alive}
+        self._stacks, self._rows, self._held = fresh, [], {}
+        self._begin_ns, self._before = now, after
+        self.samples = 0
+        return window
