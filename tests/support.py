@@ -25,6 +25,13 @@ PACKAGES = {
     "go": "golang-go",
     "rustc": "rustc",
     "clang": "clang",
+    "llvm-readelf": "llvm",
+    "arm-linux-gnueabihf-gcc": "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross",
+    "arm-linux-gnueabihf-g++": "g++-arm-linux-gnueabihf",
+    "arm-linux-gnueabihf-as": "binutils-arm-linux-gnueabihf",
+    "arm-linux-gnueabihf-readelf": "binutils-arm-linux-gnueabihf",
+    "arm-linux-gnueabihf-objdump": "binutils-arm-linux-gnueabihf",
+    "arm-linux-gnueabihf-objcopy": "binutils-arm-linux-gnueabihf",
 }
 """Tool -> the Debian packages that bring it."""
 

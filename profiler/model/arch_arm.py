@@ -1,0 +1,102 @@
+"""AArch64 and ARM (A32 and T32), each also with big-endian data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyprof.model.arch_type import Arch, FrameChain, SigFrame
+
+
+def _aarch64_follows_call(code: bytes) -> bool:
+    """code: at least 4 bytes that end at the return address. bl, blr, blraa(z), blrab(z); code is little-endian."""
+    if len(code) < 4:
+        return False
+    word = int.from_bytes(code[-4:], "little")
+    return word >> 26 == 0b100101 or word & 0xFEFF_F000 == 0xD63F_0000
+
+
+def _arm_follows_call(code: bytes) -> bool:
+    """code: up to 8 bytes that end at the return address; A32 and T32 are both tried.
+
+    A32 bl, blx, and `mov lr, pc` before the branch; T32 bl, blx. Code is little-endian (BE8 included).
+    """
+    half = [int.from_bytes(code[at : at + 2], "little") for at in range(len(code) % 2, len(code), 2)]
+    if half and half[-1] & 0xFF87 == 0x4780:  # T32 blx rm
+        return True
+    if len(half) >= 2 and half[-2] & 0xF800 == 0xF000 and half[-1] & 0xC000 == 0xC000:  # T32 bl, blx
+        return True
+    if len(code) < 4:
+        return False
+    word = int.from_bytes(code[-4:], "little")
+    if word & 0x0F00_0000 == 0x0B00_0000 or word >> 25 == 0b1111101 or word & 0x0FFF_FFF0 == 0x012F_FF30:
+        return True
+    return len(code) >= 8 and int.from_bytes(code[-8:-4], "little") == 0xE1A0_E00F
+
+
+# struct rt_sigframe: siginfo (128 bytes), ucontext with uc_mcontext at +176: fault_address, x0..x30, sp, pc
+AARCH64 = Arch(
+    name="aarch64",
+    elf_machine=183,
+    elf_class=64,
+    byteorder="little",
+    word=8,
+    registers=(*tuple(f"x{n}" for n in range(31)), "sp", "pc"),
+    dwarf={n: n for n in range(33)},
+    ra_dwarf=30,
+    pc=32,
+    sp=31,
+    fp=29,
+    lr=30,
+    callee_saved=frozenset(range(19, 30)),
+    prstatus=tuple(range(33)),
+    syscall_return=0,
+    syscall_number=8,
+    sigreturn_code=bytes.fromhex("681180d2010000d4"),  # mov x8, #139; svc #0
+    sigcontext={n: 312 + 8 * n for n in range(33)},
+    follows_call=_aarch64_follows_call,
+    pc_mask=0xFFFF_FFFF_FFFF_FFFF,
+    pac_mask=0xFFFF_0000_0000_0000,
+    chain=FrameChain(base=29, next_off=0, ra_off=8, cfa_off=16),
+)
+
+AARCH64_BE = replace(AARCH64, name="aarch64_be", byteorder="big")
+
+# struct sigframe: ucontext with uc_mcontext at +20: trap_no, error_code, oldmask, r0..r15. struct rt_sigframe: the same
+# after siginfo (128 bytes).
+_ARM_SIGFRAME = {n: 32 + 4 * n for n in range(16)}
+_ARM_RT_SIGFRAME = {n: 160 + 4 * n for n in range(16)}
+
+ARM = Arch(
+    name="arm",
+    elf_machine=40,
+    elf_class=32,
+    byteorder="little",
+    word=4,
+    registers=(*tuple(f"r{n}" for n in range(13)), "sp", "lr", "pc"),
+    dwarf={n: n for n in range(16)},
+    ra_dwarf=14,
+    pc=15,
+    sp=13,
+    fp=11,
+    lr=14,
+    callee_saved=frozenset(range(4, 12)),
+    prstatus=tuple(range(16)),
+    syscall_return=0,
+    syscall_number=7,
+    sigreturn_code=bytes.fromhex("ad70a0e3000000ef"),  # A32 mov r7, #173; svc #0 (rt_sigreturn, C libraries)
+    sigcontext=_ARM_RT_SIGFRAME,
+    follows_call=_arm_follows_call,
+    pc_mask=0xFFFF_FFFE,
+    chain=None,  # GCC A32: [r11 - 4], [r11]; clang: [r11], [r11 + 4]; T32: r7, and GCC leaves locals below the record
+    more_sigframes=(
+        SigFrame(bytes.fromhex("ad70a0e3ad0090ef"), _ARM_RT_SIGFRAME),  # the kernel's: svc #0x9000ad
+        SigFrame(bytes.fromhex("ad2700df"), _ARM_RT_SIGFRAME),  # T32
+        SigFrame(bytes.fromhex("4ff0ad0700df"), _ARM_RT_SIGFRAME),  # T32, mov.w
+        SigFrame(bytes.fromhex("7770a0e3000000ef"), _ARM_SIGFRAME),  # sigreturn: 119
+        SigFrame(bytes.fromhex("7770a0e3770090ef"), _ARM_SIGFRAME),
+        SigFrame(bytes.fromhex("772700df"), _ARM_SIGFRAME),
+        SigFrame(bytes.fromhex("4ff0770700df"), _ARM_SIGFRAME),
+    ),
+)
+
+ARMEB = replace(ARM, name="armeb", byteorder="big")

@@ -1,0 +1,54 @@
+"""s390x: 64-bit, big-endian. The CFA of its ABI lies 160 bytes above the caller's stack pointer."""
+
+from __future__ import annotations
+
+from pyprof.model.arch_type import Arch, FrameChain, SigFrame
+
+
+def _s390x_follows_call(code: bytes) -> bool:
+    """code: up to 6 bytes that end at the return address. brasl, bras, basr, bas, basl with any link register."""
+    if len(code) >= 6 and code[-6] == 0xC0 and code[-5] & 0x0F == 5:  # brasl
+        return True
+    if len(code) >= 4 and (code[-4] == 0x4D or (code[-4] == 0xA7 and code[-3] & 0x0F == 5)):  # bas, bras
+        return True
+    return len(code) >= 2 and code[-2] == 0x0D and code[-1] & 0x0F != 0  # basr
+
+
+# DWARF 16..31: the floating-point registers, in which leaf functions of GCC save general ones
+_FPR_ORDER = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
+
+
+def _sigregs(at: int) -> dict[int, int]:
+    """Column -> offset for a struct _sigregs at `at`: psw (mask, addr), gprs, acrs (16 * 4 bytes), fpc, fprs."""
+    fprs = {16 + slot: at + 216 + 8 * number for slot, number in enumerate(_FPR_ORDER)}
+    return {**{n: at + 16 + 8 * n for n in range(16)}, **fprs, 32: at + 8}
+
+
+# struct sigframe: save area (160 bytes), struct sigcontext (16), _sigregs. struct rt_sigframe: save area, svc_insn
+# padded to 8, siginfo (128), ucontext with uc_mcontext at +40.
+S390X = Arch(
+    name="s390x",
+    elf_machine=22,
+    elf_class=64,
+    byteorder="big",
+    word=8,
+    registers=(*tuple(f"r{n}" for n in range(16)), *tuple(f"f{n}" for n in _FPR_ORDER), "pc"),
+    dwarf={**{n: n for n in range(32)}, 65: 32},
+    ra_dwarf=14,
+    pc=32,
+    sp=15,
+    fp=11,
+    lr=14,
+    callee_saved=frozenset({*range(6, 14), *range(24, 32)}),
+    # psw mask, psw addr, gprs, acrs, orig_gpr2; the floating-point registers are in NT_FPREGSET
+    prstatus=(*range(2, 18), *(-1 for _ in range(16)), 1),
+    syscall_return=4,
+    syscall_number=-1,  # NT_S390_SYSTEM_CALL
+    sigreturn_code=bytes.fromhex("0aad"),  # svc 173 (rt_sigreturn)
+    sigcontext=_sigregs(336),
+    follows_call=_s390x_follows_call,
+    pc_mask=0xFFFF_FFFF_FFFF_FFFF,
+    sp_off=-160,
+    chain=FrameChain(base=15, next_off=0, ra_off=112, cfa_off=None, ra_in_next=True),  # -mbackchain
+    more_sigframes=(SigFrame(bytes.fromhex("0a77"), _sigregs(176)),),  # svc 119 (sigreturn)
+)

@@ -1,0 +1,100 @@
+"""What an architecture is, as a value. The values themselves: arch_x86, arch_arm, arch_s390; the door: arch.
+
+Porting checklist (docs/porting.md has it in full): register columns in DWARF order, the columns of pc, sp, fp
+(lr), the slots of the kernel's NT_PRSTATUS register set, which bits of a return address are no address, how a
+call ends (follows_call), where frame records lie, and what the kernel's signal trampolines look like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SigFrame:
+    """A signal trampoline of the kernel or the C library, known by its code.
+
+    code: bytes at its first instruction. saved: column -> offset from sp, at that instruction, of the word in which
+    the kernel saved the interrupted register.
+    """
+
+    code: bytes
+    saved: dict[int, int]
+
+
+@dataclass(frozen=True)
+class FrameChain:
+    """Records that compiled code links by a register; base is the value of column `base`.
+
+    next = [base + next_off], the base of the caller. ra = [base + ra_off], or [next + ra_off] where ra_in_next.
+    cfa = base + cfa_off, or next where cfa_off is None.
+    """
+
+    base: int
+    next_off: int
+    ra_off: int
+    cfa_off: int | None
+    ra_in_next: bool = False
+
+
+@dataclass(frozen=True)
+class Arch:
+    """One architecture.
+
+    registers: column names; a column's index is its place in SampleBatch.regs.
+    dwarf: DWARF register number -> column. ra_dwarf: the usual return-address column of CIEs.
+    word: bytes of an address. byteorder: of data, "little" or "big".
+    lr: column of the link register, or -1 where the call pushes the return address.
+    prstatus: for each column the index of its word in the kernel's user_regs_struct, -1 where it is not in there.
+    syscall_return: index of the word of user_regs_struct with a system call's result; syscall_number likewise,
+    -1 where that struct does not hold it.
+    sigreturn_code: bytes at the start of the signal trampoline (where no unwind table covers it).
+    sigcontext: column -> offset from sp, at the trampoline's first instruction, where the register was saved.
+    follows_call: (code bytes before an address) -> could the instruction that ends there be a call?
+    pc_mask: the bits of a pc or return address that are address (ARM: bit 0 says Thumb).
+    pac_mask: the bits of a signed return address that hold the signature, at the usual size of addresses;
+    NT_ARM_PAC_MASK of a process says it exactly (dataclasses.replace). 0 where nothing signs.
+    sp_off: the caller's sp = cfa + sp_off, unless a rule says otherwise.
+    chain: the frame records that code built with frame pointers leaves; None where their layout is not one.
+    more_sigframes: further signal trampolines.
+    """
+
+    name: str
+    elf_machine: int
+    elf_class: int
+    byteorder: str
+    word: int
+    registers: tuple[str, ...]
+    dwarf: dict[int, int]
+    ra_dwarf: int
+    pc: int
+    sp: int
+    fp: int
+    lr: int
+    callee_saved: frozenset[int]
+    prstatus: tuple[int, ...]
+    syscall_return: int
+    syscall_number: int
+    sigreturn_code: bytes
+    sigcontext: dict[int, int]
+    follows_call: Callable[[bytes], bool]
+    pc_mask: int
+    pac_mask: int = 0
+    sp_off: int = 0
+    chain: FrameChain | None = None
+    more_sigframes: tuple[SigFrame, ...] = ()
+
+    @property
+    def mask(self) -> int:
+        """All ones of one address."""
+        return (1 << (8 * self.word)) - 1
+
+    @property
+    def sigframes(self) -> tuple[SigFrame, ...]:
+        """All signal trampolines that are known by their code."""
+        return (SigFrame(self.sigreturn_code, self.sigcontext), *self.more_sigframes)
+
+    def code_address(self, value: int, pac: bool = False) -> int:
+        """The address in a pc or a stored return address; pac: it is signed."""
+        return value & self.pc_mask & ~(self.pac_mask if pac else 0)

@@ -1,0 +1,100 @@
+"""x86_64 and i386."""
+
+from __future__ import annotations
+
+from pyprof.model.arch_type import Arch, FrameChain, SigFrame
+
+
+def _x86_follows_call(code: bytes) -> bool:
+    """code: up to 8 bytes that end at the return address. call rel32, call r/m (ff /2), with any prefix."""
+    if len(code) >= 5 and code[-5] == 0xE8:
+        return True
+    for length in (2, 3, 4, 6, 7):  # ff /2: the ModRM byte tells the length of the rest
+        if len(code) < length or code[-length] != 0xFF:
+            continue
+        modrm = code[-length + 1]
+        if (modrm >> 3) & 7 != 2:
+            continue
+        mod, rm = modrm >> 6, modrm & 7
+        rest = 0
+        if mod != 3 and rm == 4:
+            rest += 1  # SIB
+            if mod == 0 and length >= 3 and code[-length + 2] & 7 == 5:
+                rest += 4
+        if mod == 1:
+            rest += 1
+        elif mod == 2 or (mod == 0 and rm == 5):
+            rest += 4
+        if length == 2 + rest:
+            return True
+    return False
+
+
+_X86_64_NAMES = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *tuple(f"r{n}" for n in range(8, 16)), "rip")
+
+# user_regs_struct: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss ...
+_X86_64_PRSTATUS = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)
+
+# struct rt_sigframe at the trampoline: sp points at ucontext; uc_mcontext at +40: r8 r9 r10 r11 r12 r13 r14
+# r15 rdi rsi rbp rbx rdx rax rcx rsp rip (kernel: arch/x86/include/uapi/asm/sigcontext.h)
+_X86_64_GREGS = (8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16)
+
+X86_64 = Arch(
+    name="x86_64",
+    elf_machine=62,
+    elf_class=64,
+    byteorder="little",
+    word=8,
+    registers=_X86_64_NAMES,
+    dwarf={n: n for n in range(17)},
+    ra_dwarf=16,
+    pc=16,
+    sp=7,
+    fp=6,
+    lr=-1,
+    callee_saved=frozenset({3, 6, 12, 13, 14, 15}),
+    prstatus=_X86_64_PRSTATUS,
+    syscall_return=10,
+    syscall_number=15,
+    sigreturn_code=bytes.fromhex("48c7c00f0000000f05"),  # mov $15,%rax; syscall
+    sigcontext={column: 40 + 8 * slot for slot, column in enumerate(_X86_64_GREGS)},
+    follows_call=_x86_follows_call,
+    pc_mask=0xFFFF_FFFF_FFFF_FFFF,
+    chain=FrameChain(base=6, next_off=0, ra_off=8, cfa_off=16),
+)
+
+# struct sigcontext_32: gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip, by column
+_I386_SIGCONTEXT = {7: 16, 6: 20, 5: 24, 4: 28, 3: 32, 2: 36, 1: 40, 0: 44, 8: 56}
+
+# The handler's ret has popped the first word of the frame. struct sigframe: int sig, sigcontext; struct rt_sigframe:
+# int sig, two pointers, siginfo (128 bytes), ucontext with uc_mcontext at +20.
+I386 = Arch(
+    name="i386",
+    elf_machine=3,
+    elf_class=32,
+    byteorder="little",
+    word=4,
+    registers=("eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi", "eip"),
+    dwarf={n: n for n in range(9)},
+    ra_dwarf=8,
+    pc=8,
+    sp=4,
+    fp=5,
+    lr=-1,
+    callee_saved=frozenset({3, 5, 6, 7}),
+    # ebx ecx edx esi edi ebp eax ds es fs gs orig_eax eip cs eflags esp ss
+    prstatus=(6, 1, 2, 0, 15, 5, 3, 4, 12),
+    syscall_return=6,
+    syscall_number=11,
+    sigreturn_code=bytes.fromhex("b8ad000000cd80"),  # mov $173,%eax; int $0x80 (rt_sigreturn)
+    sigcontext={column: 160 + offset for column, offset in _I386_SIGCONTEXT.items()},
+    follows_call=_x86_follows_call,
+    pc_mask=0xFFFF_FFFF,
+    chain=FrameChain(base=5, next_off=0, ra_off=4, cfa_off=8),
+    more_sigframes=(
+        SigFrame(  # pop %eax; mov $119,%eax; int $0x80
+            bytes.fromhex("58b877000000cd80"),
+            {column: 4 + offset for column, offset in _I386_SIGCONTEXT.items()},
+        ),
+    ),
+)

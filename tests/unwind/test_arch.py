@@ -1,0 +1,123 @@
+"""Architectures are data: their tables agree with themselves, and calls are seen in real code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pyprof.model.arch import AARCH64, ARCHES, ARM, I386, S390X, X86_64, Arch, find_arch
+from tests.support import need
+
+ALL = sorted(ARCHES.values(), key=lambda arch: arch.name)
+
+
+@pytest.mark.parametrize("arch", ALL, ids=lambda arch: arch.name)
+def test_columns_of_an_architecture_agree(arch: Arch) -> None:
+    columns = range(len(arch.registers))
+    assert len(set(arch.registers)) == len(arch.registers)
+    assert len(arch.prstatus) == len(arch.registers)
+    assert set(arch.dwarf.values()) == set(columns)
+    slots = [slot for slot in arch.prstatus if slot >= 0]
+    assert len(set(slots)) == len(slots)
+    assert {arch.pc, arch.sp, arch.fp} <= {column for column in columns if arch.prstatus[column] >= 0}
+    assert arch.fp in arch.callee_saved
+    assert arch.callee_saved.isdisjoint({arch.pc, arch.sp, arch.lr})
+    assert arch.word * 8 == arch.elf_class
+    assert arch.dwarf[arch.ra_dwarf] == (arch.pc if arch.lr < 0 else arch.lr)
+
+
+@pytest.mark.parametrize("arch", ALL, ids=lambda arch: arch.name)
+def test_signal_frames_save_what_an_unwinder_needs_in_distinct_words(arch: Arch) -> None:
+    codes = [frame.code for frame in arch.sigframes]
+    assert len(set(codes)) == len(codes)
+    for frame in arch.sigframes:
+        assert {arch.pc, arch.sp, arch.fp} | arch.callee_saved <= set(frame.saved)
+        assert len(set(frame.saved.values())) == len(frame.saved)
+        assert all(offset % arch.word == 0 for offset in frame.saved.values())
+
+
+def test_architecture_is_found_by_machine_class_and_byte_order() -> None:
+    assert find_arch(62, 64, "little") is X86_64
+    assert find_arch(62, 32, "little") is None  # x32
+    assert find_arch(183, 64, "little") is AARCH64
+    big = find_arch(183, 64, "big")
+    assert big is not None
+    assert big.byteorder == "big"
+    assert find_arch(40, 32, "little") is ARM
+    assert find_arch(22, 64, "big") is S390X
+    assert find_arch(22, 32, "big") is None  # 31-bit
+    assert find_arch(3, 32, "little") is I386
+
+
+def test_thumb_bit_and_pointer_signature_are_no_address() -> None:
+    assert ARM.code_address(0x0001_0435) == 0x0001_0434
+    signed = 0x0020_AAAA_0000_1234
+    assert AARCH64.code_address(signed) == signed
+    assert AARCH64.code_address(signed, pac=True) == 0xAAAA_0000_1234
+    assert X86_64.code_address(0x7FFF_FFFF_FFFF, pac=True) == 0x7FFF_FFFF_FFFF
+
+
+@pytest.mark.parametrize(
+    ("arch", "code", "expected"),
+    [
+        (AARCH64, "000000 94", True),  # bl
+        (AARCH64, "00003fd6", True),  # blr x0
+        (AARCH64, "1f083fd6", True),  # blraaz x0
+        (AARCH64, "01083fd7", True),  # blraa x0, x1
+        (AARCH64, "00001fd6", False),  # br x0
+        (AARCH64, "c0035fd6", False),  # ret
+        (ARM, "000000eb", True),  # bl
+        (ARM, "0000001b", True),  # blne
+        (ARM, "000000fb", True),  # blx label
+        (ARM, "33ff2fe1", True),  # blx r3
+        (ARM, "0fe0a0e113ff2fe1", True),  # mov lr, pc; bx r3
+        (ARM, "1eff2fe1", False),  # bx lr
+        (ARM, "000000ea", False),  # b
+        (ARM, "fff7feff", True),  # T32 bl
+        (ARM, "fff7feef", True),  # T32 blx
+        (ARM, "9847", True),  # T32 blx r3
+        (ARM, "7047", False),  # T32 bx lr
+        (S390X, "c0e500000010", True),  # brasl %r14
+        (S390X, "a7e50010", True),  # bras %r14
+        (S390X, "0de1", True),  # basr %r14, %r1
+        (S390X, "07fe", False),  # br %r14
+        (I386, "e800000000", True),
+        (I386, "ffd0", True),
+        (I386, "c3", False),
+    ],
+)
+def test_instruction_is_recognised_as_call_or_not(arch: Arch, code: str, expected: bool) -> None:
+    assert arch.follows_call(bytes.fromhex(code.replace(" ", ""))) is expected
+
+
+@pytest.mark.parametrize("mode", ["-marm", "-mthumb"])
+def test_every_call_of_a_real_arm_program_is_recognised(mode: str, tmp_path: Path) -> None:
+    source = tmp_path / "calls.c"
+    source.write_text(
+        'int puts(const char *); int f(int (*g)(int), int n) { puts("x"); return n ? f(g, n - 1) + g(n) : 1; }\n'
+        "int h(int n) { return f(h, n) + 1; }\n"
+    )
+    program = tmp_path / "calls.o"
+    subprocess.run(
+        [need("arm-linux-gnueabihf-gcc"), mode, "-O1", "-c", str(source), "-o", str(program)], check=True, timeout=60
+    )
+    text = tmp_path / "text"
+    subprocess.run(
+        [need("arm-linux-gnueabihf-objcopy"), "-O", "binary", "-j", ".text", str(program), str(text)], check=True
+    )
+    listing = subprocess.run(
+        [need("arm-linux-gnueabihf-objdump"), "-d", str(program)], check=True, capture_output=True, text=True
+    ).stdout
+    code = text.read_bytes()
+    calls = 0
+    for at, raw, name in re.findall(r"^ *([0-9a-f]+):\t([0-9a-f ]+?) *\t(\w+)", listing, re.M):
+        if not raw.strip():
+            continue
+        end = int(at, 16) + len(raw.replace(" ", "")) // 2
+        if name in {"bl", "blx"}:
+            calls += 1
+            assert ARM.follows_call(code[max(0, end - 8) : end])
+    assert calls >= 4
