@@ -78,9 +78,6 @@ def _summary(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz
         p50, p99 = np.percentile(pauses, (50, 99)).tolist()
         share = float(pauses.sum()) / 1e6 / seconds if seconds > 0 else 0.0
         stops = Stops(len(pauses), round(p50, 1), round(p99, 1), round(float(pauses.max()), 1), round(share, 6))
-    errors = Counter(after.errors)
-    errors.subtract(before.errors)
-    errors.update(diagnostics.counts)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return Summary(
         samples=int(window.weight.sum()),
@@ -89,7 +86,7 @@ def _summary(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz
         rate_wanted=rate_hz,
         rate_reached=round((after.ticks - before.ticks) / seconds, 3) if seconds > 0 else 0.0,
         skipped=after.skipped - before.skipped,
-        errors={key: count for key, count in sorted(errors.items()) if count},
+        errors=dict(sorted(window.errors.items())),
         ends=ends,
         trust=trust,
         stops=stops,

@@ -7,6 +7,7 @@ without the collector noticing. Nothing here knows which collector it is.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
-from pyprof.model.stacks import StackTable
-from pyprof.model.walk import Walk
+from pyprof.model.stacks import MARKER_SPACE, StackTable
+from pyprof.model.walk import StackEnd, Walk
 
 Columns = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]]
 
@@ -33,7 +35,7 @@ class Window:
     """One closed stretch of a recording, its names not yet looked up.
 
     time_ns (epoch), node, tid, weight: one row a sample, shape (n,). before, after: the collector's statistics at
-    the window's two ends.
+    the window's two ends. errors: what was counted in between, by everybody.
     """
 
     stacks: StackTable
@@ -47,6 +49,7 @@ class Window:
     duration_ns: int
     before: CollectorStats
     after: CollectorStats
+    errors: dict[str, int]
 
 
 @dataclass
@@ -64,6 +67,7 @@ class Recorder:
 
     collector: Collector
     walker: Walker
+    diagnostics: Diagnostics
     clock: Callable[[], int] = time.time_ns
     samples: int = 0
     _stacks: StackTable = field(default_factory=StackTable)
@@ -76,6 +80,7 @@ class Recorder:
         self._begin_ns = self.clock()
         self._epoch_ns = self._begin_ns - time.monotonic_ns()
         self._before = self.collector.stats()
+        self._counts = Counter(self.diagnostics.counts)
 
     def add(self, batch: SampleBatch) -> None:
         """Unwind a batch, intern its stacks, tell the collector what was learned."""
@@ -130,9 +135,22 @@ class Recorder:
                         rows[row] = nodes[lane]
                 del self._held[tid]
 
+    def unsettled(self) -> set[int]:
+        """Threads whose last stack another look could make whole."""
+        unsettled = set(self._held)
+        for tid, node in self._last.items():
+            while self._stacks.parent[node] > 0:
+                node = self._stacks.parent[node]
+            frame = self._stacks.frame[node]
+            if node == 0 or self._stacks.frames[frame][:2] == (MARKER_SPACE, StackEnd.UNREADABLE):
+                unsettled.add(tid)
+        return unsettled
+
     def cut(self) -> Window:
         """Close the window and begin the next; stacks of sleeping threads are carried over."""
         now, after = self.clock(), self.collector.stats()
+        counts = Counter(self.diagnostics.counts)
+        errors = (counts - self._counts) + (Counter(after.errors) - Counter(self._before.errors))
         columns = [np.concatenate(c) for c in zip(*self._rows, strict=True)] if self._rows else []
         empty = np.zeros(0, np.int64)
         time_ns, node, tid, weight = columns or (empty, empty.astype(np.int32), empty.astype(np.int32), empty)
@@ -149,7 +167,9 @@ class Recorder:
             duration_ns=now - self._begin_ns,
             before=self._before,
             after=after,
+            errors=dict(errors),
         )
+        self._counts = counts
         fresh = StackTable()
         alive = {t.tid for t in window.threads}
         self._last = {tid: fresh.adopt(self._stacks, node) for tid, node in self._last.items() if tid in alive}

@@ -1,0 +1,40 @@
+"""Types of command-line values; a wrong one is one sentence with exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+
+from pyprof.options import KNOWN_SOURCES
+
+
+def positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return value
+
+
+def positive_int(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def bytes_size(text: str) -> int:
+    """A number of bytes, with K, M or G."""
+    scale = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text[-1:].lower(), 1)
+    number = text[:-1] if scale > 1 else text
+    if not number.isascii() or not number.isdigit() or not 4096 <= int(number) * scale <= 1 << 30:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size between 4K and 1G")
+    return int(number) * scale
+
+
+def source_list(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip().replace("-", "_") for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in KNOWN_SOURCES]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(f"{text!r}: the sources are {', '.join(KNOWN_SOURCES)}")
+    return names

@@ -1,0 +1,71 @@
+"""The parser and the one place that catches every named error.
+
+Subcommand modules import what they need inside run(), so that `pyprof --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+from collections.abc import Sequence
+
+from pyprof import __version__
+from pyprof.cli import completion, doctor, dump, record
+from pyprof.errors import PyprofError
+
+DESCRIPTION = """\
+A sampling profiler for live Linux processes. It attaches to a process that nobody
+prepared, unwinds its native stacks by every table that tells how, and hardly disturbs it.
+"""
+
+EPILOG = """\
+examples:
+  pyprof record -p 1234                 flame graph of process 1234, until Ctrl-C
+  pyprof record -d 10 -o a.pprof -- ./server --port 80
+  pyprof dump -p 1234                   what every thread is doing right now
+  pyprof doctor 1234                    what will work, before anything is attached
+
+`pyprof COMMAND --help` is the manual page of a command.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pyprof", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"pyprof {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (record, dump, doctor, completion):
+        module.add(commands)
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    """Exit code of one invocation: 0 done, 1 error, 2 usage; `dump` adds 3, `record -- CMD` returns CMD's."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except PyprofError as error:
+        complain(error.message, error.hint)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO):
+            raise
+        complain(f"{error.strerror}{': ' + str(error.filename) if error.filename else ''}", "")
+        return 1
+
+
+def complain(message: str, hint: str) -> None:
+    """One sentence, and what to do, on standard error."""
+    print(f"pyprof: {message}", file=sys.stderr)
+    if hint:
+        print(f"  hint: {hint}", file=sys.stderr)

@@ -1,0 +1,277 @@
+"""`pyprof record`: sample a process or a command, and write what it did."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyprof.cli.arguments import bytes_size, positive, positive_int, source_list
+from pyprof.errors import OutputError, PyprofError, UsageError
+from pyprof.options import (
+    DEFAULT_MAX_DEPTH,
+    DEFAULT_RATE_HZ,
+    DEFAULT_SOURCES,
+    DEFAULT_STACK_SIZE,
+    CollectOptions,
+    UnwindOptions,
+)
+
+if TYPE_CHECKING:
+    from pyprof.exporters.base import Exporter
+    from pyprof.model.summary import Summary
+    from pyprof.session.recorder import Window
+    from pyprof.session.session import Session
+
+DESCRIPTION = """\
+Attach to a running process (-p PID) or start a command, sample its stacks, and write a
+profile. The target is stopped for microseconds a sample and is left running whatever
+happens to pyprof. Ctrl-C, SIGTERM, -d or the target's end finish the recording; what was
+recorded until then is written.
+"""
+
+EPILOG = """\
+output:
+  The format follows -f, else the suffix of -o:
+    .html                        flame graph, one file that opens offline
+    .speedscope.json             https://www.speedscope.app
+    .pprof .pb.gz                go tool pprof, and everything that reads pprof
+    .collapsed .folded .txt      one line a stack, for flamegraph.pl and grep
+  In a file name %p is the pid, %n the process name, %t the time, %i the number of the
+  window (with --every), %% a percent sign.
+
+exit status:
+  0 done, 1 error (what was recorded is kept), 2 wrong usage; with a command: the command's.
+
+examples:
+  pyprof record -p 1234
+  pyprof record -p 1234 -d 30 -r 199 -o checkout.speedscope.json
+  pyprof record -d 10 -o - -f collapsed -p 1234 | sort -k2 -n
+  pyprof record -s --every 60 -o 'web-%t.pb.gz' -p 1234
+  pyprof record -o build.html -- make -j4
+"""
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "record",
+        help="sample a process or a command and write a profile",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="pyprof record [options] (-p PID | [--] CMD ...)",
+    )
+    parser.add_argument("-p", "--pid", type=positive_int, metavar="PID", help="the process to attach to")
+    parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="CMD", help="or the command to start and record")
+
+    what = parser.add_argument_group("what is sampled")
+    what.add_argument("-d", "--duration", type=positive, metavar="S", help="stop after S seconds (default: Ctrl-C)")
+    what.add_argument(
+        "-r",
+        "--rate",
+        type=positive,
+        default=DEFAULT_RATE_HZ,
+        metavar="HZ",
+        help="samples a second of each thread (default: %(default)g)",
+    )
+    what.add_argument("-i", "--idle", action="store_true", help="also threads that are not running (wall-clock time)")
+    what.add_argument(
+        "-s", "--subprocesses", action="store_true", help="also the children that exist and those to come"
+    )
+    what.add_argument(
+        "--max-overhead",
+        type=positive,
+        metavar="PERCENT",
+        help="share of time the target may be stopped; the rate falls to keep it",
+    )
+    what.add_argument(
+        "--stack-size",
+        type=bytes_size,
+        default=DEFAULT_STACK_SIZE,
+        metavar="BYTES",
+        help="most of a stack that is copied, with K or M (default: 1M)",
+    )
+
+    how = parser.add_argument_group("how stacks are unwound")
+    how.add_argument(
+        "--unwind",
+        type=source_list,
+        default=DEFAULT_SOURCES,
+        metavar="LIST",
+        help=f"sources in the order in which they are asked (default: {','.join(DEFAULT_SOURCES)})",
+    )
+    how.add_argument(
+        "--max-depth",
+        type=positive_int,
+        default=DEFAULT_MAX_DEPTH,
+        metavar="N",
+        help="most frames of a stack (default: %(default)d)",
+    )
+
+    out = parser.add_argument_group("what is written")
+    out.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="default: pyprof-NAME-PID-TIME.html; - is standard output for text formats",
+    )
+    out.add_argument("-f", "--format", metavar="FORMAT", help="flamegraph, speedscope, collapsed or pprof")
+    out.add_argument("-t", "--threads", action="store_true", help="the thread as root frame of its stacks")
+    out.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
+    out.add_argument(
+        "--every", type=positive, metavar="S", help="close the output and begin the next one each S seconds"
+    )
+    out.add_argument("--summary", metavar="FILE", help="write what the recording did as JSON")
+    out.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary on standard error")
+    parser.set_defaults(run=run)
+
+
+@dataclass
+class _Recording:
+    """Everything that closing a window needs."""
+
+    arguments: argparse.Namespace
+    exporter: Exporter
+    output: str
+    session: Session
+    pid: int
+    name: str
+    say: Callable[[str], None]
+
+    def finish(self, window: Window, number: int) -> int:
+        """Name, write and report one window; 0, or 1 if it could not go where it should."""
+        from pyprof.cli import output
+        from pyprof.cli.progress import summary_lines
+        from pyprof.exporters.base import ExportOptions
+
+        a = self.arguments
+        names = output.Names(self.pid, self.name, window.start_ns / 1e9, number)
+        profile = self.session.profile(window, f"{self.name} ({self.pid})", a.rate, a.idle)
+        options = ExportOptions(threads=a.threads, full_paths=a.full_paths)
+        code = 0
+        try:
+            place = output.write(names.expand(self.output), lambda out: self.exporter.write(profile, out, options))
+            self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
+        except OutputError as error:
+            self._complain(error)
+            code = 1
+        if a.summary:
+            try:
+                output.write(names.expand(a.summary), lambda out: _write_summary(profile.summary, out))
+            except OutputError as error:
+                self._complain(error)
+                code = 1
+        for line in summary_lines(profile.summary):
+            self.say(f"  {line}")
+        if not profile.summary.samples:
+            self.say("  nothing was sampled: " + _why_empty(a))
+        return code
+
+    def _complain(self, error: PyprofError) -> None:
+        from pyprof.cli.main import complain
+
+        complain(error.message, error.hint)
+
+
+def _why_empty(arguments: argparse.Namespace) -> str:
+    if arguments.idle:
+        return "the target ended before the first sample"
+    return "no thread was running; -i samples sleeping threads too"
+
+
+def _write_summary(summary: Summary, out: Any) -> None:
+    import orjson
+
+    out.write(orjson.dumps(summary.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
+    if bool(command) == bool(arguments.pid):
+        raise UsageError("give either -p PID or a command", "pyprof record -p PID, or pyprof record -- CMD ...")
+    from pyprof.cli.output import check_writable
+    from pyprof.exporters import registry
+
+    exporter = registry.choose(arguments.format, arguments.output)
+    if arguments.output == "-" and not exporter.text:
+        raise UsageError(f"{exporter.name} is not text: it needs a file", "-o FILE, or -f collapsed")
+    template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if arguments.every else ''}{exporter.suffixes[0]}"
+    if arguments.every and template != "-" and not any(mark in template for mark in ("%i", "%t")):
+        raise UsageError("--every writes several files: they need different names", "-o 'name-%i.html'")
+    from pyprof.cli.output import Names
+
+    for path in filter(None, (template, arguments.summary)):
+        check_writable(Names(0, "x", time.time(), 0).expand(path))
+
+    collect = CollectOptions(
+        rate_hz=arguments.rate,
+        idle=arguments.idle,
+        subprocesses=arguments.subprocesses,
+        stack_size=arguments.stack_size,
+        max_overhead=arguments.max_overhead / 100 if arguments.max_overhead else None,
+    )
+    unwind = UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth)
+    return _record(arguments, command, exporter, template, collect, unwind)
+
+
+def _record(
+    arguments: argparse.Namespace,
+    command: list[str],
+    exporter: Exporter,
+    template: str,
+    collect: CollectOptions,
+    unwind: UnwindOptions,
+) -> int:
+    from pyprof.cli.progress import Progress
+    from pyprof.collectors import attach, procfs
+    from pyprof.collectors.launch import launch
+    from pyprof.collectors.ptrace import PtraceCollector
+    from pyprof.diagnostics import Diagnostics
+    from pyprof.session.background import Background
+    from pyprof.session.session import Session
+
+    def say(line: str) -> None:
+        if not arguments.quiet:
+            print(line, file=sys.stderr)
+
+    launched = launch(command) if command else None
+    pid = launched.pid if launched else arguments.pid
+    try:
+        attach.check_target(pid)
+        diagnostics = Diagnostics()
+        collector = PtraceCollector(pid, collect, diagnostics)
+        session = Session(collector, unwind, diagnostics)
+    except BaseException:
+        if launched:
+            launched.release()
+            launched.wait()
+        raise
+    if launched:
+        launched.release()
+    name = os.path.basename(command[0]) if command else procfs.name(pid)
+    recording = _Recording(arguments, exporter, template, session, pid, name, say)
+    progress = Progress(f"{name} ({pid})", arguments.quiet)
+    background = Background()
+
+    def cut(window: Window, number: int) -> None:
+        background.start(lambda: recording.finish(window, number))
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, lambda *_: collector.stop())
+    if arguments.duration:
+        signal.setitimer(signal.ITIMER_REAL, arguments.duration)
+    window, last = session.run(
+        arguments.every, cut, lambda: progress.update(collector.stats(), session.recorder.samples)
+    )
+    progress.clear()
+    code = recording.finish(window, last)
+    if background.wait():
+        code = 1
+    if launched:
+        return launched.wait() or code
+    return code

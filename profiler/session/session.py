@@ -1,0 +1,63 @@
+"""One target under observation: collector, images, unwinder and recorder, tied together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pyprof.collectors.base import Collector
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.profile import Profile
+from pyprof.objfile.images import ImageStore
+from pyprof.options import UnwindOptions
+from pyprof.session.assemble import assemble
+from pyprof.session.recorder import Recorder, Window
+from pyprof.unwind.unwinder import Unwinder
+
+CloseWindow = Callable[[Window, int], None]
+"""(window, its number from 0)"""
+
+
+class Session:
+    """Owns the loop; the collector that it is given is closed with it."""
+
+    def __init__(self, collector: Collector, unwind: UnwindOptions, diagnostics: Diagnostics) -> None:
+        self.collector = collector
+        self.diagnostics = diagnostics
+        self.images = ImageStore(diagnostics)
+        self.recorder = Recorder(collector, Unwinder(self.images, unwind, diagnostics), diagnostics)
+
+    def run(self, every_s: float | None, cut: CloseWindow, beat: Callable[[], None]) -> tuple[Window, int]:
+        """Record until the collector ends; returns the last window and its number.
+
+        cut: takes each earlier window, one each every_s seconds. beat: called after each batch, at least each half
+        second.
+        """
+        number = 0
+        cut_at = time.monotonic() + every_s if every_s else float("inf")
+        try:
+            for batch in self.collector.batches():
+                self.recorder.add(batch)
+                beat()
+                if time.monotonic() >= cut_at and every_s:
+                    cut(self.recorder.cut(), number)
+                    number += 1
+                    cut_at += every_s
+        finally:
+            self.collector.close()
+        return self.recorder.cut(), number
+
+    def snapshot(self, most_looks: int = 12) -> Window:
+        """Look until every thread's stack is whole or another look would not help; at most most_looks times."""
+        try:
+            for look, batch in enumerate(self.collector.batches(), 1):
+                self.recorder.add(batch)
+                if look >= most_looks or (self.recorder.samples and not self.recorder.unsettled()):
+                    self.collector.stop()
+        finally:
+            self.collector.close()
+        return self.recorder.cut()
+
+    def profile(self, window: Window, title: str, rate_hz: float, idle: bool) -> Profile:
+        """Look the window's names up."""
+        return assemble(window, self.images, self.diagnostics, title=title, rate_hz=rate_hz, idle=idle)
