@@ -9,6 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 
+def lookup_pcs(pc: npt.NDArray[np.uint64], exact: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+    """Where to look frames up: a return address points past its call, into what may be the next function."""
+    return pc - (~exact).astype(np.uint64)
+
+
+def lookup_pc(pc: int, exact: bool) -> int:
+    """lookup_pcs of one frame."""
+    return pc if exact else pc - 1
+
+
 class Trust(IntEnum):
     """Which source found a frame: the one whose rule was applied to the frame inside it."""
 

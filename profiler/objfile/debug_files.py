@@ -1,0 +1,117 @@
+"""Separate debug files: by build-id, by .gnu_debuglink (CRC checked), from debuginfod's cache (read only).
+
+Source: GDB manual, "Debugging Information in Separate Files"; debuginfod(8), "FILES".
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.objfile.elf import ElfFile
+
+CRC_CHUNK = 1 << 20
+
+
+class DebugFiles:
+    """Finds and keeps debug files, one search for each object file."""
+
+    def __init__(self, diagnostics: Diagnostics, debug_dirs: Sequence[str]) -> None:
+        self._diagnostics = diagnostics
+        self._dirs = tuple(debug_dirs)
+        self._found: dict[ElfFile, ElfFile | None] = {}
+
+    def find(self, elf: ElfFile, path: str, root: str) -> ElfFile | None:
+        """path: as the target names the file; root: where its names start."""
+        if elf not in self._found:
+            self._found[elf] = self._search(elf, path, root)
+        return self._found[elf]
+
+    def _search(self, elf: ElfFile, path: str, root: str) -> ElfFile | None:
+        for name in self._by_build_id(elf, root):
+            debug = self._open(name)
+            if debug is not None and debug.build_id == elf.build_id:
+                return debug
+        link = debug_link(elf)
+        if link is None:
+            return None
+        for name in self._by_link(link[0], path, root):
+            debug = self._open(name)
+            if debug is None or debug.machine != elf.machine:
+                continue
+            same = debug.build_id == elf.build_id if debug.build_id and elf.build_id else _crc(debug) == link[1]
+            if same:
+                return debug
+            self._diagnostics.count("debug file of another build")
+        return None
+
+    def _by_build_id(self, elf: ElfFile, root: str) -> Iterator[str]:
+        build_id = elf.build_id
+        if len(build_id) < 4:
+            return
+        for prefix in _prefixes(root):
+            for folder in self._dirs:
+                yield f"{prefix}{folder}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+        yield f"{debuginfod_cache()}/{build_id}/debuginfo"
+
+    def _by_link(self, name: str, path: str, root: str) -> Iterator[str]:
+        folder = os.path.dirname(path)
+        if not path.startswith("/"):
+            return
+        for prefix in _prefixes(root):
+            yield f"{prefix}{folder}/{name}"
+            yield f"{prefix}{folder}/.debug/{name}"
+            for debug_dir in self._dirs:
+                yield f"{prefix}{debug_dir}{folder}/{name}"
+
+    def _open(self, name: str) -> ElfFile | None:
+        try:
+            return ElfFile.open(name)
+        except (OSError, ValueError):
+            if os.path.isfile(name):
+                self._diagnostics.count("unreadable debug file")
+            return None
+
+
+def debuginfod_cache() -> str:
+    """Where debuginfod clients keep what they fetched."""
+    home = os.path.expanduser("~")
+    return os.environ.get("DEBUGINFOD_CACHE_PATH") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache", "debuginfod_client"
+    )
+
+
+def debug_link(elf: ElfFile) -> tuple[str, int] | None:
+    """(file name, CRC) of .gnu_debuglink."""
+    try:
+        data = elf.section(".gnu_debuglink")
+    except FormatError:
+        return None
+    if data is None:
+        return None
+    raw = bytes(data[:4096])
+    end = raw.find(b"\0")
+    at = (end + 4) & ~3
+    name = os.fsdecode(raw[:end])
+    if end <= 0 or at + 4 > len(raw) or "/" in name:
+        return None
+    return name, int.from_bytes(raw[at : at + 4], elf.byteorder)
+
+
+def _prefixes(root: str) -> list[str]:
+    """The target's root, then ours."""
+    return list(dict.fromkeys([root.rstrip("/"), ""]))
+
+
+def _crc(elf: ElfFile) -> int:
+    crc = at = 0
+    while at < elf.source.size:
+        chunk = elf.source.read(at, CRC_CHUNK)
+        if not chunk:
+            break
+        crc = zlib.crc32(chunk, crc)
+        at += len(chunk)
+    return crc

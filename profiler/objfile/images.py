@@ -1,0 +1,139 @@
+"""The object file behind an address: proved to be the mapped one, with its bias, kept open.
+
+In: an AddressSpace and an avma. Out: an Image, or None where no ELF file is known (generated code, a file that is
+gone and whose memory cannot be read). Files are shared: two modules of one file have two Images and one ElfFile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.modules import AddressSpace, Module
+from pyprof.objfile.debug_files import DebugFiles
+from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
+from pyprof.objfile.memory_image import rebuilt_image, vdso_image
+
+DIFFERS = "file differs from the mapped one"
+
+
+@dataclass(eq=False)
+class Image:
+    """An object file where it is loaded; compared by identity.
+
+    bias: avma - svma, in bytes. base: avma of rel 0. from_memory: rebuilt from the target's memory.
+    """
+
+    module: Module
+    elf: ElfFile
+    bias: int
+    root: str
+    from_memory: bool = False
+    base: int = field(init=False)
+    _debug_files: DebugFiles | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.base = self.bias + self.elf.min_vaddr
+
+    def svma(self, avma: int) -> int:
+        """Address as the file states it."""
+        return avma - self.bias
+
+    def rel(self, avma: int) -> int:
+        """Bytes from the image's base."""
+        return avma - self.base
+
+    @property
+    def debug(self) -> ElfFile | None:
+        """The separate debug file, found at the first use; None if there is none."""
+        return self._debug_files.find(self.elf, self.module.path, self.root) if self._debug_files else None
+
+
+class ImageStore:
+    """All images of a recording, by address space. Never raises for what a target or a file contains."""
+
+    def __init__(self, diagnostics: Diagnostics, debug_dirs: Sequence[str] = ("/usr/lib/debug",)) -> None:
+        self._diagnostics = diagnostics
+        self._debug_files = DebugFiles(diagnostics, debug_dirs)
+        self._opened: dict[tuple[int, int, int, int], ElfFile] = {}
+        self._images: dict[tuple[int, Module], Image | None] = {}
+        self._by_space: dict[tuple[int, int], Image | None] = {}
+
+    def image(self, space: AddressSpace, avma: int) -> Image | None:
+        """The image whose module covers avma. Cached, failures too; a module that stays through dlopen keeps its Image."""
+        module = space.module_at(avma)
+        if module is None:
+            return None
+        key = (space.id, module.start)
+        if key not in self._by_space:
+            same = (space.pid, module)
+            if same not in self._images:
+                self._images[same] = self._find(space, module, avma)
+            self._by_space[key] = self._images[same]
+        return self._by_space[key]
+
+    def _find(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
+        if not module.has_file:
+            return self._from_memory(space, module, avma)
+        code = next((m.start for m in module.mappings if m.executable), module.start)
+        at = avma if any(m.start <= avma < m.end for m in module.mappings) else code
+        differs = unproved = False
+        for candidate in candidates(space, module, self._opened):
+            bias = find_bias(module, candidate.elf, at)
+            identity = Identity.DIFFERENT if bias is None else identify(space, module, candidate.elf, bias)
+            if bias is not None and accepted(candidate, identity):
+                return self._made(Image(module, candidate.elf, bias, space.root))
+            differs = differs or (identity is Identity.DIFFERENT and (candidate.same_file or not candidate.handle))
+            unproved = unproved or identity in (Identity.UNKNOWN, Identity.CONTENT)
+        image = self._from_memory(space, module, at)
+        self._report(module, image, differs, unproved)
+        return image
+
+    def _from_memory(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
+        try:
+            if module.has_file:
+                found = rebuilt_image(space, module, avma)
+            else:
+                found = vdso_image(space, module)
+        except FormatError:
+            self._diagnostics.count("broken ELF image in memory")
+            return None
+        if found is None:
+            return None
+        elf, bias = found
+        return self._made(Image(module, elf, bias, space.root, from_memory=True))
+
+    def _made(self, image: Image) -> Image:
+        for oddity in image.elf.oddities:
+            self._diagnostics.count(oddity)
+        image.elf.oddities.clear()
+        image._debug_files = self._debug_files
+        if not _is_our_root(image.root):
+            _ = image.debug  # the way into another root ends with the target
+        return image
+
+    def _report(self, module: Module, image: Image | None, differs: bool, unproved: bool) -> None:
+        how = "read from memory" if image else "not used, and its memory cannot be read"
+        if differs:
+            self._diagnostics.count(DIFFERS)
+            self._diagnostics.problem(
+                module.path, f"{DIFFERS}: {how}", "restart the target, so that it runs the file that is on disk"
+            )
+        elif module.deleted and image:
+            self._diagnostics.count("deleted file read from memory")
+        elif unproved and image is None:
+            self._diagnostics.count("file could not be compared with the mapped one")
+            self._diagnostics.problem(module.path, "not proved to be the mapped file, not used", "")
+        elif image is None and module.path and not module.path.startswith("/memfd:"):
+            self._diagnostics.count("file of a module not found")
+
+
+def _is_our_root(root: str) -> bool:
+    try:
+        return os.path.samefile(root or "/", "/")
+    except OSError:
+        return True

@@ -1,0 +1,160 @@
+"""Which file on our disk is the one that the target has mapped.
+
+Candidates in order: the target's own name for it seen from its root, the kernel's handle of the mapping (exact
+even if the file is deleted or in another mount namespace; needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), the
+handle of the executable, the plain name. A candidate is taken only if it is proved to be the mapped file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from pyprof.errors import FormatError
+from pyprof.model.modules import AddressSpace, Module
+from pyprof.objfile.elf import PAGE, PT_NOTE, ElfFile, build_id_in_notes
+
+MAX_HANDLES = 4
+MAX_PROOF = 1 << 16
+
+
+class Identity(Enum):
+    """How far a file's content was compared with what is mapped."""
+
+    BUILD_ID = "same build-id"
+    CONTENT = "no build-id to compare, same headers and code"
+    UNKNOWN = "memory not readable"
+    DIFFERENT = "not the same"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An open ELF file that may be the mapped one. handle: named by the kernel, not by a path.
+
+    same_file: device and inode are those of the mapping; same_inode: the inode is (overlayfs and btrfs
+    show another device).
+    """
+
+    elf: ElfFile
+    handle: bool
+    same_file: bool
+    same_inode: bool
+
+
+def candidates(
+    space: AddressSpace, module: Module, opened: dict[tuple[int, int, int, int], ElfFile]
+) -> Iterator[Candidate]:
+    """Files worth comparing, best first. opened: (device, inode, size, mtime) -> file, so that none is opened twice."""
+    for path, handle in _paths(space, module):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, ValueError):
+            continue
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            elf = opened.get(key)
+            if elf is None:
+                try:
+                    elf = opened[key] = ElfFile.open(fd)
+                except FormatError:
+                    continue
+                elf.name = module.path
+        finally:
+            os.close(fd)
+        same_inode = status.st_ino == module.inode
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        yield Candidate(elf, handle, same_inode and device == module.dev, same_inode)
+
+
+def _paths(space: AddressSpace, module: Module) -> Iterator[tuple[str, bool]]:
+    name = module.path.replace("\\012", "\n")  # the one escape of /proc/PID/maps
+    if not module.deleted:
+        yield space.root.rstrip("/") + name, False
+    for mapping in sorted(module.mappings, key=lambda m: not m.executable)[:MAX_HANDLES]:
+        yield f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}", True
+    yield f"/proc/{space.pid}/exe", True
+    if not module.deleted:
+        yield name, False
+
+
+def accepted(candidate: Candidate, identity: Identity) -> bool:
+    """Is the candidate the mapped file, without doubt?"""
+    if identity is Identity.BUILD_ID:
+        return True
+    if identity is Identity.CONTENT:
+        return candidate.same_inode or candidate.handle
+    return identity is Identity.UNKNOWN and (candidate.same_file or (candidate.handle and candidate.same_inode))
+
+
+def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Identity:
+    """Compare a file with the target's memory, if it were loaded with this bias.
+
+    By the build-id where its note is mapped. Else by the headers; a mapping without them (V8 maps its builtins out
+    of the executable a second time) by its code.
+    """
+    if elf.build_id:
+        readable = False
+        for segment in elf.segments:
+            size = min(segment.filesz, MAX_PROOF)
+            if segment.type == PT_NOTE and _is_mapped(space, module, segment.offset, bias + segment.vaddr):
+                notes = space.read(bias + segment.vaddr, size)
+                readable = readable or len(notes) == size
+                if build_id_in_notes(memoryview(notes), elf.order) == elf.build_id:
+                    return Identity.BUILD_ID
+        if readable:
+            return Identity.DIFFERENT
+    compared = [_same_bytes(space, elf, m.start, m.offset, PAGE) for m in module.mappings if m.executable][:MAX_HANDLES]
+    first = next((s for s in elf.loads if s.offset == 0), None)
+    if first is not None and _is_mapped(space, module, 0, bias + first.vaddr):
+        compared.append(_same_bytes(space, elf, bias + first.vaddr, 0, min(elf.headers_size, first.filesz, MAX_PROOF)))
+    if False in compared:
+        return Identity.DIFFERENT
+    return Identity.CONTENT if True in compared else Identity.UNKNOWN
+
+
+def _is_mapped(space: AddressSpace, module: Module, offset: int, avma: int) -> bool:
+    """Does the module's file stand at avma with this file offset?"""
+    mapping = space.mapping_at(avma)
+    file = module.mappings[0]
+    return (
+        mapping is not None
+        and (mapping.dev, mapping.inode, mapping.path) == (file.dev, file.inode, file.path)
+        and avma - mapping.start + mapping.offset == offset
+    )
+
+
+def _same_bytes(space: AddressSpace, elf: ElfFile, avma: int, offset: int, size: int) -> bool | None:
+    """None where memory or file gives too little to tell."""
+    expected = bytes(elf.source.read(offset, size))
+    mapped = space.read(avma, len(expected))
+    if len(mapped) < len(expected) or not any(expected):
+        return None
+    return mapped == expected
+
+
+def find_bias(module: Module, elf: ElfFile, avma: int) -> int | None:
+    """avma - svma: from the executable mapping around avma and the PT_LOAD that holds its file offset.
+
+    One page of a file may belong to two segments, and text may have been moved to anonymous huge pages (then other
+    mappings tell). So every mapping votes for each segment that overlaps it; the flags and avma weigh more.
+    """
+    votes: dict[int, int] = {}
+    for mapping in module.mappings:
+        for load in elf.loads:
+            if (
+                mapping.offset < load.offset + load.filesz
+                and load.offset < mapping.offset + mapping.end - mapping.start
+            ):
+                bias = mapping.start - mapping.offset + load.offset - load.vaddr
+                weight = 1 + 2 * (mapping.executable == bool(load.flags & 1))
+                weight += 8 * (mapping.executable and bool(load.flags & 1) and mapping.start <= avma < mapping.end)
+                votes[bias] = votes.get(bias, 0) + weight
+    if not votes:
+        return None
+    return max(votes, key=lambda bias: (votes[bias], -bias))

@@ -1,0 +1,82 @@
+"""Where an object file's bytes come from: an open file, or bytes in memory.
+
+A file is read with pread, never mapped: a mapped file that somebody truncates kills its reader with SIGBUS,
+and the files of a live target are not ours to trust.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Source(Protocol):
+    """Random access to `size` bytes."""
+
+    size: int
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """At most size bytes at offset; shorter or empty past the end, never an exception."""
+        ...
+
+
+class BytesSource:
+    """Bytes that are in memory already."""
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._view = memoryview(data).cast("B")
+        self.size = len(self._view)
+
+    def read(self, offset: int, size: int) -> memoryview:
+        if offset < 0 or size <= 0:
+            return memoryview(b"")
+        return self._view[offset : offset + size]
+
+
+class PiecesSource:
+    """Bytes known in pieces, with holes between them; a read ends at a hole. pieces: (offset, data)."""
+
+    def __init__(self, pieces: Sequence[tuple[int, memoryview]]) -> None:
+        self._pieces = sorted(pieces, key=lambda piece: piece[0])
+        self.size = max((offset + len(data) for offset, data in self._pieces), default=0)
+
+    def read(self, offset: int, size: int) -> memoryview:
+        if offset < 0 or size <= 0:
+            return memoryview(b"")
+        for start, data in self._pieces:
+            if start <= offset < start + len(data):
+                return data[offset - start : offset - start + size]
+        return memoryview(b"")
+
+
+class FileSource:
+    """An open file, kept open: it stays readable when it is deleted or its process is gone. Owns fd."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        try:
+            self.size = os.fstat(fd).st_size
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def read(self, offset: int, size: int) -> memoryview:
+        if offset < 0 or size <= 0 or offset >= self.size:
+            return memoryview(b"")
+        size = min(size, self.size - offset)
+        try:
+            data = os.pread(self._fd, size, offset)
+            while len(data) < size:  # one pread gives at most 2 GiB
+                more = os.pread(self._fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError:
+            return memoryview(b"")
+        return memoryview(data)
+
+    def __del__(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
