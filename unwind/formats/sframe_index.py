@@ -1,0 +1,176 @@
+"""SFrame header and function index, V1 to V3 normalised to the same columns when loaded.
+
+In: the bytes of a section and its svma. Out: SFrameIndex, numpy columns sorted by function start. Rows are not
+touched here; only their place is checked to lie inside the section.
+
+    header   u16 magic 0xdee2 | u8 version | u8 flags | u8 abi | i8 fixed fp | i8 fixed ra | u8 auxiliary length
+             u32 functions | u32 rows | u32 length of rows | u32 index offset | u32 rows offset, from header's end
+    V1 FDE   i32 start | u32 size | u32 rows | u32 number of rows | u8 info                             (17 bytes)
+    V2 FDE   V1 FDE | u8 repeat | u16 padding                                                           (20 bytes)
+    V3 FDE   i64 start | u32 size | u32 rows                                                            (16 bytes)
+             and before its rows, unaligned: u16 number of rows | u8 info | u8 info2 | u8 repeat         (5 bytes)
+
+Source: SFrame V3, 2.1 to 2.3; V2, 2.1 to 2.3; V1 from binutils 2.40, include/sframe.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.errors import FormatError
+
+MAGIC = 0xDEE2
+HEADER = 28
+ATTRIBUTE = 5
+
+FLAG_SORTED = 0x1
+FLAG_FRAME_POINTER = 0x2  # V1 and V2 only
+FLAG_PCREL = 0x4
+KNOWN_FLAGS = {1: 0x3, 2: 0x7, 3: 0x5}
+
+AARCH64_BIG, AARCH64_LITTLE, AMD64_LITTLE, S390X_BIG = 1, 2, 3, 4
+
+PLT_BLOCK_V1 = 16
+"""V1 does not state how long a block of a PCMASK function is; its producers make them for PLT entries only."""
+
+_U64 = (1 << 64) - 1
+_ENTRY_FIELDS: dict[int, list[tuple[str, str]]] = {
+    1: [("start", "i4"), ("size", "u4"), ("rows", "u4"), ("count", "u4"), ("info", "u1")],
+    2: [
+        ("start", "i4"),
+        ("size", "u4"),
+        ("rows", "u4"),
+        ("count", "u4"),
+        ("info", "u1"),
+        ("repeat", "u1"),
+        ("_", "u2"),
+    ],
+    3: [("start", "i8"), ("size", "u4"), ("rows", "u4")],
+}
+
+
+@dataclass(frozen=True)
+class SFrameIndex:
+    """Header of a section and its n functions, ascending by (start, size).
+
+    abi: SFrame's number of the ABI. fixed_fp, fixed_ra: offset from the CFA, 0 = tracked by each row.
+    start: (n,) uint64 svma. size: (n,) uint32 bytes. rows_at: (n,) int64, section offset of the first row, -1 where
+    it lies outside the section. count: (n,) uint32 rows. info, info2: (n,) uint8 as in V3 (info2 is 0 before).
+    repeat: (n,) uint8 bytes of a block of a PCMASK function. entry_at: (n,) int64, section offset of the FDE.
+    rows_start, rows_end: section offsets of the sub-section of rows. oddities: what was tolerated, one sentence each.
+    """
+
+    version: int
+    flags: int
+    byteorder: Literal["little", "big"]
+    abi: int
+    fixed_fp: int
+    fixed_ra: int
+    start: npt.NDArray[np.uint64]
+    size: npt.NDArray[np.uint32]
+    rows_at: npt.NDArray[np.int64]
+    count: npt.NDArray[np.uint32]
+    info: npt.NDArray[np.uint8]
+    info2: npt.NDArray[np.uint8]
+    repeat: npt.NDArray[np.uint8]
+    entry_at: npt.NDArray[np.int64]
+    rows_start: int
+    rows_end: int
+    oddities: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameIndex:
+    """Header and index of the SFrame section that stands at svma. Raises FormatError(section, offset, problem).
+
+    Costs a few passes of numpy over the index, nothing by row.
+    """
+
+    def broken(offset: int, problem: str) -> FormatError:
+        return FormatError(section, offset, problem)
+
+    if len(data) < HEADER:
+        raise broken(len(data), f"section of {len(data)} bytes is shorter than its header")
+    order = {b"\xe2\xde": "<", b"\xde\xe2": ">"}.get(bytes(data[:2]))
+    if order is None:
+        raise broken(0, f"magic is {bytes(data[:2]).hex()}, not dee2 in either byte order")
+    version, flags, abi, fixed_fp, fixed_ra, aux = struct.unpack_from("BBBbbB", data, 2)
+    functions, rows, rows_size, index_off, rows_off = struct.unpack_from(order + "5I", data, 8)
+    if version not in _ENTRY_FIELDS:
+        raise broken(2, f"version {version} is unknown")
+    if abi not in (AARCH64_BIG, AARCH64_LITTLE, AMD64_LITTLE, S390X_BIG):
+        raise broken(4, f"abi {abi} is unknown")
+    if (order == ">") != (abi in (AARCH64_BIG, S390X_BIG)):
+        raise broken(4, f"abi {abi} contradicts the byte order of the magic")
+
+    oddities = []
+    if flags & ~KNOWN_FLAGS[version]:
+        oddities.append("sframe: unknown flags")
+    base = HEADER + aux
+    entry = np.dtype([(name, (order if kind[1] != "1" else "") + kind) for name, kind in _ENTRY_FIELDS[version]])
+    index_at, rows_start = base + index_off, base + rows_off
+    if index_at + functions * entry.itemsize > len(data):
+        raise broken(8, f"{functions} functions at {index_at:#x} pass the section's end at {len(data):#x}")
+    if rows_start + rows_size > len(data):
+        raise broken(16, f"{rows_size} bytes of rows at {rows_start:#x} pass the section's end at {len(data):#x}")
+    fdes = np.frombuffer(data, entry, functions, index_at)
+    entry_at = index_at + np.arange(functions, dtype=np.int64) * entry.itemsize
+
+    origin = np.full(functions, svma & _U64, np.uint64)
+    if flags & FLAG_PCREL:
+        origin += entry_at.astype(np.uint64)
+    start = origin + fdes["start"].astype(np.int64).view(np.uint64)  # modulo 2**64, as addresses are
+    rows_at = fdes["rows"].astype(np.int64) + rows_start
+    rows_end = rows_start + rows_size
+    if version == 3:
+        inside = rows_at + ATTRIBUTE <= rows_end
+        attribute = _attributes(data, np.where(inside, rows_at, 0), order)
+        count, info, info2, repeat = (np.where(inside, column, 0) for column in attribute)
+        rows_at = np.where(inside, rows_at + ATTRIBUTE, -1)
+    else:
+        count, info = fdes["count"], fdes["info"]
+        info2 = np.zeros(functions, np.uint8)
+        repeat = fdes["repeat"] if version == 2 else np.full(functions, PLT_BLOCK_V1, np.uint8)
+        rows_at = np.where(rows_at <= rows_end, rows_at, -1)
+    if int(count.sum(dtype=np.uint64)) > rows:
+        oddities.append("sframe: functions have more rows than the header says")
+
+    descends = bool((start[1:] < start[:-1]).any())
+    if descends and flags & FLAG_SORTED:
+        oddities.append("sframe: index said to be sorted is not")
+    by: npt.NDArray[np.int64] | slice = slice(None)
+    if descends or bool((start[1:] == start[:-1]).any()):
+        by = np.lexsort((fdes["size"], start))
+    return SFrameIndex(
+        version=version,
+        flags=flags,
+        byteorder="little" if order == "<" else "big",
+        abi=abi,
+        fixed_fp=fixed_fp,
+        fixed_ra=fixed_ra,
+        start=start[by],
+        size=np.ascontiguousarray(fdes["size"][by], np.uint32),
+        rows_at=rows_at[by],
+        count=np.ascontiguousarray(count[by], np.uint32),
+        info=np.ascontiguousarray(info[by]),
+        info2=np.ascontiguousarray(info2[by], np.uint8),
+        repeat=np.ascontiguousarray(repeat[by]),
+        entry_at=entry_at[by],
+        rows_start=rows_start,
+        rows_end=rows_end,
+        oddities=tuple(oddities),
+    )
+
+
+def _attributes(data: memoryview, at: npt.NDArray[np.int64], order: str) -> tuple[npt.NDArray[np.integer], ...]:
+    """(count, info, info2, repeat) of V3 at these section offsets, each of which holds five bytes."""
+    octets = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(ATTRIBUTE)]
+    count = np.ascontiguousarray(octets[:, :2]).view(order + "u2")[:, 0]
+    return count, octets[:, 2], octets[:, 3], octets[:, 4]
