@@ -10,21 +10,26 @@ from pyprof.model.profile import Profile
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """threads: each stack begins with its thread (and process) as root frames. full_paths: modules by path, not by name."""
+    """threads: each stack begins with its thread (and process) as root frames. full_paths: modules by path."""
 
     threads: bool = False
     full_paths: bool = False
 
 
 class Exporter(Protocol):
-    """One output format.
+    """One output format; exporters/registry.py has the list.
 
     name: as in --format. suffixes: file names that mean it, longest match wins (".speedscope.json" before ".json").
     text: may go to a terminal.
     """
 
-    name: str
-    suffixes: tuple[str, ...]
-    text: bool
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def suffixes(self) -> tuple[str, ...]: ...
+
+    @property
+    def text(self) -> bool: ...
 
     def write(self, profile: Profile, out: BinaryIO, options: ExportOptions) -> None: ...

@@ -1,0 +1,76 @@
+"""How frames, threads and weights are named; the same in every format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyprof.exporters.base import ExportOptions
+from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
+
+UNKNOWN = "[unknown]"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One row of a flame graph: a frame, or one of the functions inlined into it.
+
+    name: never "". module: index into Profile.modules, -1 if none. file: None and line: 0 where not known.
+    """
+
+    name: str
+    kind: FrameKind
+    module: int
+    file: str | None = None
+    line: int = 0
+
+
+def levels(profile: Profile, frame: Frame, options: ExportOptions) -> list[Level]:
+    """The functions of one frame, outermost first: the real one, then what was inlined into it."""
+    if not frame.lines:
+        return [Level(title(profile, frame, options), frame.kind, frame.module)]
+    found = [
+        Level(line.function or line.system_name or UNKNOWN, FrameKind.INLINE, frame.module, line.file, line.line)
+        for line in reversed(frame.lines)
+    ]
+    outermost = found[0]
+    found[0] = Level(outermost.name, frame.kind, frame.module, outermost.file, outermost.line)
+    return found
+
+
+def title(profile: Profile, frame: Frame, options: ExportOptions) -> str:
+    """The whole frame's name; with full_paths an unnamed one is "/path/of/module+0xrel"."""
+    if options.full_paths and not frame.lines and frame.module >= 0:
+        module = profile.modules[frame.module]
+        if frame.title.startswith(f"{module.name}+0x"):
+            return module.path + frame.title[len(module.name) :]
+    return frame.title or UNKNOWN
+
+
+def module_name(profile: Profile, module: int, options: ExportOptions) -> str:
+    """ "" where the frame lies in no module."""
+    if module < 0:
+        return ""
+    info = profile.modules[module]
+    return info.path if options.full_paths else info.name
+
+
+def thread_name(thread: ThreadInfo) -> str:
+    return f"{thread.name or 'thread'} (tid {thread.tid})"
+
+
+def process_name(thread: ThreadInfo) -> str:
+    return f"{thread.process or 'process'} (pid {thread.pid})"
+
+
+def thread_roots(profile: Profile, thread: ThreadInfo) -> list[str]:
+    """What stands above the stacks of a thread: its process, where there are several, and the thread."""
+    roots = [process_name(thread)] if len(profile.processes) > 1 else []
+    return [*roots, thread_name(thread)]
+
+
+def count_column(profile: Profile) -> int:
+    """The column of Profile.values that counts samples; the primary one where none does."""
+    for column, value_type in enumerate(profile.value_types):
+        if value_type == ValueType("samples", "count"):
+            return column
+    return len(profile.value_types) - 1

@@ -1,0 +1,152 @@
+"""pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1.
+
+Callers' addresses are already adjusted to the call (Frame.lookup). Thread, process and the profile's own labels
+are labels, never frames: `pprof -tagroot=process,thread` makes roots of them. Every label is a string, because
+pprof drops a numeric 0. The primary value stands last and is named in default_sample_type.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.names import UNKNOWN
+from pyprof.exporters.protobuf import data, number, packed, varint
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
+
+# Field numbers of message Profile.
+SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING_TABLE = 1, 2, 3, 4, 5, 6
+TIME_NANOS, DURATION_NANOS, PERIOD_TYPE, PERIOD, COMMENT, DEFAULT_SAMPLE_TYPE = 9, 10, 11, 12, 13, 14
+
+_SHARED_OBJECT = re.compile(r"\.so($|[._][0-9]+)")
+RESERVED = ("pid", "tid", "thread", "process")
+"""Label keys that are ours; a label of the profile with such a name is left out, as one key has one value."""
+
+
+def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
+    # No file name and no time in the header: equal profiles are equal bytes.
+    with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed_out:
+        tables = Tables(profile)
+        for value_type in profile.value_types:
+            packed_out.write(data(SAMPLE_TYPE, tables.value_type(value_type.type, value_type.unit)))
+        location_of = [varint(tables.location(frame)) for frame in profile.frames]
+        labels = [tables.labels(thread) for thread in profile.threads]
+        for sample in _samples(profile, location_of, labels):
+            packed_out.write(sample)
+        for row in tables.rows:
+            packed_out.write(row)
+        packed_out.write(_header(profile, tables))
+        for text in tables.strings:
+            packed_out.write(data(STRING_TABLE, text.encode("utf-8", "backslashreplace")))
+
+
+def _samples(profile: Profile, location_of: list[bytes], labels: list[bytes]) -> Iterator[bytes]:
+    """A sample is all there is of one thread with one stack. A stack without frames has none in pprof either."""
+    parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
+    for thread, leaf, values in profile.totals():
+        stack = []
+        node = leaf
+        while node > 0:
+            stack.append(location_of[frame_of[node]])
+            node = parent[node]
+        yield data(SAMPLE, data(1, b"".join(stack)) + packed(2, values.tolist()) + labels[thread])
+
+
+def _header(profile: Profile, tables: Tables) -> bytes:
+    primary = profile.value_types[-1]
+    period_type = next((t for t in reversed(profile.value_types) if t.unit == "nanoseconds"), None)
+    fields = [number(TIME_NANOS, profile.start_ns), number(DURATION_NANOS, profile.duration_ns)]
+    if period_type is not None and profile.period_ns:
+        fields.append(data(PERIOD_TYPE, tables.value_type(period_type.type, period_type.unit)))
+        fields.append(number(PERIOD, profile.period_ns))
+    comments = [f"pyprof: {profile.title}", *profile.summary.notes]
+    fields.append(packed(COMMENT, [tables.string(text) for text in comments]))
+    fields.append(number(DEFAULT_SAMPLE_TYPE, tables.string(primary.type)))
+    return b"".join(fields)
+
+
+class Tables:
+    """Strings, mappings, functions and locations, each with the id that its first use gave it.
+
+    rows: the encoded MAPPING, FUNCTION and LOCATION fields, each after what it refers to.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.rows: list[bytes] = []
+        self.strings: dict[str, int] = {"": 0}
+        self._functions: dict[tuple[str, str, str], int] = {}
+        self._locations: dict[tuple[int, int, tuple[tuple[int, int], ...]], int] = {}
+        self._mapping_of: dict[int, int] = {}
+        for id_, module in enumerate(executable_first(profile.modules), 1):
+            self._mapping_of[module] = id_
+            self.rows.append(data(MAPPING, self._mapping(id_, profile.modules[module])))
+        self._common = [
+            self._label(key, value)
+            for key, value in sorted(profile.labels.items())
+            if key not in RESERVED and not key.startswith("pprof::")
+        ]
+
+    def string(self, text: str) -> int:
+        return self.strings.setdefault(text, len(self.strings))
+
+    def value_type(self, type_: str, unit: str) -> bytes:
+        return number(1, self.string(type_)) + number(2, self.string(unit))
+
+    def labels(self, thread: ThreadInfo) -> bytes:
+        own = {"pid": str(thread.pid), "tid": str(thread.tid), "thread": thread.name, "process": thread.process}
+        return b"".join([self._label(key, value) for key, value in own.items()] + self._common)
+
+    def _label(self, key: str, value: str) -> bytes:
+        """Nothing for an empty value: pprof would read it as the number 0."""
+        return data(3, number(1, self.string(key)) + number(2, self.string(value))) if key and value else b""
+
+    def _mapping(self, id_: int, module: ModuleInfo) -> bytes:
+        fields = [number(1, id_), number(2, module.start), number(3, module.end), number(4, module.offset)]
+        fields += [number(5, self.string(module.path)), number(6, self.string(module.build_id))]
+        fields += [number(7, module.has_functions), number(8, module.has_lines), number(9, module.has_lines)]
+        fields.append(number(10, module.has_lines))
+        return b"".join(fields)
+
+    def location(self, frame: Frame) -> int:
+        """Unnamed code keeps its address and mapping, without a line; a marker is a line without an address."""
+        lines = frame.lines
+        if not lines and frame.kind != FrameKind.NATIVE:
+            lines = (Line(frame.title or UNKNOWN, frame.title or UNKNOWN),)
+        code = frame.kind != FrameKind.MARKER
+        mapping = self._mapping_of.get(frame.module, 0) if code else 0
+        address = frame.lookup if code else 0
+        functions = tuple((self._function(line), line.line) for line in lines)
+        key = (mapping, address, functions)
+        id_ = self._locations.get(key)
+        if id_ is None:
+            id_ = self._locations[key] = len(self._locations) + 1
+            fields = [number(1, id_), number(2, mapping), number(3, address)]
+            fields += [data(4, number(1, function) + number(2, line)) for function, line in functions]
+            self.rows.append(data(LOCATION, b"".join(fields)))
+        return id_
+
+    def _function(self, line: Line) -> int:
+        name = line.function or line.system_name or UNKNOWN
+        key = (name, line.system_name or name, line.file or "")
+        id_ = self._functions.get(key)
+        if id_ is None:
+            id_ = self._functions[key] = len(self._functions) + 1
+            fields = [number(1, id_), *(number(n, self.string(text)) for n, text in enumerate(key, 2))]
+            self.rows.append(data(FUNCTION, b"".join(fields)))
+        return id_
+
+
+def executable_first(modules: Sequence[ModuleInfo]) -> list[int]:
+    """Indices of the modules, the main program's first: pprof takes the first mapping for it.
+
+    As in pprof's own rule (profile.go, massageMappings): the first that is a file and no shared object.
+    """
+    for index, module in enumerate(modules):
+        special = not module.path.startswith("/") or module.path.startswith(("/memfd:", "//anon", "/dev/", "/SYSV"))
+        if not special and not _SHARED_OBJECT.search(module.name):
+            return [index, *(other for other in range(len(modules)) if other != index)]
+    return list(range(len(modules)))

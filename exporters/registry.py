@@ -1,0 +1,66 @@
+"""The one list of output formats. Importing it is cheap: a format's writer is imported when it first writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from pyprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyprof.exporters.base import ExportOptions
+    from pyprof.model.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """An Exporter whose writer is the function `write` of pyprof.exporters.<name>.
+
+    name: as in --format. suffixes: file names that mean it; the first is the one to propose. text: may go to a
+    terminal. summary: one phrase for --help.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    text: bool
+    summary: str
+
+    def write(self, profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
+        module = import_module(f"pyprof.exporters.{self.name}")
+        writer = cast("Callable[[Profile, BinaryIO, ExportOptions], None]", module.write)
+        writer(profile, out, options)
+
+
+FORMATS: tuple[Format, ...] = (
+    Format("flamegraph", (".html", ".htm"), False, "one HTML page that opens offline"),
+    Format("speedscope", (".speedscope.json", ".json"), True, "JSON for speedscope, in time order"),
+    Format("collapsed", (".collapsed", ".folded", ".txt"), True, "one line a stack: frames;from;the;root COUNT"),
+    Format("pprof", (".pb.gz", ".pprof", ".pb"), False, "gzipped profile.proto for go tool pprof and its kin"),
+)
+
+DEFAULT = FORMATS[0]
+"""What is written when neither --format nor a suffix says anything."""
+
+
+def names() -> tuple[str, ...]:
+    """What --format accepts, the default first."""
+    return tuple(entry.name for entry in FORMATS)
+
+
+def by_name(name: str) -> Format:
+    """Raises UsageError for a name that no format has."""
+    for entry in FORMATS:
+        if entry.name == name:
+            return entry
+    raise UsageError(f"There is no output format {name!r}.", f"Formats: {', '.join(names())}.")
+
+
+def by_file(path: str | PathLike[str]) -> Format | None:
+    """The format that a file's name means, by its longest known suffix, letter case aside; None if by none."""
+    name = fspath(path).rsplit("/", 1)[-1].lower()
+    matches = [(len(suffix), entry) for entry in FORMATS for suffix in entry.suffixes if name.endswith(suffix)]
+    return max(matches, key=lambda match: match[0])[1] if matches else None

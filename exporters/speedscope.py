@@ -1,0 +1,140 @@
+"""speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), type "sampled".
+
+With ExportOptions.threads one profile a thread, the heaviest one shown first; else all threads in one profile, one
+after the other, each in its own time order. Weights are the primary value. A frame's file is its source file, or
+its module where that is not known; its line stands only where all its occurrences agree, since speedscope adds up
+by frame and a line of its own would split the function.
+
+Samples are written one by one: stacks may be 20,000 frames deep, and all of them at once would not fit in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from pyprof.errors import OutputError
+from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.names import levels, module_name, process_name, thread_name
+from pyprof.model.profile import Profile
+
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+UNITS = frozenset({"nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"})
+"""Units that speedscope knows; everything else is "none"."""
+
+
+def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
+    """Raises OutputError if a weight is negative (a difference of two profiles): speedscope refuses such a file."""
+    column = len(profile.value_types) - 1
+    weights = profile.values[:, column]
+    if weights.size and int(weights.min()) < 0:
+        raise OutputError("speedscope cannot show negative weights.", "Write collapsed or pprof instead.")
+    frames, frame_indices = _frames(profile, options)
+    groups, names, active = _groups(profile, options, weights)
+    unit = profile.value_types[column].unit
+
+    out.write(b'{"$schema":' + _json(SCHEMA) + b',"name":' + _json(profile.title))
+    out.write(b',"exporter":"pyprof","activeProfileIndex":%d,"shared":{"frames":' % active)
+    out.write(orjson.dumps(frames) + b'},"profiles":[')
+    fragment = _fragments(profile, frame_indices)
+    for at, (name, samples) in enumerate(zip(names, groups, strict=True)):
+        chosen = weights[samples]
+        out.write(b"," if at else b"")
+        out.write(b'{"type":"sampled","name":' + _json(name))
+        out.write(b',"unit":' + _json(unit if unit in UNITS else "none"))
+        out.write(b',"startValue":0,"endValue":%d,"samples":[' % int(chosen.sum()))
+        for nth, leaf in enumerate(profile.stack[samples].tolist()):
+            out.write(b",[" if nth else b"[")
+            out.write(fragment(leaf))
+            out.write(b"]")
+        out.write(b'],"weights":' + orjson.dumps(chosen.tolist()) + b"}")
+    out.write(b"]}\n")
+
+
+def _json(text: str) -> bytes:
+    return orjson.dumps(clean(text))
+
+
+def clean(text: str) -> str:
+    """Text that is UTF-8: lone surrogates (file names that are none) as `\\udcNN`."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _groups(
+    profile: Profile, options: ExportOptions, weights: npt.NDArray[np.int64]
+) -> tuple[list[npt.NDArray[np.int64]], list[str], int]:
+    """Sample indices of each profile in the file, the profiles' names, and which of them to show first.
+
+    Samples without weight are left out: speedscope ignores them, and a sleeping thread has many.
+    """
+    by_thread = np.argsort(profile.thread, kind="stable")
+    by_thread = by_thread[weights[by_thread] > 0]
+    if not options.threads:
+        return [by_thread], [_title(profile)], 0
+    groups, names, heaviest, active = [], [], -1, 0
+    several = len(profile.processes) > 1
+    for index, thread in enumerate(profile.threads):
+        samples = by_thread[profile.thread[by_thread] == index]
+        if not samples.size:
+            continue
+        weight = int(weights[samples].sum())
+        if weight > heaviest:
+            heaviest, active = weight, len(groups)
+        groups.append(samples)
+        names.append(f"{process_name(thread)}: {thread_name(thread)}" if several else thread_name(thread))
+    if not groups:
+        return [by_thread], [_title(profile)], 0
+    return groups, names, active
+
+
+def _title(profile: Profile) -> str:
+    if len(profile.threads) == 1:
+        return thread_name(profile.threads[0])
+    return f"all {len(profile.threads)} threads"
+
+
+def _frames(profile: Profile, options: ExportOptions) -> tuple[list[dict[str, str | int]], list[bytes]]:
+    """shared.frames, and for each Profile.frames entry its indices, outermost first, as JSON."""
+    index: dict[tuple[str, str], int] = {}
+    lines: list[set[int]] = []
+    fragments = []
+    for frame in profile.frames:
+        indices = []
+        for level in levels(profile, frame, options):
+            key = (clean(level.name), clean(level.file or module_name(profile, level.module, options)))
+            at = index.setdefault(key, len(index))
+            if at == len(lines):
+                lines.append(set())
+            lines[at].add(level.line if level.file else 0)
+            indices.append(at)
+        fragments.append(b",".join(b"%d" % at for at in indices))
+    frames: list[dict[str, str | int]] = []
+    for (name, file), seen in zip(index, lines, strict=True):
+        entry: dict[str, str | int] = {"name": name}
+        if file:
+            entry["file"] = file
+        if len(seen) == 1 and (line := next(iter(seen))) > 0:
+            entry["line"] = line
+        frames.append(entry)
+    return frames, fragments
+
+
+def _fragments(profile: Profile, frame_indices: list[bytes]) -> Callable[[int], bytes]:
+    """(leaf node) -> its stack's frame indices as JSON, outermost first. A few are kept: samples repeat."""
+    parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
+
+    @lru_cache(maxsize=64)
+    def fragment(leaf: int) -> bytes:
+        stack = []
+        node = leaf
+        while node > 0:
+            stack.append(frame_indices[frame_of[node]])
+            node = parent[node]
+        return b",".join(reversed(stack))
+
+    return fragment

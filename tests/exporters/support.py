@@ -1,0 +1,18 @@
+"""What the exporters' tests share."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.registry import by_name
+from pyprof.model.profile import Profile
+
+THREADS = ExportOptions(threads=True)
+PLAIN = ExportOptions()
+
+
+def export(name: str, profile: Profile, options: ExportOptions = PLAIN) -> bytes:
+    out = BytesIO()
+    by_name(name).write(profile, out, options)
+    return out.getvalue()
