@@ -1,0 +1,129 @@
+"""Numbers inside CFI: LEB128 and the encoded pointers of .eh_frame (LSB Core, "DWARF Extensions", DW_EH_PE_*).
+
+Readers take an offset and give (value, next offset). They raise IndexError or struct.error at the end of the data and
+ValueError for what the format forbids; the callers know section and offset and turn those into FormatError.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ABSPTR, ULEB128, UDATA2, UDATA4, UDATA8 = 0x00, 0x01, 0x02, 0x03, 0x04
+SIGNED, SLEB128, SDATA2, SDATA4, SDATA8 = 0x08, 0x09, 0x0A, 0x0B, 0x0C
+PCREL, TEXTREL, DATAREL, FUNCREL, ALIGNED = 0x10, 0x20, 0x30, 0x40, 0x50
+INDIRECT = 0x80
+OMIT = 0xFF
+
+FORMAT = 0x0F
+APPLICATION = 0x70
+
+LEB_BYTES = 10
+"""Most bytes of a LEB128 number: 64 bits need no more, and a hostile one must not become a number of megabytes."""
+
+
+def uleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Unsigned LEB128, at most 64 bits."""
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value, shift = byte & 0x7F, 7
+    for i in range(at + 1, at + LEB_BYTES):
+        byte = data[i]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, i + 1
+        shift += 7
+    raise ValueError("LEB128 number of more than 64 bits")
+
+
+def sleb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Signed LEB128, at most 64 bits."""
+    value = shift = 0
+    for i in range(at, at + LEB_BYTES):
+        byte = data[i]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            if byte & 0x40:
+                value -= 1 << shift
+            return signed64(value), i + 1
+    raise ValueError("LEB128 number of more than 64 bits")
+
+
+def signed64(value: int) -> int:
+    """value modulo 2**64, as a signed number: what fits an int64 column."""
+    return ((value + (1 << 63)) & 0xFFFF_FFFF_FFFF_FFFF) - (1 << 63)
+
+
+def fixed_size(encoding: int, address_size: int) -> int:
+    """Bytes of a pointer with this encoding; 0 where the value decides (LEB128, aligned) or the encoding is unknown."""
+    if encoding & APPLICATION == ALIGNED:
+        return 0
+    return {
+        ABSPTR: address_size,
+        SIGNED: address_size,
+        UDATA2: 2,
+        SDATA2: 2,
+        UDATA4: 4,
+        SDATA4: 4,
+        UDATA8: 8,
+        SDATA8: 8,
+    }.get(encoding & FORMAT, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bases:
+    """What relative pointers are relative to, svma. text: start of .text. data: the GOT, or a .eh_frame_hdr itself."""
+
+    text: int = 0
+    data: int = 0
+
+
+NO_BASES = Bases()
+
+
+def read_encoded(
+    data: memoryview,
+    at: int,
+    encoding: int,
+    *,
+    address_size: int,
+    byteorder: str,
+    svma: int,
+    bases: Bases,
+) -> tuple[int, int]:
+    """A pointer as an svma (modulo the address size). svma: the address of data[0].
+
+    ValueError for omitted, indirect and function-relative pointers: they need what a file does not hold.
+    """
+    if encoding == OMIT or encoding & INDIRECT:
+        raise ValueError(f"pointer encoding {encoding:#x} where an address must stand")
+    application = encoding & APPLICATION
+    if application == ALIGNED:
+        at += -(svma + at) % address_size
+        encoding = ABSPTR
+    field = at
+    kind = encoding & FORMAT
+    if kind == ULEB128:
+        value, at = uleb128(data, at)
+    elif kind == SLEB128:
+        value, at = sleb128(data, at)
+    else:
+        size = fixed_size(encoding, address_size)
+        if not size:
+            raise ValueError(f"unknown pointer encoding {encoding:#x}")
+        if at + size > len(data):
+            raise IndexError("pointer past the end")
+        value = int.from_bytes(
+            data[at : at + size], "little" if byteorder == "little" else "big", signed=bool(kind & SIGNED)
+        )
+        at += size
+    if application == PCREL:
+        value += svma + field
+    elif application == TEXTREL:
+        value += bases.text
+    elif application == DATAREL:
+        value += bases.data
+    elif application not in (0, ALIGNED):
+        raise ValueError(f"pointer encoding {encoding:#x} where an address must stand")
+    return value & ((1 << (8 * address_size)) - 1), at
