@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# build_fixtures.sh [DIR]: build every SFrame fixture afresh, from the sources in fixtures/ into DIR (default: fixtures/).
+#
+# NAME.so.gz or NAME.o.gz: what a real producer made. NAME.txt: what objdump --sframe of the same producer says of it.
+# Toolchains come from private Debian roots (tests/tools/debroot) below $PYPROF_TEST_ROOTS (default
+# /var/cache/pyprof-tests); needs root, apt and the host's gcc. A root that is there already is used as it is.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+src=$here/fixtures
+out=$(mkdir -p "${1:-$src}" && cd "${1:-$src}" && pwd)
+roots=${PYPROF_TEST_ROOTS:-/var/cache/pyprof-tests}
+debroot=$here/../../tools/debroot
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+"$debroot" bookworm "$roots/bookworm" binutils binutils-aarch64-linux-gnu                      # 2.40: V1
+"$debroot" trixie "$roots/trixie" binutils binutils-aarch64-linux-gnu                          # 2.44: V2
+"$debroot" sid "$roots/sid" binutils binutils-aarch64-linux-gnu binutils-s390x-linux-gnu llvm-22 # 2.47: V3; V2 + PCREL
+
+in_root() { local suite=$1; shift; "$debroot" run "$roots/$suite" "$@"; }
+
+keep() {  # keep SUITE OBJDUMP FILE: the listing beside the file
+  in_root "$1" "$2" --sframe=.sframe "$3" >"$out/${3%.*}.txt"
+  gzip -9nc "$3" >"$out/$3.gz"
+}
+
+link() {  # link SUITE TRIPLET NAME SOURCE ENDIAN
+  in_root "$1" "$2-as" ${5:+-E$5} --gsframe "$4" -o "$3.o" 2>/dev/null
+  in_root "$1" "$2-ld" ${5:+-E$5} -shared -z noseparate-code --hash-style=gnu "$3.o" -o "$3.so"
+  keep "$1" "$2-objdump" "$3.so"
+}
+
+x86=x86_64-linux-gnu arm=aarch64-linux-gnu s390=s390x-linux-gnu
+cp "$src"/*.s .
+gcc -O2 -fomit-frame-pointer -mavx -fPIC -fno-stack-protector -S "$src/code.c" -o code.s
+
+for version in v1:bookworm v2:trixie v3:sid; do
+  suite=${version#*:} version=${version%:*}
+  link $suite $x86 $version-x86_64 x86_64.s ""
+  link $suite $x86 $version-x86_64-v3 x86_64-v3.s ""
+  link $suite $x86 $version-code code.s ""
+  link $suite $arm $version-aarch64 aarch64.s ""
+  link $suite $arm $version-aarch64-v3 aarch64-v3.s ""
+done
+link trixie $arm v2-aarch64_be aarch64.s B
+link sid $arm v3-aarch64_be aarch64.s B
+link sid $s390 v3-s390x s390x.s ""
+
+# relocatable files: unsorted, starts are relocations; no linker takes LLVM's (V2, PC-relative)
+in_root sid $x86-as --gsframe x86_64.s -o v3-relocatable.o 2>/dev/null
+keep sid $x86-objdump v3-relocatable.o
+for source in x86_64 x86_64-v3 code; do
+  in_root sid llvm-mc-22 -triple $x86 --filetype=obj --gsframe $source.s -o llvm-$source.o 2>/dev/null
+  keep sid $x86-objdump llvm-$source.o
+done

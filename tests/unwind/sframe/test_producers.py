@@ -1,0 +1,69 @@
+"""Rows of real producers, one for one, against the listing that their own objdump prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.unwind.formats.sframe import SFrame, sframe_source
+from tests.unwind.sframe.fixtures import FOLDER, NAMES, listing, load
+from tests.unwind.sframe.listing import as_listed, read_listing
+
+
+def differences(name: str, folder: Path = FOLDER) -> list[str]:
+    """Where our reading of a fixture and its listing differ; empty if nowhere."""
+    elf, arch = load(name, folder)
+    diagnostics = Diagnostics()
+    source = sframe_source(elf, arch, diagnostics)
+    assert isinstance(source, SFrame)
+    assert not diagnostics.counts
+    ours = sorted(as_listed(source, i, arch) for i in range(len(source)))
+    theirs = read_listing(listing(name, folder))
+    assert len(ours) == len(theirs) > 0
+    return [
+        f"{name}: ours {a}\n  theirs {b}"
+        for a, b in zip(ours, theirs, strict=True)
+        if a != b and b.size  # a function of no size covers nothing: its rows are dropped
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_fixture_are_those_of_its_producers_listing(name: str) -> None:
+    assert differences(name) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "flags"),
+    [
+        ("v1-x86_64.so", 1, 0x1),
+        ("v2-x86_64.so", 2, 0x1),
+        ("llvm-x86_64.o", 2, 0x4),
+        ("v3-x86_64.so", 3, 0x5),
+        ("v3-relocatable.o", 3, 0x4),
+        ("v3-s390x.so", 3, 0x5),
+        ("v2-aarch64_be.so", 2, 0x1),
+    ],
+)
+def test_version_and_flags_are_those_of_the_producer(name: str, version: int, flags: int) -> None:
+    elf, arch = load(name)
+    source = sframe_source(elf, arch, Diagnostics())
+    assert source is not None
+    assert (source.version, source.index.flags, source.frame_pointers) == (version, flags, False)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".so")])
+def test_function_at_finds_each_function_by_its_first_and_last_byte(name: str) -> None:
+    elf, arch = load(name)
+    source = sframe_source(elf, arch, Diagnostics())
+    assert source is not None
+    functions = list(source.functions())
+    assert functions
+    for rows in functions:
+        assert source.function_at(rows.end - 1) == rows
+        assert source.function_at(rows.starts[0]) == rows
+        if rows.starts[0] > rows.start:  # no rule at the first instructions
+            assert source.function_at(rows.start) is None
+    assert source.function_at(functions[0].start - 1) is None
+    assert source.function_at(functions[-1].end) is None
