@@ -15,6 +15,24 @@ def _aarch64_follows_call(code: bytes) -> bool:
     return word >> 26 == 0b100101 or word & 0xFEFF_F000 == 0xD63F_0000
 
 
+def _aarch64_call_target(code: bytes, address: int) -> int | None:
+    """bl."""
+    word = int.from_bytes(code[-4:], "little")
+    if len(code) < 4 or word >> 26 != 0b100101:
+        return None
+    return address - 4 + 4 * _signed(word, 26)
+
+
+def _aarch64_jumps(code: bytes) -> bool:
+    """b, or adrp x16 up to br x16 or x17; bti c before."""
+    words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, len(code) // 4 * 4, 4)]
+    if words and words[0] == 0xD503_245F:
+        del words[0]
+    if not words:
+        return False
+    return words[0] >> 26 == 0b000101 or words[0] & 0x9F00_001F == 0x9000_0010
+
+
 def _arm_follows_call(code: bytes) -> bool:
     """code: up to 8 bytes that end at the return address; A32 and T32 are both tried.
 
@@ -31,6 +49,44 @@ def _arm_follows_call(code: bytes) -> bool:
     if word & 0x0F00_0000 == 0x0B00_0000 or word >> 25 == 0b1111101 or word & 0x0FFF_FFF0 == 0x012F_FF30:
         return True
     return len(code) >= 8 and int.from_bytes(code[-8:-4], "little") == 0xE1A0_E00F
+
+
+def _arm_call_target(code: bytes, address: int) -> int | None:
+    """A32 bl, blx; T32 bl, blx. None where the bytes may be either set's call."""
+    if len(code) < 4:
+        return None
+    first, second = int.from_bytes(code[-4:-2], "little"), int.from_bytes(code[-2:], "little")
+    word = second << 16 | first
+    thumb = first & 0xF800 == 0xF000 and second & 0xC000 == 0xC000
+    blx = word >> 25 == 0b1111101
+    if thumb == (word & 0x0F00_0000 == 0x0B00_0000 or blx):
+        return None
+    if not thumb:
+        return address + 4 + 4 * _signed(word, 24) + (word >> 23 & 2 if blx else 0)
+    sign = first >> 10 & 1
+    i1, i2 = 1 ^ (second >> 13 & 1) ^ sign, 1 ^ (second >> 11 & 1) ^ sign
+    offset = _signed(sign << 24 | i1 << 23 | i2 << 22 | (first & 0x3FF) << 12 | (second & 0x7FF) << 1, 25)
+    return address + offset if second & 0x1000 else (address & ~3) + (offset & ~3)
+
+
+def _arm_jumps(code: bytes) -> bool:
+    """A32 b, ldr pc, or add ip, pc of a PLT entry; T32 bx pc before such code, b.w, or movw ip of a PLT entry."""
+    if len(code) < 4:
+        return False
+    first, second = int.from_bytes(code[:2], "little"), int.from_bytes(code[2:4], "little")
+    word = second << 16 | first
+    if word >> 24 == 0xEA or word & 0xFFFF_F000 == 0xE51F_F000 or word & 0xFFFF_F000 == 0xE28F_C000:
+        return True
+    if first == 0x4778:
+        return True
+    if first & 0xFBF0 == 0xF240:
+        return second >> 8 & 0xF == 12
+    return first & 0xF800 == 0xF000 and second & 0xD000 == 0x9000
+
+
+def _signed(value: int, bits: int) -> int:
+    value &= (1 << bits) - 1
+    return value - (value >> bits - 1 << bits)
 
 
 # struct rt_sigframe: siginfo (128 bytes), ucontext with uc_mcontext at +176: fault_address, x0..x30, sp, pc
@@ -54,6 +110,8 @@ AARCH64 = Arch(
     sigreturn_code=bytes.fromhex("681180d2010000d4"),  # mov x8, #139; svc #0
     sigcontext={n: 312 + 8 * n for n in range(33)},
     follows_call=_aarch64_follows_call,
+    call_target=_aarch64_call_target,
+    jumps=_aarch64_jumps,
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     pac_mask=0xFFFF_0000_0000_0000,
     chain=FrameChain(base=29, next_off=0, ra_off=8, cfa_off=16),
@@ -86,6 +144,8 @@ ARM = Arch(
     sigreturn_code=bytes.fromhex("ad70a0e3000000ef"),  # A32 mov r7, #173; svc #0 (rt_sigreturn, C libraries)
     sigcontext=_ARM_RT_SIGFRAME,
     follows_call=_arm_follows_call,
+    call_target=_arm_call_target,
+    jumps=_arm_jumps,
     pc_mask=0xFFFF_FFFE,
     chain=None,  # GCC A32: [r11 - 4], [r11]; clang: [r11], [r11 + 4]; T32: r7, and GCC leaves locals below the record
     more_sigframes=(

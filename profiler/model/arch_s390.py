@@ -14,6 +14,20 @@ def _s390x_follows_call(code: bytes) -> bool:
     return len(code) >= 2 and code[-2] == 0x0D and code[-1] & 0x0F != 0  # basr
 
 
+def _s390x_call_target(code: bytes, address: int) -> int | None:
+    """brasl, bras."""
+    if len(code) >= 6 and code[-6] == 0xC0 and code[-5] & 0x0F == 5:
+        return address - 6 + 2 * int.from_bytes(code[-4:], "big", signed=True)
+    if len(code) >= 4 and code[-4] == 0xA7 and code[-3] & 0x0F == 5:
+        return address - 4 + 2 * int.from_bytes(code[-2:], "big", signed=True)
+    return None
+
+
+def _s390x_jumps(code: bytes) -> bool:
+    """larl %r1 of a PLT entry, jg, j."""
+    return code[:2] in (b"\xc0\x10", b"\xc0\xf4", b"\xa7\xf4")
+
+
 # DWARF 16..31: the floating-point registers, in which leaf functions of GCC save general ones
 _FPR_ORDER = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
 
@@ -47,6 +61,8 @@ S390X = Arch(
     sigreturn_code=bytes.fromhex("0aad"),  # svc 173 (rt_sigreturn)
     sigcontext=_sigregs(336),
     follows_call=_s390x_follows_call,
+    call_target=_s390x_call_target,
+    jumps=_s390x_jumps,
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     sp_off=-160,
     chain=FrameChain(base=15, next_off=0, ra_off=112, cfa_off=None, ra_in_next=True),  # -mbackchain

@@ -52,6 +52,9 @@ class Arch:
     sigreturn_code: bytes at the start of the signal trampoline (where no unwind table covers it).
     sigcontext: column -> offset from sp, at the trampoline's first instruction, where the register was saved.
     follows_call: (code bytes before an address) -> could the instruction that ends there be a call?
+    call_target: (code bytes before an address, that address) -> where the direct call that ends there goes; None for
+    an indirect call, or where no call ends.
+    jumps: (code bytes from an address on, 16 of them) -> does that code only jump on (PLT entry, linker's trampoline)?
     pc_mask: the bits of a pc or return address that are address (ARM: bit 0 says Thumb).
     pac_mask: the bits of a signed return address that hold the signature, at the usual size of addresses;
     NT_ARM_PAC_MASK of a process says it exactly (dataclasses.replace). 0 where nothing signs.
@@ -79,6 +82,8 @@ class Arch:
     sigreturn_code: bytes
     sigcontext: dict[int, int]
     follows_call: Callable[[bytes], bool]
+    call_target: Callable[[bytes, int], int | None]
+    jumps: Callable[[bytes], bool]
     pc_mask: int
     pac_mask: int = 0
     sp_off: int = 0

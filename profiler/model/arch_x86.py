@@ -30,6 +30,24 @@ def _x86_follows_call(code: bytes) -> bool:
     return False
 
 
+def _x86_call_target(code: bytes, address: int) -> int | None:
+    """call rel32."""
+    if len(code) < 5 or code[-5] != 0xE8:
+        return None
+    return address + int.from_bytes(code[-4:], "little", signed=True)
+
+
+def _x86_jumps(code: bytes) -> bool:
+    """jmp *disp32 (x86_64: of rip, i386: absolute or of ebx), jmp rel32; endbr, bnd, push imm32 before."""
+    if code[:3] == b"\xf3\x0f\x1e" and code[3:4] in (b"\xfa", b"\xfb"):
+        code = code[4:]
+    if code[:1] == b"\x68":
+        code = code[5:]
+    if code[:1] == b"\xf2":
+        code = code[1:]
+    return code[:2] in (b"\xff\x25", b"\xff\xa3") or code[:1] == b"\xe9"
+
+
 _X86_64_NAMES = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *tuple(f"r{n}" for n in range(8, 16)), "rip")
 
 # user_regs_struct: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss ...
@@ -59,6 +77,8 @@ X86_64 = Arch(
     sigreturn_code=bytes.fromhex("48c7c00f0000000f05"),  # mov $15,%rax; syscall
     sigcontext={column: 40 + 8 * slot for slot, column in enumerate(_X86_64_GREGS)},
     follows_call=_x86_follows_call,
+    call_target=_x86_call_target,
+    jumps=_x86_jumps,
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     chain=FrameChain(base=6, next_off=0, ra_off=8, cfa_off=16),
 )
@@ -89,6 +109,8 @@ I386 = Arch(
     sigreturn_code=bytes.fromhex("b8ad000000cd80"),  # mov $173,%eax; int $0x80 (rt_sigreturn)
     sigcontext={column: 160 + offset for column, offset in _I386_SIGCONTEXT.items()},
     follows_call=_x86_follows_call,
+    call_target=_x86_call_target,
+    jumps=_x86_jumps,
     pc_mask=0xFFFF_FFFF,
     chain=FrameChain(base=5, next_off=0, ra_off=4, cfa_off=8),
     more_sigframes=(

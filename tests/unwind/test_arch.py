@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.model.arch import AARCH64, ARCHES, ARM, I386, S390X, X86_64, Arch, find_arch
-from tests.support import need
+from tests.support import build, need
 
 ALL = sorted(ARCHES.values(), key=lambda arch: arch.name)
 
@@ -100,24 +100,64 @@ def test_every_call_of_a_real_arm_program_is_recognised(mode: str, tmp_path: Pat
         'int puts(const char *); int f(int (*g)(int), int n) { puts("x"); return n ? f(g, n - 1) + g(n) : 1; }\n'
         "int h(int n) { return f(h, n) + 1; }\n"
     )
-    program = tmp_path / "calls.o"
-    subprocess.run(
-        [need("arm-linux-gnueabihf-gcc"), mode, "-O1", "-c", str(source), "-o", str(program)], check=True, timeout=60
-    )
-    text = tmp_path / "text"
-    subprocess.run(
-        [need("arm-linux-gnueabihf-objcopy"), "-O", "binary", "-j", ".text", str(program), str(text)], check=True
-    )
+    program = tmp_path / "calls.so"
+    flags = ["-O1", "-fPIC", "-shared", "-nostdlib"]
+    build(source, program, mode, *flags, compiler="arm-linux-gnueabihf-gcc")
     listing = subprocess.run(
-        [need("arm-linux-gnueabihf-objdump"), "-d", str(program)], check=True, capture_output=True, text=True
+        [need("arm-linux-gnueabihf-objdump"), "-d", "-j", ".text", str(program)],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
-    code = text.read_bytes()
+    code = b""
     calls = 0
-    for at, raw, name in re.findall(r"^ *([0-9a-f]+):\t([0-9a-f ]+?) *\t(\w+)", listing, re.M):
-        if not raw.strip():
-            continue
-        end = int(at, 16) + len(raw.replace(" ", "")) // 2
+    for at, raw, name, operands in re.findall(r"^ *([0-9a-f]+):\t([0-9a-f ]+?) *\t([.\w]+)\t?(.*)", listing, re.M):
+        code += b"".join(int(unit, 16).to_bytes(len(unit) // 2, "little") for unit in raw.split())
         if name in {"bl", "blx"}:
             calls += 1
-            assert ARM.follows_call(code[max(0, end - 8) : end])
+            assert ARM.follows_call(code[-8:])
+            end = int(at, 16) + len(raw.replace(" ", "")) // 2
+            label = re.match(r"([0-9a-f]+) <", operands)
+            assert ARM.call_target(code[-8:], end) == (int(label[1], 16) if label else None)
     assert calls >= 4
+
+
+@pytest.mark.parametrize(
+    ("arch", "code", "address", "target"),
+    [
+        (X86_64, "e8fbffffff", 0x1005, 0x1000),
+        (X86_64, "ffd0", 0x1002, None),
+        (AARCH64, "ffffff97", 0x1004, 0xFFC),
+        (AARCH64, "00003fd6", 0x1004, None),
+        (ARM, "fefffeeb", 0x1004 + 0x40000, 0x1000),  # bl with its offset far
+        (ARM, "010000fa", 0x1004, 0x100C),  # blx: to T32
+        (ARM, "fff7feff", 0x1004, 0x1000),
+        (S390X, "c0e5fffffffd", 0x1006, 0xFFA),
+        (S390X, "a7e50010", 0x1004, 0x1020),
+        (S390X, "0de1", 0x1002, None),
+    ],
+)
+def test_target_of_a_direct_call_is_computed(arch: Arch, code: str, address: int, target: int | None) -> None:
+    assert arch.call_target(bytes.fromhex(code), address) == target
+
+
+@pytest.mark.parametrize(
+    ("arch", "code", "expected"),
+    [
+        (X86_64, "ff25e22f0000", True),
+        (X86_64, "f30f1efaf2ff25e22f0000", True),
+        (X86_64, "6800000000e9e0ffffff", True),
+        (X86_64, "554889e5", False),
+        (I386, "ffa30c000000", True),
+        (AARCH64, "5f2403d510000090110240f9", True),  # bti c; adrp x16; ldr x17
+        (AARCH64, "fd7bbfa9", False),  # stp x29, x30
+        (ARM, "00c68fe20cca8ce2", True),  # add ip, pc, #0; add ip, ip, #0xc000
+        (ARM, "7847c046", True),  # bx pc; nop
+        (ARM, "40f2000c", True),  # movw ip, #0
+        (ARM, "2de9f04f", False),  # T32 push.w
+        (S390X, "c01000000000e31010000004", True),
+        (S390X, "ebcff0600024", False),  # stmg
+    ],
+)
+def test_plt_entry_is_code_that_jumps_on(arch: Arch, code: str, expected: bool) -> None:
+    assert arch.jumps(bytes.fromhex(code).ljust(16, b"\0")) is expected
