@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyprof.collectors import procfs
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
-from pyprof.model.arch import ARCHES, Arch
+from pyprof.model.arch import Arch, find_arch
 from pyprof.model.modules import Module
 from pyprof.objfile.elf import ElfFile
 from pyprof.objfile.images import Image, ImageStore
@@ -67,7 +67,7 @@ def _survey_module(module: Module, image: Image | None, diagnostics: Diagnostics
         elf.build_id,
         tuple(unwind),
         tuple(symbols),
-        _frame_pointers(elf, ARCHES[elf.machine], diagnostics) if elf.machine in ARCHES else "unknown",
+        _frame_pointers(elf, arch, diagnostics) if (arch := find_arch(elf.machine, elf.elf_class, elf.byteorder)) else "unknown",
         False,
         tuple(sorted(diagnostics.problems.get(module.path, ()))),
     )

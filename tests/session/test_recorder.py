@@ -1,0 +1,137 @@
+"""The recorder: rows, sleepers that did not run, stacks completed by a later stop, windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import X86_64
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.model.walk import StackEnd, Walk
+from pyprof.session.recorder import Recorder
+
+STOPPED, BLOCKED, UNCHANGED = SampleKind.STOPPED, SampleKind.BLOCKED, SampleKind.UNCHANGED
+
+
+class Script:
+    """A collector whose batches the test hands over itself; remembers what it was taught."""
+
+    def __init__(self) -> None:
+        self.learned: list[Feedback] = []
+
+    def batches(self) -> Iterator[SampleBatch]:
+        return iter(())
+
+    def learn(self, feedback: Feedback) -> None:
+        self.learned.append(feedback)
+
+    def threads(self) -> list[ThreadInfo]:
+        return [ThreadInfo(1, 1, "one", "p"), ThreadInfo(1, 2, "two", "p")]
+
+    def stats(self) -> CollectorStats:
+        return CollectorStats(0, np.zeros(0, np.int64), 0, 0, 0, {}, ())
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class OneFrame:
+    """A walker that finds the pc and nothing else; a BLOCKED lane at pc 0xbad needs a register."""
+
+    def walk(self, batch: SampleBatch) -> Walk:
+        n = len(batch)
+        pc = batch.regs[:, X86_64.pc].copy()
+        lacks = (pc == 0xBAD) & (batch.kind == BLOCKED)
+        ends = np.where(lacks, StackEnd.NO_RULE, StackEnd.ROOT).astype(np.uint8)
+        zeros = np.zeros(n, np.uint64)
+        ones, contexts = np.ones(n, np.bool_), np.zeros(n, np.uint8)
+        return Walk(np.arange(n + 1), pc, ones, contexts, ends, zeros, zeros, lacks)
+
+
+def batch(*samples: tuple[SampleKind, int, int]) -> SampleBatch:
+    """(kind, tid, pc) each."""
+    n = len(samples)
+    regs = np.zeros((n, len(X86_64.registers)), np.uint64)
+    regs[:, X86_64.pc] = [pc for _, _, pc in samples]
+    regs[:, X86_64.sp] = 0x7000
+    tid = np.array([tid for _, tid, _ in samples], np.int32)
+    zeros = np.zeros(n, np.int64)
+    return SampleBatch(
+        arch=X86_64,
+        kind=np.array([kind for kind, _, _ in samples], np.uint8),
+        time_ns=np.arange(n, dtype=np.int64),
+        tid=tid,
+        pid=np.ones(n, np.int32),
+        space=np.zeros(n, np.int32),
+        cpu=np.full(n, -1, np.int32),
+        weight=np.ones(n, np.int64),
+        regs=regs,
+        stack=StackSlab(np.zeros(0, np.uint8), zeros.astype(np.uint64), zeros, zeros),
+        spaces={},
+    )
+
+
+def recorder() -> Recorder:
+    return Recorder(Script(), OneFrame(), Diagnostics())
+
+
+def pcs(rec: Recorder) -> list[tuple[int, list[int]]]:
+    """(tid, pcs from the root; a marker's pc is its StackEnd) of each row of the window."""
+    window = rec.cut()
+    found = []
+    for tid, node in zip(window.tid.tolist(), window.node.tolist(), strict=True):
+        path = []
+        while node > 0:
+            path.append(window.stacks.frames[window.stacks.frame[node]][1])
+            node = window.stacks.parent[node]
+        found.append((tid, path[::-1]))
+    return found
+
+
+def test_unchanged_sample_repeats_the_stack_of_its_own_thread() -> None:
+    rec = recorder()
+    rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20), (UNCHANGED, 1, 0), (UNCHANGED, 2, 0), (STOPPED, 1, 0x11)))
+    rec.add(batch((UNCHANGED, 2, 0), (UNCHANGED, 1, 0)))
+    assert pcs(rec) == [(1, [0x10]), (2, [0x20]), (1, [0x10]), (2, [0x20]), (1, [0x11]), (2, [0x20]), (1, [0x11])]
+
+
+def test_unchanged_sample_in_the_next_window_keeps_its_stack() -> None:
+    rec = recorder()
+    rec.add(batch((STOPPED, 1, 0x10)))
+    rec.cut()
+    rec.add(batch((UNCHANGED, 1, 0)))
+    assert pcs(rec) == [(1, [0x10])]
+
+
+def test_sleeper_that_needs_a_register_is_completed_by_the_stop_that_follows() -> None:
+    rec = recorder()
+    rec.add(batch((BLOCKED, 1, 0xBAD), (UNCHANGED, 1, 0)))
+    script = rec.collector
+    assert isinstance(script, Script)
+    assert script.learned[0].stop.tolist() == [True]
+    assert rec.unsettled() == {1}
+    rec.add(batch((STOPPED, 1, 0xBAD), (UNCHANGED, 1, 0)))
+    assert rec.unsettled() == set()
+    assert pcs(rec) == [(1, [0xBAD])] * 4
+
+
+def test_sleeper_that_ran_before_the_stop_stays_marked_as_cut_short() -> None:
+    rec = recorder()
+    rec.add(batch((BLOCKED, 1, 0xBAD)))
+    rec.add(batch((BLOCKED, 1, 0x10)))
+    assert pcs(rec) == [(1, [int(StackEnd.NO_RULE), 0xBAD]), (1, [0x10])]
+
+
+def test_samples_are_weighed_and_timed_in_the_window_that_took_them() -> None:
+    rec = recorder()
+    rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 1, 0x10)))
+    first = rec.cut()
+    second = rec.cut()
+    assert (first.weight.sum(), second.weight.sum()) == (2, 0)
+    assert np.all(np.diff(first.time_ns) >= 0)
+    assert second.start_ns == first.start_ns + first.duration_ns
