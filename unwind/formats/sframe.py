@@ -8,7 +8,7 @@ What SFrame cannot say, and where its producers are less exact than .eh_frame: d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,8 +53,10 @@ class FunctionEntry:
 class SFrame:
     """One .sframe section.
 
-    version: 1 to 3. frame_pointers: the producer promises that all functions of the object keep the frame pointer
-    (SFRAME_F_FRAME_POINTER), so code without an FDE may be unwound by it.
+    version: 1 to 3. exact: rows hold at every instruction, not only at call sites; before V3 they do not in PLTs and
+    where the producer dropped what the format could not say (docs/sframe.md). frame_pointers: the producer promises
+    that all functions of the object keep the frame pointer (SFRAME_F_FRAME_POINTER), so code without an FDE may be
+    unwound by it.
     """
 
     name = "sframe"
@@ -66,8 +68,10 @@ class SFrame:
         if not arch.name.startswith(ABI_ARCH[self.index.abi]) or arch.byteorder != self.index.byteorder:
             raise FormatError(section, 4, f"abi {self.index.abi} is not that of {arch.name}")
         self.version = self.index.version
+        self.exact = self.version >= 3
         self.frame_pointers = self.version < 3 and bool(self.index.flags & FLAG_FRAME_POINTER)
         self._data = bytes(data[: self.index.rows_end])
+        self._sp = arch.sp
         self._section = section
         self._file = file
         self._diagnostics = diagnostics
@@ -140,7 +144,17 @@ class SFrame:
                 return None
             return self._rows(entry, [0], [self._reader.outermost(False)])
         starts, rules = self._read_rows(entry, at, 1 << (int(index.info[i]) & 0xF))
+        if entry.repeat and self.index.abi == AMD64_LITTLE and starts == [0] and self._is_wrong_plt_got(rules[0]):
+            self._diagnostics.count("sframe: row of .plt.got corrected")
+            rules = [replace(rules[0], cfa_off=8)]
         return self._rows(entry, starts, rules) if starts else None
+
+    def _is_wrong_plt_got(self, rule: Rule) -> bool:
+        """GNU ld 2.44 to 2.47 writes cfa = sp + 16 for .plt.got, whose blocks are one jump each: it is sp + 8.
+
+        (At the first instruction of whatever was called, the return address is the only word pushed.)
+        """
+        return (rule.cfa_reg, rule.cfa_off, rule.cfa_deref) == (self._sp, 16, False)
 
     def _rows(self, entry: FunctionEntry, starts: list[int], rules: list[Rule]) -> FunctionRows:
         absolute = tuple(entry.start + start for start in starts)

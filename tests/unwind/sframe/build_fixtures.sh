@@ -26,9 +26,9 @@ keep() {  # keep SUITE OBJDUMP FILE: the listing beside the file
   gzip -9nc "$3" >"$out/$3.gz"
 }
 
-link() {  # link SUITE TRIPLET NAME SOURCE ENDIAN
+link() {  # link SUITE TRIPLET NAME SOURCE ENDIAN [LD OPTION...]
   in_root "$1" "$2-as" ${5:+-E$5} --gsframe "$4" -o "$3.o" 2>/dev/null
-  in_root "$1" "$2-ld" ${5:+-E$5} -shared -z noseparate-code --hash-style=gnu "$3.o" -o "$3.so"
+  in_root "$1" "$2-ld" ${5:+-E$5} -shared -z noseparate-code --hash-style=gnu "${@:6}" "$3.o" -o "$3.so" 2>/dev/null
   keep "$1" "$2-objdump" "$3.so"
 }
 
@@ -41,6 +41,7 @@ for version in v1:bookworm v2:trixie v3:sid; do
   link $suite $x86 $version-x86_64 x86_64.s ""
   link $suite $x86 $version-x86_64-v3 x86_64-v3.s ""
   link $suite $x86 $version-code code.s ""
+  link $suite $x86 $version-ibt x86_64.s "" -z ibtplt
   link $suite $arm $version-aarch64 aarch64.s ""
   link $suite $arm $version-aarch64-v3 aarch64-v3.s ""
 done
@@ -48,10 +49,14 @@ link trixie $arm v2-aarch64_be aarch64.s B
 link sid $arm v3-aarch64_be aarch64.s B
 link sid $s390 v3-s390x s390x.s ""
 
-# relocatable files: unsorted, starts are relocations; no linker takes LLVM's (V2, PC-relative)
+# a relocatable file: unsorted, the starts of functions are relocations
 in_root sid $x86-as --gsframe x86_64.s -o v3-relocatable.o 2>/dev/null
 keep sid $x86-objdump v3-relocatable.o
+# LLVM 22 writes V2 with PC-relative starts, which no GNU ld merges: gold links it as bytes, without segment
 for source in x86_64 x86_64-v3 code; do
   in_root sid llvm-mc-22 -triple $x86 --filetype=obj --gsframe $source.s -o llvm-$source.o 2>/dev/null
-  keep sid $x86-objdump llvm-$source.o
+  in_root bookworm $x86-ld.gold -shared --hash-style=gnu llvm-$source.o -o llvm-$source.so
+  keep sid $x86-objdump llvm-$source.so
 done
+cp llvm-x86_64.o llvm-relocatable.o
+keep sid $x86-objdump llvm-relocatable.o

@@ -39,7 +39,9 @@ def read_listing(text: str) -> list[Listed]:
         rows = tuple(_row(line) for line in lines if line.strip())
         start, size, attributes, key = found.groups()
         listed.append(
-            Listed(int(start, 16), int(size), attributes or "", bool(key), columns.strip().startswith("STARTPC[m]"), rows)
+            Listed(
+                int(start, 16), int(size), attributes or "", bool(key), columns.strip().startswith("STARTPC[m]"), rows
+            )
         )
     return sorted(listed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,14 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.unwind.formats.sframe import SFrame, sframe_source
 from tests.unwind.sframe.fixtures import FOLDER, NAMES, listing, load
-from tests.unwind.sframe.listing import as_listed, read_listing
+from tests.unwind.sframe.listing import Listed, as_listed, read_listing
+
+PLT_GOT = ((0, "sp+16", "u", "u"),)
+
+
+def corrected(function: Listed) -> Listed:
+    """ld 2.44 to 2.47 gets .plt.got wrong, the reader mends it: an entry is a single jump, its CFA is sp + 8."""
+    return replace(function, rows=((0, "sp+8", "u", "u"),)) if function.rows == PLT_GOT else function
 
 
 def differences(name: str, folder: Path = FOLDER) -> list[str]:
@@ -20,7 +28,7 @@ def differences(name: str, folder: Path = FOLDER) -> list[str]:
     assert isinstance(source, SFrame)
     assert not diagnostics.counts
     ours = sorted(as_listed(source, i, arch) for i in range(len(source)))
-    theirs = read_listing(listing(name, folder))
+    theirs = [corrected(function) for function in read_listing(listing(name, folder))]
     assert len(ours) == len(theirs) > 0
     return [
         f"{name}: ours {a}\n  theirs {b}"
@@ -39,7 +47,8 @@ def test_rows_of_fixture_are_those_of_its_producers_listing(name: str) -> None:
     [
         ("v1-x86_64.so", 1, 0x1),
         ("v2-x86_64.so", 2, 0x1),
-        ("llvm-x86_64.o", 2, 0x4),
+        ("llvm-x86_64.so", 2, 0x4),
+        ("llvm-relocatable.o", 2, 0x4),
         ("v3-x86_64.so", 3, 0x5),
         ("v3-relocatable.o", 3, 0x4),
         ("v3-s390x.so", 3, 0x5),
@@ -53,7 +62,8 @@ def test_version_and_flags_are_those_of_the_producer(name: str, version: int, fl
     assert (source.version, source.index.flags, source.frame_pointers) == (version, flags, False)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".so")])
+# not v1-ibt: ld 2.40 states the PLT of IBT longer than it is, over the functions behind it
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".so") and name != "v1-ibt.so"])
 def test_function_at_finds_each_function_by_its_first_and_last_byte(name: str) -> None:
     elf, arch = load(name)
     source = sframe_source(elf, arch, Diagnostics())
@@ -67,3 +77,16 @@ def test_function_at_finds_each_function_by_its_first_and_last_byte(name: str) -
             assert source.function_at(rows.start) is None
     assert source.function_at(functions[0].start - 1) is None
     assert source.function_at(functions[-1].end) is None
+
+
+@pytest.mark.parametrize("name", ["v2-x86_64.so", "v3-x86_64.so"])
+def test_wrong_row_of_plt_got_is_corrected_and_counted(name: str) -> None:
+    elf, arch = load(name)
+    assert [f.rows for f in read_listing(listing(name))].count(PLT_GOT) == 1
+    diagnostics = Diagnostics()
+    source = sframe_source(elf, arch, diagnostics)
+    assert source is not None
+    rows = source.function_at(elf.sections[".plt.got"].addr)
+    assert rows is not None
+    assert [rule.cfa_off for rule in rows.rules] == [8]
+    assert diagnostics.counts == {"sframe: row of .plt.got corrected": 1}

@@ -1,0 +1,76 @@
+"""SFrame against .eh_frame of the same file: what SFrame tracks (cfa, ra, fp, flags), at every row of either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import Arch
+from pyprof.objfile.elf import ElfFile
+from pyprof.unwind.base import Source
+from pyprof.unwind.describe import describe
+from pyprof.unwind.formats.eh_frame import eh_frame_source
+from pyprof.unwind.formats.sframe import sframe_source
+from pyprof.unwind.rules import SAME, FunctionRows, RegKind, Rule
+
+LD_PLT = {bytes.fromhex("770880003f1a3b2a332422"): 11, bytes.fromhex("770880003f1a392a332422"): 9}
+"""CFA of a lazy PLT in .eh_frame: sp + 8 + ((pc & 15) >= N) * 8. SFrame says the same with a repeating block."""
+
+
+def rule_at(rows: FunctionRows | None, svma: int) -> Rule | None:
+    if rows is None:
+        return None
+    if rows.repeat:
+        svma = rows.start + (svma - rows.start) % rows.repeat
+    found = None
+    for start, rule in zip(rows.starts, rows.rules, strict=True):
+        if start <= svma:
+            found = rule
+    return found
+
+
+def tracked(rule: Rule | None, arch: Arch, svma: int) -> str:
+    """The part of a rule that SFrame can say, as algebra. Where the rule depends on the pc, pc is svma."""
+    if rule is None:
+        return "no row"
+    if rule.cfa_expr in LD_PLT:
+        pushed = svma & 15 >= LD_PLT[rule.cfa_expr]
+        rule = replace(rule, cfa_expr=b"", cfa_reg=arch.sp, cfa_off=8 + 8 * pushed)
+    if rule.ra.kind == RegKind.UNDEFINED:
+        return "outermost"
+    fp = dict(rule.regs).get(arch.fp, SAME)
+    return describe(replace(rule, regs=((arch.fp, fp),)), arch)
+
+
+def boundaries(rows: FunctionRows) -> set[int]:
+    plt = next((LD_PLT[rule.cfa_expr] for rule in rows.rules if rule.cfa_expr in LD_PLT), 0)
+    if plt:
+        return {block + at for block in range(rows.start & -16, rows.end, 16) for at in (0, plt)}
+    if not rows.repeat:
+        return set(rows.starts)
+    return {at + block for at in rows.starts for block in range(0, rows.end - rows.start, rows.repeat)}
+
+
+def differences(elf: ElfFile, arch: Arch) -> Iterator[tuple[int, str, str]]:
+    """(svma, what SFrame says, what .eh_frame says) at each address where a row of either begins and they differ.
+
+    A function that SFrame leaves out is no difference: it says nothing there.
+    """
+    diagnostics = Diagnostics()
+    sframe: Source | None = sframe_source(elf, arch, diagnostics)
+    eh_frame: Source | None = eh_frame_source(elf, arch, diagnostics)
+    assert sframe is not None
+    assert eh_frame is not None
+    for rows in sframe.functions():
+        at: set[int] = boundaries(rows)
+        svma = rows.start
+        while svma < rows.end:  # a table of PLT entries is one function here, maybe several there
+            other = eh_frame.function_at(svma)
+            at |= set() if other is None else boundaries(other)
+            svma = rows.end if other is None else max(other.end, svma + 1)
+        for svma in sorted(svma for svma in at if rows.start <= svma < rows.end):
+            theirs = rule_at(eh_frame.function_at(svma), svma)
+            ours = tracked(rule_at(sframe.function_at(svma), svma), arch, svma), tracked(theirs, arch, svma)
+            if ours[0] != ours[1]:
+                yield svma, *ours
