@@ -29,6 +29,8 @@ PACKAGES = {
     "arm-linux-gnueabihf-gcc": "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross",
     "arm-linux-gnueabihf-g++": "g++-arm-linux-gnueabihf",
     "arm-linux-gnueabihf-as": "binutils-arm-linux-gnueabihf",
+    "arm-linux-gnueabihf-ld": "binutils-arm-linux-gnueabihf",
+    "arm-linux-gnueabihf-nm": "binutils-arm-linux-gnueabihf",
     "arm-linux-gnueabihf-readelf": "binutils-arm-linux-gnueabihf",
     "arm-linux-gnueabihf-objdump": "binutils-arm-linux-gnueabihf",
     "arm-linux-gnueabihf-objcopy": "binutils-arm-linux-gnueabihf",
