@@ -64,7 +64,7 @@ class ImageStore:
         self._by_space: dict[tuple[int, int], Image | None] = {}
 
     def image(self, space: AddressSpace, avma: int) -> Image | None:
-        """The image whose module covers avma. Cached, failures too; a module that stays through dlopen keeps its Image."""
+        """The image whose module covers avma. Failures are cached too; dlopen of others leaves an Image as it is."""
         module = space.module_at(avma)
         if module is None:
             return None

@@ -1,0 +1,50 @@
+"""Which command brings the symbols of a file: looked up in the target's own package database, once a root."""
+
+from __future__ import annotations
+
+import os
+
+MAX_LIST = 64 << 20
+
+
+class Packages:
+    """Files of installed Debian packages, by root; empty where dpkg is not at home."""
+
+    def __init__(self) -> None:
+        self._by_root: dict[str, dict[str, str]] = {}
+
+    def symbols_remedy(self, path: str, build_id: str, root: str) -> str:
+        """A command, "" if none is known. path: as the target names the file; root: where its names start."""
+        if root not in self._by_root:
+            self._by_root[root] = _read(root)
+        packages = self._by_root[root]
+        package = packages.get(path) or packages.get(path.removeprefix("/usr"))
+        if package in ("libc6", "libc-bin"):
+            return "apt-get install libc6-dbg"
+        if package:
+            return f"apt-get install {package}-dbgsym  # from the archive of debug packages"
+        if build_id:
+            return f"debuginfod-find debuginfo {build_id}"
+        return ""
+
+
+def _read(root: str) -> dict[str, str]:
+    folder = root.rstrip("/") + "/var/lib/dpkg/info"
+    found: dict[str, str] = {}
+    try:
+        lists = sorted(name for name in os.listdir(folder) if name.endswith(".list"))
+    except OSError:
+        return found
+    budget = MAX_LIST
+    for name in lists:
+        try:
+            with open(f"{folder}/{name}", encoding="utf-8", errors="replace") as file:
+                text = file.read(budget)
+        except OSError:
+            continue
+        budget -= len(text)
+        package = name.removesuffix(".list").partition(":")[0]
+        for line in text.split("\n"):
+            if "/bin/" in line or "/sbin/" in line or "/lib" in line:
+                found.setdefault(line, package)
+    return found

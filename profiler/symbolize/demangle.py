@@ -1,0 +1,135 @@
+"""Readable names: C++ (Itanium) and Rust (legacy and v0), by LLVM's demanglers (the package pycxxfilt).
+
+Names come from the target and are hostile: back references can make a name of 200 letters mean gigabytes, and
+nesting can use up the C stack. A name whose meaning is surely small is demangled here; the few others (1 in 1,000)
+in a process of their own with little memory and time, see isolated(). What fails keeps its raw name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+
+import pycxxfilt
+
+MAX_LENGTH = 1 << 16
+MAX_RESULT = 1 << 15
+DIRECT_LENGTH = 2048
+DIRECT_RESULT = 1 << 22
+BACK_REFERENCE = re.compile(r"[ST][0-9A-Z]*_|B[0-9a-zA-Z]*_")
+PREFIXES = ("_Z", "_R", "__Z", "___Z", "____Z")
+
+RUST_HASH = re.compile(r"::h[0-9a-f]{16}$")
+LLVM_SUFFIX = re.compile(r" \(\.llvm\.[0-9A-F]+\)$")
+RUST_ESCAPE = re.compile(r"(?:(?<![^:])_(?=\$))?\$(?:([A-Z]{1,2})|u([0-9a-f]{1,6}))\$|\.\.|\.")
+RUST_LETTERS = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
+
+WORKER = """\
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))
+resource.setrlimit(resource.RLIMIT_CPU, (2, 2))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+sys.path.insert(0, sys.argv[1])
+import pycxxfilt
+for line in sys.stdin:
+    name = line.rstrip("\\n")
+    try:
+        text = pycxxfilt.demangle(name) or name
+    except ValueError:
+        text = name
+    print(text if len(text) <= int(sys.argv[2]) and text.isprintable() else name, flush=True)
+"""
+
+
+def demangle(names: Iterable[str]) -> dict[str, str]:
+    """Symbol name -> what to show, for each distinct name. Never raises, bounded in time and memory."""
+    shown: dict[str, str] = {}
+    doubtful = []
+    for name in names:
+        if name in shown:
+            continue
+        bare = unversioned(name)
+        shown[name] = bare
+        if not bare.startswith(PREFIXES) or len(bare) > MAX_LENGTH or not bare.isprintable():
+            continue
+        if is_harmless(bare):
+            shown[name] = _tidy(bare, _demangled(bare))
+        else:
+            doubtful.append(name)
+    if doubtful:
+        bare_names = [unversioned(name) for name in doubtful]
+        for name, bare, text in zip(doubtful, bare_names, isolated(bare_names), strict=True):
+            shown[name] = _tidy(bare, text)
+    return shown
+
+
+def unversioned(name: str) -> str:
+    """Without the symbol version: "memcpy@@GLIBC_2.14" is memcpy. "memcpy@plt" is no version."""
+    base, at, version = name.partition("@")
+    return name if not at or not base or version == "plt" else base
+
+
+def is_harmless(name: str) -> bool:
+    """Is the result surely small? n back references to parts built of k others each multiply by at most k**(n/k)."""
+    if len(name) > DIRECT_LENGTH:
+        return False
+    references = len(BACK_REFERENCE.findall(name))
+    return len(name) * 3.0 ** (references / 3) <= DIRECT_RESULT
+
+
+def isolated(names: Sequence[str]) -> list[str]:
+    """Demangle in a child process that may die of it: then the name that it died of stays raw. One child, or two."""
+    results: list[str] = []
+    folder = os.path.dirname(os.path.dirname(pycxxfilt.__file__))
+    for _ in range(2):
+        rest = names[len(results) :]
+        if not rest or not sys.executable:
+            break
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-c", WORKER, folder, str(MAX_RESULT)],
+                input="\n".join(rest) + "\n",
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=10,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError):
+            break
+        results += done.stdout.split("\n")[:-1][: len(rest)]
+        if len(results) < len(names):
+            results.append(names[len(results)])  # what it died of
+    return [*results, *names[len(results) :]]
+
+
+def _demangled(name: str) -> str:
+    try:
+        text = pycxxfilt.demangle(name) or name
+    except ValueError:
+        return name
+    return text if len(text) <= MAX_RESULT and text.isprintable() else name
+
+
+def _tidy(name: str, text: str) -> str:
+    """Without what names the build and not the function: the hash of Rust, LLVM's module number."""
+    text = LLVM_SUFFIX.sub("", text)
+    if name.startswith("_ZN") and RUST_HASH.search(text):
+        return RUST_ESCAPE.sub(_unescape, RUST_HASH.sub("", text))
+    return text
+
+
+def _unescape(match: re.Match[str]) -> str:
+    """Rust's legacy mangling: "$LT$" is "<", "$u20$" a space, ".." "::" (rustc-demangle, legacy.rs)."""
+    letters, code = match.group(1), match.group(2)
+    if letters:
+        return RUST_LETTERS.get(letters, match.group(0))
+    if code:
+        char = int(code, 16)
+        return chr(char) if char < 0x110000 and chr(char).isprintable() else match.group(0)
+    return "::" if match.group(0) == ".." else match.group(0)

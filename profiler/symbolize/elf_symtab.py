@@ -1,0 +1,159 @@
+"""Symbol tables of ELF files as columns: .symtab, .dynsym, .gnu_debugdata, a separate debug file.
+
+Source: gABI "Symbol Table"; the order of preference among names of one address is that of perf's choose_best_symbol.
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from pyprof.errors import FormatError
+from pyprof.objfile.elf import PF_X, SHF_EXECINSTR, ElfFile
+from pyprof.symbolize.plt import plt_rows
+from pyprof.symbolize.symbols import SymbolRows
+
+MAX_SYMBOLS = 1 << 23
+MAX_DEBUGDATA = 256 << 20
+EM_ARM = 40
+STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC = 0, 2, 10
+STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
+SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
+
+
+def symbol_rows(elf: ElfFile, table: str, strings: str, shift: int = 0) -> SymbolRows | None:
+    """Functions of one table; None if it is absent. shift: added to addresses. Raises FormatError."""
+    data, names = elf.section(table), elf.section(strings)
+    if data is None or names is None:
+        return None
+    layout = _layout(elf)
+    count = len(data) // layout.itemsize
+    if count > MAX_SYMBOLS:
+        raise FormatError(table, 0, f"{count} symbols")
+    symbols = np.frombuffer(data, layout, count)
+    kind = symbols["info"] & 15
+    wanted = ((kind == STT_FUNC) | (kind == STT_GNU_IFUNC) | (kind == STT_NOTYPE)) & (symbols["shndx"] != SHN_UNDEF)
+    symbols = symbols[wanted & (symbols["name"] < len(names))]
+    limit = _code_limits(elf, symbols["shndx"], symbols["value"].astype(np.uint64))
+    text = np.frombuffer(names, np.uint8)
+    at = symbols["name"].astype(np.int64)
+    first, second = text[at], text[np.minimum(at + 1, len(text) - 1)]
+    # mapping symbols of ARM and RISC-V ($x, $d) and labels of the compiler (.L) say nothing to a reader
+    good = (
+        (limit > symbols["value"]) & (first != 0) & (first != ord("$")) & ~((first == ord(".")) & (second == ord("L")))
+    )
+    symbols, limit, at = symbols[good], limit[good], at[good]
+    start = symbols["value"].astype(np.uint64)
+    if elf.machine == EM_ARM:
+        start &= ~np.uint64(1)  # the lowest bit says Thumb
+    with np.errstate(over="ignore"):
+        start = start + np.uint64(shift & 2**64 - 1)
+        limit = limit + np.uint64(shift & 2**64 - 1)
+    return SymbolRows(start, symbols["size"].astype(np.uint64), limit, _rank(symbols["info"], at, text), at, names)
+
+
+def debugdata(elf: ElfFile) -> ElfFile | None:
+    """The file inside .gnu_debugdata ("MiniDebugInfo"), None if there is none. Raises FormatError."""
+    data = elf.section(".gnu_debugdata")
+    if data is None:
+        return None
+    try:
+        inner = lzma.LZMADecompressor(memlimit=MAX_DEBUGDATA).decompress(data, MAX_DEBUGDATA)
+    except lzma.LZMAError as error:
+        raise FormatError(".gnu_debugdata", 0, str(error)) from None
+    return ElfFile.from_bytes(inner, f"{elf.name} .gnu_debugdata")
+
+
+class SymbolSources(NamedTuple):
+    """rows: of each table found; names: what each is, for a reader. complete: functions that are not exported have
+    names, too. broken: what could not be read.
+    """
+
+    rows: list[SymbolRows]
+    names: list[str]
+    complete: bool
+    broken: list[FormatError]
+
+
+def symbol_sources(elf: ElfFile, debug: Callable[[], ElfFile | None]) -> SymbolSources:
+    """All symbols known of a file: its own tables, and what a stripped one has elsewhere. Never raises.
+
+    debug: finds the separate debug file; called only if the file itself is stripped.
+    """
+    rows: list[SymbolRows] = []
+    names: list[str] = []
+    broken: list[FormatError] = []
+
+    def add(name: str, read: Callable[[], SymbolRows | None]) -> bool:
+        try:
+            found = read()
+        except FormatError as error:
+            broken.append(error)
+            return False
+        if found is None or not len(found.start):
+            return False
+        rows.append(found)
+        names.append(name)
+        return True
+
+    def elsewhere(file: ElfFile | None) -> SymbolRows | None:
+        return symbol_rows(file, ".symtab", ".strtab", elf.min_vaddr - file.min_vaddr) if file else None
+
+    complete = add(".symtab", lambda: symbol_rows(elf, ".symtab", ".strtab"))
+    add(".dynsym", lambda: symbol_rows(elf, ".dynsym", ".dynstr"))
+    add("plt", lambda: plt_rows(elf))
+    if not complete:
+        complete = add("debug file", lambda: elsewhere(debug()))
+    if not complete:
+        complete = add(".gnu_debugdata", lambda: elsewhere(debugdata(elf)))
+    return SymbolSources(rows, names, complete, broken)
+
+
+def _layout(elf: ElfFile) -> np.dtype[np.void]:
+    o = elf.order
+    if elf.elf_class == 64:
+        fields = [("name", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2"), ("value", "u8"), ("size", "u8")]
+    else:
+        fields = [("name", "u4"), ("value", "u4"), ("size", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2")]
+    return np.dtype([(name, o + kind) for name, kind in fields])
+
+
+def _code_limits(elf: ElfFile, shndx: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """(n,) uint64 svma where the code that holds each value ends, 0 where it is no code."""
+    limit = np.zeros(len(value), np.uint64)
+    sections = elf.section_list
+    mask = (1 << elf.elf_class) - 1
+    if sections:
+        start = np.array([s.addr for s in sections], np.uint64)
+        code = [min(s.addr + s.size, mask) if s.flags & SHF_EXECINSTR else 0 for s in sections]
+        ends = np.array(code, np.uint64)
+        known = np.flatnonzero(shndx < min(len(sections), SHN_LORESERVE))
+        index = shndx[known]
+        limit[known] = np.where(value[known] >= start[index], ends[index], 0)
+        open_ = shndx == SHN_XINDEX
+    else:
+        open_ = shndx < SHN_LORESERVE
+    for load in elf.loads:
+        if load.flags & PF_X:
+            inside = open_ & (value >= load.vaddr) & (value < min(load.vaddr + load.memsz, mask))
+            limit[inside] = min(load.vaddr + load.memsz, mask)
+    return limit
+
+
+def _rank(info: np.ndarray, at: np.ndarray, text: np.ndarray) -> np.ndarray:
+    """(n,) int64: global before weak before local, function before label, fewer underscores, shorter."""
+    binding = np.full(256, 2, np.int64)
+    binding[[STB_GLOBAL, STB_GNU_UNIQUE]] = 0
+    binding[STB_WEAK] = 1
+    rank = binding[info >> 4] << 1 | ((info & 15) == STT_NOTYPE)
+    underscores = np.zeros(len(at), np.int64)
+    going = np.ones(len(at), np.bool_)
+    for step in range(4):
+        going = going & (text[np.minimum(at + step, len(text) - 1)] == ord("_"))
+        underscores += going
+    zeros = np.append(np.flatnonzero(text == 0), len(text))
+    length = zeros[np.searchsorted(zeros, at)] - at
+    return (rank << 3 | underscores) << 32 | length

@@ -1,0 +1,118 @@
+"""Symbols in columns: which function holds an svma.
+
+In: rows gathered from symbol tables (elf_symtab.py, plt.py). Out: SymbolTable, sorted, one row an address range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+
+MAX_UNSIZED = 1 << 16
+"""Most bytes that a symbol without a size reaches: assembler functions are longer only in jest."""
+
+
+@dataclass(frozen=True)
+class SymbolRows:
+    """n symbols of one table.
+
+    start: (n,) uint64 svma. size: (n,) uint64 bytes, 0 if not stated. limit: (n,) uint64 svma where a symbol without
+    a size ends at the latest (its section's end). rank: (n,) int64, lower is the better name of one address.
+    name: (n,) int64 offset into strings, where each name ends with a zero byte.
+    """
+
+    start: U64
+    size: U64
+    limit: U64
+    rank: I64
+    name: I64
+    strings: memoryview
+
+
+class SymbolTable:
+    """Address ranges with names; the innermost range that holds an address names it."""
+
+    def __init__(self, tables: Sequence[SymbolRows]) -> None:
+        self._strings = [rows.strings for rows in tables]
+        start = _joined([rows.start for rows in tables], np.uint64)
+        size = _joined([rows.size for rows in tables], np.uint64)
+        limit = _joined([rows.limit for rows in tables], np.uint64)
+        rank = _joined([rows.rank for rows in tables], np.int64)
+        name = _joined([rows.name for rows in tables], np.int64)
+        table = np.repeat(np.arange(len(tables)), [len(rows.start) for rows in tables])
+        order = np.lexsort((name, table, rank, size == 0, start))
+        start = start[order]
+        first = np.ones(len(start), np.bool_)
+        first[1:] = start[1:] != start[:-1]
+        order, start = order[first], start[first]
+        size, limit = size[order], limit[order]
+        with np.errstate(over="ignore"):
+            end = start + size
+        end[end < start] = start[end < start]
+        inside = np.zeros(len(start), np.bool_)
+        if len(start) > 1:
+            inside[1:] = np.maximum.accumulate(end)[:-1] > start[1:]
+        keep = (size != 0) | ~inside  # a label inside a function is not a function
+        start, end, size, limit, order = start[keep], end[keep], size[keep], limit[keep], order[keep]
+        unsized = np.flatnonzero(size == 0)
+        following = np.append(start[1:], np.uint64(2**64 - 1))
+        far = start[unsized] + np.uint64(MAX_UNSIZED)
+        far[far < start[unsized]] = np.uint64(2**64 - 1)
+        end[unsized] = np.minimum(np.minimum(following[unsized], limit[unsized]), far)
+        self.start: U64 = start
+        self.end: U64 = end
+        self._name = name[order]
+        self._table = table[order]
+        self._parent = _parents(start, end)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def find(self, svmas: U64) -> I64:
+        """(n,) row that holds each svma, -1 where none does."""
+        if not len(self.start):
+            return np.full(len(svmas), -1, np.int64)
+        row = np.searchsorted(self.start, svmas, "right").astype(np.int64) - 1
+        while True:
+            past = (row >= 0) & (svmas >= self.end[row])
+            if not past.any():
+                return row
+            row[past] = self._parent[row[past]]
+
+    def name(self, row: int) -> str:
+        """The name as the table has it; bytes that are not UTF-8 are escaped."""
+        strings = self._strings[self._table[row]]
+        at = int(self._name[row])
+        size = 256
+        while True:
+            text = bytes(strings[at : at + size])
+            end = text.find(b"\0")
+            if end >= 0 or at + size >= len(strings):
+                return text[: end if end >= 0 else None].decode("utf-8", "backslashreplace")
+            size *= 4
+
+
+def _joined(columns: Sequence[npt.NDArray[np.generic]], kind: type) -> npt.NDArray[np.generic]:
+    return np.concatenate(columns) if columns else np.zeros(0, kind)
+
+
+def _parents(start: U64, end: U64) -> I64:
+    """(n,) the nearest earlier row that reaches past each row's start, -1 where none does."""
+    parent = np.full(len(start), -1, np.int64)
+    if len(start) < 2:
+        return parent
+    reach = np.maximum.accumulate(end)
+    nested = np.flatnonzero(reach[:-1] > start[1:]) + 1
+    for row in nested.tolist():
+        outer = row - 1
+        at = int(start[row])
+        while outer >= 0 and int(end[outer]) <= at:
+            outer = int(parent[outer])
+        parent[row] = outer
+    return parent
