@@ -1,0 +1,195 @@
+"""The door to the system calls that Python lacks. The only file with ctypes.
+
+The calls between a stop and its DETACH go through PyDLL: the GIL is not given away, so that no other thread of the
+profiler can delay a resume. They return -errno instead of raising, and write into buffers made beforehand.
+
+Constants and register layout come from python-ptrace where it has them; SEIZE, INTERRUPT and process_vm_readv are
+added here (linux/ptrace.h, process_vm_readv(2)).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+from collections.abc import Callable
+
+from ptrace.binding.func import (
+    NT_PRSTATUS,
+    PTRACE_DETACH,
+    PTRACE_GETREGSET,
+    PTRACE_SETREGSET,
+)
+from ptrace.binding.linux_struct import user_regs_struct
+
+PTRACE_SEIZE = 0x4206
+PTRACE_INTERRUPT = 0x4207
+PTRACE_EVENT_STOP = 128
+P_PID = 1
+WSTOPPED = 2
+WNOHANG = 1
+WALL = 0x40000000
+
+REGSET_SIZE: int = ctypes.sizeof(user_regs_struct)
+"""Bytes of the kernel's user_regs_struct (27 words on x86-64). A 32-bit task delivers fewer."""
+
+_SI_SIGNO, _SI_STATUS = 0, 6
+"""siginfo_t of SIGCHLD as int32 words: si_signo, si_errno, si_code, padding, si_pid, si_uid, si_status."""
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+_ulong = ctypes.c_ulong
+
+_ptrace = _libc.ptrace
+_ptrace.argtypes = (_ulong, _ulong, _ulong, _ulong)
+_ptrace.restype = ctypes.c_long
+_waitid = _libc.waitid
+_waitid.argtypes = (ctypes.c_int, ctypes.c_uint, ctypes.c_void_p, ctypes.c_int)
+_readv = _libc.process_vm_readv
+_readv.argtypes = (ctypes.c_int, ctypes.c_void_p, _ulong, ctypes.c_void_p, _ulong, _ulong)
+_readv.restype = ctypes.c_ssize_t
+_sigtimedwait = _libc.sigtimedwait
+_sigtimedwait.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_sigmask = _libc.pthread_sigmask
+_sigmask.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_get_errno = ctypes.get_errno
+
+
+class _Iovec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("sec", ctypes.c_long), ("nsec", ctypes.c_long))
+
+
+def seize(tid: int) -> int:
+    """Become the tracer of a thread without stopping it. 0 or -errno (EPERM: not ours, or traced already)."""
+    return 0 if _ptrace(PTRACE_SEIZE, tid, 0, 0) == 0 else -_get_errno()
+
+
+def interrupt(tid: int) -> int:
+    """Ask a seized thread to stop. 0 or -errno."""
+    return 0 if _ptrace(PTRACE_INTERRUPT, tid, 0, 0) == 0 else -_get_errno()
+
+
+def detach(tid: int, signum: int = 0) -> int:
+    """Let a stopped thread go on without us, with the signal at which it stopped. 0 or -errno."""
+    return 0 if _ptrace(PTRACE_DETACH, tid, 0, signum) == 0 else -_get_errno()
+
+
+class StopDoor:
+    """Preallocated buffers for one stop at a time, used by one thread of ours."""
+
+    def __init__(self) -> None:
+        self.regs = (ctypes.c_uint64 * (REGSET_SIZE // 8))()
+        self._regs_iov = _Iovec(ctypes.addressof(self.regs), REGSET_SIZE)
+        self._regs_at = ctypes.addressof(self._regs_iov)
+        self._local = _Iovec()
+        self._remote = _Iovec()
+        self._local_at = ctypes.addressof(self._local)
+        self._remote_at = ctypes.addressof(self._remote)
+        self._info = (ctypes.c_int32 * 32)()
+        self._info_at = ctypes.addressof(self._info)
+        self._chld = (ctypes.c_uint64 * 16)(1 << (signal.SIGCHLD - 1))
+        self._chld_at = ctypes.addressof(self._chld)
+        self._timeout = _Timespec()
+        self._timeout_at = ctypes.addressof(self._timeout)
+        self._all = (ctypes.c_uint64 * 16)(*([2**64 - 1] * 16))
+        self._old = (ctypes.c_uint64 * 16)()
+
+    def read_registers(self, tid: int) -> int:
+        """NT_PRSTATUS of a stopped thread into regs. Bytes that the kernel delivered, or -errno."""
+        self._regs_iov.size = REGSET_SIZE
+        if _ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, self._regs_at) != 0:
+            return -_get_errno()
+        return int(self._regs_iov.size)
+
+    def write_registers(self, tid: int) -> int:
+        """regs into a stopped thread. 0 or -errno."""
+        self._regs_iov.size = REGSET_SIZE
+        return 0 if _ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, self._regs_at) == 0 else -_get_errno()
+
+    def read_memory(self, pid: int, avma: int, size: int, into: int) -> int:
+        """process_vm_readv of size bytes at avma to our address into. Bytes read (less at a hole) or -errno."""
+        self._local.base = into
+        self._local.size = size
+        self._remote.base = avma
+        self._remote.size = size
+        got = _readv(pid, self._local_at, 1, self._remote_at, 1, 0)
+        return int(got) if got >= 0 else -_get_errno()
+
+    def poll_stop(self, tid: int) -> int:
+        """Stop status of a traced thread without waiting: signal | event << 8, 0 if not stopped, or -errno.
+
+        Never collects an exit: the exit status of a child belongs to whoever launched it.
+        """
+        info = self._info
+        info[_SI_SIGNO] = 0
+        if _waitid(P_PID, tid, self._info_at, WSTOPPED | WNOHANG | WALL) != 0:
+            return -_get_errno()
+        return info[_SI_STATUS] if info[_SI_SIGNO] else 0
+
+    def wait_sigchld(self, timeout_ns: int) -> bool:
+        """Sleep until SIGCHLD (which must be blocked) is pending, and take it. False after timeout_ns."""
+        timeout = self._timeout
+        timeout.sec, timeout.nsec = divmod(max(timeout_ns, 0), 1_000_000_000)
+        return int(_sigtimedwait(self._chld_at, None, self._timeout_at)) > 0
+
+    def block_signals(self) -> None:
+        """Block every signal of this thread, until restore_signals."""
+        _sigmask(signal.SIG_SETMASK, ctypes.addressof(self._all), ctypes.addressof(self._old))
+
+    def restore_signals(self) -> None:
+        _sigmask(signal.SIG_SETMASK, ctypes.addressof(self._old), None)
+
+
+class Arena:
+    """Memory with a fixed address, touched beforehand so that a copy into it never faults in new pages late."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.data = bytearray(size)
+        self._pin = (ctypes.c_char * size).from_buffer(self.data)
+        self.address = ctypes.addressof(self._pin)
+        for at in range(0, size, 4096):
+            self.data[at] = 0
+
+
+def memory_reader(pid: int, alive: Callable[[], bool]) -> Callable[[int, int], bytes]:
+    """ReadMemory of a process. Every call opens the address space anew, so none outlives an exec unseen.
+
+    alive: False once the process image is gone; from then on every read gives b"".
+    """
+
+    def read(avma: int, size: int) -> bytes:
+        if size <= 0 or avma < 0 or not alive():
+            return b""
+        size = min(size, _MOST)
+        buffer = ctypes.create_string_buffer(size)
+        local, remote = _Iovec(ctypes.addressof(buffer), size), _Iovec(avma & (2**64 - 1), size)
+        got = _readv(pid, ctypes.addressof(local), 1, ctypes.addressof(remote), 1, 0)
+        return buffer.raw[:got] if got > 0 else b""
+
+    return read
+
+
+_MOST = 1 << 30
+
+
+def reap(tid: int) -> int | None:
+    """Wait status of an ended tracee that is not our own child, or None."""
+    try:
+        got, status = os.waitpid(tid, os.WNOHANG | WALL)
+    except ChildProcessError:
+        return None
+    return status if got else None
+
+
+CN_PROC_LISTEN, CN_PROC_IGNORE = 1, 2
+
+
+def connector_request(operation: int) -> bytes:
+    """A netlink message that turns the proc connector's events on or off (linux/cn_proc.h)."""
+    body = struct.pack("=IIIIHHI", 1, 1, 0, 0, 4, 0, operation)
+    return struct.pack("=IHHII", 16 + len(body), 3, 0, 0, os.getpid()) + body

@@ -1,0 +1,262 @@
+"""Samples of live processes by ptrace: each running thread is stopped for the microseconds in which it is read.
+
+Nobody stays attached. What a sample needs to know about sleeping threads comes from /proc (sampler.py), the stop
+itself is in stop.py, the processes in target.py, the clock in pace.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.lanes import BatchBuilder
+from pyprof.collectors.pace import Pace
+from pyprof.collectors.sampler import Sampler
+from pyprof.collectors.stop import Stopper
+from pyprof.collectors.target import Target
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import AccessDenied, NoSuchProcess
+from pyprof.model.arch import X86_64
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.options import CollectOptions
+
+_SLEEP_NS = 20_000_000
+_PENDING_SLEEP_NS = 1_000_000
+
+
+class PtraceCollector:
+    """Samples pid (and its children with options.subprocesses) until they end or stop() is called.
+
+    batches(), learn() and close() belong to one thread: the kernel ties a tracee to the thread that seized it.
+    Raises NoSuchProcess, AccessDenied where the process cannot even be looked at (see attach.check_target).
+    """
+
+    def __init__(self, pid: int, options: CollectOptions, diagnostics: Diagnostics) -> None:
+        self._options = options
+        self._diagnostics = diagnostics
+        self._arch = X86_64
+        self._ids = itertools.count(1)
+        self._targets: dict[int, Target] = {}
+        self._infos: dict[tuple[int, int], ThreadInfo] = {}
+        self._notes: list[str] = []
+        self._stopping = False
+        self._closed = False
+        self._ticks = 0
+        self._old_sigchld: object = None
+        self._raise_file_limit()
+        self._builder = BatchBuilder(self._arch, options.stack_size)
+        self._stopper = Stopper(self._arch, self._builder, diagnostics)
+        self._sampler = Sampler(self._stopper, self._builder, diagnostics, options.idle)
+        try:
+            self._add(pid)
+        except ProcessLookupError:
+            raise NoSuchProcess(f"There is no process {pid}.", "List processes with: ps -e") from None
+        except PermissionError:
+            raise AccessDenied(f"Process {pid} may not be looked at.", f"Try: pyprof doctor {pid}") from None
+
+    def _raise_file_limit(self) -> None:
+        """Two descriptors a thread stay open."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._old_limit = (soft, hard)
+        if soft < hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
+
+    def _add(self, pid: int) -> Target:
+        target = Target(pid, self._options.stack_size, lambda: next(self._ids), self._diagnostics)
+        self._targets[pid] = target
+        return target
+
+    def batches(self) -> Iterator[SampleBatch]:
+        """Batches as they come, at the latest each flush_s; the first after the first tick, so that learning begins."""
+        pace = Pace(self._options.rate_hz, self._options.max_overhead, time.monotonic_ns(), random.random)
+        self._pace = pace
+        most_ns = round(self._options.flush_s * 1e9)
+        flush_every, flushed = 0, time.monotonic_ns()
+        try:
+            self._hear_sigchld()
+            while not self._stopping and self._targets:
+                if not self._sleep_until(pace.next_due(time.monotonic_ns()), flushed + max(most_ns, _SLEEP_NS)):
+                    if self._stopping:
+                        break
+                    yield self._flush()
+                    flushed = time.monotonic_ns()
+                    continue
+                yield from self._tick(pace)
+                self._ticks += 1
+                now = time.monotonic_ns()
+                if now - flushed >= flush_every:
+                    yield self._flush()
+                    flushed = now
+                    flush_every = min(max(2 * flush_every, 20_000_000), most_ns)
+            if len(self._builder):
+                yield self._flush()
+        finally:
+            self._stopper.release_all()
+
+    def _hear_sigchld(self) -> None:
+        """A kernel that may drop SIGCHLD does not tell us of stops."""
+        ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+        if ignored and threading.current_thread() is threading.main_thread():
+            self._old_sigchld = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+    def _sleep_until(self, due_ns: int, alive_ns: int) -> bool:
+        """Sleep until a sampling time. False if it is time for a sign of life first, or to stop."""
+        while not self._stopping:
+            now = time.monotonic_ns()
+            left = due_ns - now
+            if left <= 0:
+                return True
+            if now >= alive_ns and left > _SLEEP_NS:
+                return False
+            if self._stopper.held:
+                self._guarded_poll(min(left, _PENDING_SLEEP_NS))
+            else:
+                time.sleep(min(left, _SLEEP_NS) / 1e9)
+        return False
+
+    def _guarded_poll(self, wait_ns: int) -> None:
+        self._enter()
+        try:
+            self._stopper.door.wait_sigchld(wait_ns)
+            self._stopper.poll_pending()
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        """From here on nothing of ours may come between a stop and its DETACH."""
+        self._gc = gc.isenabled()
+        gc.disable()
+        self._stopper.door.block_signals()
+
+    def _leave(self) -> None:
+        self._stopper.door.restore_signals()
+        if self._gc:
+            gc.enable()
+
+    def _tick(self, pace: Pace) -> Iterator[SampleBatch]:
+        stops_before = len(self._stopper.pauses)
+        self._enter()
+        try:
+            self._stopper.poll_pending()
+            for target in list(self._targets.values()):
+                try:
+                    target.look(self._builder)
+                except ProcessLookupError:
+                    self._end(target)
+                    continue
+                except PermissionError:
+                    self._deny(target)
+                    continue
+                for thread in list(target.threads.values()):
+                    if self._builder.full:
+                        self._leave()
+                        yield self._flush()
+                        self._enter()
+                    weight = 1 if thread.first_slot else pace.weight
+                    thread.first_slot = False
+                    try:
+                        taken = self._sampler.sample(thread, target.spaces, weight)
+                    except ProcessLookupError:
+                        thread.ended = True
+                        continue
+                    except PermissionError:
+                        self._diagnostics.count("thread may not be traced")
+                        continue
+                    if taken and not thread.known:
+                        thread.known = True
+                        self._describe(target, thread.tid)
+                for info in target.names(time.monotonic_ns()):
+                    self._infos[info.pid, info.tid] = info
+        finally:
+            self._leave()
+        for pause in self._stopper.pauses[stops_before:]:
+            pace.stopped(pause)
+        if pace.adjust(time.monotonic_ns()):
+            self._note_rate(pace)
+
+    def _note_rate(self, pace: Pace) -> None:
+        self._notes[:] = [note for note in self._notes if not note.startswith("The rate was lowered")]
+        limit = 100 * (self._options.max_overhead or 0.0)
+        self._notes.append(
+            f"The rate was lowered from {self._options.rate_hz:g} to as little as {pace.lowest_hz:.3g} samples "
+            f"a second to keep the target stopped less than {limit:g} % of the time."
+        )
+
+    def _describe(self, target: Target, tid: int) -> None:
+        info = target.describe(tid) or ThreadInfo(target.pid, tid, "?", target.name)
+        self._infos[target.pid, tid] = info
+
+    def _end(self, target: Target) -> None:
+        self._targets.pop(target.pid, None)
+        target.spaces.forget_unsettled()
+        target.close()
+
+    def _deny(self, target: Target) -> None:
+        if not target.denied:
+            target.denied = True
+            self._diagnostics.count("process may not be looked at any more")
+
+    def _flush(self) -> SampleBatch:
+        for target in self._targets.values():
+            target.settle(self._builder)
+        return self._builder.take()
+
+    def learn(self, feedback: Feedback) -> None:
+        batch = feedback.batch
+        kinds, tids, pids = batch.kind.tolist(), batch.tid.tolist(), batch.pid.tolist()
+        bases, tops, missing = batch.stack.base.tolist(), feedback.top.tolist(), feedback.missing.tolist()
+        stops = feedback.stop.tolist()
+        for lane, kind in enumerate(kinds):
+            if kind == SampleKind.UNCHANGED:
+                continue
+            target = self._targets.get(pids[lane])
+            thread = target.threads.get(tids[lane]) if target else None
+            if target is None or thread is None:
+                continue
+            region = target.spaces.region_at(missing[lane]) if missing[lane] else None
+            thread.shape.learn(bases[lane], tops[lane], missing[lane], region)
+            if kind == SampleKind.BLOCKED and stops[lane]:
+                thread.stop_wanted = True
+
+    def threads(self) -> list[ThreadInfo]:
+        for target in self._targets.values():
+            for info in target.names(0, force=True):
+                self._infos[info.pid, info.tid] = info
+        return [self._infos[key] for key in sorted(self._infos)]
+
+    def stats(self) -> CollectorStats:
+        pace = getattr(self, "_pace", None)
+        return CollectorStats(
+            ticks=self._ticks,
+            pauses_ns=np.array(self._stopper.pauses, np.int64),
+            skipped=pace.skipped if pace else 0,
+            unchanged=self._sampler.unchanged,
+            blocked=self._sampler.blocked,
+            errors={},  # they are in the recording's Diagnostics
+            notes=tuple(self._notes),
+        )
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._stopping = True
+        self._stopper.release_all()
+        for target in self._targets.values():
+            target.close()
+        self._targets.clear()
+        if self._old_sigchld is not None:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -1,0 +1,193 @@
+"""The address spaces of one process over time: which modules were mapped when a sample was taken.
+
+/proc/PID/maps is read before the samples of a tick and again before a batch leaves, within a budget. A sample is
+settled by the reads on both sides of it: where they agree it is certain; modules that only came or only went are
+taken as present; where one module took another's place the addresses of the sample decide.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from pyprof.collectors.libc import memory_reader
+from pyprof.collectors.procfs import ProcDir, parse_maps
+from pyprof.model.modules import AddressSpace, Mapping
+
+_EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ [r-][w-]x[sp] .*$", re.MULTILINE)
+_WRITABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw[x-][sp] [0-9a-f]+ 00:00 0(?: |$)", re.MULTILINE)
+_BUDGET = 50  # a read that took t is followed by none for 50 t: 2 % of the time
+
+
+@dataclass(eq=False)
+class Image:
+    """One program image of a process; ends at exec. Its memory readers die with it."""
+
+    alive: bool = True
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A stretch of readable, writable memory without a gap: where a stack lives."""
+
+    start: int
+    end: int
+
+    def __contains__(self, avma: int) -> bool:
+        return self.start <= avma < self.end
+
+
+@dataclass(slots=True)
+class Unsettled:
+    """A lane that waits for the next read of maps."""
+
+    lane: int
+    pc: int
+    sp: int
+
+
+@dataclass(eq=False)
+class SpaceTracker:
+    """next_id: gives ids that are unique within the recording. changed_under_us: called when a sample is ambiguous."""
+
+    directory: ProcDir
+    next_id: Callable[[], int]
+    ambiguous: Callable[[], None]
+    current: AddressSpace = field(init=False)
+    image: Image = field(default_factory=Image)
+    exec_count: int = 0
+    _text: bytes = b""
+    _executable: tuple[bytes, ...] = ()
+    _starts: list[int] = field(default_factory=list)
+    _ends: list[int] = field(default_factory=list)
+    _not_before_ns: int = 0
+    _unsettled: list[Unsettled] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._text = self.directory.maps()
+        self._executable = tuple(_EXECUTABLE.findall(self._text))
+        self._starts, self._ends = _writable_regions(self._text)
+        self.current = self._space(parse_maps(self._text), 0)
+
+    def _space(self, mappings: tuple[Mapping, ...], generation: int) -> AddressSpace:
+        pid = self.directory.pid
+        read = memory_reader(pid, self.image.is_alive)
+        return AddressSpace(self.next_id(), pid, generation, mappings, read, f"/proc/{pid}/root")
+
+    def took(self, lane: int, pc: int, sp: int) -> None:
+        """A lane was sampled in the current space, as far as is known now."""
+        self._unsettled.append(Unsettled(lane, pc, sp))
+
+    def refresh(self, clock: Callable[[], int], force: bool = False) -> list[tuple[int, AddressSpace]]:
+        """Read maps if the budget allows. Lanes whose space is not the one that was current when they were taken.
+
+        Raises ProcessLookupError.
+        """
+        before = clock()
+        if before < self._not_before_ns and not force:
+            return []
+        text = self.directory.maps()
+        changes: list[tuple[int, AddressSpace]] = []
+        if text and text != self._text:
+            self._text = text
+            self._starts, self._ends = _writable_regions(text)
+            executable = tuple(_EXECUTABLE.findall(text))
+            if executable != self._executable:
+                self._executable = executable
+                changes = self._change(parse_maps(text))
+        self._unsettled.clear()
+        after = clock()
+        self._not_before_ns = after + _BUDGET * (after - before)
+        return changes
+
+    def forget_unsettled(self) -> None:
+        self._unsettled.clear()
+
+    def _change(self, mappings: tuple[Mapping, ...]) -> list[tuple[int, AddressSpace]]:
+        old = self.current
+        if _is_new_image(old.mappings, mappings):
+            self.image.alive = False
+            self.image = Image()
+            self.exec_count += 1
+        new = self.current = self._space(mappings, old.generation + 1)
+        if not self._unsettled:
+            return []
+        was, now = _executables(old.mappings), _executables(mappings)
+        added, removed = now - was, was - now
+        if not added:
+            return []
+        if not removed:
+            return [(u.lane, new) for u in self._unsettled]
+        if not _overlap(added, removed) and was & now:
+            union = self._space(_union(old.mappings, mappings), old.generation)
+            return [(u.lane, union) for u in self._unsettled]
+        changes = []
+        for unsettled in self._unsettled:
+            score_old, score_new = (_score(space, unsettled.pc, unsettled.sp) for space in (old, new))
+            if score_old == score_new:
+                self.ambiguous()
+            if score_new >= score_old:
+                changes.append((unsettled.lane, new))
+        return changes
+
+    def region_at(self, avma: int) -> Region | None:
+        """The writable memory around an address, as of the last read."""
+        at = bisect_right(self._starts, avma) - 1
+        return Region(self._starts[at], self._ends[at]) if at >= 0 and avma < self._ends[at] else None
+
+
+_Key = tuple[int, int, int, str, int, str]
+
+
+def _executables(mappings: Iterable[Mapping]) -> set[_Key]:
+    return {(m.start, m.end, m.offset, m.dev, m.inode, m.path) for m in mappings if m.executable}
+
+
+def _is_new_image(old: Iterable[Mapping], new: Iterable[Mapping]) -> bool:
+    """exec gives a new vDSO address, and none of the old code stays."""
+    vdso_old, vdso_new = ({m.start for m in maps if m.path == "[vdso]"} for maps in (old, new))
+    if vdso_old and vdso_new:
+        return vdso_old != vdso_new
+    return not (_executables(old) & _executables(new))
+
+
+def _overlap(some: set[_Key], others: set[_Key]) -> bool:
+    spans = sorted([(key[0], key[1]) for key in some | others])
+    return any(a[1] > b[0] for a, b in itertools.pairwise(spans))
+
+
+def _union(old: tuple[Mapping, ...], new: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
+    """Both images where they do not contradict each other; new wins."""
+    starts, ends = [m.start for m in new], [m.end for m in new]
+    kept = []
+    for mapping in old:
+        at = bisect_right(starts, mapping.start) - 1
+        free_below = at < 0 or ends[at] <= mapping.start
+        free_above = at + 1 >= len(starts) or starts[at + 1] >= mapping.end
+        if free_below and free_above:
+            kept.append(mapping)
+    return tuple(sorted((*new, *kept), key=lambda m: m.start))
+
+
+def _score(space: AddressSpace, pc: int, sp: int) -> int:
+    code, stack = space.mapping_at(pc), space.mapping_at(sp)
+    return (2 if code and code.executable else 0) + (1 if stack and "w" in stack.perms else 0)
+
+
+def _writable_regions(text: bytes) -> tuple[list[int], list[int]]:
+    starts: list[int] = []
+    ends: list[int] = []
+    for low, high in _WRITABLE.findall(text):
+        start, end = int(low, 16), int(high, 16)
+        if ends and ends[-1] == start:
+            ends[-1] = end
+        elif not ends or ends[-1] < start:
+            starts.append(start)
+            ends.append(end)
+    return starts, ends

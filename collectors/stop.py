@@ -1,0 +1,293 @@
+"""One stop of one thread: SEIZE, INTERRUPT, read registers and stack, DETACH.
+
+The caller owes: all signals blocked and the garbage collector off, so that nothing of ours runs between the stop and
+the DETACH. Whatever happens here, a thread that was seized is in `held` until it is detached or has ended.
+
+Measured (kernel 6.18, 2 cores): to sleep at once until SIGCHLD is better than to poll first: a target that shares
+our core is stopped only when we leave it (two spinning threads: pause p50 34 us against 2-6 ms).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from array import array
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from pyprof.collectors import libc
+from pyprof.collectors.lanes import BatchBuilder
+from pyprof.collectors.procfs import parse_stat, thread_status
+from pyprof.collectors.spaces import SpaceTracker
+from pyprof.collectors.syscalls import EINTR, SYSCALL_INSTRUCTION, restartable
+from pyprof.collectors.threads import Thread
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import Arch
+from pyprof.model.sample import Piece, SampleKind
+
+_BOUND_NS = 2_000_000
+"""Longest wait for one thread to stop; then it is looked after between the other samples."""
+_FIRST_SLICE_NS = 100_000
+_SCAN = 64 << 10
+_U64 = 2**64 - 1
+_INTERRUPTED = (-EINTR) & _U64
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """A thread between SEIZE and DETACH. since_ns: monotonic, when it was last known to run."""
+
+    thread: Thread
+    spaces: SpaceTracker
+    weight: int
+    since_ns: int = 0
+
+
+class Outcome(IntEnum):
+    TAKEN = 0
+    PENDING = 1  # it has not stopped yet (uninterruptible sleep, no processor for it)
+    REFUSED = 2  # a debugger has it, or we may not
+    GONE = 3
+    UNUSABLE = 4  # it stopped, but there is nothing to unwind
+
+
+class Stopper:
+    """held: what is seized now. pauses: each stop in ns, from the last moment at which the thread surely ran."""
+
+    def __init__(self, arch: Arch, builder: BatchBuilder, diagnostics: Diagnostics) -> None:
+        self.door = libc.StopDoor()
+        self.held: dict[int, Held] = {}
+        self.pauses = array("q")
+        self._arch = arch
+        self._builder = builder
+        self._diagnostics = diagnostics
+        self._words = np.frombuffer(memoryview(self.door.regs), np.uint64)
+        self._sp_word = arch.prstatus[arch.sp]
+        self._pc_word = arch.prstatus[arch.pc]
+        self._base = self._size = 0
+        self._piece_base = self._piece_size = 0
+
+    def stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> Outcome:
+        """Sample a thread by stopping it; its lane is in the builder if TAKEN."""
+        tid = thread.tid
+        failed = libc.seize(tid)
+        if failed:
+            return self._refused(tid, -failed)
+        held = self.held[tid] = Held(thread, spaces, weight)
+        held.since_ns = time.monotonic_ns()
+        failed = libc.interrupt(tid)
+        if failed:
+            return self._lost(tid)
+        deadline = held.since_ns + _BOUND_NS
+        wait = _FIRST_SLICE_NS
+        while True:
+            woken = self.door.wait_sigchld(wait)
+            status = self.door.poll_stop(tid)
+            if status > 0:
+                return self._finish(held, status)
+            if status < 0 or (woken and _has_ended(tid)):
+                return self._lost(tid)
+            held.since_ns = time.monotonic_ns()
+            if held.since_ns >= deadline:
+                self._diagnostics.count("thread did not stop at once")
+                return self._lost(tid) if _has_ended(tid) else Outcome.PENDING
+            wait = min(2 * wait, deadline - held.since_ns)
+
+    def poll_pending(self) -> None:
+        """Read and release the threads that have stopped meanwhile."""
+        for tid, held in list(self.held.items()):
+            status = self.door.poll_stop(tid)
+            if status > 0:
+                if self._builder.full:
+                    self._release(tid, status)
+                else:
+                    self._finish(held, status)
+            elif status < 0 or _has_ended(tid):
+                self._lost(tid)
+            else:
+                held.since_ns = time.monotonic_ns()
+
+    def release_all(self, timeout_ns: int = 200_000_000) -> None:
+        """Detach from everything. What does not stop in time is detached by the kernel when we end."""
+        deadline = time.monotonic_ns() + timeout_ns
+        for tid in self.held:
+            libc.interrupt(tid)
+        while self.held and time.monotonic_ns() < deadline:
+            for tid in list(self.held):
+                status = self.door.poll_stop(tid)
+                if status > 0:
+                    self._release(tid, status)
+                elif status < 0 or _has_ended(tid):
+                    self._lost(tid)
+            if self.held:
+                self.door.wait_sigchld(1_000_000)
+
+    def _finish(self, held: Held, status: int) -> Outcome:
+        """Copy what the sample needs, let the thread go, and only then make a lane of it."""
+        thread, tid = held.thread, held.thread.tid
+        regs = self.door.regs
+        got = 0
+        self._size = self._piece_size = 0
+        at = time.monotonic_ns()
+        try:
+            got = self.door.read_registers(tid)
+            if got == libc.REGSET_SIZE:
+                self.copy_stack(thread, held.spaces, regs[self._sp_word])
+                if regs[self._arch.syscall_return] == _INTERRUPTED:
+                    self._restart(tid, status)
+        finally:
+            self._release(tid, status)
+            self.pauses.append(time.monotonic_ns() - held.since_ns)
+        if got < 0:
+            return Outcome.GONE
+        if got != libc.REGSET_SIZE:
+            self._diagnostics.count("thread ran 32-bit code")
+            return Outcome.UNUSABLE
+        self._lane(held, at)
+        return Outcome.TAKEN
+
+    def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
+        """The thread's stack into the builder's arena: base and size in _base, _size, a second part in _piece_*."""
+        builder, door, shape = self._builder, self.door, thread.shape
+        into = builder.arena.address + builder.used
+        region = spaces.region_at(sp)
+        self._base, size = shape.span(sp, region)
+        got = door.read_memory(thread.tid, self._base, size, into)
+        if got <= 0 and self._base < sp:  # the red zone reaches into a page that is not there
+            size -= (sp & ~7) - self._base
+            self._base = sp & ~7
+            got = door.read_memory(thread.tid, self._base, size, into)
+        self._size = max(got, 0)
+        self._piece_size = 0
+        home = shape.occupied
+        if home is None or self._size == 0 or shape.is_home(sp, region):
+            return
+        words = np.frombuffer(builder.arena.data, np.uint64, min(self._size, _SCAN) // 8, builder.used)
+        into_home = words[(words >= home.start) & (words < home.end)]
+        if len(into_home):
+            self._piece_base, size = shape.home_span(int(into_home.min()))
+            got = door.read_memory(thread.tid, self._piece_base, size, into + ((self._size + 7) & ~7))
+            self._piece_size = max(got, 0)
+
+    def lane(self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
+        """A lane of what copy_stack has copied."""
+        builder = self._builder
+        piece_at = builder.used + ((self._size + 7) & ~7)
+        lane = builder.add(kind, at_ns, thread.tid, spaces.current, weight, self._base, self._size)
+        if self._piece_size:
+            data = bytes(builder.arena.data[piece_at : piece_at + self._piece_size])
+            builder.add_piece(lane, Piece(self._piece_base, data))
+        return lane
+
+    def empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
+        """A lane that stands for the thread's last one."""
+        return self._builder.add(SampleKind.UNCHANGED, at_ns, thread.tid, spaces.current, weight, 0, 0)
+
+    def copied(self) -> bytes:
+        """The bytes of the lane that was made last."""
+        builder = self._builder
+        at = builder.used - ((self._size + 7) & ~7)
+        return bytes(builder.arena.data[at : at + self._size])
+
+    def copied_equals(self, earlier: bytes) -> bool:
+        """Is the copy under way (no lane yet) the same stack as an earlier one of this base?"""
+        builder = self._builder
+        size = min(self._size, len(earlier))
+        return size > 0 and builder.arena.data[builder.used : builder.used + size] == earlier[:size]
+
+    def _lane(self, held: Held, at_ns: int) -> None:
+        words = self._words
+        lane = self.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns)
+        self._builder.set_regset(lane, words)
+        held.spaces.took(lane, int(words[self._pc_word]), int(words[self._sp_word]))
+
+    def _restart(self, tid: int, status: int) -> None:
+        """Undo the EINTR of a call in which the thread fell asleep between our look and our interrupt.
+
+        Only where that is the same as if nothing had been: the call is one that returns EINTR before it has done
+        anything, no signal is about to be handled, and the bytes before pc are the syscall instruction.
+        """
+        regs, arch = self.door.regs, self._arch
+        number = regs[arch.syscall_number]
+        if number >> 63:
+            return
+        pc = regs[self._pc_word]
+        code = self._code_before(tid, pc)
+        if (
+            status != _INTERRUPT_STOP
+            or not restartable(number, regs)
+            or code != SYSCALL_INSTRUCTION
+            or _signal_due(tid)
+        ):
+            self._diagnostics.count("system call of the target may have failed with EINTR")
+            return
+        result = regs[arch.syscall_return]
+        regs[arch.syscall_return] = number
+        regs[self._pc_word] = pc - len(SYSCALL_INSTRUCTION)
+        failed = self.door.write_registers(tid)
+        regs[arch.syscall_return], regs[self._pc_word] = result, pc
+        self._diagnostics.count(
+            "system call of the target may have failed with EINTR" if failed else "system call of the target restarted"
+        )
+
+    def _code_before(self, tid: int, pc: int) -> bytes:
+        size = len(SYSCALL_INSTRUCTION)
+        builder = self._builder
+        at = builder.arena.size - size
+        got = self.door.read_memory(tid, pc - size, size, builder.arena.address + at)
+        return bytes(builder.arena.data[at : at + size]) if got == size else b""
+
+    def _release(self, tid: int, status: int) -> None:
+        """DETACH; a thread that was about to take a signal takes it."""
+        libc.detach(tid, status & 0x7F if status >> 8 == 0 else 0)
+        self.held.pop(tid, None)
+
+    def _refused(self, tid: int, error: int) -> Outcome:
+        if error == errno.ESRCH:
+            return Outcome.GONE
+        try:
+            traced = thread_status(tid).get("TracerPid", "0") != "0"
+        except OSError:
+            return Outcome.GONE
+        self._diagnostics.count("thread held by a debugger" if traced else "thread may not be traced")
+        return Outcome.REFUSED
+
+    def _lost(self, tid: int) -> Outcome:
+        """A traced thread ended. Its parent hears of that only when we have collected it, unless we are its parent."""
+        if not _is_own_child(tid) and libc.reap(tid) is None and os.path.exists(f"/proc/{tid}"):
+            return Outcome.GONE  # a leader whose other threads live on: stays in held until it can be collected
+        self.held.pop(tid, None)
+        return Outcome.GONE
+
+
+_INTERRUPT_STOP = signal.SIGTRAP | libc.PTRACE_EVENT_STOP << 8
+
+
+def _has_ended(tid: int) -> bool:
+    try:
+        with open(f"/proc/{tid}/stat", "rb") as file:
+            return parse_stat(file.read()).is_zombie
+    except OSError:
+        return True
+
+
+def _is_own_child(tid: int) -> bool:
+    try:
+        status = thread_status(tid)
+    except OSError:
+        return False
+    return status.get("PPid") == str(os.getpid()) and status.get("Tgid") == str(tid)
+
+
+def _signal_due(tid: int) -> bool:
+    """Is a signal pending that the thread does not block? In doubt yes."""
+    try:
+        status = thread_status(tid)
+        pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
+        return bool(pending & ~int(status["SigBlk"], 16))
+    except (OSError, KeyError, ValueError):
+        return True

@@ -1,0 +1,113 @@
+"""One process that is sampled: its threads, its address spaces, its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from pyprof.collectors import procfs
+from pyprof.collectors.lanes import BatchBuilder
+from pyprof.collectors.procfs import ProcDir
+from pyprof.collectors.spaces import SpaceTracker
+from pyprof.collectors.stack_shape import StackShape
+from pyprof.collectors.threads import Thread
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.profile import ThreadInfo
+
+_RELIST_NS = 50_000_000
+_LIST_BUDGET = 50  # a listing that took t is followed by none for 50 t
+_NAMES_NS = 1_000_000_000
+
+
+class Target:
+    """Raises ProcessLookupError and PermissionError from every method that looks at the process."""
+
+    def __init__(self, pid: int, stack_size: int, next_id: Callable[[], int], diagnostics: Diagnostics) -> None:
+        self.pid = pid
+        self.directory = ProcDir(pid)
+        try:
+            self.spaces = SpaceTracker(
+                self.directory, next_id, lambda: diagnostics.count("modules changed while a sample was taken")
+            )
+        except BaseException:
+            self.directory.close()
+            raise
+        self.threads: dict[int, Thread] = {}
+        self.name = procfs.name(pid)
+        self.denied = False
+        self._stack_size = stack_size
+        self._count = -1
+        self._relist_at = self._names_at = 0
+        self._execs = 0
+
+    def look(self, builder: BatchBuilder) -> None:
+        """Before a tick: modules and threads as they are now."""
+        for lane, space in self.spaces.refresh(time.monotonic_ns):
+            builder.move(lane, space)
+        if self.spaces.exec_count != self._execs:
+            self._execs = self.spaces.exec_count
+            self.name = procfs.name(self.pid)
+            for thread in self.threads.values():
+                thread.shape = StackShape(self._stack_size)
+                thread.woke()
+        now = time.monotonic_ns()
+        count = self.directory.thread_count()
+        if count == self._count and now < self._relist_at and not any(t.ended for t in self.threads.values()):
+            return
+        self._relist(count)
+        after = time.monotonic_ns()
+        self._relist_at = after + max(_RELIST_NS, _LIST_BUDGET * (after - now))
+
+    def _relist(self, count: int) -> None:
+        tids = self.directory.threads()
+        self._count = count
+        alive = set(tids)
+        for tid in [tid for tid, thread in self.threads.items() if thread.ended or tid not in alive]:
+            self.threads.pop(tid).close()
+        if not tids or (len(tids) == 1 and self.directory.stat().is_zombie):
+            raise ProcessLookupError(self.pid)
+        for tid in tids:
+            if tid not in self.threads:
+                thread = Thread(self.pid, tid, self.directory, StackShape(self._stack_size))
+                try:
+                    thread.open()
+                except ProcessLookupError:
+                    thread.close()
+                    continue
+                self.threads[tid] = thread
+
+    def settle(self, builder: BatchBuilder) -> None:
+        """Before the batch leaves: no lane stays unsettled."""
+        try:
+            for lane, space in self.spaces.refresh(time.monotonic_ns):
+                builder.move(lane, space)
+        except OSError:
+            pass
+        self.spaces.forget_unsettled()
+
+    def names(self, now_ns: int, force: bool = False) -> Iterator[ThreadInfo]:
+        """Names of the threads that were sampled, at most once a second."""
+        if now_ns < self._names_at and not force:
+            return
+        self._names_at = now_ns + _NAMES_NS
+        for tid, thread in self.threads.items():
+            if thread.known:
+                info = self.describe(tid)
+                if info is not None:
+                    yield info
+
+    def describe(self, tid: int) -> ThreadInfo | None:
+        try:
+            comm = self.directory.read(f"task/{tid}/comm")
+        except OSError:
+            return None
+        if tid == self.pid:
+            self.name = comm.rstrip(b"\n").decode("utf-8", "replace")
+        return ThreadInfo(self.pid, tid, comm.rstrip(b"\n").decode("utf-8", "replace"), self.name)
+
+    def close(self) -> None:
+        for thread in self.threads.values():
+            thread.close()
+        self.threads.clear()
+        self.directory.close()
+        self.spaces.image.alive = False

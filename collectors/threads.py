@@ -1,0 +1,68 @@
+"""One thread of a target: its open /proc files and what is known about its sleep."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from pyprof.collectors.procfs import ProcDir
+from pyprof.collectors.stack_shape import StackShape
+
+_SIZE = 512
+
+
+@dataclass(eq=False, slots=True)
+class Thread:
+    """slept: schedstat of the sleep in which the thread was last seen, None if it ran. sampled: a sample of this
+    very sleep exists. stop_wanted: its stack needs a register. stopped: (sp, pc, stack bytes) of the stop taken in
+    this sleep. last: (lane's batch number, lane) is not kept: an UNCHANGED sample names only its thread.
+    """
+
+    pid: int
+    tid: int
+    directory: ProcDir
+    shape: StackShape
+    first_slot: bool = True
+    slept: bytes | None = None
+    sampled: bool = False
+    stop_wanted: bool = False
+    stopped: tuple[int, int, bytes] | None = None
+    ended: bool = False
+    known: bool = False
+    _schedstat_fd: int = field(default=-1)
+    _syscall_fd: int = field(default=-1)
+
+    def open(self) -> None:
+        """Raises ProcessLookupError; where descriptors are short, each read opens the file anew."""
+        try:
+            self._syscall_fd = self.directory.open(f"task/{self.tid}/syscall")
+            self._schedstat_fd = self.directory.open(f"task/{self.tid}/schedstat")
+        except ProcessLookupError:
+            raise
+        except OSError:
+            pass
+
+    def schedstat(self) -> bytes:
+        """Time run, time waited, time slices. Raises ProcessLookupError."""
+        if self._schedstat_fd >= 0:
+            return os.pread(self._schedstat_fd, _SIZE, 0)
+        return self.directory.read(f"task/{self.tid}/schedstat")
+
+    def syscall(self) -> bytes:
+        """b"running", or the system call in which the thread is blocked. Raises ProcessLookupError, PermissionError."""
+        if self._syscall_fd >= 0:
+            return os.pread(self._syscall_fd, _SIZE, 0)
+        return self.directory.read(f"task/{self.tid}/syscall")
+
+    def woke(self) -> None:
+        """The thread has run since it was last seen asleep."""
+        self.slept = None
+        self.sampled = False
+        self.stop_wanted = False
+        self.stopped = None
+
+    def close(self) -> None:
+        for fd in (self._syscall_fd, self._schedstat_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._syscall_fd = self._schedstat_fd = -1
