@@ -195,11 +195,8 @@ def run(arguments: argparse.Namespace) -> int:
     if bool(command) == bool(arguments.pid):
         raise UsageError("give either -p PID or a command", "pyprof record -p PID, or pyprof record -- CMD ...")
     from pyprof.cli.output import check_writable
-    from pyprof.exporters import registry
 
-    exporter = registry.choose(arguments.format, arguments.output)
-    if arguments.output == "-" and not exporter.text:
-        raise UsageError(f"{exporter.name} is not text: it needs a file", "-o FILE, or -f collapsed")
+    exporter = _choose_format(arguments.format, arguments.output)
     template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if arguments.every else ''}{exporter.suffixes[0]}"
     if arguments.every and template != "-" and not any(mark in template for mark in ("%i", "%t")):
         raise UsageError("--every writes several files: they need different names", "-o 'name-%i.html'")
@@ -217,6 +214,27 @@ def run(arguments: argparse.Namespace) -> int:
     )
     unwind = UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth)
     return _record(arguments, command, exporter, template, collect, unwind)
+
+
+def _choose_format(name: str | None, output: str | None) -> Exporter:
+    """By --format, else by the suffix; collapsed for standard output, flamegraph where nothing is said."""
+    from pyprof.exporters import registry
+
+    if name:
+        exporter = registry.by_name(name)
+    elif output == "-":
+        exporter = registry.by_name("collapsed")
+    elif output is None:
+        exporter = registry.DEFAULT
+    else:
+        found = registry.by_file(output)
+        if found is None:
+            suffixes = " ".join(entry.suffixes[0] for entry in registry.FORMATS)
+            raise UsageError(f"the name {output} does not say which format to write", f"-f FORMAT, or {suffixes}")
+        exporter = found
+    if output == "-" and not exporter.text:
+        raise UsageError(f"{exporter.name} is not text: it needs a file", "-o FILE, or -f collapsed")
+    return exporter
 
 
 def _record(
@@ -246,13 +264,12 @@ def _record(
         diagnostics = Diagnostics()
         collector = PtraceCollector(pid, collect, diagnostics)
         session = Session(collector, unwind, diagnostics)
-    except BaseException:
         if launched:
             launched.release()
-            launched.wait()
+    except BaseException:
+        if launched:
+            launched.cancel()
         raise
-    if launched:
-        launched.release()
     name = os.path.basename(command[0]) if command else procfs.name(pid)
     recording = _Recording(arguments, exporter, template, session, pid, name, say)
     progress = Progress(f"{name} ({pid})", arguments.quiet)
