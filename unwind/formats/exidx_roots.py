@@ -1,6 +1,7 @@
 """Code that has no caller though its table only says "cannot unwind": where a process and its threads begin.
 
-    the entry point         the first ENTRY_POINT_SIZE bytes from e_entry
+    the entry point         the first ENTRY_POINT_SIZE bytes from e_entry, if they begin as _start does: a shared
+                            library's entry point may be any function
     clone, __clone          its call of the thread's function and what follows (before that it still has its caller)
 
 The C libraries mark both CANTUNWIND, like much code that merely lacks a table: only here the stack is whole.
@@ -18,6 +19,15 @@ from pyprof.objfile.elf import ElfFile
 
 ENTRY_POINT_SIZE = 48
 """glibc's _start is 44 bytes of code on A32 and T32, its literals not counted."""
+ENTRY_CODE = tuple(
+    bytes.fromhex(code)
+    for code in (
+        "4ff0000b4ff0000e",  # T32 mov fp, #0; mov lr, #0 (glibc, musl)
+        "00b0a0e300e0a0e3",  # A32, the same
+        "6846",  # T32 mov r0, sp (the dynamic linker)
+        "0d00a0e1",  # A32, the same
+    )
+)
 THREAD_STARTS = (b"clone", b"__clone")
 MAX_CLONE = 128
 AFTER_CALL = 12
@@ -26,8 +36,10 @@ AFTER_CALL = 12
 
 def roots(elf: ElfFile, arch: Arch) -> list[tuple[int, int]]:
     """(start, end) svma ranges, sorted. A broken symbol table costs the threads' starts only."""
+    found = set()
     entry = elf.entry & arch.pc_mask
-    found = {(entry, entry + ENTRY_POINT_SIZE)} if entry else set()
+    if bytes(elf.at_svma(entry, 8)).startswith(ENTRY_CODE):
+        found.add((entry, entry + ENTRY_POINT_SIZE))
     try:
         functions = _symbols(elf)
     except FormatError:
