@@ -1,4 +1,4 @@
-"""What each module of a process offers: unwind sections, symbols, frame pointers. For `pyprof doctor`; stops nothing."""
+"""What each module of a process offers: unwind sections, symbols, frame pointers. Stops nothing."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def _survey_module(module: Module, image: Image | None, diagnostics: Diagnostics
         elf.build_id,
         tuple(unwind),
         tuple(symbols),
-        _frame_pointers(elf, arch, diagnostics) if (arch := find_arch(elf.machine, elf.elf_class, elf.byteorder)) else "unknown",
+        _frame_pointers(elf, arch, diagnostics)
+        if (arch := find_arch(elf.machine, elf.elf_class, elf.byteorder))
+        else "unknown",
         False,
         tuple(sorted(diagnostics.problems.get(module.path, ()))),
     )
@@ -80,17 +82,18 @@ def _has(elf: ElfFile, name: str) -> bool:
 
 def _frame_pointers(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> str:
     """By what the CFI of some functions, spread over the file, says after their prologues."""
-    source = eh_frame_source(elf, arch, diagnostics)
-    if source is None:
-        return "unknown"
-    keeps = looked = 0
+    text = elf.sections.get(".text")
+    keeps, starts = 0, set[int]()
     try:
-        for rows in source.sample(FUNCTIONS_LOOKED_AT):
-            if len(rows.rules) > 1:
-                looked += 1
+        source = eh_frame_source(elf, arch, diagnostics)
+        for probe in range(FUNCTIONS_LOOKED_AT) if source and text else ():
+            rows = source.function_at(text.addr + probe * text.size // FUNCTIONS_LOOKED_AT) if source and text else None
+            if rows and rows.start not in starts and len(rows.rules) > 1:
+                starts.add(rows.start)
                 keeps += any(rule.cfa_reg == arch.fp for rule in rows.rules)
-    except FormatError:
-        pass
+    except FormatError as error:
+        diagnostics.problem(elf.name, error.message)
+    looked = len(starts)
     if not looked:
         return "unknown"
     share = keeps / looked
