@@ -1,0 +1,384 @@
+"use strict";
+/* The page's state and what changes it. */
+
+const state = {
+  view: "graph",
+  flipped: false,
+  bottomUp: false,
+  byThread: false,
+  fold: false,
+  metric: 0,
+  hidden: new Set(),
+  collapsed: new Set(),
+  query: "",
+  group: null,
+  hit: -1,
+  sort: ["self", true],
+  theme: "light",
+};
+let model = null;
+let tree = null;
+let graph = null;
+let colours = null;
+let slots = null;
+let found = null;
+
+async function start() {
+  model = await loadModel();
+  state.metric = model.valueTypes.length - 1;
+  state.byThread = model.groupByThread;
+  byId("title").textContent = model.title;
+  graph = new Graph(byId("scroller"), byId("graph"), {
+    hover: (node, x, y) => showTooltip(model, tree, node, state.metric, graph.zoomed, x, y),
+    zoom: showZoom,
+    focus: announce,
+    toggle: (node) => toggleCollapsed(model.frames[tree.frame[node]].key),
+  });
+  showHeader();
+  showSummary(model);
+  setTheme(storedTheme(), false);
+  wire();
+  rebuild();
+  document.documentElement.dataset.ready = "yes";
+}
+
+function showHeader() {
+  const { summary } = model;
+  const ends = Object.values(summary.ends).reduce((sum, count) => sum + count, 0);
+  const parts = [
+    formatCount(summary.samples, "sample"),
+    formatCount(summary.threads, "thread"),
+    formatNanoseconds(model.durationNs),
+    summary.rate_reached ? `${significant(summary.rate_reached)} Hz` : "",
+    ends ? `${formatShare(summary.ends.root || 0, ends)} of stacks whole` : "",
+  ];
+  byId("facts").textContent = parts.filter(Boolean).join(" · ");
+  byId("facts").title = byId("facts").textContent;
+  model.valueTypes.forEach(([type, unit], i) => {
+    byId("metric").append(element("option", { value: String(i) }, unit === "count" ? `by ${type}` : unit === "nanoseconds" ? `by ${type} time` : `by ${type} (${unit})`));
+  });
+  byId("metric").value = String(state.metric);
+  byId("metric").hidden = model.valueTypes.length < 2;
+}
+
+/** After a change of what is in the tree. */
+function rebuild() {
+  tree = buildTree(model, state);
+  graph.totalText = formatValue(tree.total, model.valueTypes[state.metric]);
+  byId("empty").hidden = tree.total > 0;
+  byId("tooltip").hidden = true;
+  showZoom(0);
+  if (!slots) slots = assignColours(groupWeights());
+  recolour();
+  graph.setTree(model, tree);
+  showThreads(model, state, threadTotals(), {
+    toggle: (members, shown) => {
+      for (const thread of members) shown ? state.hidden.delete(thread.index) : state.hidden.add(thread.index);
+      rebuild();
+    },
+    collapse: toggleCollapsed,
+  });
+  search();
+  reflect();
+}
+
+function recolour() {
+  colours = frameColours(model, slots, state.theme);
+  graph.setColours(colours, state.theme);
+  showModules();
+}
+
+/** group -> weight of all its nodes; heavy modules choose their colours first. */
+function groupWeights() {
+  const weights = new Map();
+  for (let i = 1; i < tree.n; i++) {
+    const { group, kind } = model.frames[tree.frame[i]];
+    if (kind >= KIND.ROOT) continue;
+    weights.set(group, (weights.get(group) || 0) + tree.value[i]);
+  }
+  return weights;
+}
+
+function showModules() {
+  const own = new Map([...slots.keys()].map((group) => [group, 0]));
+  const values = model.values[state.metric];
+  const cut = new Map();
+  let whole = 0;
+  model.leaf.forEach((leaf, i) => {
+    if (!leaf || state.hidden.has(model.samples.thread[i])) return;
+    const { group } = model.frames[model.frame[leaf]];
+    own.set(group, (own.get(group) || 0) + values[i]);
+    if (model.cut[leaf] >= 0) cut.set(model.cut[leaf], (cut.get(model.cut[leaf]) || 0) + values[i]);
+    whole += values[i];
+  });
+  for (const [frame, value] of cut) own.set(model.frames[frame].group, value + (own.get(model.frames[frame].group) || 0));
+  const sample = new Map();
+  model.frames.forEach((frame, i) => sample.has(frame.group) || sample.set(frame.group, i));
+  const isMarker = (group) => model.frames[sample.get(group)].kind === KIND.MARKER;
+  const order = (a, b) => isMarker(a[0]) - isMarker(b[0]) || b[1] - a[1] || (a[0] < b[0] ? -1 : 1);
+  const rows = [...own].sort(order).map(([group, value]) => {
+    const striped = isMarker(group);
+    const base = slots.has(group) && group !== "[unknown]" ? PALETTE[state.theme][slots.get(group)] : SPECIAL[state.theme].unknown;
+    return [group, whole ? value / whole : 0, base, striped];
+  });
+  showLegend(rows, state.group, (group) => {
+    state.group = state.group === group ? null : group;
+    byId("search").value = state.query = "";
+    search();
+    showModules();
+  });
+}
+
+function threadTotals() {
+  const values = model.values[state.metric];
+  return model.threads.map((thread) => model.leavesOf[thread.index].reduce((sum, leaf) => sum + values[leaf], 0));
+}
+
+// Search
+
+function search() {
+  const output = byId("matched");
+  let matches = null;
+  output.classList.remove("wrong");
+  try {
+    matches = state.group === null ? matchFrames(model, state.query) : matchGroup(state.group);
+  } catch {
+    output.textContent = "not a regex";
+    output.classList.add("wrong");
+  }
+  state.hit = -1;
+  found = matches && { ...searchTree(tree, matches), matches };
+  if (found) output.textContent = `${formatShare(found.value, tree.total)} · ${groupThousands(found.frames)}`;
+  else if (!output.classList.contains("wrong")) output.textContent = "";
+  output.title = found ? `${formatValue(found.value, model.valueTypes[state.metric])} in ${formatCount(found.frames, "function")}` : "";
+  byId("next").hidden = byId("previous").hidden = !found || !found.hits.length;
+  graph.setSearch(matches);
+  if (state.view === "table") showFunctions();
+}
+
+function matchGroup(group) {
+  return Uint8Array.from(model.frames, (frame) => (frame.kind < KIND.ROOT && frame.group === group ? 1 : 0));
+}
+
+function step(by) {
+  if (!found || !found.hits.length) return;
+  const count = found.hits.length;
+  state.hit = state.hit < 0 ? (by > 0 ? 0 : count - 1) : (state.hit + by + count) % count;
+  if (state.view !== "graph") setView("graph");
+  graph.setFocus(found.hits[state.hit]);
+  graph.zoomTo(found.hits[state.hit]);
+}
+
+// Changes
+
+function setTheme(theme, keep = true) {
+  state.theme = theme;
+  document.documentElement.dataset.theme = theme;
+  try {
+    if (keep) localStorage.setItem("pyprof-theme", theme);
+  } catch {
+    // A page without storage forgets it.
+  }
+  if (slots) {
+    recolour();
+    if (state.view === "table") showFunctions();
+  }
+}
+
+function storedTheme() {
+  try {
+    const stored = localStorage.getItem("pyprof-theme");
+    if (stored === "light" || stored === "dark") return stored;
+  } catch {
+    // A page without storage follows the system.
+  }
+  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+
+function setView(view) {
+  state.view = view;
+  byId("graph-view").hidden = view !== "graph";
+  byId("table-view").hidden = view !== "table";
+  byId("tooltip").hidden = true;
+  if (view === "table") showFunctions();
+  reflect();
+}
+
+function showFunctions() {
+  const plain = { ...state, bottomUp: false, byThread: false, fold: false };
+  const base = state.bottomUp || state.byThread || state.fold ? buildTree(model, plain) : tree;
+  const type = model.valueTypes[state.metric];
+  showTable(model, base, type, found && found.matches, state.sort, colours, (name) => {
+    state.group = null;
+    byId("search").value = state.query = name;
+    search();
+    setView("graph");
+    step(1);
+  });
+}
+
+function setFlipped(flipped) {
+  state.flipped = flipped;
+  graph.setFlipped(flipped);
+  reflect();
+}
+
+function change(key, value) {
+  if (state[key] === value) return;
+  state[key] = value;
+  rebuild();
+}
+
+function toggleCollapsed(key) {
+  if (!state.collapsed.delete(key)) state.collapsed.add(key);
+  state.byThread = true;
+  rebuild();
+}
+
+function collapseAll(collapse) {
+  state.collapsed = new Set(collapse ? model.threads.map((thread) => model.frames[thread.frame].key) : []);
+  state.byThread = true;
+  rebuild();
+}
+
+function togglePanel(name) {
+  for (const panel of ["threads", "summary"]) {
+    const open = panel === name && byId(`${panel}-panel`).hidden;
+    byId(`${panel}-panel`).hidden = !open;
+    byId(panel).setAttribute("aria-expanded", String(open));
+  }
+}
+
+function showZoom(node) {
+  byId("zoom-bar").hidden = node <= 0;
+  if (node <= 0) return;
+  byId("zoom-name").textContent = model.frames[tree.frame[node]].name;
+  byId("zoom-share").textContent = formatShare(tree.value[node], tree.total);
+}
+
+function announce(node) {
+  if (node < 0) return;
+  const { frame, pairs } = describe(model, tree, node, state.metric, graph.zoomed);
+  byId("announce").textContent = [frame.name, ...pairs.map((pair) => pair.join(" "))].join(", ");
+}
+
+/** Buttons say what is on. */
+function reflect() {
+  const pressed = {
+    "view-graph": state.view === "graph",
+    "view-table": state.view === "table",
+    icicle: !state.flipped,
+    flame: state.flipped,
+    "top-down": !state.bottomUp,
+    "bottom-up": state.bottomUp,
+    fold: state.fold,
+  };
+  for (const [id, on] of Object.entries(pressed)) byId(id).setAttribute("aria-pressed", String(on));
+  for (const part of document.querySelectorAll(".graph-only")) part.hidden = state.view !== "graph";
+  byId("by-thread").checked = state.byThread;
+  const shown = model.threads.length - state.hidden.size;
+  byId("threads").textContent = shown < model.threads.length ? `Threads ${shown}/${model.threads.length}` : "Threads";
+}
+
+function resetZoom() {
+  graph.zoomTo(0);
+  graph.setFocus(-1);
+}
+
+function clearSearch() {
+  byId("search").value = state.query = "";
+  state.group = null;
+  search();
+  showModules();
+}
+
+// Wiring
+
+function wire() {
+  const click = (id, action) => byId(id).addEventListener("click", action);
+  click("view-graph", () => setView("graph"));
+  click("view-table", () => setView("table"));
+  click("icicle", () => setFlipped(false));
+  click("flame", () => setFlipped(true));
+  click("top-down", () => change("bottomUp", false));
+  click("bottom-up", () => change("bottomUp", true));
+  click("fold", () => change("fold", !state.fold));
+  click("threads", () => togglePanel("threads"));
+  click("summary", () => togglePanel("summary"));
+  click("theme", () => setTheme(state.theme === "light" ? "dark" : "light"));
+  click("help", () => byId("help-dialog").showModal());
+  click("reset", resetZoom);
+  click("next", () => step(1));
+  click("previous", () => step(-1));
+  click("all-threads", () => change("hidden", new Set()));
+  click("no-threads", () => change("hidden", new Set(model.threads.map((thread) => thread.index))));
+  click("collapse-threads", () => collapseAll(true));
+  click("expand-threads", () => collapseAll(false));
+  byId("by-thread").addEventListener("change", (event) => change("byThread", event.target.checked));
+  byId("metric").addEventListener("change", (event) => change("metric", Number(event.target.value)));
+  for (const button of document.querySelectorAll("aside .close")) button.addEventListener("click", () => togglePanel(null));
+  document.querySelector("dialog .close").addEventListener("click", () => byId("help-dialog").close());
+  for (const button of document.querySelectorAll("[data-sort]")) {
+    button.addEventListener("click", () => {
+      const column = button.dataset.sort;
+      const text = column === "name" || column === "group";
+      state.sort = [column, state.sort[0] === column ? !state.sort[1] : !text];
+      showFunctions();
+    });
+  }
+  byId("search").addEventListener("input", (event) => {
+    state.query = event.target.value;
+    state.group = null;
+    search();
+    showModules();
+  });
+  document.addEventListener("keydown", key);
+}
+
+const KEYS = {
+  i: () => setFlipped(!state.flipped),
+  b: () => change("bottomUp", !state.bottomUp),
+  r: () => change("fold", !state.fold),
+  t: () => change("byThread", !state.byThread),
+  f: () => setView(state.view === "graph" ? "table" : "graph"),
+  s: () => togglePanel("summary"),
+  "?": () => byId("help-dialog").showModal(),
+  "+": () => graph.selection.call(graph.zoom.scaleBy, 1.5),
+  "=": () => graph.selection.call(graph.zoom.scaleBy, 1.5),
+  "-": () => graph.selection.call(graph.zoom.scaleBy, 1 / 1.5),
+};
+
+function key(event) {
+  const searching = event.target === byId("search");
+  const finding = event.key.toLowerCase() === "f" && (event.ctrlKey || event.metaKey) && !event.shiftKey;
+  if (byId("help-dialog").open) return;
+  if (finding || (event.key === "/" && !searching && !event.ctrlKey)) {
+    event.preventDefault();
+    byId("search").focus();
+    byId("search").select();
+  } else if (event.key === "Escape") {
+    event.preventDefault();
+    if (graph.zoomed > 0 || graph.transform.k > 1) resetZoom();
+    else clearSearch();
+    if (searching) byId("graph").focus();
+  } else if (searching) {
+    if (event.key === "Enter") step(event.shiftKey ? -1 : 1);
+  } else if (!event.ctrlKey && !event.metaKey && !event.altKey) {
+    if (event.target === byId("graph") && canvasKey(event)) event.preventDefault();
+    else if (!/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && KEYS[event.key]) KEYS[event.key]();
+  }
+}
+
+function canvasKey(event) {
+  const away = state.flipped ? "ArrowUp" : "ArrowDown";
+  const moves = { ArrowLeft: "left", ArrowRight: "right", [away]: "in", [state.flipped ? "ArrowDown" : "ArrowUp"]: "out" };
+  if (moves[event.key]) graph.moveFocus(moves[event.key]);
+  else if ((event.key === "Enter" || event.key === " ") && graph.focus >= 0) graph.zoomTo(graph.focus);
+  else return false;
+  return true;
+}
+
+start().catch((error) => {
+  byId("facts").textContent = `This page cannot be shown: ${error.message}`;
+  throw error;
+});

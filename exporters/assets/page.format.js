@@ -1,0 +1,72 @@
+"use strict";
+/* Numbers, times and names as text. */
+
+const groupThousands = d3.format(",");
+const UNITS_NS = [[3600e9, "h"], [60e9, "min"], [1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+
+function formatNanoseconds(ns) {
+  if (!ns) return "0 s";
+  const [size, unit] = UNITS_NS.find(([least]) => Math.abs(ns) >= least) || UNITS_NS[UNITS_NS.length - 1];
+  return `${significant(ns / size)} ${unit}`;
+}
+
+/** Three or four digits that matter, never an exponent. */
+function significant(number) {
+  const size = Math.abs(number);
+  const digits = size >= 100 ? 0 : size >= 10 ? 1 : 2;
+  const text = number.toFixed(digits);
+  return digits ? text.replace(/\.?0+$/, "") : groupThousands(Math.round(number));
+}
+
+/** A value of one of the profile's value types. */
+function formatValue(value, [type, unit]) {
+  if (unit === "nanoseconds") return formatNanoseconds(value);
+  if (unit === "count") return formatCount(value, type.replace(/s$/, ""));
+  return `${groupThousands(value)} ${unit}`;
+}
+
+function formatCount(count, noun) {
+  return `${groupThousands(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+function formatShare(part, whole) {
+  if (!whole) return "0 %";
+  const percent = (100 * part) / whole;
+  if (percent > 0 && percent < 0.01) return "< 0.01 %";
+  if (percent < 100 && percent > 99.99) return "> 99.99 %";
+  return `${percent === 0 || percent === 100 ? percent : percent.toFixed(2)} %`;
+}
+
+/** A function's name without its parameters and template arguments; names that begin with "<" stay as they are. */
+function compactName(name) {
+  if (name.startsWith("<") || name.startsWith("[") || name.startsWith("(") || name.includes("operator")) return name;
+  let out = "";
+  let angle = 0;
+  let round = 0;
+  for (const char of name) {
+    if (char === "<") angle++;
+    else if (char === ">") angle = Math.max(0, angle - 1);
+    else if (char === "(") round++;
+    else if (char === ")") round = Math.max(0, round - 1);
+    else if (!angle && !round) out += char;
+  }
+  return out.trim() || name;
+}
+
+/** As much of a name as `room` characters hold, the telling part first; "" if that would tell nothing. */
+function fitName(name, room) {
+  if (name.length <= room) return name;
+  if (room < 3) return "";
+  const compact = compactName(name);
+  if (compact.length <= room) return compact;
+  const last = compact.split("::").pop();
+  if (last && last.length <= room) return last;
+  return `${(last || compact).slice(0, room - 1)}…`;
+}
+
+/** 32-bit FNV-1a: the same text has the same hash on every page. */
+function hashText(text) {
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193);
+  return hash >>> 0;
+}

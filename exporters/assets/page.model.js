@@ -1,0 +1,111 @@
+"use strict";
+/* The page's data (see _data in flamegraph.py): inflated, with columns as typed arrays. */
+
+const KIND = { NATIVE: 0, INLINE: 1, INTERPRETER: 2, KERNEL: 3, MARKER: 4, ROOT: 100, PROCESS: 101, THREAD: 102 };
+
+async function loadModel() {
+  const packed = Uint8Array.from(atob(document.getElementById("profile").textContent.trim()), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return makeModel(JSON.parse(await new Response(stream).text()));
+}
+
+/**
+ * Frames first, then made-up frames for the root, the processes and the threads: a view's nodes all have a frame.
+ * leavesOf: thread index -> indices into samples.
+ */
+function makeModel(data) {
+  const { strings, nodes, samples } = data;
+  const count = nodes.parent.length;
+  const parent = new Int32Array(count);
+  for (let i = 0; i < count; i++) parent[i] = i - nodes.parent[i];
+
+  const frames = data.frames.name.map((name, i) => ({
+    name: strings[name],
+    group: strings[data.frames.group[i]],
+    module: data.frames.module[i],
+    kind: data.frames.kind[i],
+  }));
+  const made = (name, kind, key) => frames.push({ name, group: "", module: -1, kind, key }) - 1;
+  const root = made("all", KIND.ROOT, "all");
+  const threads = data.threads.map(([pid, tid, name, process], index) => {
+    const title = `${strings[name] || "thread"} (tid ${tid})`;
+    return { index, pid, tid, title, process: strings[process], frame: made(title, KIND.THREAD, `thread ${index}`) };
+  });
+  const processes = d3group(threads, (thread) => thread.pid).map(([pid, members]) => {
+    const title = `${members[0].process || "process"} (pid ${pid})`;
+    return { pid, title, threads: members, frame: made(title, KIND.PROCESS, `process ${pid}`) };
+  });
+
+  // The marker that a node's stack hangs below, as a frame index; -1 for whole stacks.
+  const frame = Int32Array.from(nodes.frame);
+  const cut = new Int32Array(count).fill(-1);
+  for (let i = 1; i < count; i++) cut[i] = frames[frame[i]].kind === KIND.MARKER ? frame[i] : cut[parent[i]];
+
+  const leavesOf = threads.map(() => []);
+  samples.thread.forEach((thread, i) => leavesOf[thread].push(i));
+  const valueTypes = data.valueTypes;
+  const countColumn = Math.max(0, valueTypes.findIndex(([type, unit]) => type === "samples" && unit === "count"));
+  return {
+    ...data,
+    frames,
+    root,
+    threads,
+    processes,
+    parent,
+    frame,
+    cut,
+    trust: nodes.trust,
+    place: (node) => strings[nodes.place[node]],
+    places: nodes.places,
+    leaf: Int32Array.from(samples.leaf),
+    values: samples.values.map((column) => Float64Array.from(column)),
+    leavesOf,
+    valueTypes,
+    countColumn,
+    modules: data.modules.map(([path, buildId]) => ({ path: strings[path], buildId: strings[buildId] })),
+  };
+}
+
+/** [[key, members]] in the order of the keys' first members. */
+function d3group(items, keyOf) {
+  const groups = new Map();
+  for (const item of items) {
+    const key = keyOf(item);
+    if (groups.has(key)) groups.get(key).push(item);
+    else groups.set(key, [item]);
+  }
+  return [...groups];
+}
+
+/** How the frames of a node were found, for the reader. */
+function trustNames(model, bits) {
+  return model.trusts.filter((_, i) => (bits >>> i) & 1).map(trustTitle);
+}
+
+const TRUST_TITLES = {
+  context: "registers (innermost frame)",
+  sframe: "SFrame",
+  eh_frame: ".eh_frame",
+  debug_frame: ".debug_frame",
+  exidx: ".ARM.exidx",
+  breakpad: "Breakpad file",
+  libunwind_dynamic: "code registered at run time",
+  gdb_jit: "JIT, debugger interface",
+  jitdump: "jitdump",
+  fp: "frame pointer",
+  lr: "link register",
+  sigreturn: "signal frame",
+  scan: "scan (a guess)",
+};
+
+function trustTitle(label) {
+  return TRUST_TITLES[label] || label;
+}
+
+const END_TITLES = {
+  root: "whole",
+  no_rule: "cut off: no unwind rule",
+  unreadable: "cut off: stack not readable",
+  stuck: "cut off: stack did not ascend",
+  depth: "cut off: too deep",
+};

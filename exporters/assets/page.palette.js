@@ -1,0 +1,75 @@
+"use strict";
+/*
+ * Colours. A module's colour is a stable hash of its name; where two modules of one profile fall on the same one,
+ * the lighter module takes the next that is free. The hues are those of Okabe and Ito, chosen to be told apart with
+ * any colour vision, in two strengths. Text on each has a contrast of at least 4.5 (a test computes it).
+ */
+
+const PALETTE = {
+  light: [
+    "#f2b84b", "#86c8f4", "#5fc7a4", "#e8d94f", "#8fb0f0", "#f39a76", "#dd9fcb",
+    "#dfc08a", "#8fd0d4", "#a5dba0", "#c0ca58", "#b9b1f2", "#f5b5a6", "#d8aebf",
+  ],
+  dark: [
+    "#8f5b00", "#1f6f9e", "#0e6f54", "#6c6410", "#3b5db4", "#a0441b", "#8d4a7a",
+    "#735a2b", "#1d6b70", "#39692f", "#566013", "#5d53ab", "#94493a", "#7a4560",
+  ],
+};
+
+const SPECIAL = {
+  light: { root: "#e4e8ee", thread: "#cfd8e3", unknown: "#d5d8dc", marker: "#fdf0c4", stripe: "#d9a400",
+    text: "#12171d", hit: "#b3126f", hitText: "#ffffff", page: "#ffffff", outline: "#12171d" },
+  dark: { root: "#2a313b", thread: "#344050", unknown: "#4a4f57", marker: "#4a3d10", stripe: "#8a6d0b",
+    text: "#f5f7fa", hit: "#f27cc0", hitText: "#12171d", page: "#14181e", outline: "#ffffff" },
+};
+
+/** group name -> place in the palette. weights: group name -> value, heaviest asks first. */
+function assignColours(weights) {
+  const size = PALETTE.light.length;
+  const taken = new Set();
+  const slots = new Map();
+  const groups = [...weights].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  for (const [group] of groups) {
+    let slot = hashText(group) % size;
+    if (taken.size < size) while (taken.has(slot)) slot = (slot + 1) % size;
+    taken.add(slot);
+    slots.set(group, slot);
+  }
+  return slots;
+}
+
+/** Three shades of each colour, so that neighbours of one module are told apart. */
+function makeShades(theme) {
+  const towards = theme === "light" ? "#ffffff" : "#000000";
+  return PALETTE[theme].map((colour) => [0, 0.1, 0.2].map((part) => d3.interpolateRgb(colour, towards)(part)));
+}
+
+/** frame index -> CSS colour; markers are drawn as stripes over theirs. */
+function frameColours(model, slots, theme) {
+  const shades = makeShades(theme);
+  const special = SPECIAL[theme];
+  return model.frames.map((frame) => {
+    if (frame.kind === KIND.ROOT) return special.root;
+    if (frame.kind >= KIND.PROCESS) return special.thread;
+    if (frame.kind === KIND.MARKER) return special.marker;
+    if (!slots.has(frame.group) || frame.group === "[unknown]") return special.unknown;
+    return shades[slots.get(frame.group)][hashText(frame.name) % 3];
+  });
+}
+
+function stripes(context, theme) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 8;
+  const pen = tile.getContext("2d");
+  pen.fillStyle = SPECIAL[theme].marker;
+  pen.fillRect(0, 0, 8, 8);
+  pen.strokeStyle = SPECIAL[theme].stripe;
+  pen.lineWidth = 2;
+  pen.beginPath();
+  for (const shift of [-8, 0, 8]) {
+    pen.moveTo(shift - 1, 9);
+    pen.lineTo(shift + 9, -1);
+  }
+  pen.stroke();
+  return context.createPattern(tile, "repeat");
+}

@@ -1,0 +1,46 @@
+"use strict";
+/* The functions as a table: the same data for those who do not see the graph, or want a list. */
+
+const TABLE_ROWS = 500;
+
+/** sort: [column, descending]. colours: per frame. pick(name): a function was chosen. */
+function showTable(model, tree, type, matches, sort, colours, pick) {
+  let rows = tallyFunctions(model, tree);
+  if (matches) rows = rows.filter((row) => matches[row.frame]);
+  const [column, descending] = sort;
+  const name = (row) => model.frames[row.frame].name;
+  const keys = { self: (row) => row.self, total: (row) => row.total, name, group: (row) => model.frames[row.frame].group };
+  const key = keys[column];
+  const ascending = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0);
+  rows.sort((a, b) => (descending ? ascending(b, a) : ascending(a, b)) || b.total - a.total || a.frame - b.frame);
+
+  const cell = (value) =>
+    element(
+      "td",
+      { class: "number", share: tree.total ? value / tree.total : 0 },
+      value ? formatValue(value, type) : "–",
+      element("small", null, value ? formatShare(value, tree.total) : ""),
+    );
+  byId("rows").replaceChildren(
+    ...rows.slice(0, TABLE_ROWS).map((row) => {
+      const frame = model.frames[row.frame];
+      return element(
+        "tr",
+        null,
+        cell(row.self),
+        cell(row.total),
+        element("td", { title: frame.name }, element("button", { onclick: () => pick(frame.name) }, frame.name)),
+        element("td", { title: frame.group }, element("span", { class: "swatch", colour: colours[row.frame] }), frame.group),
+      );
+    }),
+  );
+  byId("rows-note").textContent =
+    rows.length > TABLE_ROWS
+      ? `The first ${TABLE_ROWS} of ${groupThousands(rows.length)} functions; search to see others.`
+      : `${formatCount(rows.length, "function")}.`;
+  for (const head of document.querySelectorAll("#table-view th")) {
+    const mine = head.querySelector("button").dataset.sort === column;
+    if (mine) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
+    else head.removeAttribute("aria-sort");
+  }
+}

@@ -1,0 +1,355 @@
+"use strict";
+/*
+ * View trees: what the graph draws. Flat columns, rows in order of depth, each row from left to right:
+ * node i's row is depth[i], it spans x[i] .. x[i] + value[i]. Nothing here recurses: stacks are 20,000 deep.
+ */
+
+/** Most pointer steps and nodes that a bottom-up tree may cost: its size is the sum of all stacks' depths. */
+const BOTTOM_UP_STEPS = 2e7;
+const BOTTOM_UP_NODES = 4e5;
+/** Nodes below this share grow their callers last, from what is left of the budget. */
+const BOTTOM_UP_THIN = 1e-4;
+
+/**
+ * options: byThread; bottomUp; fold (direct recursion becomes one node); metric, a column of values;
+ * hidden, a Set of thread indices; collapsed, a Set of frame keys whose nodes show no children.
+ */
+function buildTree(model, options) {
+  const raw = new RawTree(options.fold);
+  const root = raw.add(-1, model.root, 0, 0, 0);
+  const emit = options.bottomUp ? emitBottomUp : emitTopDown;
+  const shown = model.threads.filter((thread) => !options.hidden.has(thread.index));
+  if (!options.byThread) {
+    emit(model, shown.flatMap((thread) => model.leavesOf[thread.index]), root, raw, options);
+  } else {
+    for (const process of model.processes) {
+      const members = process.threads.filter((thread) => !options.hidden.has(thread.index));
+      if (!members.length) continue;
+      const below = model.processes.length > 1 ? raw.add(root, process.frame, 0, 0, 0) : root;
+      const leaves = members.flatMap((thread) => model.leavesOf[thread.index]);
+      if (below !== root && options.collapsed.has(model.frames[process.frame].key)) {
+        addTotals(model, leaves, below, raw, options);
+        continue;
+      }
+      for (const thread of members) {
+        const id = raw.add(below, thread.frame, 0, 0, 0);
+        const own = model.leavesOf[thread.index];
+        if (options.collapsed.has(model.frames[thread.frame].key)) addTotals(model, own, id, raw, options);
+        else emit(model, own, id, raw, options);
+      }
+    }
+  }
+  return layOut(model, raw);
+}
+
+/** Nodes as they come, parents first. value: inclusive, in the metric; count: samples. src: a node of the model. */
+class RawTree {
+  constructor(fold) {
+    this.parent = [];
+    this.frame = [];
+    this.src = [];
+    this.value = [];
+    this.count = [];
+    this.trust = [];
+    this.more = new Set();
+    this.steps = 0;
+    this.folded = fold ? new Map() : null;
+  }
+
+  add(parent, frame, src, value, count, trust = 0) {
+    this.parent.push(parent);
+    this.frame.push(frame);
+    this.src.push(src);
+    this.value.push(value);
+    this.count.push(count);
+    this.trust.push(trust);
+    return this.parent.length - 1;
+  }
+
+  /** As add, but direct recursion joins its caller, and siblings that this makes equal join each other. */
+  addFolded(parent, frame, src, value, count, trust) {
+    if (this.frame[parent] === frame) {
+      this.trust[parent] |= trust;
+      return parent;
+    }
+    const key = parent * 4194304 + frame;
+    const known = this.folded.get(key);
+    if (known === undefined) {
+      const id = this.add(parent, frame, src, value, count, trust);
+      this.folded.set(key, id);
+      return id;
+    }
+    this.value[known] += value;
+    this.count[known] += count;
+    this.trust[known] |= trust;
+    return known;
+  }
+
+  /** Adds to a group's node and what stands above it. */
+  addUp(node, value, count) {
+    for (let at = node; at >= 0; at = this.parent[at]) {
+      this.value[at] += value;
+      this.count[at] += count;
+    }
+  }
+}
+
+function addTotals(model, leaves, root, raw, { metric }) {
+  const values = model.values[metric];
+  const counts = model.values[model.countColumn];
+  let value = 0;
+  let count = 0;
+  for (const leaf of leaves) {
+    value += values[leaf];
+    count += counts[leaf];
+  }
+  raw.addUp(root, value, count);
+}
+
+function emitTopDown(model, leaves, root, raw, options) {
+  const { parent, frame, trust } = model;
+  const values = model.values[options.metric];
+  const counts = model.values[model.countColumn];
+  const value = (model.scratchValue ||= new Float64Array(parent.length));
+  const count = (model.scratchCount ||= new Float64Array(parent.length));
+  const stamp = (model.scratchStamp ||= new Int32Array(parent.length));
+  const map = (model.scratchMap ||= new Int32Array(parent.length));
+  const mark = (model.lastMark = (model.lastMark || 0) + 1);
+  const touched = [];
+  for (const leaf of leaves) {
+    for (let node = model.leaf[leaf]; node > 0 && stamp[node] !== mark; node = parent[node]) {
+      stamp[node] = mark;
+      value[node] = count[node] = 0;
+      touched.push(node);
+    }
+    value[model.leaf[leaf]] += values[leaf];
+    count[model.leaf[leaf]] += counts[leaf];
+  }
+  const order = Int32Array.from(touched).sort();
+  for (let i = order.length - 1; i >= 0; i--) {
+    const node = order[i];
+    if (parent[node] > 0) {
+      value[parent[node]] += value[node];
+      count[parent[node]] += count[node];
+    }
+  }
+  for (const node of order) {
+    const below = parent[node] > 0 ? map[parent[node]] : root;
+    const add = options.fold ? "addFolded" : "add";
+    map[node] = raw[add](below, frame[node], node, value[node], count[node], trust[node]);
+  }
+  addTotals(model, leaves, root, raw, options);
+  value[0] = count[0] = 0;
+}
+
+/**
+ * Leaves become roots, callers grow out of them. A node of this tree stands for a set of nodes of the model; sets
+ * are split by the frames of their parents, level by level, until the budget is spent (raw.more has what is left).
+ */
+function emitBottomUp(model, leaves, root, raw, options) {
+  const { parent, frame, trust } = model;
+  const values = model.values[options.metric];
+  const counts = model.values[model.countColumn];
+  const add = options.fold ? "addFolded" : "add";
+  const first = [];
+  for (const leaf of leaves) if (model.leaf[leaf] > 0) first.push([model.leaf[leaf], values[leaf], counts[leaf]]);
+  let level = [[root, first]];
+  let thin = [];
+  addTotals(model, leaves, root, raw, options);
+  const least = raw.value[root] * BOTTOM_UP_THIN;
+  while (level.length || thin.length) {
+    const second = !level.length;
+    if (second) [level, thin] = [thin, []];
+    const next = new Map();
+    for (const [below, pointers] of level) {
+      if (!second && raw.value[below] < least) {
+        thin.push([below, pointers]);
+        continue;
+      }
+      if (raw.steps > BOTTOM_UP_STEPS || raw.parent.length > BOTTOM_UP_NODES) {
+        raw.more.add(below);
+        continue;
+      }
+      raw.steps += pointers.length;
+      const byFrame = new Map();
+      for (const pointer of pointers) {
+        const key = frame[pointer[0]];
+        const group = byFrame.get(key);
+        if (group) group.push(pointer);
+        else byFrame.set(key, [pointer]);
+      }
+      for (const [key, group] of byFrame) {
+        let value = 0;
+        let count = 0;
+        let bits = 0;
+        const above = new Map();
+        for (const [node, own, samples] of group) {
+          value += own;
+          count += samples;
+          bits |= trust[node];
+          const up = parent[node];
+          if (up <= 0) continue;
+          const known = above.get(up);
+          if (known) {
+            known[1] += own;
+            known[2] += samples;
+          } else above.set(up, [up, own, samples]);
+        }
+        const id = raw[add](below, key, group[0][0], value, count, bits);
+        if (!above.size) continue;
+        const waiting = next.get(id);
+        if (waiting) for (const pointer of above.values()) waiting.push(pointer);
+        else next.set(id, [...above.values()]);
+      }
+    }
+    if (second) thin = [...next];
+    level = second ? [] : [...next];
+  }
+}
+
+/** Siblings by weight, heaviest first, then by name. */
+function layOut(model, raw) {
+  const n = raw.parent.length;
+  const offsets = new Int32Array(n + 2);
+  for (let i = 1; i < n; i++) offsets[raw.parent[i] + 2]++;
+  for (let i = 2; i < n + 2; i++) offsets[i] += offsets[i - 1];
+  const children = new Int32Array(n);
+  for (let i = 1; i < n; i++) children[offsets[raw.parent[i] + 1]++] = i;
+
+  const tree = {
+    n,
+    parent: new Int32Array(n).fill(-1),
+    frame: new Int32Array(n),
+    src: new Int32Array(n),
+    trust: new Int32Array(n),
+    value: new Float64Array(n),
+    count: new Float64Array(n),
+    self: new Float64Array(n),
+    x: new Float64Array(n),
+    depth: new Int32Array(n),
+    firstChild: new Int32Array(n),
+    endChild: new Int32Array(n),
+    more: new Set(),
+    rowStart: [0],
+    total: raw.value[0],
+    totalCount: raw.count[0],
+  };
+  const order = new Int32Array(n);
+  let placed = 1;
+  for (let at = 0; at < n; at++) {
+    const id = order[at];
+    tree.frame[at] = raw.frame[id];
+    tree.src[at] = raw.src[id];
+    tree.trust[at] = raw.trust[id];
+    tree.value[at] = tree.self[at] = raw.value[id];
+    tree.count[at] = raw.count[id];
+    if (raw.more.has(id)) tree.more.add(at);
+    if (tree.depth[at] === tree.rowStart.length) tree.rowStart.push(at);
+    const own = children.subarray(offsets[id], offsets[id + 1]);
+    if (own.length > 1) {
+      own.sort((a, b) => raw.value[b] - raw.value[a] || compareNames(model, raw.frame[a], raw.frame[b]));
+    }
+    tree.firstChild[at] = placed;
+    let x = tree.x[at];
+    for (const child of own) {
+      order[placed] = child;
+      tree.parent[placed] = at;
+      tree.depth[placed] = tree.depth[at] + 1;
+      tree.x[placed] = x;
+      x += raw.value[child];
+      tree.self[at] -= raw.value[child];
+      placed++;
+    }
+    tree.endChild[at] = placed;
+  }
+  tree.rows = tree.rowStart.length;
+  tree.rowStart.push(n);
+  return tree;
+}
+
+function compareNames(model, a, b) {
+  const [one, two] = [model.frames[a].name, model.frames[b].name];
+  return one < two ? -1 : one > two ? 1 : a - b;
+}
+
+/** The node that covers value v in a row, or -1. */
+function nodeAt(tree, row, v) {
+  if (row < 0 || row >= tree.rows) return -1;
+  const at = firstEndingAfter(tree, row, v);
+  return at < tree.rowStart[row + 1] && tree.x[at] <= v ? at : -1;
+}
+
+function firstEndingAfter(tree, row, v) {
+  let low = tree.rowStart[row];
+  let high = tree.rowStart[row + 1];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (tree.x[middle] + tree.value[middle] > v) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/** Which frames match a text: all its letters in name or module, letter case aside; or /an expression/. */
+function matchFrames(model, query) {
+  const text = query.trim();
+  if (!text) return null;
+  const expression = /^\/(.+)\/$/.exec(text);
+  let test;
+  if (expression) {
+    const pattern = new RegExp(expression[1], "i");
+    test = (frame) => pattern.test(frame.name) || pattern.test(frame.group);
+  } else {
+    const wanted = text.toLowerCase();
+    test = (frame) => frame.name.toLowerCase().includes(wanted) || frame.group.toLowerCase().includes(wanted);
+  }
+  return Uint8Array.from(model.frames, (frame) => (frame.kind !== KIND.ROOT && test(frame) ? 1 : 0));
+}
+
+/** hits: outermost matching nodes, left to right in their rows. value: their sum; each sample counts once. */
+function searchTree(tree, matches) {
+  const covered = new Uint8Array(tree.n);
+  const frames = new Set();
+  const hits = [];
+  let value = 0;
+  for (let i = 0; i < tree.n; i++) {
+    const above = tree.parent[i] >= 0 && covered[tree.parent[i]];
+    const match = matches[tree.frame[i]];
+    if (match) frames.add(tree.frame[i]);
+    if (match && !above && tree.value[i] > 0) {
+      hits.push(i);
+      value += tree.value[i];
+    }
+    covered[i] = above || match ? 1 : 0;
+  }
+  return { hits, value, frames: frames.size };
+}
+
+/** Self and total of each function; recursion counts once. The tree must be top-down. */
+function tallyFunctions(model, tree) {
+  const self = new Float64Array(model.frames.length);
+  const total = new Float64Array(model.frames.length);
+  const open = new Int32Array(model.frames.length);
+  const next = Int32Array.from(tree.firstChild);
+  const stack = [0];
+  while (stack.length) {
+    const at = stack[stack.length - 1];
+    const frame = tree.frame[at];
+    if (next[at] === tree.firstChild[at]) {
+      if (!open[frame]) total[frame] += tree.value[at];
+      self[frame] += tree.self[at];
+    }
+    if (next[at] < tree.endChild[at]) {
+      if (next[at] === tree.firstChild[at]) open[frame]++;
+      stack.push(next[at]++);
+    } else {
+      if (tree.endChild[at] > tree.firstChild[at]) open[frame]--;
+      stack.pop();
+    }
+  }
+  const rows = [];
+  for (let i = 0; i < model.frames.length; i++) {
+    if (model.frames[i].kind < KIND.ROOT && total[i] > 0) rows.push({ frame: i, self: self[i], total: total[i] });
+  }
+  return rows;
+}

@@ -1,0 +1,122 @@
+"""The profile as the flame graph's page wants it: functions instead of addresses, in flat columns.
+
+Addresses of one function under one caller become one node. Nothing else is merged, sorted or left out here: each
+(thread, leaf) pair keeps its values, so that the page can group and hide threads and its totals stay exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.names import Level, levels, module_name
+from pyprof.model.profile import FrameKind, Profile
+
+FrameRow = tuple[str, str, int, FrameKind]
+"""(name, module's name or what stands for it, index into Profile.modules or -1, kind)"""
+
+
+@dataclass
+class FlameTree:
+    """Columns of the page's data.
+
+    frames: name and module group (strings), module index, kind; one entry a function. parent, frame: the nodes,
+    parents first, node 0 is the root (frame -1). trust: bit set of Trust values. place: "file:line" or "", of the
+    heaviest address in the node; places: how many different ones it has. leaf, thread, values: what was sampled,
+    values one column a value type.
+    """
+
+    frames: list[FrameRow] = field(default_factory=list)
+    parent: list[int] = field(default_factory=lambda: [-1])
+    frame: list[int] = field(default_factory=lambda: [-1])
+    trust: list[int] = field(default_factory=lambda: [0])
+    place: list[str] = field(default_factory=lambda: [""])
+    places: list[int] = field(default_factory=lambda: [0])
+    leaf: list[int] = field(default_factory=list)
+    thread: list[int] = field(default_factory=list)
+    values: list[list[int]] = field(default_factory=list)
+
+
+def build(profile: Profile, options: ExportOptions) -> FlameTree:
+    """Nodes that no sample reaches are left out."""
+    tree = FlameTree(values=[[] for _ in profile.value_types])
+    ids: dict[FrameRow, int] = {}
+    rows = [
+        [(_frame_id(tree, ids, profile, level, options), level) for level in levels(profile, frame, options)]
+        for frame in profile.frames
+    ]
+    parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
+    totals = [(thread, leaf, values.tolist()) for thread, leaf, values in profile.totals()]
+
+    weight = [0] * len(parent)
+    used = [False] * len(parent)
+    for _, leaf, values in totals:
+        weight[leaf] += abs(values[-1])
+        used[leaf] = True
+    for node in range(len(parent) - 1, 0, -1):
+        if used[node]:
+            weight[parent[node]] += weight[node]
+            used[parent[node]] = True
+
+    merged = [0] * len(parent)
+    children: dict[tuple[int, int], int] = {}
+    best: list[int] = [0]
+    seen: list[set[str]] = [set()]
+    for node in range(1, len(parent)):
+        if not used[node]:
+            continue
+        at = merged[parent[node]]
+        trust = 1 << profile.frames[frame_of[node]].trust
+        for frame, level in rows[frame_of[node]]:
+            child = children.get((at, frame))
+            if child is None:
+                child = children[at, frame] = len(tree.parent)
+                tree.parent.append(at)
+                tree.frame.append(frame)
+                tree.trust.append(0)
+                tree.place.append("")
+                best.append(-1)
+                seen.append(set())
+            at = child
+            tree.trust[at] |= trust
+            place = _place(level)
+            if place:
+                seen[at].add(place)
+                if weight[node] > best[at]:
+                    best[at], tree.place[at] = weight[node], place
+        merged[node] = at
+    tree.places = [len(places) for places in seen]
+    _add_samples(tree, totals, merged)
+    return tree
+
+
+def _add_samples(tree: FlameTree, totals: list[tuple[int, int, list[int]]], merged: list[int]) -> None:
+    sums: dict[tuple[int, int], list[int]] = {}
+    for thread, leaf, values in totals:
+        row = sums.setdefault((thread, merged[leaf]), [0] * len(values))
+        for column, value in enumerate(values):
+            row[column] += value
+    for (thread, leaf), row in sums.items():
+        tree.thread.append(thread)
+        tree.leaf.append(leaf)
+        for column, value in enumerate(row):
+            tree.values[column].append(value)
+
+
+def _frame_id(tree: FlameTree, ids: dict[FrameRow, int], profile: Profile, level: Level, options: ExportOptions) -> int:
+    group = module_name(profile, level.module, options) or _GROUPS.get(level.kind, "[unknown]")
+    key = (level.name, group, level.module, level.kind)
+    at = ids.setdefault(key, len(ids))
+    if at == len(tree.frames):
+        tree.frames.append(key)
+    return at
+
+
+_GROUPS = {FrameKind.KERNEL: "[kernel]", FrameKind.INTERPRETER: "[interpreter]", FrameKind.MARKER: "[cut off]"}
+"""What frames outside every module are coloured as."""
+
+
+def _place(level: Level) -> str:
+    if not level.file:
+        return ""
+    return f"{level.file}:{level.line}" if level.line else level.file

@@ -1,0 +1,146 @@
+"""One self-contained HTML page: the data, the vendored d3 modules and the page's own scripts (exporters/assets).
+
+What comes from the target never becomes markup: it travels as compressed base64 and reaches the document as text
+nodes and canvas text only. A content security policy names the hash of each script and of the style, and forbids
+everything else: requests, frames, forms, and (trusted types) turning strings into markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import re
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import BinaryIO
+
+import orjson
+
+from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.flame_tree import build
+from pyprof.model.profile import Profile
+from pyprof.model.walk import Trust
+
+LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "selection", "transition", "drag", "zoom")
+"""The d3 modules, each after what it needs."""
+
+SCRIPTS = ("format", "model", "tree", "palette", "graph", "panels", "table", "app")
+STYLE = "page.css"
+TEMPLATE = "page.html"
+
+_PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+
+
+def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
+    """ExportOptions.threads only decides how the page opens: its reader can group by thread or not."""
+    style = _asset(STYLE)
+    libraries = [_licences(), *(_asset(f"d3-{name}.min.js") for name in LIBRARIES)]
+    scripts = [*libraries, *(_asset(f"page.{name}.js") for name in SCRIPTS)]
+    # A lone carriage return would be changed by the HTML parser, and with it the hash.
+    scripts = [script.replace("\r", "") for script in scripts]
+    parts = {
+        "title": html.escape(f"{profile.title} · pyprof", quote=True).encode("utf-8", "backslashreplace").decode(),
+        "policy": html.escape(_policy(scripts, style), quote=True),
+        "style": style,
+        "data": base64.b64encode(_data(profile, options)).decode("ascii"),
+        "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
+    }
+    out.write(_fill(_asset(TEMPLATE), parts).encode("utf-8"))
+
+
+def _fill(template: str, parts: Mapping[str, str]) -> str:
+    replace: Callable[[re.Match[str]], str] = lambda match: parts[match.group(1)]  # noqa: E731
+    return _PLACEHOLDER.sub(replace, template)
+
+
+def _asset(name: str) -> str:
+    return files("pyprof.exporters").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _licences() -> str:
+    """The licences of the libraries, as a script that is all comment; equal ones once."""
+    modules: dict[str, list[str]] = {}
+    for name in LIBRARIES:
+        modules.setdefault(_asset(f"d3-{name}.LICENSE").strip(), []).append(f"d3-{name}")
+    texts = [f"{', '.join(names)}\n\n{text}" for text, names in modules.items()]
+    return "/*!\n" + "\n\n".join(texts).replace("*/", "* /") + "\n*/"
+
+
+def _policy(scripts: list[str], style: str) -> str:
+    hashes = " ".join(sorted({_hash(script) for script in scripts}))
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {hashes}",
+            f"style-src {_hash(style)}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+        ]
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def _data(profile: Profile, options: ExportOptions) -> bytes:
+    """The page's data: gzipped JSON of flat columns; texts stand once, in `strings`. Read by page.model.js."""
+    tree = build(profile, options)
+    strings: dict[str, int] = {"": 0}
+
+    def text(value: str) -> int:
+        return strings.setdefault(value, len(strings))
+
+    # Parents as distances: they are small numbers, and compress well.
+    parent = [node - up for node, up in enumerate(tree.parent)]
+    document = {
+        "title": profile.title,
+        "startNs": str(profile.start_ns),
+        "durationNs": profile.duration_ns,
+        "periodNs": profile.period_ns,
+        "valueTypes": [[value.type, value.unit] for value in profile.value_types],
+        "labels": sorted(profile.labels.items()),
+        "groupByThread": options.threads,
+        "trusts": [trust.label for trust in Trust],
+        "modules": [[text(module.path), text(module.build_id)] for module in profile.modules],
+        "frames": {
+            "name": [text(name) for name, _, _, _ in tree.frames],
+            "group": [text(group) for _, group, _, _ in tree.frames],
+            "module": [module for _, _, module, _ in tree.frames],
+            "kind": [int(kind) for _, _, _, kind in tree.frames],
+        },
+        "nodes": {
+            "parent": parent,
+            "frame": tree.frame,
+            "trust": tree.trust,
+            "place": [text(place) for place in tree.place],
+            "places": tree.places,
+        },
+        "samples": {"leaf": tree.leaf, "thread": tree.thread, "values": tree.values},
+        "threads": [[t.pid, t.tid, text(t.name), text(t.process)] for t in profile.threads],
+        "summary": profile.summary.to_json(),
+    }
+    document["strings"] = list(strings)
+    return gzip.compress(_dumps(document), compresslevel=9, mtime=0)
+
+
+def _dumps(document: dict[str, object]) -> bytes:
+    """orjson, but what is no UTF-8 (lone surrogates of file names) is escaped instead of refused."""
+    try:
+        return orjson.dumps(document)
+    except TypeError:
+        return orjson.dumps(_clean(document))
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return value
