@@ -1,0 +1,71 @@
+"""The target's code, as far as it tells whether a word can be a return address.
+
+Code comes from the file behind the module; only code without a file is read from the target's memory. Answers are
+remembered per address space: code that is rewritten at run time keeps its address and its role.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+from pyprof.objfile.images import ImageStore
+
+CALL_BYTES = 8
+"""The longest call instruction that we look for, in bytes."""
+
+_ROOM = 1 << 16
+
+
+class Verdict(IntEnum):
+    NO = 0
+    UNKNOWN = 1  # executable, but the code could not be read
+    YES = 2
+
+
+class Code:
+    """Code of one address space."""
+
+    def __init__(self, space: AddressSpace, images: ImageStore, arch: Arch) -> None:
+        self._space = space
+        self._images = images
+        self._arch = arch
+        self._verdicts: dict[int, Verdict] = {}
+
+    def read(self, avma: int, size: int) -> bytes:
+        """At most size bytes of code at avma."""
+        image = self._images.image(self._space, avma)
+        if image is not None:
+            return bytes(image.elf.at_svma(image.svma(avma), size))
+        mapping = self._space.mapping_at(avma)
+        return self._space.read(avma, size) if mapping is not None and mapping.executable else b""
+
+    def executable(self, avma: int) -> bool:
+        mapping = self._space.mapping_at(avma)
+        return mapping is not None and mapping.executable
+
+    def return_address(self, avma: int) -> Verdict:
+        """Could avma be a return address: is it code, right behind a call?"""
+        known = self._verdicts.get(avma)
+        if known is None:
+            if len(self._verdicts) >= _ROOM:
+                self._verdicts.clear()
+            known = self._verdicts[avma] = self._judge(avma)
+        return known
+
+    def _judge(self, avma: int) -> Verdict:
+        if not self.executable(avma - 1):
+            return Verdict.NO
+        before = self.read(avma - CALL_BYTES, CALL_BYTES)
+        if len(before) < CALL_BYTES:
+            return Verdict.UNKNOWN
+        return Verdict.YES if self._arch.follows_call(before) else Verdict.NO
+
+    def call_target(self, return_address: int) -> int | None:
+        """Where the direct call before a return address goes; None for an indirect call."""
+        return self._arch.call_target(self.read(return_address - CALL_BYTES, CALL_BYTES), return_address)
+
+    def is_jump(self, avma: int) -> bool:
+        """Does the code at avma only jump on: a PLT entry, a linker's trampoline?"""
+        return self._arch.jumps(self.read(avma, 16))

@@ -1,0 +1,138 @@
+"""The caller of a frame that no table covers: by frame records, with every check that the sample allows.
+
+Generated code and hand-written assembly have no tables, but most of it links frame records. A chain is believed only
+where it looks like one: the record is aligned, above sp and in the copy, its return address is code behind a call,
+and the next record lies above it, unless a table takes over there.
+"""
+
+from __future__ import annotations
+
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+from pyprof.model.walk import StackEnd, Trust, lookup_pc
+from pyprof.objfile.images import ImageStore
+from pyprof.unwind.code import Code, Verdict
+from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.scalar import Caller, Outcome, Registers, Rules, Stop
+
+ENTRY_SIZE = 96
+"""Bytes from an ELF entry point on that are believed to be the entry function, where nothing tells its size."""
+
+LEAF_SIZE = 4096
+"""A call to at most so many bytes before the pc is believed to be the call of the function at the pc."""
+
+
+class Fallback:
+    """The fallback of one address space. enabled: False refuses all but to see the root."""
+
+    def __init__(
+        self, arch: Arch, space: AddressSpace, images: ImageStore, code: Code, rules: Rules, enabled: bool
+    ) -> None:
+        self._arch = arch
+        self._space = space
+        self._images = images
+        self._code = code
+        self._rules = rules
+        self._enabled = enabled
+
+    def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
+        """The caller of a frame without a rule. A refusal is ROOT in the program's entry function, else NO_RULE."""
+        found: Outcome = Stop(StackEnd.NO_RULE)
+        if self._enabled:
+            if registers.exact:
+                early = self._before_frame(registers, memory, proved=True)
+                if early is not None:
+                    return early
+            found = self._by_record(registers, memory)
+            if registers.exact and isinstance(found, Stop):
+                early = self._before_frame(registers, memory, proved=False)
+                if early is not None:
+                    return early
+        if isinstance(found, Stop) and found.end is StackEnd.NO_RULE and self._in_entry(registers):
+            return Stop(StackEnd.ROOT)
+        return found
+
+    def _by_record(self, registers: Registers, memory: LaneMemory) -> Outcome:
+        """ra and the caller's base from the record that the base register points to (arch.chain)."""
+        arch, chain = self._arch, self._arch.chain
+        if chain is None:
+            return Stop(StackEnd.NO_RULE)
+        base, sp = registers.values[chain.base], registers.values[arch.sp]
+        if base is None or sp is None:
+            return Stop(StackEnd.NO_RULE, needs=chain.base if base is None else arch.sp)
+        if base == 0 and not registers.exact:
+            return Stop(StackEnd.ROOT)  # the ABIs' mark of the deepest frame, if nothing else used the register since
+        if base % arch.word or base < sp:
+            return Stop(StackEnd.NO_RULE)
+        following = memory.word(base + chain.next_off)
+        if following is None:
+            return self._unreadable(base + chain.next_off, sp)
+        at = (following if chain.ra_in_next else base) + chain.ra_off
+        ra = memory.word(at)
+        if ra is None:
+            return self._unreadable(at, sp)
+        pc = arch.code_address(ra, pac=True)
+        if pc == 0:
+            return Stop(StackEnd.ROOT)
+        if self._code.return_address(pc) is Verdict.NO:
+            return Stop(StackEnd.NO_RULE)
+        ascends = following > base or following == 0
+        if not ascends and (chain.cfa_off is None or self._rules(lookup_pc(pc, False), False) is None):
+            return Stop(StackEnd.NO_RULE)
+        caller_sp = following if chain.cfa_off is None else base + chain.cfa_off
+        return self._caller(registers, pc, caller_sp, following, Trust.FP)
+
+    def _before_frame(self, registers: Registers, memory: LaneMemory, proved: bool) -> Caller | None:
+        """An exact pc whose function has not linked its record yet, never does, or has undone it.
+
+        The return address is where the call left it. proved: only where the call's target, or a base register that has
+        been pushed but not set, shows that this is the call of the function at the pc.
+        """
+        arch, chain = self._arch, self._arch.chain
+        sp, pc = registers.values[arch.sp], registers.values[arch.pc]
+        if chain is None or sp is None or pc is None:
+            return None
+        base = registers.values[chain.base]
+        if arch.lr >= 0:
+            ra = arch.code_address(registers.values[arch.lr] or 0, pac=True)
+            if self._called(ra, pc, proved):
+                return self._caller(registers, ra, sp, base, Trust.LR)
+            return None
+        ra = memory.word(sp) or 0
+        if self._called(ra, pc, proved):
+            return self._caller(registers, ra, sp + arch.word, base, Trust.FP)
+        if base and memory.word(sp) == base and chain.cfa_off is not None:
+            ra = memory.word(sp + chain.ra_off) or 0
+            if self._code.return_address(ra) is Verdict.YES:
+                return self._caller(registers, ra, sp + chain.cfa_off, base, Trust.FP)
+        return None
+
+    def _called(self, ra: int, pc: int, proved: bool) -> bool:
+        if self._code.return_address(ra) is not Verdict.YES:
+            return False
+        target = self._code.call_target(ra)
+        return (not proved) if target is None else target <= pc < target + LEAF_SIZE
+
+    def _caller(self, registers: Registers, pc: int, sp: int, base: int | None, trust: Trust) -> Caller:
+        """Nothing but pc, sp and the base register is known of the caller."""
+        arch = self._arch
+        values: list[int | None] = [None] * len(arch.registers)
+        chain = arch.chain
+        if chain is not None and chain.base != arch.sp:
+            values[chain.base] = base
+        values[arch.sp] = sp & arch.mask
+        values[arch.pc] = pc
+        withheld = registers.withheld & {arch.fp} if base is None else frozenset[int]()
+        return Caller(Registers(values, False, withheld), sp & arch.mask, trust)
+
+    def _unreadable(self, avma: int, sp: int) -> Stop:
+        """The record is missing: because the copy is short, or because it was none."""
+        mapping = self._space.mapping_at(avma)
+        if mapping is not None and mapping is self._space.mapping_at(sp):
+            return Stop(StackEnd.UNREADABLE, missing=avma)
+        return Stop(StackEnd.NO_RULE)
+
+    def _in_entry(self, registers: Registers) -> bool:
+        pc = registers.values[self._arch.pc] or 0
+        image = self._images.image(self._space, lookup_pc(pc, registers.exact))
+        return image is not None and bool(image.elf.entry) and 0 <= image.svma(pc) - image.elf.entry <= ENTRY_SIZE

@@ -1,0 +1,283 @@
+"""From a pc to its rule: which module, which source, which row; each found once and remembered.
+
+A row found once serves every place where its file is loaded. Two tables are kept, for
+exact pcs and for return addresses: sources may be asked in another order, and a byte that ends one function may be
+looked up for the return address that begins the next.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+from pyprof.model.walk import Trust
+from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.images import Image, ImageStore
+from pyprof.options import UnwindOptions
+from pyprof.unwind.base import Source
+from pyprof.unwind.code import Code
+from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.sigreturn import find_trampoline, sigreturn_rule
+from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources
+from pyprof.unwind.table import UNCOVERED_ID, KnownRule, RuleTable
+
+Row = tuple[int, int, int]
+"""(start, end, rule id): the rule holds from start up to end."""
+
+Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]
+"""(start, end, rule id), each (rows,), ascending by start."""
+
+MAX_ROWS = 1 << 19
+"""Most rows remembered per address space; then it starts anew."""
+
+MAX_PROBLEMS = 8
+"""Broken places of one module that are named; all are counted."""
+
+UNIQUE_FROM = 2048
+"""From so many lanes on, equal pcs are looked up once. Below, sorting costs more than it saves (measured)."""
+
+
+class RowCache:
+    """Rows that do not overlap, sorted by start. A row that would overlap shrinks to the pc that asked for it."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._rows: list[Row] = []
+        self._fresh: list[Row] = []
+        self._columns: Columns = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64))
+
+    def get(self, pc: int) -> Row | None:
+        at = bisect_right(self._starts, pc) - 1
+        if at < 0:
+            return None
+        row = self._rows[at]
+        return row if pc < row[1] else None
+
+    def add(self, row: Row, pc: int) -> Row:
+        """Remember the row that get(pc) did not find; what is remembered."""
+        at = bisect_right(self._starts, pc)
+        if (at and self._rows[at - 1][1] > row[0]) or (at < len(self._rows) and self._starts[at] < row[1]):
+            row = (pc, pc + 1, row[2])
+        at = bisect_right(self._starts, row[0])
+        self._starts.insert(at, row[0])
+        self._rows.insert(at, row)
+        self._fresh.append(row)
+        return row
+
+    def clear(self) -> None:
+        self.__init__()  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def columns(self) -> Columns:
+        """The rows as arrays; what was added since the last call is merged in."""
+        if self._fresh:
+            fresh = np.array(sorted(self._fresh), np.uint64).reshape(-1, 3)
+            self._fresh = []
+            starts, ends, ids = self._columns
+            at = np.searchsorted(starts, fresh[:, 0])
+            self._columns = (
+                np.insert(starts, at, fresh[:, 0]),
+                np.insert(ends, at, fresh[:, 1]),
+                np.insert(ids, at, fresh[:, 2].astype(np.int64)),
+            )
+        return self._columns
+
+
+class FileTables:
+    """The sources of one object file, and its functions that were decoded."""
+
+    def __init__(self, path: str, sources: list[Source], diagnostics: Diagnostics) -> None:
+        self.sources = sources
+        self._path = path
+        self._diagnostics = diagnostics
+        self._functions: list[tuple[list[int], list[FunctionRows]]] = [([], []) for _ in sources]
+        self._broken = 0
+
+    def function(self, svma: int, exact: bool) -> tuple[FunctionRows, Trust] | None:
+        """The function that covers svma and the source's trust, from the first source that has it."""
+        for source in ask_order(self.sources, exact):
+            known = self._function_of(source, svma)
+            if known is not None:
+                return known, source.trust
+        return None
+
+    def _function_of(self, source: Source, svma: int) -> FunctionRows | None:
+        starts, functions = self._functions[self.sources.index(source)]
+        at = bisect_right(starts, svma) - 1
+        if at >= 0 and svma < functions[at].end:
+            return functions[at]
+        try:
+            function = source.function_at(svma)
+        except FormatError as error:
+            self._diagnostics.count(f"{source.name}: broken entry, skipped")
+            self._broken += 1
+            if self._broken <= MAX_PROBLEMS:
+                self._diagnostics.problem(self._path, error.message)
+            return None
+        if function is None or not function.start <= svma < function.end or not function.starts:
+            return None
+        starts.insert(at + 1, function.start)
+        functions.insert(at + 1, function)
+        return function
+
+
+class Index:
+    """All rules of all address spaces of one architecture."""
+
+    def __init__(
+        self,
+        arch: Arch,
+        images: ImageStore,
+        options: UnwindOptions,
+        diagnostics: Diagnostics,
+        readers: Mapping[str, Reader] = READERS,
+    ) -> None:
+        self.arch = arch
+        self.images = images
+        self.rules = RuleTable(arch)
+        self._names = options.sources
+        self._readers = readers
+        self._diagnostics = diagnostics
+        self._files: dict[int, tuple[ElfFile, FileTables]] = {}
+        self._file_rows: dict[int, tuple[ElfFile, tuple[RowCache, RowCache]]] = {}
+        self._spaces: dict[int, SpaceIndex] = {}
+
+    def space(self, space: AddressSpace) -> SpaceIndex:
+        found = self._spaces.get(space.id)
+        if found is None:
+            found = self._spaces[space.id] = SpaceIndex(self, space)
+        return found
+
+    def forget(self, space_id: int) -> None:
+        """Drop what is remembered of a dead address space. Rows of its images stay."""
+        self._spaces.pop(space_id, None)
+
+    def tables(self, elf: ElfFile) -> FileTables:
+        found = self._files.get(id(elf))
+        if found is None:
+            sources = open_sources(elf, self.arch, self._names, self._diagnostics, self._readers)
+            found = self._files[id(elf)] = (elf, FileTables(elf.name, sources, self._diagnostics))
+        return found[1]
+
+    def row(self, image: Image, code: Code, pc: int, exact: bool) -> Row:
+        """The row (relative to the image's base) of a pc in an image; a row of UNCOVERED_ID if there is none."""
+        known = self._file_rows.get(id(image.elf))
+        if known is None:
+            known = self._file_rows[id(image.elf)] = (image.elf, (RowCache(), RowCache()))
+        cache = known[1][exact]
+        rel = image.rel(pc)
+        row = cache.get(rel)
+        if row is None:
+            row = cache.add(self._decode(image, code, pc, exact), rel)
+        return row
+
+    def _decode(self, image: Image, code: Code, pc: int, exact: bool) -> Row:
+        svma, rel = image.svma(pc), image.rel(pc)
+        here = (rel, rel + 1)
+        found = self.tables(image.elf).function(svma, exact)
+        if found is None:
+            return (*here, self.uncovered(code, pc, exact))
+        function, trust = found
+        offset = svma - function.start
+        block, length = 0, function.end - function.start
+        if function.repeat:
+            block = offset - offset % function.repeat
+            offset -= block
+            length = min(length, block + function.repeat) - block
+        at = bisect_right(function.starts, function.start + offset) - 1
+        if at < 0:
+            return (*here, self.uncovered(code, pc, exact))
+        rule = self.rules.intern(function.rules[at], trust)
+        low = function.starts[at] - function.start
+        high = function.starts[at + 1] - function.start if at + 1 < len(function.starts) else length
+        high = min(max(high, offset + 1), length)
+        if not exact and svma == function.end - 1:
+            # The call that ends a function returns into the next one: of all code, only a trampoline is entered so.
+            trampoline = UNCOVERED_ID if function.rules[at].signal else self.uncovered(code, pc, exact)
+            return (*here, trampoline or rule)
+        if not exact and block + high == function.end - function.start:
+            high -= 1
+        first = rel - offset
+        return (first + low, first + high, rule)
+
+    def uncovered(self, code: Code, pc: int, exact: bool) -> int:
+        """The rule id of a lookup pc that no table covers: the kernel's signal trampoline, or none."""
+        frame = find_trampoline(self.arch, code.read, pc if exact else pc + 1, exact)
+        return UNCOVERED_ID if frame is None else self.rules.intern(sigreturn_rule(self.arch, frame), Trust.SIGRETURN)
+
+
+class SpaceIndex:
+    """The rules of one address space. pcs are lookup pcs (model.walk.lookup_pc)."""
+
+    def __init__(self, index: Index, space: AddressSpace) -> None:
+        self.space = space
+        self.code = Code(space, index.images, index.arch)
+        self._index = index
+        self._caches = (RowCache(), RowCache())
+
+    def rule_id(self, pc: int, exact: bool) -> int:
+        """Rule id of one pc."""
+        cache = self._caches[exact]
+        row = cache.get(pc)
+        if row is None:
+            row = self._miss(cache, pc, exact)
+        return row[2]
+
+    def known(self, pc: int, exact: bool) -> KnownRule | None:
+        """The rule of one pc, None where no table covers it."""
+        return self._index.rules.entries[self.rule_id(pc, exact)]
+
+    def rule_ids(self, pcs: npt.NDArray[np.uint64], exact: bool) -> npt.NDArray[np.int64]:
+        """Rule ids of many pcs, all exact or all return addresses. pcs, result: (n,)."""
+        if len(pcs) >= UNIQUE_FROM:
+            unique, inverse = np.unique(pcs, return_inverse=True)
+            return self._search(unique, exact)[inverse]
+        return self._search(pcs, exact)
+
+    def _search(self, pcs: npt.NDArray[np.uint64], exact: bool) -> npt.NDArray[np.int64]:
+        starts, ends, ids = self._caches[exact].columns()
+        if len(starts):
+            at = np.searchsorted(starts, pcs, side="right") - 1
+            found = ids[at]
+            hit = (pcs < ends[at]) & (at >= 0)
+            if hit.all():
+                return found
+        else:
+            found = np.zeros(len(pcs), np.int64)
+            hit = np.zeros(len(pcs), np.bool_)
+        missed = np.flatnonzero(~hit)
+        unique, inverse = np.unique(pcs[missed], return_inverse=True)
+        found[missed] = np.array([self.rule_id(pc, exact) for pc in unique.tolist()], np.int64)[inverse]
+        return found
+
+    def _miss(self, cache: RowCache, pc: int, exact: bool) -> Row:
+        if len(cache) >= MAX_ROWS:
+            cache.clear()
+        image = self._index.images.image(self.space, pc)
+        if image is None:
+            return cache.add((pc, pc + 1, self._index.uncovered(self.code, pc, exact)), pc)
+        start, end, rule = self._index.row(image, self.code, pc, exact)
+        base = pc - image.rel(pc)
+        return cache.add((base + start, base + end, rule), pc)
+
+    def function_start(self, pc: int, exact: bool) -> int | None:
+        """avma where the function that covers pc begins, as the tables say."""
+        image = self._index.images.image(self.space, pc)
+        if image is None:
+            return None
+        found = self._index.tables(image.elf).function(image.svma(pc), exact)
+        return None if found is None else found[0].start + image.bias
+
+    def bias(self, pc: int) -> int:
+        """avma - svma of the module at pc."""
+        image = self._index.images.image(self.space, pc)
+        return 0 if image is None else image.bias

@@ -1,0 +1,57 @@
+"""Which sources of unwind rules a module has, and in which order they are asked. Nowhere else is this decided.
+
+The order is UnwindOptions.sources; per pc, a source that does not cover it passes to the next. Names that are not
+tables ("fp") belong to the fallback, which comes where all tables passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.objfile.elf import ElfFile
+from pyprof.unwind.base import Source
+from pyprof.unwind.formats.debug_frame import debug_frame_source
+from pyprof.unwind.formats.eh_frame import eh_frame_source
+
+Reader = Callable[[ElfFile, Arch, Diagnostics], Source | None]
+"""Opens one table of a file; None where the file has none."""
+
+READERS: dict[str, Reader] = {
+    "eh_frame": eh_frame_source,
+    "debug_frame": debug_frame_source,
+}
+
+FALLBACK = "fp"
+"""The name in UnwindOptions.sources that allows the fallback."""
+
+
+def open_sources(
+    elf: ElfFile,
+    arch: Arch,
+    names: Sequence[str],
+    diagnostics: Diagnostics,
+    readers: Mapping[str, Reader] = READERS,
+) -> list[Source]:
+    """The sources that elf has, in the order of names. A broken one is counted and left out."""
+    found = []
+    for name in names:
+        reader = readers.get(name)
+        if reader is None:
+            continue
+        try:
+            source = reader(elf, arch, diagnostics)
+        except FormatError as error:
+            diagnostics.count(f"{name}: broken, not used")
+            diagnostics.problem(elf.name, error.message)
+            continue
+        if source is not None:
+            found.append(source)
+    return found
+
+
+def ask_order(sources: Sequence[Source], exact: bool) -> Sequence[Source]:
+    """The order for one pc. exact: the pc itself, not a return address, is looked up."""
+    return sources

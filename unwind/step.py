@@ -1,0 +1,247 @@
+"""One step of many lanes at once: the caller of each lane's frame, by rules of the fast vocabulary (table.py).
+
+In: Lanes (registers of each lane's current frame), rule ids, the stack copies as words. Out: Stepped. Only sp, fp and
+pc are followed; a lane that needs more is SLOW. Formulas as in scalar.apply_rule, which is the specification.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.arch import Arch
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.walk import StackEnd
+from pyprof.unwind.table import (
+    CFA_FP,
+    FP_SAVED,
+    FP_UNKNOWN,
+    OUTERMOST,
+    PAC,
+    RA_LR,
+    SIGNAL,
+    SLOW,
+    UNCOVERED,
+    RuleTable,
+)
+
+U64 = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+
+NO_CALLER = SLOW | UNCOVERED | OUTERMOST
+
+
+@dataclass(slots=True)
+class Words:
+    """All stack copies as words, native or not. words[first[i] + k] stands at base[i] + k * word.
+
+    last[i]: the greatest offset into copy i at which a whole word stands; lanes with less than a word have whole False.
+    """
+
+    words: npt.NDArray[np.unsignedinteger]
+    shift: np.uint64
+    misaligned: np.uint64
+    base: U64
+    first: U64
+    last: U64
+    whole: Mask
+
+    @classmethod
+    def of(cls, batch: SampleBatch) -> Words:
+        """A view of the slab: nothing is copied."""
+        arch, slab = batch.arch, batch.stack
+        order = "<" if arch.byteorder == "little" else ">"
+        data = slab.data[: len(slab.data) // arch.word * arch.word]
+        return cls(
+            words=data.view(np.dtype(f"{order}u{arch.word}")),
+            shift=np.uint64(arch.word.bit_length() - 1),
+            misaligned=np.uint64(arch.word - 1),
+            base=slab.base,
+            first=slab.offset.astype(np.uint64) // np.uint64(arch.word),
+            last=np.maximum(slab.size - arch.word, 0).astype(np.uint64),
+            whole=slab.size >= arch.word,
+        )
+
+
+@dataclass(slots=True)
+class Lanes:
+    """Lanes under way, columns of shape (k,). lane: index into the batch. base, first, last: of Words, by lane.
+
+    fp_known, lr_known: the register's value is known. exact: pc is the pc itself. top: the highest cfa inside the copy.
+    """
+
+    lane: npt.NDArray[np.int64]
+    pc: U64
+    sp: U64
+    fp: U64
+    lr: U64
+    fp_known: Mask
+    lr_known: Mask
+    exact: Mask
+    top: U64
+    base: U64
+    first: U64
+    last: U64
+
+    @classmethod
+    def start(cls, batch: SampleBatch, words: Words, lane: npt.NDArray[np.int64]) -> Lanes:
+        """The innermost frames of some lanes of a batch."""
+        arch = batch.arch
+        base, sp = words.base[lane], batch.regs[lane, arch.sp]
+        told = batch.kind[lane] == SampleKind.STOPPED
+        inside = sp - base <= batch.stack.size[lane].astype(np.uint64)
+        return cls(
+            lane=lane,
+            pc=batch.regs[lane, arch.pc],
+            sp=sp,
+            fp=batch.regs[lane, arch.fp],
+            lr=batch.regs[lane, arch.lr] if arch.lr >= 0 else np.zeros(len(lane), np.uint64),
+            fp_known=told,
+            lr_known=told & (arch.lr >= 0),
+            exact=np.ones(len(lane), np.bool_),
+            top=np.where(inside, sp, np.uint64(0)),
+            base=base,
+            first=words.first[lane],
+            last=words.last[lane],
+        )
+
+    def take(self, which: Mask | npt.NDArray[np.int64]) -> Lanes:
+        """Some of the lanes."""
+        return Lanes(
+            self.lane[which],
+            self.pc[which],
+            self.sp[which],
+            self.fp[which],
+            self.lr[which],
+            self.fp_known[which],
+            self.lr_known[which],
+            self.exact[which],
+            self.top[which],
+            self.base[which],
+            self.first[which],
+            self.last[which],
+        )
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+
+@dataclass(slots=True)
+class Stepped:
+    """What a step did, columns of shape (k,). end: StackEnd, RUNNING where there is a caller (now in the Lanes).
+
+    missing: avma of the word that an UNREADABLE lane needs. slow: the lane must be walked by scalar.py, its other
+    columns mean nothing. uncovered: no table covers the pc, the fallback must say. trust: of the frame found.
+    """
+
+    end: npt.NDArray[np.uint8]
+    missing: U64
+    slow: Mask
+    uncovered: Mask
+    trust: npt.NDArray[np.uint8]
+
+
+def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Words, arch: Arch) -> Stepped:
+    """Replace the registers of each lane by its caller's. Lanes with another end than RUNNING, slow and uncovered lanes
+    keep top and lane; their other columns mean nothing, but uncovered lanes keep all.
+    """
+    flags = rules.flags[ids]
+    union = int(np.bitwise_or.reduce(flags)) if len(flags) else 0
+    none = np.zeros(len(lanes), np.bool_)
+    mask = np.uint64(arch.mask)
+
+    uncovered = (flags & UNCOVERED) != 0 if union & UNCOVERED else none
+    stay = (flags & NO_CALLER) != 0 if union & NO_CALLER else none
+    slow = (flags & SLOW) != 0 if union & SLOW else none.copy()
+
+    from_base = lanes.sp
+    if union & CFA_FP:
+        by_fp = (flags & CFA_FP) != 0
+        from_base = np.where(by_fp, lanes.fp, lanes.sp)
+        slow = slow | (by_fp & ~lanes.fp_known & ~stay)
+    cfa = from_base + rules.cfa_off[ids]
+    if arch.word < 8:
+        cfa &= mask
+
+    ra, unreadable, crooked, missing = _load(cfa + rules.ra_off[ids], lanes, words, mask)
+    if union & RA_LR:
+        by_lr = (flags & RA_LR) != 0
+        ra = np.where(by_lr, lanes.lr, ra)
+        unreadable &= ~by_lr
+        crooked &= ~by_lr
+        slow = slow | (by_lr & ~lanes.lr_known & ~stay)
+    slow = slow | (crooked & ~stay)
+
+    fp, fp_known = lanes.fp, lanes.fp_known
+    if union & FP_SAVED:
+        slot = cfa + rules.fp_off[ids]
+        saved = (flags & FP_SAVED) != 0
+        if arch.word < 8:
+            slot &= mask
+        saved &= slot >= lanes.sp  # below sp: popped already, the register has the caller's value
+        value, lost, askew, _ = _load(slot, lanes, words, mask)
+        fp = np.where(saved, value, fp)
+        fp_known = np.where(saved, ~lost, fp_known)
+        slow = slow | (saved & askew & ~stay)
+    if union & FP_UNKNOWN:
+        fp_known = fp_known & ((flags & FP_UNKNOWN) == 0)
+
+    pc = ra & np.uint64(arch.pc_mask)
+    if union & PAC:
+        pc = np.where((flags & PAC) != 0, pc & np.uint64(arch.mask & ~arch.pac_mask), pc)
+    caller_sp = cfa if arch.sp_off == 0 else cfa + np.uint64(arch.sp_off & 0xFFFFFFFFFFFFFFFF) & mask
+    up = caller_sp > lanes.sp
+    if arch.lr >= 0:
+        up |= (caller_sp == lanes.sp) & lanes.exact
+    exact = none
+    if union & SIGNAL:
+        exact = (flags & SIGNAL) != 0
+        up |= exact
+
+    end = np.zeros(len(lanes), np.uint8)
+    if not up.all():
+        end[~up] = StackEnd.STUCK
+    root = pc == 0
+    if root.any():
+        end[root] = StackEnd.ROOT
+    if unreadable.any():
+        end[unreadable] = StackEnd.UNREADABLE
+    if stay.any():
+        end[stay] = StackEnd.RUNNING
+        end[(flags & OUTERMOST) != 0] = StackEnd.ROOT
+
+    inside = (cfa - lanes.base <= lanes.last + np.uint64(arch.word)) & ~stay
+    lanes.top = np.where(inside, np.maximum(lanes.top, cfa), lanes.top)
+    if uncovered.any():
+        pc, caller_sp = np.where(uncovered, lanes.pc, pc), np.where(uncovered, lanes.sp, caller_sp)
+        exact = np.where(uncovered, lanes.exact, exact)
+        lanes.lr_known = lanes.lr_known & uncovered
+    else:
+        lanes.lr_known = none
+    lanes.pc, lanes.sp, lanes.fp, lanes.fp_known, lanes.exact = pc, caller_sp, fp, fp_known, exact
+    return Stepped(end, missing, slow, uncovered, rules.trust[ids])
+
+
+def _load(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask, U64]:
+    """(words at avma, not in the copy, not aligned to the copy, avma). The first is 0 where one of the next two holds.
+
+    Unsigned wrap-around is the lower bounds check: an avma below the copy is a huge offset.
+    """
+    avma = avma & mask if mask != _ALL else avma
+    offset = avma - lanes.base
+    out = offset > lanes.last
+    crooked = (offset & words.misaligned) != 0
+    place = lanes.first + (offset >> words.shift)
+    bad = out | crooked
+    if bad.any():
+        place[bad] = 0
+        crooked &= ~out
+    value = words.words[place.view(np.int64)].astype(np.uint64, copy=False)
+    if bad.any():
+        value[bad] = 0
+    return value, out, crooked, avma
+
+
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)

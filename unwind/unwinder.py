@@ -1,0 +1,95 @@
+"""The door to unwinding: sample batches in, walks out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.walk import Walk
+from pyprof.objfile.images import ImageStore
+from pyprof.options import UnwindOptions
+from pyprof.unwind.fallback import Fallback
+from pyprof.unwind.index import Index, SpaceIndex
+from pyprof.unwind.recover import Recovery
+from pyprof.unwind.scalar import ScalarWalker
+from pyprof.unwind.sources import FALLBACK, READERS, Reader
+from pyprof.unwind.walk import BatchWalk
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """What walks the lanes of one address space."""
+
+    index: SpaceIndex
+    walker: ScalarWalker
+
+
+class Unwinder:
+    """Unwinds batches; keeps rules by file and by address space between them. Never raises for what a target holds."""
+
+    def __init__(
+        self,
+        images: ImageStore,
+        options: UnwindOptions,
+        diagnostics: Diagnostics,
+        readers: Mapping[str, Reader] = READERS,
+    ) -> None:
+        """readers: the tables that options.sources may name."""
+        self._images = images
+        self._options = options
+        self._diagnostics = diagnostics
+        self._readers = readers
+        self._indexes: dict[str, Index] = {}
+        self._spaces: dict[tuple[str, int], _Space] = {}
+
+    def walk(self, batch: SampleBatch) -> Walk:
+        """Frames of all lanes. UNCHANGED lanes have nothing to walk: no frames, StackEnd.RUNNING."""
+        return self._walk(batch, by_steps=True)
+
+    def walk_scalar(self, batch: SampleBatch) -> Walk:
+        """The same as walk, lane by lane: its specification."""
+        return self._walk(batch, by_steps=False)
+
+    def forget(self, space_id: int) -> None:
+        """Drop what is kept for an address space that no sample will name again; its files' rules are kept."""
+        for key in [key for key in self._spaces if key[1] == space_id]:
+            del self._spaces[key]
+        for index in self._indexes.values():
+            index.forget(space_id)
+
+    def _walk(self, batch: SampleBatch, by_steps: bool) -> Walk:
+        index = self._index(batch.arch)
+        walk = BatchWalk(batch, index.rules, self._options.max_depth)
+        fresh = batch.kind != SampleKind.UNCHANGED
+        for space_id in np.unique(batch.space[fresh]).tolist():
+            space = self._space(batch.arch, batch.spaces[space_id])
+            lanes = np.flatnonzero(fresh & (batch.space == space_id))
+            if by_steps:
+                walk.group(lanes, space.index, space.walker)
+            else:
+                walk.scalar(lanes, space.walker)
+        return walk.finish()
+
+    def _index(self, arch: Arch) -> Index:
+        if arch.name not in self._indexes:
+            self._indexes[arch.name] = Index(arch, self._images, self._options, self._diagnostics, self._readers)
+        return self._indexes[arch.name]
+
+    def _space(self, arch: Arch, space: AddressSpace) -> _Space:
+        key = (arch.name, space.id)
+        if key not in self._spaces:
+            index = self._index(arch).space(space)
+            enabled = FALLBACK in self._options.sources
+            fallback = Fallback(arch, space, self._images, index.code, index.known, enabled)
+            recovery = Recovery(arch, space, index.code, index)
+            self._spaces[key] = _Space(
+                index,
+                ScalarWalker(arch, index.known, index.bias, fallback.caller, recovery.rest, self._options.max_depth),
+            )
+        return self._spaces[key]

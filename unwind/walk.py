@@ -1,0 +1,213 @@
+"""The walk of a batch: steps for all lanes together, single lanes where that is not enough, one Walk at the end.
+
+Lanes of one address space go together. A lane that meets a SLOW rule, a piece boundary or an unknown register is
+redone by scalar.py from its first frame; the last few lanes of a deep batch go on there, for a step costs the same
+for one lane as for a hundred.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
+from pyprof.unwind.index import SpaceIndex
+from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker, Stop
+from pyprof.unwind.step import Lanes, Words, step
+from pyprof.unwind.table import RuleTable
+
+FEW_LANES = 12
+"""With so few lanes or less, one by one is faster than a step of arrays (measured)."""
+
+I64 = npt.NDArray[np.int64]
+
+
+def first_registers(batch: SampleBatch, lane: int) -> Registers:
+    """The innermost frame's registers of a sample."""
+    arch = batch.arch
+    values: list[int | None] = batch.regs[lane].tolist()
+    if batch.kind[lane] != SampleKind.BLOCKED:
+        return Registers(values, True)
+    known = {arch.sp, arch.pc}
+    withheld = frozenset(range(len(values))) - known
+    return Registers([v if c in known else None for c, v in enumerate(values)], True, withheld)
+
+
+@dataclass(slots=True)
+class _Found:
+    """Frames as the steps find them: (lane, depth, pc, exact, trust) columns a step."""
+
+    lane: list[I64] = field(default_factory=list)
+    pc: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    exact: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+    trust: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+
+    def add(self, lanes: Lanes, trust: npt.NDArray[np.uint8]) -> None:
+        self.lane.append(lanes.lane)
+        self.pc.append(lanes.pc)
+        self.exact.append(lanes.exact)
+        self.trust.append(trust)
+
+
+class BatchWalk:
+    """The walk of one batch. Use: walk_group for each address space (or scalar for single lanes), then finish."""
+
+    def __init__(self, batch: SampleBatch, rules: RuleTable, max_depth: int) -> None:
+        self._batch = batch
+        self._rules = rules
+        self._max_depth = max_depth
+        self._words = Words.of(batch)
+        n = len(batch)
+        self._end = np.zeros(n, np.uint8)
+        self._missing = np.zeros(n, np.uint64)
+        self._top = np.zeros(n, np.uint64)
+        self._lacks = np.zeros(n, np.bool_)
+        self._frames = _Found()
+        self._singles: dict[int, LaneWalk] = {}
+        self._replaced = np.zeros(n, np.bool_)
+
+    def scalar(self, lanes: I64, walker: ScalarWalker) -> None:
+        """Walk lanes one by one, from their first frame."""
+        for lane in lanes.tolist():
+            walk = walker.walk(first_registers(self._batch, lane), LaneMemory(self._batch, lane))
+            self._settle(lane, walk)
+            self._replaced[lane] = True
+
+    def group(self, lane: I64, index: SpaceIndex, walker: ScalarWalker) -> None:
+        """Walk the lanes of one address space."""
+        if len(lane) <= FEW_LANES:
+            self.scalar(lane, walker)
+            return
+        whole = self._words.whole[lane]
+        if not whole.all():
+            self.scalar(lane[~whole], walker)
+            lane = lane[whole]
+        lanes = Lanes.start(self._batch, self._words, lane)
+        self._frames.add(lanes, np.full(len(lanes), Trust.CONTEXT, np.uint8))
+        depth = 1
+        while len(lanes) > FEW_LANES:
+            lanes = self._step(lanes, depth, index, walker)
+            depth += 1
+        self._go_on(lanes, depth, walker)
+
+    def _step(self, lanes: Lanes, depth: int, index: SpaceIndex, walker: ScalarWalker) -> Lanes:
+        """One step of all lanes; those that go on."""
+        pcs = lookup_pcs(lanes.pc, lanes.exact)
+        if lanes.exact.any() and not lanes.exact.all():
+            ids = np.zeros(len(lanes), np.int64)
+            ids[lanes.exact] = index.rule_ids(pcs[lanes.exact], True)
+            ids[~lanes.exact] = index.rule_ids(pcs[~lanes.exact], False)
+        else:
+            ids = index.rule_ids(pcs, bool(lanes.exact[0]))
+        done = step(lanes, ids, self._rules, self._words, self._batch.arch)
+        for at in np.flatnonzero(done.uncovered).tolist():
+            self._fall_back(lanes, at, done.end, done.missing, done.slow, done.trust, walker)
+        if self._batch.stack.pieces:
+            elsewhere = done.end == StackEnd.UNREADABLE
+            for at in np.flatnonzero(elsewhere).tolist():
+                done.slow[at] |= int(lanes.lane[at]) in self._batch.stack.pieces
+        if done.slow.any():
+            self.scalar(lanes.lane[done.slow], walker)
+        if depth >= self._max_depth:
+            done.end[(done.end == StackEnd.RUNNING) & ~done.slow] = StackEnd.DEPTH
+        over = (done.end != StackEnd.RUNNING) & ~done.slow
+        if over.any():
+            ended = lanes.lane[over]
+            self._end[ended] = done.end[over]
+            self._missing[ended] = np.where(done.end[over] == StackEnd.UNREADABLE, done.missing[over], np.uint64(0))
+            self._top[ended] = lanes.top[over]
+        going = ~(over | done.slow)
+        trust = done.trust
+        if not going.all():
+            lanes, trust = lanes.take(going), trust[going]
+        self._frames.add(lanes, trust)
+        return lanes
+
+    def _fall_back(
+        self,
+        lanes: Lanes,
+        at: int,
+        end: npt.NDArray[np.uint8],
+        missing: npt.NDArray[np.uint64],
+        slow: npt.NDArray[np.bool_],
+        trust: npt.NDArray[np.uint8],
+        walker: ScalarWalker,
+    ) -> None:
+        """The fallback's step of one lane, written back into the columns."""
+        arch = self._batch.arch
+        lane = int(lanes.lane[at])
+        outcome = walker.fallback(self._registers(lanes, at), LaneMemory(self._batch, lane))
+        if isinstance(outcome, Stop):
+            end[at], missing[at] = outcome.end, outcome.missing
+            slow[at] = outcome.needs >= 0
+            return
+        values = outcome.registers.values
+        lanes.pc[at], lanes.sp[at] = values[arch.pc] or 0, values[arch.sp] or 0
+        lanes.fp[at], lanes.fp_known[at] = values[arch.fp] or 0, values[arch.fp] is not None
+        lanes.exact[at], lanes.lr_known[at] = outcome.registers.exact, False
+        if outcome.cfa > int(lanes.top[at]) and LaneMemory(self._batch, lane).holds(outcome.cfa):
+            lanes.top[at] = outcome.cfa
+        trust[at] = outcome.trust
+
+    def _registers(self, lanes: Lanes, at: int) -> Registers:
+        """What the lanes know of one lane's frame."""
+        arch = self._batch.arch
+        values: list[int | None] = [None] * len(arch.registers)
+        if lanes.lr_known[at]:
+            values[arch.lr] = int(lanes.lr[at])
+        if lanes.fp_known[at]:
+            values[arch.fp] = int(lanes.fp[at])
+        values[arch.sp] = int(lanes.sp[at])
+        values[arch.pc] = int(lanes.pc[at])
+        return Registers(values, bool(lanes.exact[at]))
+
+    def _go_on(self, lanes: Lanes, depth: int, walker: ScalarWalker) -> None:
+        """Finish lanes one by one from where they are; from their start if that needs another register."""
+        for at, lane in enumerate(lanes.lane.tolist()):
+            memory = LaneMemory(self._batch, lane)
+            registers = self._registers(lanes, at)
+            walk = LaneWalk([], top=int(lanes.top[at]))
+            walker.go_on(walk, registers, memory, self._max_depth - depth)
+            if walk.needs < 0:
+                self._settle(lane, walk)
+            else:
+                self.scalar(np.array([lane], np.int64), walker)
+
+    def _settle(self, lane: int, walk: LaneWalk) -> None:
+        self._singles[lane] = walk
+        self._end[lane] = walk.end
+        self._missing[lane] = walk.missing
+        self._top[lane] = walk.top
+        self._lacks[lane] = walk.lacks_register
+
+    def finish(self) -> Walk:
+        """All frames in CSR form."""
+        n = len(self._batch)
+        found = self._frames
+        kept = [slice(None) if not self._replaced.any() else ~self._replaced[lane] for lane in found.lane]
+        stepped = [lane[keep] for lane, keep in zip(found.lane, kept, strict=True)]
+        counts = np.zeros(n, np.int64)
+        for lanes in stepped:
+            counts[lanes] += 1
+        before = counts.copy()
+        for lane, walk in self._singles.items():
+            counts[lane] += len(walk.frames)
+        start = np.zeros(n + 1, np.int64)
+        np.cumsum(counts, out=start[1:])
+        pc = np.zeros(start[-1], np.uint64)
+        exact = np.zeros(start[-1], np.bool_)
+        trust = np.zeros(start[-1], np.uint8)
+        for depth, (lanes, keep) in enumerate(zip(stepped, kept, strict=True)):
+            at = start[lanes] + depth
+            pc[at] = found.pc[depth][keep]
+            exact[at] = found.exact[depth][keep]
+            trust[at] = found.trust[depth][keep]
+        for lane, walk in self._singles.items():
+            if walk.frames:
+                place = slice(int(start[lane] + before[lane]), int(start[lane + 1]))
+                pc[place], exact[place], trust[place] = zip(*walk.frames, strict=True)
+        return Walk(start, pc, exact, trust, self._end, self._missing, self._top, self._lacks)
