@@ -171,6 +171,7 @@ def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameI
 
 def _attributes(data: memoryview, at: npt.NDArray[np.int64], order: str) -> tuple[npt.NDArray[np.integer], ...]:
     """(count, info, info2, repeat) of V3 at these section offsets, each of which holds five bytes."""
-    octets = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(ATTRIBUTE)]
-    count = np.ascontiguousarray(octets[:, :2]).view(order + "u2")[:, 0]
-    return count, octets[:, 2], octets[:, 3], octets[:, 4]
+    octets = np.frombuffer(data, np.uint8)
+    first, second, info, info2, repeat = (octets[at + place] for place in range(ATTRIBUTE))
+    low, high = (first, second) if order == "<" else (second, first)
+    return low.astype(np.uint32) | high.astype(np.uint32) << 8, info, info2, repeat

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# build.sh v1|v2|v3|llvm DIR: the program and its library with SFrame of that producer as their only unwind table.
+#
+# One compilation (host's gcc), then that producer's assembler and linker from a private root (build_fixtures.sh names
+# them). .eh_frame goes at the end. gold links LLVM's objects, one a file: no GNU ld merges them.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+roots=${PYPROF_TEST_ROOTS:-/var/cache/pyprof-tests}
+debroot=$here/../../../tools/debroot
+x86=x86_64-linux-gnu
+version=$1
+mkdir -p "$2" && cd "$2"
+
+suite() { local suite=$1; shift; "$debroot" run "$roots/$suite" "$@"; }
+assemble() { suite "$producer" $x86-as --gsframe "$1.s" -o "$1.o"; }
+link() { suite "$producer" $x86-ld "$@"; }
+case $version in
+v1) producer=bookworm ;;
+v2) producer=trixie ;;
+v3) producer=sid ;;
+llvm)
+  assemble() { suite sid llvm-mc-22 -triple $x86 --filetype=obj --gsframe "$1.s" -o "$1.o"; }
+  link() { suite bookworm $x86-ld.gold "$@"; }
+  ;;
+*) echo "no such version: $version" >&2; exit 2 ;;
+esac
+
+drap=(); [[ $version == v3 ]] && drap=(-DDRAP)
+for source in library program; do
+  gcc -O2 -fomit-frame-pointer -fno-optimize-sibling-calls -fno-stack-protector -fPIC "${drap[@]}" -S "$here/$source.c" \
+    -o $source.s
+done
+cp "$here/start.s" start.s
+if [[ $version != v3 ]]; then  # nothing before V3 can say that _start has no caller
+  sed -i '/\.cfi_/d' start.s
+fi
+if [[ $version == llvm ]]; then  # one SFrame section a file
+  cat start.s >>program.s
+  assemble program
+  objects=(program.o)
+else
+  assemble start
+  assemble program
+  objects=(start.o program.o)
+fi
+assemble library
+link -shared --hash-style=gnu -soname library.so library.o -o library.so
+link -pie --hash-style=gnu -dynamic-linker /lib64/ld-linux-x86-64.so.2 -rpath '$ORIGIN' "${objects[@]}" library.so \
+  -o program
+for file in program library.so; do
+  objcopy --remove-section .eh_frame --remove-section .eh_frame_hdr $file 2>/dev/null
+done
