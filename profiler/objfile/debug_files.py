@@ -30,6 +30,26 @@ class DebugFiles:
             self._found[elf] = self._search(elf, path, root)
         return self._found[elf]
 
+    def find_alternate(self, debug: ElfFile, root: str) -> ElfFile | None:
+        """The file to which dwz moved what several debug files share (.gnu_debugaltlink); None if it is not there."""
+        try:
+            link = bytes(debug.section(".gnu_debugaltlink") or b"")[:4096]
+        except FormatError:
+            return None
+        name, _, build_id = link.partition(b"\0")
+        if not build_id:
+            return None
+        path = os.path.normpath(os.path.join(os.path.dirname(debug.name), os.fsdecode(name)))
+        wanted = build_id.hex()
+        for prefix in _prefixes(root):
+            names = [f"{prefix}{folder}/.build-id/{wanted[:2]}/{wanted[2:]}.debug" for folder in self._dirs]
+            for candidate in [*names, f"{prefix}{path}", path]:
+                found = self._open(candidate)
+                if found is not None and found.build_id == wanted:
+                    return found
+        self._diagnostics.count("shared debug file not found")
+        return None
+
     def _search(self, elf: ElfFile, path: str, root: str) -> ElfFile | None:
         for name in self._by_build_id(elf, root):
             debug = self._open(name)

@@ -52,6 +52,10 @@ class Image:
         """The separate debug file, found at the first use; None if there is none."""
         return self._debug_files.find(self.elf, self.module.path, self.root) if self._debug_files else None
 
+    def alternate(self, debug: ElfFile) -> ElfFile | None:
+        """The file that holds what debug shares with other debug files; None if there is none."""
+        return self._debug_files.find_alternate(debug, self.root) if self._debug_files else None
+
 
 class ImageStore:
     """All images of a recording, by address space. Never raises for what a target or a file contains."""

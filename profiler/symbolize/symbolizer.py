@@ -12,10 +12,12 @@ from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stacks import MARKER_SPACE, FrameKey
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf import SHT_NOBITS, ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.objfile.packages import Packages
 from pyprof.symbolize.demangle import demangle
+from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
+from pyprof.symbolize.dwarf.lines import Place, SourceLines
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
 
@@ -37,62 +39,77 @@ class Resolved:
 
 
 @dataclass(slots=True)
-class _Place:
-    """A frame on its way: where it is, then what it is called. function: svma of the function's start."""
+class _Found:
+    """A frame on its way: where it is, then what it is called.
+
+    function: svma of the function's start. source: innermost inlined function first, the last is the function itself.
+    """
 
     key: FrameKey
     lookup: int
     module: Module | None
     image: Image | None
     system_name: str = ""
-    function: int = 0
+    function: int | None = None
+    source: Sequence[Place] = ()
 
 
 class Symbolizer:
-    """Resolves frames at the end of a recording, or of a window of one. Keeps what it read of each file."""
+    """Resolves frames at the end of a recording, or of a window of one. Keeps what it read of each file.
 
-    def __init__(self, images: ImageStore, diagnostics: Diagnostics, spaces: Mapping[int, AddressSpace]) -> None:
+    source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit.
+    """
+
+    def __init__(
+        self,
+        images: ImageStore,
+        diagnostics: Diagnostics,
+        spaces: Mapping[int, AddressSpace],
+        source_budget_s: float | None = 20.0,
+    ) -> None:
         self._images = images
         self._diagnostics = diagnostics
         self._spaces = spaces
+        self._source_budget_s = source_budget_s
         self._tables: dict[ElfFile, tuple[SymbolTable, bool]] = {}
+        self._sources: dict[ElfFile, SourceLines | None] = {}
         self._packages = Packages()
 
     def resolve(self, keys: Sequence[FrameKey]) -> Resolved:
         """Never raises for what a target or a file contains, and drops no frame."""
-        places = [self._place(key) for key in keys]
-        by_image: dict[Image, list[_Place]] = {}
-        for place in places:
-            if place.image is not None:
-                by_image.setdefault(place.image, []).append(place)
+        found = [self._find(key) for key in keys]
+        by_image: dict[Image, list[_Found]] = {}
+        for item in found:
+            if item.image is not None:
+                by_image.setdefault(item.image, []).append(item)
+        deadline = Deadline(self._source_budget_s)
         for image, inside in by_image.items():
             self._name(image, inside)
-        shown = demangle(place.system_name for place in places if place.system_name)
+            self._add_source(image, inside, deadline)
+            self._report_missing(image, inside)
+        names = [item.system_name for item in found]
+        names += [place.name for item in found for place in item.source]
+        shown = demangle(name for name in names if name)
         modules = _Modules()
-        frames = tuple(self._frame(place, shown, modules) for place in places)
+        frames = tuple(self._frame(item, shown, modules) for item in found)
         return Resolved(frames, modules.infos())
 
-    def _place(self, key: FrameKey) -> _Place:
+    def _find(self, key: FrameKey) -> _Found:
         space_id, pc, exact, _ = key
         lookup = lookup_pc(pc, exact)
         space = None if space_id == MARKER_SPACE else self._spaces.get(space_id)
         module = space.module_at(lookup) if space else None
         image = self._images.image(space, lookup) if space and module else None
-        return _Place(key, lookup, module, image)
+        return _Found(key, lookup, module, image)
 
-    def _name(self, image: Image, places: Sequence[_Place]) -> None:
+    def _name(self, image: Image, inside: Sequence[_Found]) -> None:
         """Fill in system_name and function."""
-        table, complete = self._table(image)
-        svmas = np.array([image.svma(place.lookup) & 2**64 - 1 for place in places], np.uint64)
-        rows = table.find(svmas).tolist()
-        for place, row in zip(places, rows, strict=True):
+        table, _ = self._table(image)
+        svmas = np.array([image.svma(item.lookup) & 2**64 - 1 for item in inside], np.uint64)
+        for item, row in zip(inside, table.find(svmas).tolist(), strict=True):
             if row >= 0:
-                place.system_name = table.name(row)
-                place.function = int(table.start[row])
-        if -1 in rows and not complete and image.module.has_file:
-            path = image.module.path
-            remedy = self._packages.symbols_remedy(path, image.elf.build_id, image.root)
-            self._diagnostics.problem(path, "no symbols: only exported names", remedy)
+                item.system_name = table.name(row)
+                item.function = int(table.start[row])
 
     def _table(self, image: Image) -> tuple[SymbolTable, bool]:
         if image.elf not in self._tables:
@@ -103,21 +120,70 @@ class Symbolizer:
             self._tables[image.elf] = SymbolTable(sources.rows), sources.complete
         return self._tables[image.elf]
 
-    def _frame(self, place: _Place, shown: Mapping[str, str], modules: _Modules) -> Frame:
-        space_id, pc, _, trust = place.key
+    def _add_source(self, image: Image, inside: Sequence[_Found], deadline: Deadline) -> None:
+        """Fill in source, and the names that only DWARF knows."""
+        lines = self._source_lines(image)
+        if lines is None:
+            return
+        path = image.module.path
+        try:
+            for item in inside:
+                item.source = lines.find(image.svma(item.lookup), deadline)
+                if item.source and not item.system_name:
+                    item.system_name = item.source[-1].name
+        except OutOfTime:
+            self._diagnostics.count("lines not looked up: out of time")
+            self._diagnostics.problem(path, f"lines only in part: reading them takes over {self._source_budget_s:g} s")
+        for error in lines.broken:
+            self._diagnostics.count("broken DWARF")
+            self._diagnostics.problem(path, f"broken DWARF: {error}")
+        lines.broken.clear()
+        if lines.split:
+            self._diagnostics.problem(path, "split DWARF: inlined functions are in .dwo files, which are not read")
+
+    def _source_lines(self, image: Image) -> SourceLines | None:
+        """None where there is no DWARF."""
+        elf = image.elf
+        if elf not in self._sources:
+            file = elf if has_dwarf(elf) else image.debug
+            if file is None or not has_dwarf(file):
+                self._sources[elf] = None
+            else:
+                self._sources[elf] = SourceLines(file, elf.min_vaddr - file.min_vaddr, image.alternate)
+        return self._sources[elf]
+
+    def _report_missing(self, image: Image, inside: Sequence[_Found]) -> None:
+        _, complete = self._table(image)
+        if not complete and image.module.has_file and not all(item.system_name for item in inside):
+            path = image.module.path
+            remedy = self._packages.symbols_remedy(path, image.elf.build_id, image.root)
+            self._diagnostics.problem(path, "no symbols: only exported names", remedy)
+
+    def _frame(self, item: _Found, shown: Mapping[str, str], modules: _Modules) -> Frame:
+        space_id, pc, _, trust = item.key
         if space_id == MARKER_SPACE:
             return marker(pc)
-        module, image = place.module, place.image
+        module, image = item.module, item.image
         if module is None:
-            return Frame(FrameKind.NATIVE, pc, place.lookup, pc, -1, (), Trust(trust), f"[unknown]+{pc:#x}")
+            return Frame(FrameKind.NATIVE, pc, item.lookup, pc, -1, (), Trust(trust), f"[unknown]+{pc:#x}")
         rel = image.rel(pc) if image else pc - (module.start - module.mappings[0].offset)
+        title = shown[item.system_name] if item.system_name else f"{module.name}+{rel:#x}"
         lines: tuple[Line, ...] = ()
-        title = f"{module.name}+{rel:#x}"
-        if image is not None and place.system_name:
-            title = shown[place.system_name]
-            lines = (Line(title, place.system_name, image.svma(pc) - place.function),)
+        if image is not None and item.system_name:
+            offset = 0 if item.function is None else image.svma(pc) - item.function
+            *inlined, outer = item.source or (Place("", None, 0),)
+            lines = (
+                *(Line(shown.get(p.name, "[inlined]"), p.name, 0, p.file, p.line) for p in inlined),
+                Line(title, item.system_name, offset, outer.file, outer.line),
+            )
         index = modules.index(module, image.elf.build_id if image else "", lines)
-        return Frame(FrameKind.NATIVE, pc, place.lookup, rel, index, lines, Trust(trust), title)
+        return Frame(FrameKind.NATIVE, pc, item.lookup, rel, index, lines, Trust(trust), title)
+
+
+def has_dwarf(elf: ElfFile) -> bool:
+    """Has the file sections with lines and inlined functions, of its own?"""
+    section = elf.sections.get(".debug_info") or elf.sections.get(".zdebug_info")
+    return section is not None and section.type != SHT_NOBITS
 
 
 class _Modules:

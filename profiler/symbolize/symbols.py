@@ -40,11 +40,11 @@ class SymbolTable:
 
     def __init__(self, tables: Sequence[SymbolRows]) -> None:
         self._strings = [rows.strings for rows in tables]
-        start = _joined([rows.start for rows in tables], np.uint64)
-        size = _joined([rows.size for rows in tables], np.uint64)
-        limit = _joined([rows.limit for rows in tables], np.uint64)
-        rank = _joined([rows.rank for rows in tables], np.int64)
-        name = _joined([rows.name for rows in tables], np.int64)
+        start = _u64([rows.start for rows in tables])
+        size = _u64([rows.size for rows in tables])
+        limit = _u64([rows.limit for rows in tables])
+        rank = _i64([rows.rank for rows in tables])
+        name = _i64([rows.name for rows in tables])
         table = np.repeat(np.arange(len(tables)), [len(rows.start) for rows in tables])
         order = np.lexsort((name, table, rank, size == 0, start))
         start = start[order]
@@ -98,8 +98,12 @@ class SymbolTable:
             size *= 4
 
 
-def _joined(columns: Sequence[npt.NDArray[np.generic]], kind: type) -> npt.NDArray[np.generic]:
-    return np.concatenate(columns) if columns else np.zeros(0, kind)
+def _u64(columns: Sequence[U64]) -> U64:
+    return np.concatenate(columns) if columns else np.zeros(0, np.uint64)
+
+
+def _i64(columns: Sequence[I64]) -> I64:
+    return np.concatenate(columns) if columns else np.zeros(0, np.int64)
 
 
 def _parents(start: U64, end: U64) -> I64:

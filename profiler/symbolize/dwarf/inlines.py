@@ -1,0 +1,158 @@
+"""Which functions were inlined at an svma: the DW_TAG_inlined_subroutine entries around it. DWARF 5, 3.3.8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pyprof.errors import FormatError
+from pyprof.symbolize.dwarf import forms as f
+from pyprof.symbolize.dwarf.cursor import Deadline
+from pyprof.symbolize.dwarf.units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBLING, Ranges, Unit
+
+SUBPROGRAM, INLINED = 0x2E, 0x1D
+CALL_FILE, CALL_LINE = 0x58, 0x59
+TYPES = frozenset({0x01, 0x02, 0x04, 0x13, 0x15, 0x17})
+"""Arrays, classes, enumerations, structures, subroutine types, unions: of C and C++ they hold no code."""
+C_FAMILY = frozenset({0x01, 0x02, 0x04, 0x0C, 0x1A, 0x1D, 0x21, 0x2B, 0x2C})
+MAX_DEPTH = 4096
+
+
+@dataclass(slots=True)
+class Function:
+    """A subprogram with code. inlined: (offset, index of the inlined entry around it or -1), parents first."""
+
+    offset: int
+    inlined: list[tuple[int, int]] = field(default_factory=list)
+    decoded: list[Inlined] | None = None
+
+
+class Inlined(NamedTuple):
+    """An inlined call. name: as the symbol table would have it; file: number in the unit's line table."""
+
+    ranges: Ranges
+    parent: int
+    name: bytes
+    call_file: int
+    call_line: int
+
+
+class Inlines:
+    """The functions of one unit with what was inlined into them. Raises FormatError and OutOfTime."""
+
+    def __init__(self, unit: Unit, deadline: Deadline) -> None:
+        self._unit = unit
+        self._functions: list[tuple[int, int, Function]] = []
+        for function in _functions(unit, deadline):
+            entry = unit.entry(function.offset)
+            for start, end in unit.ranges(entry[1]) if entry else ():
+                self._functions.append((start, end, function))
+        self._functions.sort(key=lambda item: (item[0], -item[1]))
+
+    def find(self, svma: int) -> tuple[bytes, list[Inlined]]:
+        """(name of the outer function, inlined calls from the outermost to the innermost)."""
+        holds = [function for start, end, function in self._functions if start <= svma < end]
+        if not holds:
+            return b"", []
+        function = holds[-1]
+        if function.decoded is None:
+            function.decoded = [self._decode(offset, parent) for offset, parent in function.inlined]
+        chain: list[Inlined] = []
+        last = -1
+        for index, inlined in enumerate(function.decoded):
+            if inlined.parent == last and any(start <= svma < end for start, end in inlined.ranges):
+                chain.append(inlined)
+                last = index
+        entry = self._unit.entry(function.offset)
+        return self._unit.function_name(entry[1]) if entry else b"", chain
+
+    def _decode(self, offset: int, parent: int) -> Inlined:
+        unit = self._unit
+        entry = unit.entry(offset)
+        if entry is None:
+            raise FormatError(unit.dwarf.info.name, offset, "no entry")
+        attributes = entry[1]
+        return Inlined(
+            unit.ranges(attributes),
+            parent,
+            unit.function_name(attributes),
+            unit.constant(attributes, CALL_FILE),
+            unit.constant(attributes, CALL_LINE),
+        )
+
+
+def _functions(unit: Unit, deadline: Deadline) -> list[Function]:
+    """One pass over all entries of a unit, stepping over what is not asked for."""
+    info, abbrevs = unit.dwarf.info, unit.abbrevs
+    code_of, end = info.bytes, unit.end
+    skip_types = unit.constant(unit.top, LANGUAGE) in C_FAMILY
+    found: list[Function] = []
+    around: list[tuple[Function | None, int]] = []  # one for each open entry: its function, its inlined index
+    function: Function | None = None
+    inlined = -1
+    at, count = unit.die, 0
+    while at < end:
+        count += 1
+        if not count & 0xFFF:
+            deadline.check()
+        offset = at
+        code = code_of[at]
+        at += 1
+        if code >= 0x80:
+            code, at = info.uleb(offset)
+        if code == 0:
+            if not around:
+                break
+            function, inlined = around.pop()
+            continue
+        abbrev = abbrevs[code]
+        tag = abbrev.tag
+        if abbrev.children and skip_types and tag in TYPES and SIBLING in abbrev.attributes:
+            attributes, _ = f.read_attributes(info, at, abbrev, unit.shape)
+            sibling = unit.offset + attributes[SIBLING][1]
+            if attributes[SIBLING][0] in f.REF_UNIT and offset < sibling <= end:
+                at = sibling
+                continue
+        mine, my_index = function, inlined
+        if tag == SUBPROGRAM:
+            mine = None
+            if RANGES in abbrev.attributes or (LOW_PC in abbrev.attributes and HIGH_PC in abbrev.attributes):
+                mine = Function(offset)
+                found.append(mine)
+            my_index = -1
+        elif tag == INLINED and function is not None:
+            function.inlined.append((offset, inlined))
+            my_index = len(function.inlined) - 1
+        at = _after(unit, at, abbrev)
+        if abbrev.children:
+            if len(around) > MAX_DEPTH:
+                raise FormatError(info.name, offset, "entries nested too deep")
+            around.append((function, inlined))
+            function, inlined = mine, my_index
+    return found
+
+
+def _after(unit: Unit, at: int, abbrev: f.Abbrev) -> int:
+    """Offset behind an entry's attributes."""
+    info = unit.dwarf.info
+    data = info.bytes
+    try:
+        for step in abbrev.steps:
+            if step >= 0:
+                at += step
+            elif step == f.STEP_LEB:
+                while data[at] >= 0x80:
+                    at += 1
+                at += 1
+            elif step == f.STEP_STRING:
+                at = data.index(b"\0", at) + 1
+            elif step == f.STEP_BLOCK1:
+                at += 1 + data[at]
+            elif step == f.STEP_BLOCK:
+                length, at = info.uleb(at)
+                at += length
+            else:
+                return f.read_attributes(info, at, abbrev, unit.shape)[1]
+    except (IndexError, ValueError):
+        raise FormatError(info.name, at, "entry past the end") from None
+    return at

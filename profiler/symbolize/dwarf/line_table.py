@@ -1,0 +1,230 @@
+"""Line number programs: which file and line an svma belongs to. DWARF 5, 6.2."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from pyprof.errors import FormatError
+from pyprof.symbolize.dwarf import forms as f
+from pyprof.symbolize.dwarf.cursor import Data, Deadline
+from pyprof.symbolize.dwarf.units import COMP_DIR, STMT_LIST, Unit
+
+MAX_ROWS = 1 << 23
+MAX_FILES = 1 << 18
+LNCT_PATH, LNCT_DIRECTORY_INDEX = 1, 2
+
+
+class Sequence(NamedTuple):
+    """Rows first .. last of ascending addresses; the code ends at end."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+class LineTable:
+    """The lines of one unit. Raises FormatError when made."""
+
+    def __init__(self, unit: Unit, deadline: Deadline) -> None:
+        self._unit = unit
+        self._addresses: list[int] = []
+        self._rows: list[tuple[int, int]] = []
+        self._sequences: list[Sequence] = []
+        self._directories: list[bytes] = []
+        self._names: list[tuple[bytes, int]] = []
+        if STMT_LIST in unit.top:
+            self._read(unit.dwarf.line, unit.top[STMT_LIST][1], deadline)
+        self._sequences.sort()
+        self._starts = [sequence.start for sequence in self._sequences]
+
+    def find(self, svma: int) -> tuple[str | None, int]:
+        """(file, line); (None, 0) where nothing is stated."""
+        at = bisect_right(self._starts, svma)
+        for sequence in reversed(self._sequences[max(0, at - 8) : at]):
+            if svma < sequence.end:
+                row = bisect_right(self._addresses, svma, sequence.first, sequence.last) - 1
+                file, line = self._rows[row]
+                return self.file(file), line
+        return None, 0
+
+    def file(self, index: int) -> str | None:
+        """Path of a file by its number, which starts at 1 up to DWARF 4."""
+        if self._version < 5:
+            index -= 1
+        if not 0 <= index < len(self._names):
+            return None
+        name, directory = self._names[index]
+        if not name:
+            return None
+        comp_dir = self._unit.string(self._unit.top.get(COMP_DIR))
+        parts = [name]
+        if not name.startswith(b"/"):
+            if 0 <= directory < len(self._directories):
+                parts.insert(0, self._directories[directory])
+            if not parts[0].startswith(b"/") and (directory or self._version < 5):
+                parts.insert(0, comp_dir)
+        return _normal(b"/".join(part for part in parts if part))
+
+    _version = 5
+
+    def _read(self, data: Data, at: int, deadline: Deadline) -> None:
+        length, offset_size, at = data.unit_length(at)
+        end = min(at + length, len(data))
+        self._version, at = data.fixed(at, 2)
+        if not 2 <= self._version <= 5:
+            raise FormatError(data.name, at, f"line table version {self._version}")
+        address_size = self._unit.shape.address_size
+        if self._version >= 5:
+            address_size, at = data.fixed(at, 1)
+            at += 1
+        header, at = data.fixed(at, offset_size)
+        program = at + header
+        step, at = data.fixed(at, 1)
+        if self._version >= 4:
+            at += 1
+        at += 1
+        base, at = data.fixed(at, 1)
+        line_range, at = data.fixed(at, 1)
+        opcode_base, at = data.fixed(at, 1)
+        operands = [0, *data.bytes[at : at + max(opcode_base - 1, 0)]]
+        at += opcode_base - 1
+        if line_range == 0 or opcode_base == 0 or len(operands) < opcode_base:
+            raise FormatError(data.name, at, "impossible line table header")
+        if self._version >= 5:
+            shape = f.Shape(5, offset_size, address_size)
+            directories, at = self._entries(data, at, shape)
+            self._directories = [path for path, _ in directories]
+            self._names, at = self._entries(data, at, shape)
+        else:
+            self._old_names(data, at)
+        base = base - 256 if base > 127 else base
+        self._run(data, program, end, _Header(step, base, line_range, opcode_base, operands, address_size), deadline)
+
+    def _old_names(self, data: Data, at: int) -> None:
+        self._directories = [self._unit.string(self._unit.top.get(COMP_DIR))]
+        while len(self._directories) < MAX_FILES:
+            name, at = data.string(at)
+            if not name:
+                break
+            self._directories.append(name)
+        while len(self._names) < MAX_FILES:
+            name, at = data.string(at)
+            if not name:
+                break
+            directory, at = data.uleb(at)
+            _, at = data.uleb(at)
+            _, at = data.uleb(at)
+            self._names.append((name, directory))
+
+    def _entries(self, data: Data, at: int, shape: f.Shape) -> tuple[list[tuple[bytes, int]], int]:
+        """(path, directory index) of a version 5 table of directories or files."""
+        count, at = data.fixed(at, 1)
+        kinds = []
+        for _ in range(count):
+            kind, at = data.uleb(at)
+            form, at = data.uleb(at)
+            kinds.append((kind, form))
+        count, at = data.uleb(at)
+        if count > MAX_FILES or (count and not kinds):
+            raise FormatError(data.name, at, f"{count} files")
+        entries = []
+        for _ in range(count):
+            path, directory = b"", 0
+            for kind, form in kinds:
+                real, value, at = f.read_form(data, at, form, shape)
+                if kind == LNCT_PATH:
+                    path = data.string(value)[0] if real == f.STRING else self._unit.string((real, value))
+                elif kind == LNCT_DIRECTORY_INDEX:
+                    directory = value
+            entries.append((path, directory))
+        return entries, at
+
+    def _run(self, data: Data, at: int, end: int, header: _Header, deadline: Deadline) -> None:
+        """The state machine. Statement ends, columns and the like are passed over."""
+        step, line_base, line_range, opcode_base, operands, address_size = header
+        special = [
+            ((op - opcode_base) // line_range * step, line_base + (op - opcode_base) % line_range) for op in range(256)
+        ]
+        code, addresses, rows = data.bytes, self._addresses, self._rows
+        address, file, line = 0, 1, 1
+        first = len(rows)
+        while at < end:
+            op = code[at]
+            at += 1
+            if op >= opcode_base:
+                advance, delta = special[op]
+                address += advance
+                line += delta
+                addresses.append(address)
+                rows.append((file, line))
+            elif op == 1:
+                addresses.append(address)
+                rows.append((file, line))
+            elif op == 2:
+                value, at = data.uleb(at)
+                address += value * step
+            elif op == 3:
+                value, at = data.sleb(at)
+                line += value
+            elif op == 4:
+                file, at = data.uleb(at)
+            elif op == 8:
+                address += special[255][0]
+            elif op == 9:
+                value, at = data.fixed(at, 2)
+                address += value
+            elif op == 0:
+                length, at = data.uleb(at)
+                following = at + length
+                extended = code[at] if at < end else 0
+                if extended == 1:
+                    if len(rows) > first:
+                        self._close(first, address)
+                    address, file, line = 0, 1, 1
+                    first = len(rows)
+                elif extended == 2:
+                    address, _ = data.fixed(at + 1, min(max(length - 1, 0), 8) or address_size)
+                elif extended == 3 and len(self._names) < MAX_FILES:
+                    name, after = data.string(at + 1)
+                    directory, _ = data.uleb(after)
+                    self._names.append((name, directory))
+                at = following
+            else:
+                for _ in range(operands[op]):
+                    _, at = data.uleb(at)
+            if not len(rows) & 0xFFF:
+                deadline.check()
+            if len(rows) > MAX_ROWS:
+                raise FormatError(data.name, at, "too many lines")
+
+    def _close(self, first: int, end: int) -> None:
+        addresses = self._addresses
+        last = len(addresses)
+        if any(addresses[i] > addresses[i + 1] for i in range(first, last - 1)):
+            order = sorted(range(first, last), key=addresses.__getitem__)
+            self._rows[first:last] = [self._rows[i] for i in order]
+            addresses[first:last] = [addresses[i] for i in order]
+        if addresses[first] < end:
+            self._sequences.append(Sequence(addresses[first], end, first, last))
+
+
+class _Header(NamedTuple):
+    step: int
+    line_base: int
+    line_range: int
+    opcode_base: int
+    operands: list[int]
+    address_size: int
+
+
+def _normal(path: bytes) -> str:
+    """Without "." and "..", which compilers leave in."""
+    parts: list[bytes] = []
+    for part in path.split(b"/"):
+        if part == b".." and parts and parts[-1] != b"..":
+            parts.pop()
+        elif part and part != b".":
+            parts.append(part)
+    return ("/" if path.startswith(b"/") else "") + b"/".join(parts).decode("utf-8", "backslashreplace")

@@ -1,0 +1,92 @@
+"""Source places of svmas in one object file: units found by address, read when needed, kept."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pyprof.errors import FormatError
+from pyprof.objfile.elf import ElfFile
+from pyprof.symbolize.dwarf.cursor import Deadline
+from pyprof.symbolize.dwarf.inlines import Inlines
+from pyprof.symbolize.dwarf.line_table import LineTable
+from pyprof.symbolize.dwarf.units import DWO_NAME, GNU_DWO_NAME, Dwarf
+
+MAX_OVERLAP = 16
+
+
+class Place(NamedTuple):
+    """One function at an svma. name: linkage name, "" for the outermost if unknown; file: None, line: 0 if unknown."""
+
+    name: str
+    file: str | None
+    line: int
+
+
+class SourceLines:
+    """Lines and inlined functions of one file. shift: what to add to the debug file's addresses to have the file's."""
+
+    def __init__(
+        self, elf: ElfFile, shift: int = 0, find_alternate: Callable[[ElfFile], ElfFile | None] | None = None
+    ) -> None:
+        self._dwarf = Dwarf(elf, find_alternate)
+        self._shift = shift
+        self._ranges: list[tuple[int, int, int]] | None = None
+        self._starts: list[int] = []
+        self._units: dict[int, tuple[LineTable | None, Inlines | None]] = {}
+        self.broken: list[FormatError] = []
+        self.split = False
+        """Some unit has its entries in a .dwo file, which is not read."""
+
+    def find(self, svma: int, deadline: Deadline) -> list[Place]:
+        """Innermost first, the last is the function that has the code; [] if nothing is known. Raises OutOfTime."""
+        svma -= self._shift
+        offset = self._unit_of(svma, deadline)
+        if offset is None:
+            return []
+        if offset not in self._units:
+            self._units[offset] = self._read(offset, deadline)
+        lines, inlines = self._units[offset]
+        try:
+            file, line = lines.find(svma) if lines else (None, 0)
+            name, chain = inlines.find(svma) if inlines else (b"", [])
+        except FormatError as error:
+            self.broken.append(error)
+            return []
+        places = []
+        for inlined in reversed(chain):
+            places.append(Place(_text(inlined.name), file, line))
+            file = lines.file(inlined.call_file) if lines else None
+            line = inlined.call_line
+        places.append(Place(_text(name), file, line))
+        return places
+
+    def _unit_of(self, svma: int, deadline: Deadline) -> int | None:
+        if self._ranges is None:
+            try:
+                self._ranges = sorted(self._dwarf.unit_ranges(deadline))
+            except FormatError as error:
+                self.broken.append(error)
+                self._ranges = []
+            self._starts = [start for start, _, _ in self._ranges]
+        at = bisect_right(self._starts, svma)
+        for _, end, offset in reversed(self._ranges[max(0, at - MAX_OVERLAP) : at]):
+            if svma < end:
+                return offset
+        return None
+
+    def _read(self, offset: int, deadline: Deadline) -> tuple[LineTable | None, Inlines | None]:
+        lines = inlines = None
+        try:
+            unit = self._dwarf.unit(offset)
+            self.split = self.split or DWO_NAME in unit.top or GNU_DWO_NAME in unit.top
+            lines = LineTable(unit, deadline)
+            inlines = Inlines(unit, deadline)
+        except FormatError as error:
+            self.broken.append(error)
+        return lines, inlines
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

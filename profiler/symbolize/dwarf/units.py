@@ -1,0 +1,340 @@
+"""Units: their headers, entries by offset, strings, addresses and address ranges. DWARF 5, 7.5.1 and 7.28."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import cached_property
+
+from pyprof.errors import FormatError
+from pyprof.objfile.elf import ElfFile
+from pyprof.symbolize.dwarf import forms as f
+from pyprof.symbolize.dwarf.cursor import Data, Deadline
+
+SIBLING, NAME, STMT_LIST, LOW_PC, HIGH_PC, LANGUAGE, COMP_DIR = 0x01, 0x03, 0x10, 0x11, 0x12, 0x13, 0x1B
+ABSTRACT_ORIGIN, SPECIFICATION, RANGES, LINKAGE_NAME, MIPS_LINKAGE_NAME = 0x31, 0x47, 0x55, 0x6E, 0x2007
+STR_OFFSETS_BASE, ADDR_BASE, RNGLISTS_BASE, DWO_NAME, GNU_DWO_NAME = 0x72, 0x73, 0x74, 0x76, 0x2130
+UT_TYPE, UT_SKELETON, UT_SPLIT_COMPILE, UT_SPLIT_TYPE = 2, 4, 5, 6
+MAX_UNITS = 1 << 20
+MAX_RANGES = 1 << 20
+MAX_REFERENCES = 16
+
+Ranges = list[tuple[int, int]]
+"""(start, end) svmas, end excluded."""
+
+
+class Unit:
+    """A unit of .debug_info. offset, end: of the whole unit; die: offset of its first entry."""
+
+    def __init__(self, dwarf: Dwarf, offset: int) -> None:
+        """Raises FormatError."""
+        info = dwarf.info
+        length, offset_size, at = info.unit_length(offset)
+        self.dwarf = dwarf
+        self.offset = offset
+        self.end = at + length
+        if self.end > len(info):
+            raise FormatError(info.name, offset, "unit past the end")
+        version, at = info.fixed(at, 2)
+        if not 2 <= version <= 5:
+            raise FormatError(info.name, offset, f"DWARF version {version}")
+        self.kind = 0
+        if version >= 5:
+            self.kind, at = info.fixed(at, 1)
+            address_size, at = info.fixed(at, 1)
+            abbrevs, at = info.fixed(at, offset_size)
+            if self.kind in (UT_SKELETON, UT_SPLIT_COMPILE):
+                at += 8
+            elif self.kind in (UT_TYPE, UT_SPLIT_TYPE):
+                at += 8 + offset_size
+        else:
+            abbrevs, at = info.fixed(at, offset_size)
+            address_size, at = info.fixed(at, 1)
+        if address_size not in (4, 8):
+            raise FormatError(info.name, offset, f"addresses of {address_size} bytes")
+        self.die = at
+        self.shape = f.Shape(version, offset_size, address_size)
+        self.abbrevs = dwarf.abbrevs(abbrevs, self.shape)
+
+    @cached_property
+    def top(self) -> dict[int, f.Attribute]:
+        """Attributes of the unit's own entry. Raises FormatError."""
+        entry = self.entry(self.die)
+        return entry[1] if entry else {}
+
+    def entry(self, at: int) -> tuple[f.Abbrev, dict[int, f.Attribute], int] | None:
+        """(abbreviation, attributes, offset behind it) of the entry at an offset; None for a null entry."""
+        if not self.die <= at < self.end:
+            raise FormatError(self.dwarf.info.name, at, "reference out of its unit")
+        code, after = self.dwarf.info.uleb(at)
+        if code == 0:
+            return None
+        abbrev = self.abbrevs[code]
+        attributes, after = f.read_attributes(self.dwarf.info, after, abbrev, self.shape)
+        return abbrev, attributes, after
+
+    def constant(self, attributes: dict[int, f.Attribute], name: int) -> int:
+        """An attribute's raw value, 0 if absent."""
+        return attributes[name][1] if name in attributes else 0
+
+    def string(self, attribute: f.Attribute | None) -> bytes:
+        """b"" if absent or in a file that is not there. Raises FormatError."""
+        if attribute is None:
+            return b""
+        form, value = attribute
+        dwarf = self.dwarf
+        if form == f.STRING:
+            return dwarf.info.string(value)[0]
+        if form == f.STRP:
+            return dwarf.strings.string(value)[0]
+        if form == f.LINE_STRP:
+            return dwarf.line_str.string(value)[0]
+        if form in f.STRX:
+            size = self.shape.offset_size
+            base = self.constant(self.top, STR_OFFSETS_BASE) or (8 if size == 4 else 16)
+            return dwarf.strings.string(dwarf.str_offsets.fixed(base + value * size, size)[0])[0]
+        if form in (f.STRP_SUP, f.GNU_STRP_ALT) and dwarf.alternate:
+            return dwarf.alternate.strings.string(value)[0]
+        return b""
+
+    def address(self, attribute: f.Attribute) -> int | None:
+        """svma of an attribute of class address, None if it is a constant. Raises FormatError."""
+        form, value = attribute
+        if form == f.ADDR:
+            return value
+        if form in f.ADDRX:
+            return self.indexed_address(value)
+        return None
+
+    def indexed_address(self, index: int) -> int:
+        size = self.shape.address_size
+        base = self.constant(self.top, ADDR_BASE) or 8
+        return self.dwarf.addr.fixed(base + index * size, size)[0]
+
+    @cached_property
+    def low_pc(self) -> int:
+        return (self.address(self.top[LOW_PC]) or 0) if LOW_PC in self.top else 0
+
+    def ranges(self, attributes: dict[int, f.Attribute]) -> Ranges:
+        """Code of an entry: DW_AT_ranges, or low_pc and high_pc. Raises FormatError."""
+        if RANGES in attributes:
+            form, value = attributes[RANGES]
+            return list(self._rnglist(form, value) if self.shape.version >= 5 else self._debug_ranges(value))
+        if LOW_PC not in attributes or HIGH_PC not in attributes:
+            return []
+        low = self.address(attributes[LOW_PC])
+        if low is None:
+            return []
+        high = self.address(attributes[HIGH_PC])
+        end = low + attributes[HIGH_PC][1] if high is None else high
+        return [(low, end)] if end > low else []
+
+    def _debug_ranges(self, at: int) -> Iterator[tuple[int, int]]:
+        data, size = self.dwarf.ranges, self.shape.address_size
+        base, top = self.low_pc, (1 << 8 * size) - 1
+        for _ in range(MAX_RANGES):
+            start, at = data.fixed(at, size)
+            end, at = data.fixed(at, size)
+            if start == end == 0:
+                return
+            if start == top:
+                base = end
+            elif start < end:
+                yield base + start, base + end
+
+    def _rnglist(self, form: int, at: int) -> Iterator[tuple[int, int]]:
+        data, size = self.dwarf.rnglists, self.shape.address_size
+        if form == f.RNGLISTX:
+            table = self.constant(self.top, RNGLISTS_BASE) or (12 if self.shape.offset_size == 4 else 20)
+            at = table + data.fixed(table + at * self.shape.offset_size, self.shape.offset_size)[0]
+        base = self.low_pc
+        for _ in range(MAX_RANGES):
+            kind, at = data.fixed(at, 1)
+            if kind == 0:
+                return
+            if kind in (1, 5):
+                value, at = data.uleb(at) if kind == 1 else data.fixed(at, size)
+                base = self.indexed_address(value) if kind == 1 else value
+                continue
+            if kind in (2, 3, 4):
+                start, at = data.uleb(at)
+                end, at = data.uleb(at)
+                if kind == 4:
+                    start, end = base + start, base + end
+                else:
+                    start = self.indexed_address(start)
+                    end = self.indexed_address(end) if kind == 2 else start + end
+            elif kind in (6, 7):
+                start, at = data.fixed(at, size)
+                end, at = data.fixed(at, size) if kind == 6 else data.uleb(at)
+                end = start + end if kind == 7 else end
+            else:
+                raise FormatError(data.name, at, f"unknown range list entry {kind}")
+            if start < end:
+                yield start, end
+
+    def function_name(self, attributes: dict[int, f.Attribute]) -> bytes:
+        """The linkage name, else the name, of a subprogram or of the one that an entry stands for."""
+        unit, name = self, b""
+        for _ in range(MAX_REFERENCES):
+            linkage = unit.string(attributes.get(LINKAGE_NAME) or attributes.get(MIPS_LINKAGE_NAME))
+            if linkage:
+                return linkage
+            name = name or unit.string(attributes.get(NAME))
+            reference = attributes.get(ABSTRACT_ORIGIN) or attributes.get(SPECIFICATION)
+            target = unit.resolve(reference) if reference else None
+            if target is None:
+                return name
+            unit, at = target
+            entry = unit.entry(at)
+            if entry is None:
+                return name
+            attributes = entry[1]
+        return name
+
+    def resolve(self, reference: f.Attribute) -> tuple[Unit, int] | None:
+        """(unit, offset) of the entry that is referred to; None if it is in a file that is not there."""
+        form, value = reference
+        if form in f.REF_UNIT:
+            return self, self.offset + value
+        dwarf: Dwarf | None = self.dwarf
+        if form in (f.GNU_REF_ALT, f.REF_SUP4, f.REF_SUP8):
+            dwarf = self.dwarf.alternate
+        elif form != f.REF_ADDR:
+            return None
+        return (dwarf.unit_at(value), value) if dwarf else None
+
+
+class Dwarf:
+    """The DWARF sections of one file, and its units. find_alternate: opens the file that dwz moved common parts to."""
+
+    def __init__(self, elf: ElfFile, find_alternate: Callable[[ElfFile], ElfFile | None] | None = None) -> None:
+        self.elf = elf
+        self._find_alternate = find_alternate
+        self._abbrevs: dict[tuple[int, f.Shape], f.Abbrevs] = {}
+        self._units: dict[int, Unit] = {}
+
+    def _section(self, name: str) -> Data:
+        try:
+            data = self.elf.section(name)
+        finally:
+            self.elf.forget(name)
+        return Data(name, data, self.elf.byteorder)
+
+    @cached_property
+    def info(self) -> Data:
+        return self._section(".debug_info")
+
+    @cached_property
+    def strings(self) -> Data:
+        return self._section(".debug_str")
+
+    @cached_property
+    def line(self) -> Data:
+        return self._section(".debug_line")
+
+    @cached_property
+    def line_str(self) -> Data:
+        return self._section(".debug_line_str")
+
+    @cached_property
+    def str_offsets(self) -> Data:
+        return self._section(".debug_str_offsets")
+
+    @cached_property
+    def addr(self) -> Data:
+        return self._section(".debug_addr")
+
+    @cached_property
+    def ranges(self) -> Data:
+        return self._section(".debug_ranges")
+
+    @cached_property
+    def rnglists(self) -> Data:
+        return self._section(".debug_rnglists")
+
+    @cached_property
+    def _abbrev(self) -> Data:
+        return self._section(".debug_abbrev")
+
+    @cached_property
+    def alternate(self) -> Dwarf | None:
+        found = self._find_alternate(self.elf) if self._find_alternate else None
+        return Dwarf(found) if found else None
+
+    def abbrevs(self, at: int, shape: f.Shape) -> f.Abbrevs:
+        if (at, shape) not in self._abbrevs:
+            self._abbrevs[at, shape] = f.Abbrevs(self._abbrev, at, shape)
+        return self._abbrevs[at, shape]
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where units start. A broken length ends the list."""
+        found: list[int] = []
+        at = 0
+        while at < len(self.info) and len(found) < MAX_UNITS:
+            try:
+                length, _, body = self.info.unit_length(at)
+            except FormatError:
+                break
+            if body + length > len(self.info):
+                break
+            found.append(at)
+            at = body + length
+        return found
+
+    def unit(self, offset: int) -> Unit:
+        """The unit that starts at an offset. Raises FormatError."""
+        if offset not in self._units:
+            self._units[offset] = Unit(self, offset)
+        return self._units[offset]
+
+    def unit_at(self, at: int) -> Unit:
+        """The unit that holds an offset. Raises FormatError."""
+        index = bisect_right(self.offsets, at) - 1
+        if index < 0:
+            raise FormatError(self.info.name, at, "reference out of every unit")
+        return self.unit(self.offsets[index])
+
+    def unit_ranges(self, deadline: Deadline) -> Iterator[tuple[int, int, int]]:
+        """(start, end, unit offset) of all code: .debug_aranges where it speaks, else the units' own ranges."""
+        spoken: set[int] = set()
+        try:
+            for start, end, offset in self._aranges():
+                spoken.add(offset)
+                yield start, end, offset
+        except FormatError:
+            pass
+        for offset in self.offsets:
+            if offset in spoken:
+                continue
+            deadline.check()
+            try:
+                unit = self.unit(offset)
+                for start, end in unit.ranges(unit.top):
+                    yield start, end, offset
+            except FormatError:
+                continue
+
+    def _aranges(self) -> Iterator[tuple[int, int, int]]:
+        data = self._section(".debug_aranges")
+        at = 0
+        while at < len(data):
+            begin = at
+            length, offset_size, at = data.unit_length(at)
+            stop = min(at + length, len(data))
+            _, at = data.fixed(at, 2)
+            offset, at = data.fixed(at, offset_size)
+            size, at = data.fixed(at, 1)
+            _, at = data.fixed(at, 1)
+            if size not in (4, 8):
+                raise FormatError(data.name, begin, f"addresses of {size} bytes")
+            at = begin + -(-(at - begin) // (2 * size)) * (2 * size)
+            while at + 2 * size <= stop:
+                start, at = data.fixed(at, size)
+                length, at = data.fixed(at, size)
+                if length:
+                    yield start, start + length, offset
+                elif not start:
+                    break
+            at = stop
