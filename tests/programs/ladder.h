@@ -92,7 +92,10 @@ __attribute__((unused)) static void say_ready(void)
 		return y + 1;                                                                                          \
 	}
 
-/* rbp is saved and then used for anything but a frame. */
+/* rbp is saved and then used for anything but a frame (compilers refuse where it is the frame pointer). */
+#ifdef FRAME_POINTERS
+#define RUNG_RBP(name, next) RUNG_FIXED(name, next, 4)
+#else
 #define RUNG_RBP(name, next)                                                                                           \
 	RUNG word name(word x)                                                                                         \
 	{                                                                                                              \
@@ -103,6 +106,7 @@ __attribute__((unused)) static void say_ready(void)
 		SPIN(y);                                                                                               \
 		return y + odd;                                                                                        \
 	}
+#endif
 
 #define RUNG_ALLOCA(name, next)                                                                                        \
 	RUNG word name(word x)                                                                                         \

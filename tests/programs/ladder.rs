@@ -2,9 +2,18 @@
 //
 // ladder_rs once | climb SECONDS. Symbols: rung_01 .. rung_06 inside crate `ladder_rs`.
 
-use std::hint::black_box;
 use std::io::Write;
 use std::time::{Duration, Instant};
+
+// std::hint::black_box is younger than the compilers that this has to build with.
+#[inline(always)]
+fn black_box<T>(x: T) -> T {
+    unsafe {
+        let y = std::ptr::read_volatile(&x);
+        std::mem::forget(x);
+        y
+    }
+}
 
 trait Climb {
     fn climb(&self, x: u64) -> u64;

@@ -1,0 +1,116 @@
+"""A result as text or JSON; each mismatch with its symbol and instructions, where gdb is there to tell them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+from tests.oracle.judge import Judge, Mismatch, Place
+from tests.oracle.run import Result
+
+MOST_SHOWN = 40
+
+
+def lines(result: Result, most: int = MOST_SHOWN) -> Iterator[str]:
+    """The report for people."""
+    rate = result.stepped / result.seconds if result.seconds else 0
+    yield " ".join(result.command)
+    yield (
+        f"  {result.stepped} instructions in {result.seconds:.1f} s ({rate:.0f}/s), "
+        f"{'to the end' if result.ended else 'stopped early'}, deepest stack {result.deepest + 1} frames"
+    )
+    yield f"  compared {result.compared} instructions in {len(result.visits)} states, {result.judge.frames} frames"
+    yield f"  exact {_share(result.exact, result.compared)}"
+    for path, (compared, exact) in result.by_module().items():
+        yield f"    {_share(exact, compared)} of {compared:9d} in {path}"
+    trust = ", ".join(f"{name} {count}" for name, count in result.judge.trust.most_common())
+    yield f"  frames found by: {trust}"
+    if result.judge.walkers_differ:
+        yield f"  THE WALKERS DIFFER ({len(result.judge.walkers_differ)})"
+        for text in result.judge.walkers_differ[:most]:
+            yield f"    {text}"
+    for mismatch in result.mismatches[:most]:
+        yield from _mismatch(result, mismatch)
+    if len(result.mismatches) > most:
+        yield f"  and {len(result.mismatches) - most} more places"
+    counts = result.judge.diagnostics.counts
+    if counts:
+        yield "  counted: " + ", ".join(f"{key} {count}" for key, count in sorted(counts.items()))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole if whole else 100:9.5f} %"
+
+
+def _mismatch(result: Result, mismatch: Mismatch) -> Iterator[str]:
+    instructions = sum(result.visits[key] for key in mismatch.keys)
+    trust = ", ".join(f"{name} {count}" for name, count in mismatch.trust.most_common())
+    symbol, code = describe(mismatch.place)
+    yield (
+        f"  {Judge.name(mismatch.place)} {symbol}: {mismatch.what}, {len(mismatch.keys)} states, "
+        f"{instructions} instructions, by {trust}"
+    )
+    for text in code:
+        yield f"      {text}"
+    yield f"      expected {' '.join(mismatch.expected)}"
+    yield f"      found    {' '.join(mismatch.found)}"
+    others = [place for place, _ in mismatch.innermost.most_common(3) if place != mismatch.place]
+    if others:
+        yield "      innermost " + ", ".join(f"{Judge.name(p)} {describe(p)[0]}" for p in others)
+
+
+def as_json(result: Result) -> dict[str, object]:
+    """Places are {"module", "svma"}."""
+
+    def place(at: Place) -> dict[str, object]:
+        return {"module": at[0], "svma": hex(at[1])}
+
+    return {
+        "command": list(result.command),
+        "stepped": result.stepped,
+        "ended": result.ended,
+        "seconds": round(result.seconds, 3),
+        "deepest": result.deepest + 1,
+        "compared": result.compared,
+        "states": len(result.visits),
+        "exact": result.exact,
+        "modules": {path: {"compared": c, "exact": e} for path, (c, e) in result.by_module().items()},
+        "trust": dict(sorted(result.judge.trust.items())),
+        "walkers_differ": result.judge.walkers_differ,
+        "mismatches": [
+            {
+                **place(m.place),
+                "symbol": describe(m.place)[0],
+                "what": m.what,
+                "states": len(m.keys),
+                "instructions": sum(result.visits[key] for key in m.keys),
+                "trust": dict(m.trust),
+                "expected": m.expected,
+                "found": m.found,
+            }
+            for m in result.mismatches
+        ],
+    }
+
+
+_described: dict[Place, tuple[str, list[str]]] = {}
+
+
+def describe(place: Place) -> tuple[str, list[str]]:
+    """(symbol+offset or "", the instructions there); asks gdb, which finds debug files by build-id."""
+    if place not in _described:
+        _described[place] = _ask_gdb(place)
+    return _described[place]
+
+
+def _ask_gdb(place: Place) -> tuple[str, list[str]]:
+    gdb = shutil.which("gdb")
+    path, svma = place
+    if gdb is None or not path.startswith("/"):
+        return "", []
+    asked = ["-ex", f"info symbol {svma:#x}", "-ex", f"x/3i {svma:#x}"]
+    done = subprocess.run([gdb, "-nx", "-batch", *asked, path], capture_output=True, text=True, timeout=60, check=False)
+    said = done.stdout.splitlines()
+    symbol = said[0].split(" in section")[0] if said and "No symbol" not in said[0] else ""
+    return symbol.replace(" + ", "+"), [line.strip() for line in said[1:4]]
