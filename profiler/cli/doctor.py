@@ -1,0 +1,86 @@
+"""`pyprof doctor`: what will work here and on this process, before anything is attached."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from pyprof.cli.arguments import positive_int
+
+if TYPE_CHECKING:
+    from pyprof.collectors.attach import Finding
+
+DESCRIPTION = """\
+Say what will work before anything is attached: the kernel's settings, our capabilities,
+seccomp and namespaces; for a PID also every module with its unwind sections, symbol
+sources, build-id and whether it keeps frame pointers. Each problem comes with the command
+that mends it. Nothing is stopped and nothing is changed.
+"""
+
+EPILOG = """\
+exit status:
+  0 all that matters works, 1 something will not, 2 wrong usage.
+"""
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="say what will work, before anything is attached",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("pid", nargs="?", type=positive_int, metavar="PID", help="the process to look at")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pyprof.collectors import attach
+
+    print("this machine")
+    bad = show(attach.machine_findings())
+    if arguments.pid:
+        print(f"\nprocess {arguments.pid}")
+        findings = attach.target_findings(arguments.pid)
+        bad |= show(findings)
+        if not any(finding.fatal for finding in findings):
+            bad |= show_modules(arguments.pid)
+    return int(bad)
+
+
+def show(findings: list[Finding]) -> bool:
+    """Print findings; True if one of them will keep pyprof from working."""
+    for finding in findings:
+        print(f"  {'ok ' if finding.ok else 'NO ' if finding.fatal else '-  '} {finding.text}")
+        if finding.remedy:
+            print(f"        {finding.remedy}")
+    return any(finding.fatal for finding in findings)
+
+
+def show_modules(pid: int) -> bool:
+    """One block a module; True if a module with code can be neither unwound nor read."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from pyprof.session.survey import survey
+
+    table = Table(title="modules", title_justify="left", box=None, pad_edge=False)
+    for heading in ("module", "unwind", "frame pointers", "symbols", "build-id"):
+        table.add_column(heading, overflow="fold")
+    modules = survey(pid)
+    for module in modules:
+        table.add_row(
+            module.path,
+            " ".join(module.unwind) or "none",
+            module.frame_pointers,
+            " ".join(module.symbols) or "none",
+            module.build_id[:16] or "none",
+        )
+    Console(highlight=False, soft_wrap=True).print(table)
+    for module in modules:
+        for problem in module.problems:
+            print(f"  -   {module.path}: {problem.text}")
+            if problem.remedy:
+                print(f"        {problem.remedy}")
+    return any(module.unreadable for module in modules)
