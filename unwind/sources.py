@@ -15,11 +15,13 @@ from pyprof.objfile.elf import ElfFile
 from pyprof.unwind.base import Source
 from pyprof.unwind.formats.debug_frame import debug_frame_source
 from pyprof.unwind.formats.eh_frame import eh_frame_source
+from pyprof.unwind.formats.sframe import sframe_source
 
 Reader = Callable[[ElfFile, Arch, Diagnostics], Source | None]
 """Opens one table of a file; None where the file has none."""
 
 READERS: dict[str, Reader] = {
+    "sframe": sframe_source,
     "eh_frame": eh_frame_source,
     "debug_frame": debug_frame_source,
 }
@@ -53,5 +55,8 @@ def open_sources(
 
 
 def ask_order(sources: Sequence[Source], exact: bool) -> Sequence[Source]:
-    """The order for one pc. exact: the pc itself, not a return address, is looked up."""
-    return sources
+    """The order for one pc. exact: the pc itself, not a return address, is looked up.
+
+    Then a source that says of itself that it is less exact there (its attribute `exact` is False) comes last.
+    """
+    return sorted(sources, key=lambda source: not getattr(source, "exact", True)) if exact else sources

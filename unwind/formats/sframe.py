@@ -142,12 +142,12 @@ class SFrame:
             # the rows away because they cannot express them (measured: binutils 2.47, .cfi_escape)
             if self.version < 3 or entry.signal or entry.flex or not entry.size:
                 return None
-            return self._rows(entry, [0], [self._reader.outermost(False)])
+            return self._rows(i, entry, [0], [self._reader.outermost(False)])
         starts, rules = self._read_rows(entry, at, 1 << (int(index.info[i]) & 0xF))
         if entry.repeat and self.index.abi == AMD64_LITTLE and starts == [0] and self._is_wrong_plt_got(rules[0]):
             self._diagnostics.count("sframe: row of .plt.got corrected")
             rules = [replace(rules[0], cfa_off=8)]
-        return self._rows(entry, starts, rules) if starts else None
+        return self._rows(i, entry, starts, rules)
 
     def _is_wrong_plt_got(self, rule: Rule) -> bool:
         """GNU ld 2.44 to 2.47 writes cfa = sp + 16 for .plt.got, whose blocks are one jump each: it is sp + 8.
@@ -156,9 +156,15 @@ class SFrame:
         """
         return (rule.cfa_reg, rule.cfa_off, rule.cfa_deref) == (self._sp, 16, False)
 
-    def _rows(self, entry: FunctionEntry, starts: list[int], rules: list[Rule]) -> FunctionRows:
-        absolute = tuple(entry.start + start for start in starts)
-        return FunctionRows(entry.start, entry.start + entry.size, absolute, tuple(rules), entry.repeat)
+    def _rows(self, i: int, entry: FunctionEntry, starts: list[int], rules: list[Rule]) -> FunctionRows | None:
+        """A function ends where the next one starts: ld 2.40 states the PLT of IBT longer than it is."""
+        end = entry.start + entry.size
+        if i + 1 < len(self.index) and entry.start < int(self.index.start[i + 1]) < end:
+            end = int(self.index.start[i + 1])
+        absolute = tuple(entry.start + start for start in starts if entry.start + start < end)
+        if not absolute:
+            return None
+        return FunctionRows(entry.start, end, absolute, tuple(rules[: len(absolute)]), entry.repeat)
 
     def _read_rows(self, entry: FunctionEntry, at: int, start_size: int) -> tuple[list[int], list[Rule]]:
         """(offsets from the function or block, rules), ascending; of rows at one offset the last counts."""

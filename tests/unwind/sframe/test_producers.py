@@ -62,8 +62,7 @@ def test_version_and_flags_are_those_of_the_producer(name: str, version: int, fl
     assert (source.version, source.index.flags, source.frame_pointers) == (version, flags, False)
 
 
-# not v1-ibt: ld 2.40 states the PLT of IBT longer than it is, over the functions behind it
-@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".so") and name != "v1-ibt.so"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".so")])
 def test_function_at_finds_each_function_by_its_first_and_last_byte(name: str) -> None:
     elf, arch = load(name)
     source = sframe_source(elf, arch, Diagnostics())

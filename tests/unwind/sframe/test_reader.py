@@ -88,6 +88,12 @@ def test_function_of_no_size_hides_no_other() -> None:
     assert [rows.start for rows in source.functions()] == [0x1000]
 
 
+def test_function_ends_where_the_next_one_starts() -> None:
+    source = read(section(function(size=0x40), function(0x1010, size=8)))
+    assert [(rows.start, rows.end) for rows in source.functions()] == [(0x1000, 0x1010), (0x1010, 0x1018)]
+    assert source.function_at(0x1018) is None
+
+
 def test_repeating_block_is_looked_up_modulo_its_size() -> None:
     source = read(section(function(size=0x40, rows=(replace(ENTRY, at=2), replace(PUSHED, at=11)), repeat=16)))
     assert source.function_at(0x1031) is None  # offset 1 of a block, before its first row
