@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import struct
 from collections.abc import Callable
 
 from ptrace.binding.func import (
@@ -184,12 +183,3 @@ def reap(tid: int) -> int | None:
     except ChildProcessError:
         return None
     return status if got else None
-
-
-CN_PROC_LISTEN, CN_PROC_IGNORE = 1, 2
-
-
-def connector_request(operation: int) -> bytes:
-    """A netlink message that turns the proc connector's events on or off (linux/cn_proc.h)."""
-    body = struct.pack("=IIIIHHI", 1, 1, 0, 0, 4, 0, operation)
-    return struct.pack("=IHHII", 16 + len(body), 3, 0, 0, os.getpid()) + body

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import random
 import resource
 import signal
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.children import ChildFinder, child_finder
 from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.pace import Pace
 from pyprof.collectors.sampler import Sampler
@@ -57,12 +59,19 @@ class PtraceCollector:
         self._builder = BatchBuilder(self._arch, options.stack_size)
         self._stopper = Stopper(self._arch, self._builder, diagnostics)
         self._sampler = Sampler(self._stopper, self._builder, diagnostics, options.idle)
+        self._finder: ChildFinder | None = None
+        self._seen: set[int] = set()
         try:
             self._add(pid)
         except ProcessLookupError:
             raise NoSuchProcess(f"There is no process {pid}.", "List processes with: ps -e") from None
         except PermissionError:
             raise AccessDenied(f"Process {pid} may not be looked at.", f"Try: pyprof doctor {pid}") from None
+
+        if options.subprocesses:
+            self._finder = child_finder(diagnostics, self._seen.__contains__)
+            if self._finder.note:
+                self._notes.append(self._finder.note)
 
     def _raise_file_limit(self) -> None:
         """Two descriptors a thread stay open."""
@@ -74,7 +83,20 @@ class PtraceCollector:
     def _add(self, pid: int) -> Target:
         target = Target(pid, self._options.stack_size, lambda: next(self._ids), self._diagnostics)
         self._targets[pid] = target
+        self._seen.add(pid)
         return target
+
+    def _find_children(self, finder: ChildFinder) -> None:
+        for pid in finder.find(self._targets):
+            if pid in self._targets or pid == os.getpid():
+                continue
+            try:
+                self._add(pid)
+            except ProcessLookupError:
+                self._diagnostics.count("child ended before its first sample")
+                self._seen.add(pid)
+            except PermissionError:
+                self._diagnostics.count("child process may not be looked at")
 
     def batches(self) -> Iterator[SampleBatch]:
         """Batches as they come, at the latest each flush_s; the first after the first tick, so that learning begins."""
@@ -148,6 +170,8 @@ class PtraceCollector:
         self._enter()
         try:
             self._stopper.poll_pending()
+            if self._finder is not None:
+                self._find_children(self._finder)
             for target in list(self._targets.values()):
                 try:
                     target.look(self._builder)
@@ -199,6 +223,7 @@ class PtraceCollector:
     def _end(self, target: Target) -> None:
         self._targets.pop(target.pid, None)
         target.spaces.forget_unsettled()
+        target.spaces.image.alive = False
         target.close()
 
     def _deny(self, target: Target) -> None:
@@ -255,6 +280,8 @@ class PtraceCollector:
         self._closed = True
         self._stopping = True
         self._stopper.release_all()
+        if self._finder is not None:
+            self._finder.close()
         for target in self._targets.values():
             target.close()
         self._targets.clear()

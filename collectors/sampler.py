@@ -75,7 +75,6 @@ class Sampler:
             return
         thread.woke()
         thread.slept = slept
-        thread.sampled = True
         lane = self._stopper.lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns)
         self._builder.set_sp_pc(lane, call.sp, call.pc)
         spaces.took(lane, call.pc, call.sp)

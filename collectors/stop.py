@@ -29,12 +29,15 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.sample import Piece, SampleKind
 
+RESTARTED = "system call of the target restarted"
+INTERRUPTED = "system call of the target may have failed with EINTR"
+
 _BOUND_NS = 2_000_000
 """Longest wait for one thread to stop; then it is looked after between the other samples."""
 _FIRST_SLICE_NS = 100_000
 _SCAN = 64 << 10
 _U64 = 2**64 - 1
-_INTERRUPTED = (-EINTR) & _U64
+_EINTR = (-EINTR) & _U64
 
 
 @dataclass(eq=False, slots=True)
@@ -137,7 +140,7 @@ class Stopper:
             got = self.door.read_registers(tid)
             if got == libc.REGSET_SIZE:
                 self.copy_stack(thread, held.spaces, regs[self._sp_word])
-                if regs[self._arch.syscall_return] == _INTERRUPTED:
+                if regs[self._arch.syscall_return] == _EINTR:
                     self._restart(tid, status)
         finally:
             self._release(tid, status)
@@ -209,30 +212,25 @@ class Stopper:
         """Undo the EINTR of a call in which the thread fell asleep between our look and our interrupt.
 
         Only where that is the same as if nothing had been: the call is one that returns EINTR before it has done
-        anything, no signal is about to be handled, and the bytes before pc are the syscall instruction.
+        anything, no signal is about to be handled (else the EINTR is the signal's), and the bytes before pc are the
+        syscall instruction. A signal that comes between the last look and the DETACH is handled as if it had come
+        just before the call.
         """
         regs, arch = self.door.regs, self._arch
         number = regs[arch.syscall_number]
-        if number >> 63:
+        if number >> 63 or status != _INTERRUPT_STOP or _signal_due(tid):
             return
-        pc = regs[self._pc_word]
-        code = self._code_before(tid, pc)
-        if (
-            status != _INTERRUPT_STOP
-            or not restartable(number, regs)
-            or code != SYSCALL_INSTRUCTION
-            or _signal_due(tid)
-        ):
-            self._diagnostics.count("system call of the target may have failed with EINTR")
-            return
-        result = regs[arch.syscall_return]
-        regs[arch.syscall_return] = number
-        regs[self._pc_word] = pc - len(SYSCALL_INSTRUCTION)
-        failed = self.door.write_registers(tid)
-        regs[arch.syscall_return], regs[self._pc_word] = result, pc
-        self._diagnostics.count(
-            "system call of the target may have failed with EINTR" if failed else "system call of the target restarted"
-        )
+        pc, result = regs[self._pc_word], regs[arch.syscall_return]
+        done = restartable(number, regs) and self._code_before(tid, pc) == SYSCALL_INSTRUCTION
+        if done:
+            regs[arch.syscall_return] = number
+            regs[self._pc_word] = pc - len(SYSCALL_INSTRUCTION)
+            done = self.door.write_registers(tid) == 0
+            regs[arch.syscall_return], regs[self._pc_word] = result, pc
+            if done and _signal_due(tid):
+                self.door.write_registers(tid)
+                return
+        self._diagnostics.count(RESTARTED if done else INTERRUPTED)
 
     def _code_before(self, tid: int, pc: int) -> bytes:
         size = len(SYSCALL_INSTRUCTION)
@@ -250,9 +248,12 @@ class Stopper:
         if error == errno.ESRCH:
             return Outcome.GONE
         try:
-            traced = thread_status(tid).get("TracerPid", "0") != "0"
+            status = thread_status(tid)
         except OSError:
             return Outcome.GONE
+        if status.get("State", "Z")[:1] in "ZX":
+            return Outcome.GONE
+        traced = status.get("TracerPid", "0") != "0"
         self._diagnostics.count("thread held by a debugger" if traced else "thread may not be traced")
         return Outcome.REFUSED
 

@@ -43,6 +43,7 @@ _RESTARTABLE = frozenset({
     45,   # recvfrom
     47,   # recvmsg
     65,   # semop
+    128,  # rt_sigtimedwait
     208,  # io_getevents
     220,  # semtimedop
     288,  # accept4
@@ -51,7 +52,7 @@ _RESTARTABLE = frozenset({
 
 _RESTARTABLE_WITHOUT_MASK = {EPOLL_PWAIT: 9, 441: 9}
 """epoll_pwait, epoll_pwait2: call -> word of user_regs_struct (r8) with the signal mask, which must be NULL: with a
-mask, a signal and the end of the wait belong together."""
+mask, a signal and the end of the wait belong together, and whoever gives one is ready for EINTR."""
 
 SYSCALL_INSTRUCTION = b"\x0f\x05"
 

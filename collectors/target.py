@@ -49,6 +49,7 @@ class Target:
             self.name = procfs.name(self.pid)
             for thread in self.threads.values():
                 thread.shape = StackShape(self._stack_size)
+                thread.known = False
                 thread.woke()
         now = time.monotonic_ns()
         count = self.directory.thread_count()
@@ -110,4 +111,3 @@ class Target:
             thread.close()
         self.threads.clear()
         self.directory.close()
-        self.spaces.image.alive = False

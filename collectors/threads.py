@@ -13,9 +13,9 @@ _SIZE = 512
 
 @dataclass(eq=False, slots=True)
 class Thread:
-    """slept: schedstat of the sleep in which the thread was last seen, None if it ran. sampled: a sample of this
-    very sleep exists. stop_wanted: its stack needs a register. stopped: (sp, pc, stack bytes) of the stop taken in
-    this sleep. last: (lane's batch number, lane) is not kept: an UNCHANGED sample names only its thread.
+    """first_slot: no sampling time has passed for it yet. slept: schedstat of the sleep in which the thread was last
+    seen, None if it has run. stop_wanted: the stack of its last sample needs a register. stopped: (sp, pc, stack bytes)
+    of the stop that was taken in this sleep. ended: to be dropped. known: its name has been read.
     """
 
     pid: int
@@ -24,7 +24,6 @@ class Thread:
     shape: StackShape
     first_slot: bool = True
     slept: bytes | None = None
-    sampled: bool = False
     stop_wanted: bool = False
     stopped: tuple[int, int, bytes] | None = None
     ended: bool = False
@@ -57,7 +56,6 @@ class Thread:
     def woke(self) -> None:
         """The thread has run since it was last seen asleep."""
         self.slept = None
-        self.sampled = False
         self.stop_wanted = False
         self.stopped = None
 

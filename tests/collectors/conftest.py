@@ -1,0 +1,62 @@
+"""Real targets: the c_ programs of tests/programs, built once."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.collectors.targets import Program, start
+from tests.support import PROGRAMS, build
+
+Start = Callable[..., Program]
+
+
+@pytest.fixture(scope="session")
+def binaries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("programs")
+    built: dict[str, Path] = {}
+
+    def binary(name: str) -> Path:
+        if name not in built:
+            built[name] = build(PROGRAMS / f"{name}.c", folder / name, "-O1", "-pthread")
+        return built[name]
+
+    return binary
+
+
+@pytest.fixture
+def program(binaries: Callable[[str], Path]) -> Iterator[Start]:
+    """program("c_spin", "2"): a started target that has said ready; killed at the end."""
+    started: list[Program] = []
+
+    def run(name: str, *words: str, wait_ready: bool = True) -> Program:
+        target = start([str(binaries(name)), *words], wait_ready)
+        started.append(target)
+        return target
+
+    yield run
+    for target in started:
+        target.process.kill()
+        target.process.wait(10)
+        for stream in (target.process.stdin, target.process.stdout):
+            if stream:
+                stream.close()
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[[list[str]], subprocess.Popen[bytes]]]:
+    """child(["sleep", "9"]): any process, killed at the end."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(command, **options)  # type: ignore[call-overload]
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait(10)
