@@ -13,6 +13,10 @@ ReadMemory = Callable[[int, int], bytes]
 """(avma, size in bytes) -> at most size bytes of the target's memory; shorter or empty where unreadable."""
 
 
+MAX_SPREAD = 1 << 30
+"""Most bytes by which the segments of one copy of a file stand apart beyond their distance in the file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mapping:
     """One line of /proc/PID/maps. offset and size in bytes; dev is "major:minor"; path may be ""."""
@@ -92,14 +96,16 @@ class AddressSpace:
 def group_modules(mappings: Sequence[Mapping]) -> tuple[Module, ...]:
     """Neighbouring mappings of one file become one module, sorted by start, never overlapping.
 
-    A file offset that does not grow starts a second copy of the file (it is loaded twice). Mappings without
-    a file become modules of their own if they are executable; other anonymous memory is no module.
+    A file offset that does not grow, or a place far from where the first mapping puts it, starts a second copy of
+    the file (V8 maps its builtins a second time). Mappings without a file become modules of their own if they are
+    executable and not a hole of the module around them; other anonymous memory is no module.
     """
     modules: list[Module] = []
     group: list[Mapping] = []
+    holes: list[Mapping] = []
 
     def close() -> None:
-        if group and any(m.executable for m in group):
+        if group and any(m.executable for m in [*group, *holes]):
             path, deleted = group[0].path, False
             if path.endswith(" (deleted)"):
                 path, deleted = path[: -len(" (deleted)")], True
@@ -116,6 +122,7 @@ def group_modules(mappings: Sequence[Mapping]) -> tuple[Module, ...]:
                 )
             )
         group.clear()
+        holes.clear()
 
     between: list[Mapping] = []
     for mapping in mappings:
@@ -126,7 +133,10 @@ def group_modules(mappings: Sequence[Mapping]) -> tuple[Module, ...]:
                 group[0].path,
             )
             grows = group and mapping.offset > group[-1].offset
-            if not (same and grows):
+            near = group and abs(mapping.start - mapping.offset - group[0].start + group[0].offset) <= MAX_SPREAD
+            if same and grows and near:
+                holes.extend(between)
+            else:
                 close()
                 modules.extend(_anonymous(between))
             group.append(mapping)
