@@ -62,22 +62,26 @@ def show_modules(pid: int) -> bool:
     """One block a module; True if a module with code can be neither unwound nor read."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from pyprof.session.survey import survey
 
-    table = Table(title="modules", title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
     for heading in ("module", "unwind", "frame pointers", "symbols", "build-id"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, no_wrap=True)
     modules = survey(pid)
     for module in modules:
-        table.add_row(
+        cells = (
             module.path,
             " ".join(module.unwind) or "none",
             module.frame_pointers,
             " ".join(module.symbols) or "none",
-            module.build_id[:16] or "none",
+            module.build_id or "none",
         )
-    Console(highlight=False, soft_wrap=True).print(table)
+        table.add_row(*map(Text, cells))
+    print()
+    Console(highlight=False, width=500).print(table, end="")
+    print()
     for module in modules:
         for problem in module.problems:
             print(f"  -   {module.path}: {problem.text}")

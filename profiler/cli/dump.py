@@ -116,10 +116,12 @@ def text_lines(thread: ThreadDump, profile: Profile, full_paths: bool) -> Iterat
     for frame in thread.frames:
         module = profile.modules[frame.module] if frame.module >= 0 else None
         place = (module.path if full_paths else module.name) if module else ""
-        rows = [(line.function, line) for line in frame.lines] or [(frame.title, None)]
-        for depth, (function, line) in enumerate(rows):
+        rows = frame.lines or (None,)
+        for depth, line in enumerate(rows):
             inlined = depth < len(rows) - 1
-            name = f"{function}+{line.offset:#x}" if line and not inlined else function
+            name = line.function if line else frame.title
+            if line and not inlined:
+                name += f"+{line.offset:#x}"
             source = f" at {line.file}:{line.line}" if line and line.file else ""
             found = "inlined" if inlined else frame.trust.label
             yield f"  #{number:<3} {frame.pc:#018x}  {name}{source}  {place}  [{found}]"

@@ -217,4 +217,4 @@ class _Modules:
 def marker(end: int) -> Frame:
     """The frame that stands for the missing outer part of a stack."""
     title = MARKERS.get(StackEnd(end), "[truncated]")
-    return Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, title)
+    return Frame(FrameKind.MARKER, end, 0, 0, -1, (), Trust.CONTEXT, title)

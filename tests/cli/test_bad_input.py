@@ -1,0 +1,143 @@
+"""Bad input: one clear sentence, an exit code, no traceback, a target unharmed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import BUSY, SLEEPY, one_sentence, pyprof, python
+
+
+def test_no_such_process() -> None:
+    done = pyprof("record", "-p", "999999999", "-o", os.devnull, "-f", "collapsed")
+    assert done.returncode == 1
+    assert "no process 999999999" in one_sentence(done)
+
+
+def test_zombie() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.DEVNULL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    done = pyprof("dump", "-p", str(child.pid))
+    child.wait()
+    assert done.returncode == 1
+    assert "zombie" in one_sentence(done)
+
+
+def test_kernel_thread() -> None:
+    done = pyprof("dump", "-p", "2")
+    if "no process 2" in done.stderr:  # a pid namespace without kernel threads
+        assert done.returncode == 1
+    else:
+        assert "kernel thread" in one_sentence(done)
+
+
+def test_ourselves() -> None:
+    """The shell replaces itself, so that its $$ is the profiler's own pid."""
+    command = f"exec {sys.executable} -m pyprof dump -p $$"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert "itself" in one_sentence(done)
+
+
+def test_foreign_process_without_rights_names_the_command_that_helps() -> None:
+    if os.geteuid() != 0:
+        done = pyprof("dump", "-p", "1")
+    else:
+        done = subprocess.run(
+            [
+                "setpriv",
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+                sys.executable,
+                "-m",
+                "pyprof",
+                "dump",
+                "-p",
+                "1",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            cwd="/",
+        )
+    assert done.returncode == 1, done.stderr
+    assert "belongs to user" in one_sentence(done)
+    assert "sudo" in done.stderr
+
+
+def test_process_held_by_another_tracer_is_named() -> None:
+    with python(SLEEPY) as target:
+        tracer = subprocess.Popen(["strace", "-q", "-o", os.devnull, "-p", str(target.pid)], stdin=subprocess.DEVNULL)
+        status = Path(f"/proc/{target.pid}/status")
+        while f"TracerPid:\t{tracer.pid}" not in status.read_text():
+            assert tracer.poll() is None
+        done = pyprof("dump", "-p", str(target.pid))
+        tracer.terminate()
+        tracer.wait()
+        assert target.poll() is None
+    assert done.returncode == 1
+    assert "strace" in one_sentence(done)
+
+
+def test_unwritable_output_is_found_before_recording(tmp_path: Path) -> None:
+    with python(BUSY) as target:
+        done = pyprof("record", "-p", str(target.pid), "-o", str(tmp_path / "none" / "a.html"))
+    assert done.returncode == 1
+    assert "not a directory" in one_sentence(done)
+
+
+def test_full_disk_keeps_the_recording_elsewhere(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with python(BUSY) as target:
+        done = pyprof(
+            *("record", "-p", str(target.pid), "-d", "0.3", "-o", "/dev/full", "-f", "collapsed"), env=environment
+        )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert str(tmp_path / "full") in done.stderr
+    assert (tmp_path / "full").read_text().startswith("_start;")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("record",),
+        ("record", "-p", "1", "--", "true"),
+        ("record", "-p", "0"),
+        ("record", "-p", "1", "-r", "-5"),
+        ("record", "-p", "1", "-d", "soon"),
+        ("record", "-p", "1", "-o", "a.xyz"),
+        ("record", "-p", "1", "-f", "svg"),
+        ("record", "-p", "1", "-f", "pprof", "-o", "-"),
+        ("record", "-p", "1", "--every", "5", "-o", "a.html"),
+        ("record", "-p", "1", "--unwind", "magic"),
+        ("record", "-p", "1", "--stack-size", "1"),
+        ("dump",),
+        ("frobnicate",),
+    ],
+    ids=" ".join,
+)
+def test_impossible_options_are_usage_errors(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = pyprof(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_missing_command_is_told_as_by_a_shell(tmp_path: Path) -> None:
+    done = pyprof("record", "-o", str(tmp_path / "a.html"), "--", "no-such-command-here")
+    assert done.returncode == 127
+    assert "no-such-command-here" in one_sentence(done)
+
+
+def test_target_that_ends_at_once_leaves_a_valid_file(tmp_path: Path) -> None:
+    out = tmp_path / "a.html"
+    done = pyprof("record", "-o", str(out), "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_size > 1000

@@ -1,0 +1,147 @@
+"""`pyprof record` as users run it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import BUSY, PYPROF, SLEEPY, newest, pyprof, python
+
+
+def test_each_suffix_writes_its_format(tmp_path: Path) -> None:
+    with python(BUSY) as target:
+        for name in ("a.html", "a.speedscope.json", "a.pb.gz", "a.collapsed"):
+            done = pyprof("record", "-p", str(target.pid), "-d", "0.4", "-o", str(tmp_path / name))
+            assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.html").read_bytes().lower().startswith(b"<!doctype html")
+    assert json.loads((tmp_path / "a.speedscope.json").read_text())["profiles"]
+    assert b"_PyEval_EvalFrameDefault" in gzip.decompress((tmp_path / "a.pb.gz").read_bytes())
+    assert "_PyEval_EvalFrameDefault" in (tmp_path / "a.collapsed").read_text()
+
+
+def test_collapsed_on_standard_output_has_whole_stacks_and_nothing_else() -> None:
+    with python(BUSY) as target:
+        done = pyprof("record", "-p", str(target.pid), "-d", "0.5", "-o", "-", "-q")
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines
+    for line in lines:
+        stack, _, count = line.rpartition(" ")
+        assert int(count) > 0
+        assert stack.startswith("_start;")
+
+
+def test_default_name_says_what_was_recorded(tmp_path: Path) -> None:
+    with python(BUSY) as target:
+        done = pyprof("record", "-p", str(target.pid), "-d", "0.3", cwd=tmp_path)
+    assert done.returncode == 0
+    assert newest(tmp_path).name.startswith("pyprof-python")
+    assert f"-{target.pid}-" in newest(tmp_path).name
+    assert newest(tmp_path).suffix == ".html"
+
+
+def test_summary_has_the_stable_keys_and_true_numbers(tmp_path: Path) -> None:
+    with python(BUSY) as target:
+        pyprof(
+            *("record", "-p", str(target.pid), "-d", "1", "-r", "50"),
+            *("-o", str(tmp_path / "a.collapsed"), "--summary", str(tmp_path / "s.json")),
+        )
+    summary = json.loads((tmp_path / "s.json").read_text())
+    assert set(summary) >= {
+        *("samples", "threads", "duration_s", "rate_wanted", "rate_reached", "skipped", "errors", "ends", "trust"),
+        *("stops", "not_stopped", "modules", "profiler"),
+    }
+    assert set(summary["stops"]) == {"count", "p50_us", "p99_us", "max_us", "share"}
+    counted = sum(int(line.rpartition(" ")[2]) for line in (tmp_path / "a.collapsed").read_text().splitlines())
+    assert counted == summary["samples"] == sum(summary["ends"].values()) > 10
+    assert summary["rate_wanted"] == 50
+    assert any(module["frames"] for module in summary["modules"])
+
+
+def test_interrupt_writes_what_there_is(tmp_path: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        out = tmp_path / f"{number}.collapsed"
+        with python(BUSY) as target:
+            recording = subprocess.Popen([*PYPROF, "record", "-q", "-p", str(target.pid), "-o", str(out)])
+            time.sleep(1.5)
+            recording.send_signal(number)
+            assert recording.wait(20) == 0
+        assert out.read_text().startswith("_start;")
+
+
+def test_end_of_the_target_ends_the_recording(tmp_path: Path) -> None:
+    out = tmp_path / "a.collapsed"
+    code = "import time\nend = time.time() + 1\nwhile time.time() < end: sum(range(1000))\nraise SystemExit(7)"
+    done = pyprof("record", "-o", str(out), "--", sys.executable, "-c", code)
+    assert done.returncode == 7
+    assert out.read_text().startswith("_start;")
+
+
+def test_command_keeps_its_streams(tmp_path: Path) -> None:
+    done = pyprof(
+        *("record", "-q", "-o", str(tmp_path / "a.html"), "--"),
+        *(sys.executable, "-c", "import sys; print(sys.stdin.read().upper()); print('e', file=sys.stderr)"),
+        input="hello",
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("HELLO\n", "e\n", 0)
+
+
+def test_command_killed_by_a_signal_is_reported_as_by_a_shell(tmp_path: Path) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert pyprof("record", "-o", str(tmp_path / "a.html"), "--", sys.executable, "-c", code).returncode == 137
+
+
+def test_sleeping_target_is_sampled_only_with_idle(tmp_path: Path) -> None:
+    out = tmp_path / "a.collapsed"
+    with python(SLEEPY) as target:
+        common = ("record", "-p", str(target.pid), "-d", "0.5", "-o", str(out))
+        done = pyprof(*common)
+        assert out.read_text() == ""
+        assert "-i samples sleeping threads too" in done.stderr
+        pyprof(*common, "-i", "--summary", str(tmp_path / "s.json"))
+    assert "nanosleep" in out.read_text()
+    summary = json.loads((tmp_path / "s.json").read_text())
+    assert summary["stops"]["count"] == 0
+    assert summary["not_stopped"]["unchanged"] > 10
+
+
+def test_windows_follow_each_other_without_a_gap(tmp_path: Path) -> None:
+    with python(BUSY) as target:
+        done = pyprof(
+            *("record", "-p", str(target.pid), "-d", "3.2", "--every", "1"),
+            *("-o", str(tmp_path / "w%i.collapsed"), "--summary", str(tmp_path / "s%i.json")),
+        )
+    assert done.returncode == 0, done.stderr
+    summaries = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("s*.json"))]
+    assert len(summaries) >= 3
+    assert sum(summary["duration_s"] for summary in summaries) == pytest.approx(3.2, abs=1.0)
+    wanted = 99 * sum(summary["duration_s"] for summary in summaries)
+    taken = sum(summary["samples"] for summary in summaries)
+    assert taken + sum(s["skipped"] for s in summaries) > 0.8 * wanted
+    for path in tmp_path.glob("w*.collapsed"):
+        assert path.read_text().startswith("_start;")
+
+
+def test_children_are_recorded_with_subprocesses(tmp_path: Path) -> None:
+    out = tmp_path / "a.collapsed"
+    child = "end = __import__('time').time() + 1.5\nwhile __import__('time').time() < end: 1.5 ** 2.5"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    pyprof("record", "-s", "-t", "-o", str(out), "--", sys.executable, "-c", code)
+    roots = {line.split(";")[0] for line in out.read_text().splitlines()}
+    assert len(roots) == 2, roots
+
+
+def test_sampling_leaves_the_target_untraced_and_running() -> None:
+    with python(BUSY) as target:
+        pyprof("record", "-p", str(target.pid), "-d", "0.3", "-o", os.devnull, "-f", "collapsed")
+        status = Path(f"/proc/{target.pid}/status").read_text()
+        assert "TracerPid:\t0" in status
+        assert target.poll() is None
