@@ -46,9 +46,9 @@ NOINLINE int large_frame(int n) {
 }
 
 NOINLINE int huge_frame(int n) {
-    volatile char buffer[70000];
-    buffer[n & 0xffff] = (char)n;
-    return leaf(buffer[n & 0xffff]);
+    volatile char buffer[9000];
+    buffer[n & 0x1fff] = (char)n;
+    return leaf(buffer[n & 0x1fff]);
 }
 
 NOINLINE int with_alloca(int n) {

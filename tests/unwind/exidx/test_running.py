@@ -1,0 +1,123 @@
+"""EXIDX on running code: ARM programs, emulated instruction by instruction, against the stack that they really had."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import ARM
+from pyprof.model.modules import AddressSpace
+from pyprof.model.walk import StackEnd, Trust
+from pyprof.objfile.elf import ElfFile
+from pyprof.unwind.formats.debug_frame import debug_frame_source
+from tests.support import build, need
+from tests.unwind.exidx.build import source_of, symbols
+from tests.unwind.exidx.running import batch_of, found, space_of, stacks, unwinder
+from tests.unwind.exidx.shadow import Film, watch
+
+SHAPES = Path(__file__).parent / "programs" / "shapes.cpp"
+
+
+@dataclass(frozen=True)
+class Run:
+    """own: moments in the program's own code, not the C library's. calls: those at which a call is executed next."""
+
+    program: Path
+    film: Film
+    space: AddressSpace
+    own: list[int]
+    calls: list[int]
+
+
+@pytest.fixture(scope="module", params=["-marm", "-mthumb"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("running")
+    full, program = folder / "full", folder / "program"
+    flags = [request.param, "-O2", "-g", "-funwind-tables", "-fomit-frame-pointer", "-static"]
+    build(SHAPES, full, *flags, compiler="arm-linux-gnueabihf-g++")
+    strip = [need("arm-linux-gnueabihf-objcopy"), "--strip-debug", str(full), str(program)]
+    subprocess.run(strip, check=True, timeout=60)
+    film = watch(ElfFile.open(str(full)))
+    frames = debug_frame_source(film.elf, ARM, Diagnostics())
+    assert frames is not None
+    covered: dict[int, bool] = {}
+    own = []
+    for number, moment in enumerate(film.moments):
+        pc = moment.registers[ARM.pc]
+        if covered.setdefault(pc, frames.function_at(pc) is not None):
+            own.append(number)
+    return Run(full, film, space_of(film, program), own, [i for i in own if film.moments[i].at_call])
+
+
+def test_program_throws_and_catches_while_it_is_watched(run: Run) -> None:
+    throw = symbols(run.program)["__cxa_throw"]
+    assert sum(moment.registers[ARM.pc] == throw for moment in run.film.moments) == 2
+    assert len(run.calls) > 150
+    assert max(len(moment.callers) for moment in run.film.moments) > 10
+
+
+def test_every_stack_at_a_call_is_exact_by_exidx_alone(run: Run) -> None:
+    walk = unwinder("exidx").walk(batch_of(run.film, run.calls, run.space))
+    assert found(run.film, run.calls, walk) == run.calls
+    assert set(walk.end.tolist()) == {StackEnd.ROOT}
+    assert set(walk.trust.tolist()) == {Trust.CONTEXT, Trust.EXIDX}
+
+
+def test_every_stack_at_a_call_of_covered_library_code_is_exact(run: Run) -> None:
+    exidx = source_of(run.program)
+    covered: dict[int, bool] = {}
+
+    def covers(svma: int) -> bool:
+        if svma not in covered:
+            covered[svma] = exidx.function_at(svma) is not None
+        return covered[svma]
+
+    calls = [
+        number
+        for number, moment in enumerate(run.film.moments)
+        if moment.at_call and covers(moment.registers[ARM.pc]) and all(covers(back - 1) for back in moment.callers)
+    ]
+    assert len(calls) > len(run.calls)
+    walk = unwinder("exidx").walk(batch_of(run.film, calls, run.space))
+    assert found(run.film, calls, walk) == calls
+
+
+@pytest.mark.parametrize(("sources", "least"), [(("exidx",), 0.88), (("debug_frame", "exidx"), 0.997)])
+def test_share_of_exact_stacks_at_arbitrary_instructions(
+    run: Run, sources: tuple[str, ...], least: float, record_property: Callable[[str, object], None]
+) -> None:
+    space = space_of(run.film, run.program)
+    walk = unwinder(*sources).walk(batch_of(run.film, run.own, space))
+    share = len(found(run.film, run.own, walk)) / len(run.own)
+    record_property("exact " + ",".join(sources), round(share, 4))
+    assert share >= least
+
+
+def test_debug_frame_is_inexact_only_where_gcc_takes_a_frame_down_in_two_steps(run: Run) -> None:
+    walk = unwinder("debug_frame", "exidx").walk(batch_of(run.film, run.own, space_of(run.film, run.program)))
+    exact = set(found(run.film, run.own, walk))
+    exit_handlers = symbols(run.program)["__run_exit_handlers"]  # C code without any table
+    huge = symbols(run.program)["_Z10huge_framei"]
+    inexact = [run.film.moments[i] for i in run.own if i not in exact]
+    where = {
+        "huge_frame" if huge <= moment.registers[ARM.pc] < huge + 64 else "elsewhere"
+        for moment in inexact
+        if not any(exit_handlers <= back < exit_handlers + 1024 for back in moment.callers)
+    }
+    assert where == {"huge_frame"}
+
+
+def test_batch_walker_finds_what_the_scalar_walker_finds(run: Run) -> None:
+    moments = list(range(0, len(run.film.moments), 7))
+    batch = batch_of(run.film, moments, run.space)
+    one, other = unwinder("exidx", "fp"), unwinder("exidx", "fp")
+    walk, twin = one.walk(batch), other.walk_scalar(batch)
+    assert stacks(walk) == stacks(twin)
+    for column in ("exact", "trust", "end", "missing", "top"):
+        assert np.array_equal(getattr(walk, column), getattr(twin, column)), column
