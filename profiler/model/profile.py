@@ -43,8 +43,9 @@ class Line:
 class Frame:
     """One address and its names.
 
-    pc: avma as found on the stack, a marker's StackEnd; lookup: avma looked up (pc, or pc - 1 of a return address); rel: pc minus the base
-    of its module. module: index into Profile.modules, -1 if none. lines: innermost inline function first, () if no
+    pc: avma as found on the stack, a marker's StackEnd; lookup: avma looked up (pc, or pc - 1 of a return address);
+    rel: pc minus the base of its module. module: index into Profile.modules, -1 if none. lines: innermost inline
+    function first, () if no
     name is known. title: what to show for the whole frame: function, "module+0xrel", or a marker's text.
     """
 
