@@ -41,10 +41,7 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
     """Nodes that no sample reaches are left out."""
     tree = FlameTree(values=[[] for _ in profile.value_types])
     ids: dict[FrameRow, int] = {}
-    rows = [
-        [(_frame_id(tree, ids, profile, level, options), level) for level in levels(profile, frame, options)]
-        for frame in profile.frames
-    ]
+    rows: list[list[tuple[int, Level]] | None] = [None] * len(profile.frames)
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
     totals = [(thread, leaf, values.tolist()) for thread, leaf, values in profile.totals()]
 
@@ -66,8 +63,12 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
         if not used[node]:
             continue
         at = merged[parent[node]]
-        trust = 1 << profile.frames[frame_of[node]].trust
-        for frame, level in rows[frame_of[node]]:
+        source = profile.frames[frame_of[node]]
+        row = rows[frame_of[node]]
+        if row is None:
+            named = levels(profile, source, options)
+            row = rows[frame_of[node]] = [(_frame_id(tree, ids, profile, lv, options), lv) for lv in named]
+        for frame, level in row:
             child = children.get((at, frame))
             if child is None:
                 child = children[at, frame] = len(tree.parent)
@@ -78,7 +79,7 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
                 best.append(-1)
                 seen.append(set())
             at = child
-            tree.trust[at] |= trust
+            tree.trust[at] |= 1 << source.trust
             place = _place(level)
             if place:
                 seen[at].add(place)

@@ -219,6 +219,7 @@ function showFunctions() {
 
 function setFlipped(flipped) {
   state.flipped = flipped;
+  byId("graph-view").classList.toggle("flame", flipped);
   graph.setFlipped(flipped);
   reflect();
 }

@@ -8,6 +8,8 @@
 const ROW = 20;
 const FONT = '12px ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace';
 const PAD = 6;
+/** Free room beyond the leaves, for what floats there. */
+const BEYOND = 60;
 
 class Graph {
   /** on: hover(node, x, y), zoom(node), focus(node), toggle(node). */
@@ -108,7 +110,7 @@ class Graph {
     this.width = this.scroller.clientWidth;
     this.height = this.scroller.clientHeight;
     if (!this.width || !this.height) return;
-    this.contentHeight = Math.max(this.height, this.tree.rows * ROW + 2 * PAD);
+    this.contentHeight = Math.max(this.height, this.tree.rows * ROW + 2 * PAD + BEYOND);
     this.spacer.style.height = `${this.contentHeight}px`;
     const ratio = window.devicePixelRatio || 1;
     this.canvas.width = Math.round(this.width * ratio);
@@ -138,6 +140,7 @@ class Graph {
   zoomTo(node, animate = true) {
     if (!this.tree.value[node]) return;
     this.zoomed = node;
+    this.setHover(-1);
     const k = this.tree.total / this.tree.value[node];
     const x = (-this.tree.x[node] / this.tree.total) * this.width * k;
     const still = !animate || matchMedia("(prefers-reduced-motion: reduce)").matches;

@@ -37,7 +37,7 @@ function describe(model, tree, node, metric, zoomed) {
   const measured = type[1] === "count" ? samples : `${formatValue(value, type)} · ${samples}`;
   const pairs = [["Total", `${formatShare(value, tree.total)} · ${measured}`]];
   if (zoomed > 0 && zoomed !== node) pairs.push(["Of zoomed", formatShare(value, tree.value[zoomed])]);
-  if (tree.self[node] > 0 && frame.kind < KIND.ROOT) {
+  if (!tree.bottomUp && tree.self[node] > 0 && frame.kind < KIND.ROOT) {
     pairs.push(["Self", `${formatShare(tree.self[node], tree.total)} · ${formatValue(tree.self[node], type)}`]);
   }
   if (frame.kind >= KIND.ROOT || frame.kind === KIND.MARKER) return { frame, pairs };
@@ -83,7 +83,7 @@ function showLegend(groups, chosen, choose) {
     ...groups.map(([name, share, colour, striped]) =>
       element(
         "button",
-        { "aria-pressed": String(name === chosen), title: `Highlight ${name}`, onclick: () => choose(name) },
+        { "aria-pressed": String(name === chosen), title: `Highlight ${name} (${formatShare(share, 1)} of the samples ${striped ? "are cut off" : "end in it"})`, onclick: () => choose(name) },
         element("span", { class: striped ? "swatch striped" : "swatch", colour: striped ? "" : colour }),
         name,
         element("small", null, formatShare(share, 1)),

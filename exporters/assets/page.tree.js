@@ -39,7 +39,9 @@ function buildTree(model, options) {
       }
     }
   }
-  return layOut(model, raw);
+  const tree = layOut(model, raw);
+  tree.bottomUp = options.bottomUp;
+  return tree;
 }
 
 /** Nodes as they come, parents first. value: inclusive, in the metric; count: samples. src: a node of the model. */

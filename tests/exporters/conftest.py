@@ -1,0 +1,41 @@
+"""One Chromium for all tests of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pyprof.exporters.base import ExportOptions
+from pyprof.model.profile import Profile
+from tests.exporters.browser import Browser
+from tests.exporters.page import Page
+from tests.exporters.support import PLAIN, export
+
+OpenPage = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    started = Browser(tmp_path_factory.mktemp("chromium"))
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path) -> Iterator[OpenPage]:
+    """(profile, options, scheme) -> its page, opened from a file. No page may complain or load anything."""
+    opened: list[Path] = []
+
+    def open_(profile: Profile, options: ExportOptions = PLAIN, scheme: str = "light") -> Page:
+        path = tmp_path / f"{len(opened)}.html"
+        path.write_bytes(export("flamegraph", profile, options))
+        opened.append(path)
+        browser.open(path, scheme=scheme)
+        return Page(browser)
+
+    yield open_
+    if opened:
+        assert browser.complaints() == []
+        assert browser.requests() == [opened[-1].as_uri()]

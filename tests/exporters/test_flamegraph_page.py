@@ -1,0 +1,354 @@
+"""The page in a real browser: what a reader does, and that every view holds the same totals."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from pyprof.exporters.names import levels, process_name, thread_name
+from pyprof.model.profile import Profile
+from tests.exporters.browser import Browser
+from tests.exporters.conftest import OpenPage
+from tests.exporters.page import Page
+from tests.exporters.profiles import EVIL, SUMMARY, Builder, code, deep, golden, profiles, wide
+from tests.exporters.support import PLAIN, THREADS, export
+
+Paths = dict[tuple[str, ...], float]
+
+
+def expected(profile: Profile, by_thread: bool = False, bottom_up: bool = False, hidden: frozenset[int] = frozenset()):
+    """What Page.paths must hold, straight from the profile."""
+    sums: Counter[tuple[str, ...]] = Counter({(): 0})
+    for thread, leaf, values in profile.totals():
+        value = int(values[-1])
+        if thread in hidden:
+            continue
+        stack = [level.name for frame in profile.path(leaf) for level in levels(profile, frame, PLAIN)]
+        stack = [name.encode("utf-8", "backslashreplace").decode() for name in stack]
+        info = profile.threads[thread]
+        groups = [process_name(info)] * (len(profile.processes) > 1) + [thread_name(info)] if by_thread else []
+        path = tuple(groups + (stack[::-1] if bottom_up else stack))
+        for depth in range(len(path) + 1):
+            sums[path[:depth]] += value
+    return {path: value for path, value in sums.items() if value or not path}
+
+
+def weighty(paths: Paths) -> Paths:
+    return {path: value for path, value in paths.items() if value or not path}
+
+
+def test_every_view_of_the_golden_profile_holds_its_totals(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    assert weighty(page.paths()) == expected(golden())
+    page.browser.click_on("#bottom-up")
+    assert weighty(page.paths()) == expected(golden(), bottom_up=True)
+    page.browser.press("t")
+    assert weighty(page.paths()) == expected(golden(), by_thread=True, bottom_up=True)
+    page.browser.click_on("#top-down")
+    assert weighty(page.paths()) == expected(golden(), by_thread=True)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(profile=profiles())
+def test_any_profile_keeps_its_totals_in_every_view(browser: Browser, tmp_path, profile: Profile) -> None:
+    path = tmp_path / "any.html"
+    path.write_bytes(export("flamegraph", profile))
+    browser.open(path)
+    page = Page(browser)
+    total = int(profile.values[:, -1].sum())
+    for keys in ("", "b", "t", "b", "r", "b"):
+        for key in keys:
+            browser.press(key)
+        assert page.paths()[()] == total
+        own = browser.run("Array.from(tree.self).reduce((a, b) => a + b, 0)")
+        assert own == pytest.approx(total, rel=1e-9)
+    assert browser.complaints() == []
+
+
+def test_click_zooms_and_escape_resets(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    whole = page.browser.run("graph.width")
+    assert page.rectangle("clone", "work")["width"] < whole / 2
+    page.click("clone", "work")
+    assert page.rectangle("clone", "work")["width"] == pytest.approx(whole)
+    assert page.text("#zoom-bar").split("\n")[-2:] == ["work", "26.09 %"]
+    assert page.rectangle("clone")["width"] == pytest.approx(whole), "callers stay, full width"
+    page.browser.press("Escape")
+    assert page.rectangle("all")["width"] == pytest.approx(whole)
+    assert not page.shown("#zoom-bar")
+
+
+def test_clicking_the_zoomed_frame_shows_everything_again(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    page.click("clone", "work")
+    page.click("clone", "work")
+    assert page.browser.run("graph.zoomed") == 0
+
+
+def test_wheel_with_ctrl_zooms_where_the_mouse_is(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    x, y = page.centre("clone", "work")
+    page.browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-120, modifiers=2)
+    page.browser.settle()
+    assert page.browser.run("graph.transform.k") > 1
+    assert page.rectangle("clone", "work")["x"] < x < sum(page.rectangle("clone", "work")[k] for k in ("x", "width"))
+
+
+def test_drag_pans_and_does_not_click(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    page.click("clone", "work")
+    before = page.rectangle("clone", "work")["x"]
+    mouse = page.browser.mouse
+    mouse("mousePressed", 300, 500, button="left", buttons=1, clickCount=1)
+    for x in (350, 400, 450):
+        mouse("mouseMoved", x, 500, button="left", buttons=1)
+    mouse("mouseReleased", 450, 500, button="left", clickCount=1)
+    page.browser.settle()
+    assert page.rectangle("clone", "work")["x"] == pytest.approx(before + 150, abs=2)
+    assert page.browser.run("graph.zoomed") > 0
+
+
+def test_search_marks_matches_and_says_their_share(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    x, y = page.centre("work", "parse")
+    plain = page.pixel(x, y)
+    assert page.search("parse").startswith("39.13 %")
+    assert page.pixel(x, y) != plain
+    assert page.pixel(x, y) == [0xB3, 0x12, 0x6F]
+
+
+def test_recursion_counts_once_in_the_matched_share(open_page: OpenPage) -> None:
+    page = open_page(deep(500))
+    assert page.search("recurse").startswith("100 %")
+
+
+def test_search_understands_regular_expressions_and_forgives_wrong_ones(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    assert page.search("/^(memcpy|eval)$/").startswith("65.22 %")
+    page.browser.press("Escape")
+    assert page.search("/(/") == "not a regex"
+
+
+def test_enter_walks_the_matches_and_slash_and_ctrl_f_begin_a_search(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    page.browser.press("/")
+    page.browser.type("memcpy")
+    page.browser.press("Enter")
+    assert page.text("#zoom-name") == "memcpy"
+    first = page.browser.run("graph.zoomed")
+    page.browser.press("Enter")
+    assert page.browser.run("graph.zoomed") != first
+    page.browser.press("Enter", modifiers=8)
+    assert page.browser.run("graph.zoomed") == first
+    page.browser.press("Escape")
+    page.browser.press("Escape")
+    assert page.browser.run("document.getElementById('search').value") == ""
+    page.browser.press("f", modifiers=2)
+    assert page.browser.run("document.activeElement.id") == "search"
+
+
+def test_icicle_and_flame_turn_the_graph_over(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    assert page.rectangle("main")["y"] > page.rectangle("_start")["y"]
+    page.browser.click_on("#flame")
+    assert page.rectangle("main")["y"] < page.rectangle("_start")["y"]
+    assert page.pressed("#flame")
+    assert page.hover("handle(Request&)", "clamp").startswith("clamp"), "pointing works upside down"
+    page.browser.press("i")
+    assert page.pressed("#icicle")
+
+
+def test_tooltip_tells_share_samples_module_source_and_how_it_was_found(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    text = page.hover("main", "parse")
+    for part in (
+        "21.74 % · 50 ms · 5 samples",
+        "Self",
+        "8.70 % · 20 ms",
+        "/opt/server/bin/server",
+        "/src/server/parse.cc:9 (and 1 more)",
+        ".eh_frame, frame pointer",
+    ):
+        assert part in text
+    assert "inlined into its caller" in page.hover("clamp", "std::min(int, int)")
+    page.browser.move(5, 5)
+    assert not page.shown("#tooltip")
+
+
+def test_cut_off_stacks_are_striped_and_explained(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    assert "outer callers are not known" in page.hover("[stack cut off: no rule]")
+    box = page.rectangle("[stack cut off: no rule]")
+    page.browser.move(700, 700)
+    row = {tuple(page.pixel(box["x"] + 20 + at, box["y"] + 18)) for at in range(8)}
+    assert len(row) > 1, "stripes"
+    assert "[cut off]" in page.text("#legend")
+
+
+def test_threads_are_grouped_hidden_and_collapsed(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    page.browser.click_on("#threads")
+    page.browser.click_on("#by-thread")
+    assert ("server (pid 100)", "worker;1 (tid 101)", "clone", "work") in page.paths()
+    page.browser.click_on("#thread-list label[title='main (tid 100)'] input")
+    assert weighty(page.paths()) == expected(golden(), by_thread=True, hidden=frozenset({0}))
+    assert page.text("#threads") == "Threads 3/4"
+    page.browser.click_on("#thread-list label[title='worker;1 (tid 101)'] button")
+    paths = page.paths()
+    worker = ("server (pid 100)", "worker;1 (tid 101)")
+    assert paths[worker] == 60_000_000
+    assert not [path for path in paths if path[:2] == worker and len(path) > 2]
+    assert paths[()] == 120_000_000
+    page.browser.click_on("#no-threads")
+    assert page.shown("#empty")
+
+
+def test_caret_of_a_thread_collapses_it(open_page: OpenPage) -> None:
+    page = open_page(golden(), THREADS)
+    box = page.rectangle("worker;1 (tid 101)")
+    page.browser.click(box["x"] + 8, box["y"] + 9)
+    assert not [path for path in page.paths() if path[1:2] == ("worker;1 (tid 101)",) and len(path) > 2]
+    assert page.browser.run("graph.zoomed") == 0
+    page.browser.click(page.rectangle("worker;1 (tid 101)")["x"] + 8, box["y"] + 9)
+    assert [path for path in page.paths() if path[1:2] == ("worker;1 (tid 101)",) and len(path) > 2]
+
+
+def test_summary_says_what_was_recorded_and_how_to_mend_it(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    assert page.text("#problems") == "1"
+    page.browser.click_on("#summary")
+    text = page.text("#summary-panel")
+    for part in ("1,187", "99 Hz", "98.4 Hz", "99.41 %", "cut off: no unwind rule", "21.5 µs", "63 µs", "0.71 %"):
+        assert part in text
+    for part in ("/opt/server/lib/libplugin.so", "no symbols", "apt-get install libplugin-dbg", SUMMARY.notes[0]):
+        assert part in text
+    assert "/opt/server/bin/server" not in text, "modules that lack nothing are not listed"
+    page.browser.press("s")
+    assert not page.shown("#summary-panel")
+
+
+def test_functions_table_counts_self_and_total_and_leads_back_to_the_graph(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    page.browser.press("f")
+    table = page.browser.run(
+        "[...document.querySelectorAll('#rows tr')].map(r => [...r.cells].map(c => c.textContent))"
+    )
+    assert table[0] == ["120 ms52.17 %", "120 ms52.17 %", "memcpy", "libc.so.6"]
+    assert ["20 ms8.70 %", "90 ms39.13 %", "parse", "server"] in table
+    page.browser.click_on("[data-sort=name]")
+    names = page.browser.run("[...document.querySelectorAll('#rows tr')].map(r => r.cells[2].textContent)")
+    assert names == sorted(names)
+    page.browser.click_on("#rows tr:first-child button")
+    assert page.pressed("#view-graph")
+    assert page.browser.run("graph.zoomed") > 0
+
+
+def test_theme_follows_the_system_until_it_is_chosen(open_page: OpenPage) -> None:
+    page = open_page(golden(), scheme="dark")
+    root = "document.documentElement.dataset.theme"
+    assert page.browser.run(root) == "dark"
+    x, y = page.centre("main")
+    dark = page.pixel(x, y + 6)
+    assert sum(page.pixel(x, 700)) < 150
+    page.browser.click_on("#theme")
+    assert page.browser.run(root) == "light"
+    assert page.pixel(x, y + 6) != dark
+    assert page.pixel(x, 700) == [255, 255, 255]
+    page.browser.run("localStorage.clear()")
+
+
+def test_arrow_keys_walk_the_frames_and_are_announced(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    page.browser.run("graph.canvas.focus()")
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp"):
+        page.browser.press(key)
+    assert page.text("#announce").startswith("_start, Total 60.87 %")
+    page.browser.press("ArrowRight")
+    page.browser.press("Enter")
+    assert page.text("#zoom-name") == "clone"
+
+
+def test_metric_changes_what_widths_mean(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    page.browser.run("(() => { const m = document.getElementById('metric'); m.value = '0';"
+                     "m.dispatchEvent(new Event('change')); })()")  # fmt: skip
+    assert page.paths()[()] == 24
+    assert page.hover("all").split("\n")[-1] == "100 % · 24 samples"
+
+
+def test_legend_highlights_a_module(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    page.browser.click_on("#legend button[title^='Highlight libc.so.6']")
+    assert page.text("#matched").startswith("65.22 %")
+    page.browser.click_on("#legend button[title^='Highlight libc.so.6']")
+    assert page.text("#matched") == ""
+
+
+def test_names_cannot_run_as_script(open_page: OpenPage) -> None:
+    page = open_page(golden().__class__(**{**golden().__dict__, "title": EVIL}))
+    assert EVIL in page.hover("libplugin.so+0x77", EVIL)
+    page.browser.press("f")
+    assert EVIL in page.text("#rows")
+    page.browser.click_on("#threads")
+    assert EVIL in page.text("#thread-list")
+    assert page.text("#title") == EVIL
+    assert page.browser.run("document.title") == f"{EVIL} · pyprof"
+    assert page.browser.run("document.querySelectorAll('img').length") == 0
+
+
+def test_policy_stops_injected_script(browser: Browser, open_page: OpenPage, tmp_path) -> None:
+    page = tmp_path / "injected.html"
+    text = export("flamegraph", golden()).decode()
+    page.write_text(text.replace("<header>", "<script>window.injected = 1</script><header>", 1))
+    browser.open(page)
+    assert browser.run("window.injected") is None
+    assert any("Content Security Policy" in complaint for complaint in browser.complaints())
+
+
+def test_deep_profile_opens_scrolls_and_folds(open_page: OpenPage) -> None:
+    page = open_page(deep())
+    assert page.browser.run("tree.rows") == 20_001
+    page.browser.run("graph.zoomTo(tree.n - 1)")
+    page.browser.settle()
+    assert page.rectangle("the_leaf")["width"] == pytest.approx(page.browser.run("graph.width"))
+    assert "the_leaf" in page.hover("the_leaf")
+    page.browser.press("Escape")
+    page.browser.press("b")
+    assert page.row(1) == ["recurse", "the_leaf"]
+    page.browser.press("b")
+    page.browser.press("r")
+    assert set(page.paths()) == {(), ("main",), ("main", "recurse"), ("main", "recurse", "the_leaf")}
+
+
+def test_wide_profile_opens_with_all_its_nodes_and_totals(open_page: OpenPage) -> None:
+    profile = wide()
+    page = open_page(profile)
+    assert page.browser.run("tree.n") == 100_001
+    assert page.browser.run("tree.total") == int(profile.values[:, 1].sum())
+    assert page.search("function_12").endswith("111")
+    page.browser.press("Enter")
+    assert page.browser.run("graph.zoomed") > 0
+    page.browser.press("Escape")
+    page.browser.click_on("#bottom-up")
+    assert page.browser.run("tree.total") == int(profile.values[:, 1].sum())
+    assert page.browser.run("tree.n") <= 600_000
+
+
+def test_page_of_an_empty_profile_says_so(open_page: OpenPage) -> None:
+    page = open_page(Builder([]).build())
+    assert page.shown("#empty")
+    page.browser.press("f")
+    assert page.text("#rows-note") == "0 functions."
+
+
+def test_direct_recursion_folds_together_with_equal_siblings(open_page: OpenPage) -> None:
+    builder = Builder()
+    a, b = code("a"), code("b", rel=0x200)
+    builder.sample(builder.node([a, b]))
+    builder.sample(builder.node([a, a, b]))
+    builder.sample(builder.node([a, a]))
+    page = open_page(builder.build())
+    page.browser.click_on("#fold")
+    assert page.paths() == {(): 30_000_000, ("a",): 30_000_000, ("a", "b"): 20_000_000}
