@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# build.sh v1|v2|v3|llvm DIR: the program and its library with SFrame of that producer as their only unwind table.
+# build.sh v1|v2|v3|llvm DIR [GCC OPTION...]: the program and its library with SFrame of that producer as their only unwind table.
 #
 # One compilation (host's gcc), then that producer's assembler and linker from a private root (build_fixtures.sh names
 # them). .eh_frame goes at the end. gold links LLVM's objects, one a file: no GNU ld merges them.
@@ -28,8 +28,8 @@ esac
 
 drap=(); [[ $version == v3 ]] && drap=(-DDRAP)
 for source in library program; do
-  gcc -O2 -fomit-frame-pointer -fno-optimize-sibling-calls -fno-stack-protector -fPIC "${drap[@]}" -S "$here/$source.c" \
-    -o $source.s
+  gcc -O2 -fomit-frame-pointer -fno-optimize-sibling-calls -fno-stack-protector -fPIC "${drap[@]}" "${@:3}" \
+    -S "$here/$source.c" -o $source.s
 done
 cp "$here/start.s" start.s
 if [[ $version != v3 ]]; then  # nothing before V3 can say that _start has no caller

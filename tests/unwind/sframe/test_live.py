@@ -1,0 +1,91 @@
+"""Programs whose only unwind table is SFrame, recorded and stepped through: one a version, with a shared library."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyprof.objfile.elf import ElfFile
+from tests.oracle.run import Oracle, Plan
+from tests.unwind.sframe.roots import need_roots
+
+BUILD = Path(__file__).parent / "live" / "build.sh"
+VERSIONS = ("v1", "v2", "v3", "llvm")
+LADDER = [
+    "_start",
+    "run",
+    "rung1",
+    "lib_rung",
+    "rung2",
+    "lib_rung",
+    "rung3",
+    "lib_fixed",
+    "rung4",
+    *["deep"] * 21,
+    "work",
+]
+
+
+def build(version: str, folder: Path, *options: str) -> Path:
+    need_roots()
+    done = subprocess.run([BUILD, version, folder, *options], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "program"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_stacks_are_the_whole_ladder_by_sframe_alone(version: str, tmp_path: Path) -> None:
+    program = build(version, tmp_path)
+    stacks, summary = tmp_path / "stacks.txt", tmp_path / "summary.json"
+    command = [sys.executable, "-m", "pyprof", "record", "-q", "-d", "1", "-r", "199", "--unwind", "sframe,fp"]
+    with subprocess.Popen([program]) as target:
+        try:
+            done = subprocess.run(
+                [*command, "-p", str(target.pid), "-f", "collapsed", "-o", stacks, "--summary", summary],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            assert target.poll() is None
+        finally:
+            target.kill()
+    seen = 0
+    for line in stacks.read_text().splitlines():
+        names, _, count = line.rpartition(" ")
+        frames = names.split(";")
+        if version == "llvm" and "plt" in frames[-1]:
+            continue  # gold writes no SFrame for its PLT
+        assert frames[: len(LADDER)] == LADDER
+        assert frames[len(LADDER) :] in ([], ["lib_leaf"], ["lib_leaf@plt"])
+        seen += int(count)
+    found = json.loads(summary.read_text())
+    assert seen > 0
+    assert seen >= 0.9 * found["samples"]
+    if version != "llvm":
+        assert found["ends"] == {"root": found["samples"]}
+        assert set(found["trust"]) == {"context", "sframe"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_sframe_is_right_at_every_instruction_of_what_it_covers(version: str, tmp_path: Path) -> None:
+    program = build(version, tmp_path, "-DROUNDS=3")
+    result = Oracle([str(program)], Plan(sources=("sframe", "fp"), only=str(tmp_path))).run()
+    assert result.ended
+    assert result.deepest >= len(LADDER)
+    assert result.compared > 300
+    wrong = [mismatch.place for mismatch in result.mismatches]
+    if version == "llvm":  # gold writes no SFrame for its PLT
+        wrong = [place for place in wrong if not in_plt(place)]
+    assert wrong == []
+
+
+def in_plt(place: tuple[str, int]) -> bool:
+    path, rel = place
+    plt = ElfFile.open(path).sections[".plt"]
+    return plt.addr <= rel < plt.addr + plt.size
