@@ -25,6 +25,7 @@ PACKAGES = {
     "go": "golang-go",
     "rustc": "rustc",
     "clang": "clang",
+    "llvm-dwarfdump": "llvm",
     "llvm-readelf": "llvm",
     "arm-linux-gnueabihf-gcc": "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross",
     "arm-linux-gnueabihf-g++": "g++-arm-linux-gnueabihf",
