@@ -1,0 +1,109 @@
+"""Separate debug files, made by the tools that distributions use."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.objfile.debug_files import DebugFiles
+from pyprof.objfile.elf import ElfFile
+from tests.objfile.live import library, where
+from tests.support import need
+
+
+def objcopy(*words: str | Path) -> None:
+    subprocess.run([need("objcopy"), *map(str, words)], check=True, timeout=60)
+
+
+def split(folder: Path, *flags: str) -> tuple[Path, Path]:
+    """A stripped program with a debug link, and its debug file beside it."""
+    program, debug = where(folder, "where", "-g", *flags), folder / "where.debug"
+    objcopy("--only-keep-debug", program, debug)
+    objcopy("--strip-all", program)
+    objcopy(f"--add-gnu-debuglink={debug}", program)
+    return program, debug
+
+
+def find(program: Path, diagnostics: Diagnostics, *dirs: Path, root: str = "") -> ElfFile | None:
+    files = DebugFiles(diagnostics, [str(d) for d in dirs])
+    return files.find(ElfFile.open(str(program)), str(program), root)
+
+
+@pytest.mark.parametrize("place", ["beside", ".debug", "global"])
+@pytest.mark.parametrize("flags", [(), ("-Wl,--build-id=none",)], ids=["build-id", "crc"])
+def test_debug_link_is_followed(place: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program, debug = split(folder, *flags)
+    if place != "beside":
+        to = folder / ".debug" if place == ".debug" else Path(f"{tmp_path}/debug{folder}")
+        to.mkdir(parents=True)
+        debug = debug.rename(to / debug.name)
+    found = find(program, Diagnostics(), tmp_path / "debug")
+    assert found is not None
+    assert found.name == str(debug)
+    assert found.section(".debug_info") is not None
+
+
+@pytest.mark.parametrize("flags", [(), ("-Wl,--build-id=none",)], ids=["build-id", "crc"])
+def test_debug_file_of_another_build_is_refused(flags: tuple[str, ...], tmp_path: Path) -> None:
+    program, debug = split(tmp_path, *flags)
+    other = tmp_path / "other"
+    other.mkdir()
+    _, wrong = split(other, *flags, "-DWAYS=3")
+    wrong.replace(debug)
+    diagnostics = Diagnostics()
+    assert find(program, diagnostics) is None
+    assert diagnostics.counts["debug file of another build"] == 1
+
+
+def test_debug_file_is_found_by_build_id_in_the_targets_root(tmp_path: Path) -> None:
+    program, debug = split(tmp_path)
+    build_id = ElfFile.open(str(program)).build_id
+    to = tmp_path / "root/usr/lib/debug/.build-id" / build_id[:2]
+    to.mkdir(parents=True)
+    debug.rename(to / f"{build_id[2:]}.debug")
+    found = find(program, Diagnostics(), Path("/usr/lib/debug"), root=str(tmp_path / "root"))
+    assert found is not None
+    assert found.build_id == build_id
+
+
+def test_debuginfod_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, debug = split(tmp_path)
+    cache = tmp_path / "cache" / ElfFile.open(str(program)).build_id
+    cache.mkdir(parents=True)
+    debug.rename(cache / "debuginfo")
+    monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path / "cache"))
+    assert find(program, Diagnostics()) is not None
+
+
+def test_file_without_link_has_no_debug_file(tmp_path: Path) -> None:
+    assert find(library(tmp_path), Diagnostics()) is None
+
+
+def test_unreadable_debug_file_is_counted(tmp_path: Path) -> None:
+    program, debug = split(tmp_path)
+    debug.write_bytes(b"\x7fELF, not really")
+    diagnostics = Diagnostics()
+    assert find(program, diagnostics) is None
+    assert diagnostics.counts["unreadable debug file"] == 1
+
+
+def test_file_shared_by_dwz_is_found(tmp_path: Path) -> None:
+    dwz = need("dwz")
+    debugs = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        debugs.append(split(folder, f"-DWAYS={len(debugs)}")[1])
+    subprocess.run([dwz, "-m", str(tmp_path / "common"), *map(str, debugs)], check=True, timeout=60)
+    diagnostics = Diagnostics()
+    found = DebugFiles(diagnostics, []).find_alternate(ElfFile.open(str(debugs[0])), "")
+    assert found is not None
+    assert found.name == str(tmp_path / "common")
+    (tmp_path / "common").unlink()
+    assert DebugFiles(diagnostics, []).find_alternate(ElfFile.open(str(debugs[0])), "") is None
+    assert diagnostics.counts["shared debug file not found"] == 1

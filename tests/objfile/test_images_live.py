@@ -1,0 +1,266 @@
+"""Images of live processes: every way in which a file can be mapped, gone, replaced or elsewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.images import DIFFERS, Image, ImageStore
+from pyprof.objfile.memory_image import rebuilt_image
+from tests.objfile.live import Live, library, running, symbol, where
+from tests.support import missing, need
+
+NO_PID = 1 << 29
+"""No process has this number: the kernel's handles cannot be used."""
+
+
+def image_of(live: Live, name: str = "main", store: ImageStore | None = None, **lies: object) -> Image | None:
+    return (store or ImageStore(Diagnostics())).image(live.space(**lies), live.at[name])  # type: ignore[arg-type]
+
+
+LAYOUTS = {
+    "pie": (),
+    "exec": ("-no-pie",),
+    "static": ("-static",),
+    "static-pie": ("-static-pie",),
+    "noseparate-code": ("-Wl,-z,noseparate-code",),
+    "separate-code": ("-Wl,-z,separate-code",),
+    "prelinked": ("-Wl,-Ttext-segment=0x10000000",),
+    "prelinked-exec": ("-no-pie", "-Wl,-Ttext-segment=0x20000000"),
+    "far-text": ("-no-pie", "-Wl,-Ttext=0x30000000"),
+    "2m-pages": ("-Wl,-z,max-page-size=0x200000",),
+    "lld": ("-fuse-ld=lld",),
+    "lld-2m-pages": ("-fuse-ld=lld", "-Wl,-z,max-page-size=0x200000"),
+    "lld-separate-code": ("-fuse-ld=lld", "-Wl,-z,separate-loadable-segments"),
+    "gold": ("-fuse-ld=gold",),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_svma_of_running_code_is_that_of_its_symbol(layout: str, tmp_path: Path) -> None:
+    if layout.startswith("lld"):
+        need("ld.lld")
+    if layout == "gold":
+        need("ld.gold")
+    program = where(tmp_path, layout, *LAYOUTS[layout])
+    with running([program]) as live:
+        found = image_of(live)
+        assert found is not None
+        assert not found.from_memory
+        for name, avma in live.at.items():
+            assert found.svma(avma) == symbol(program, name)
+            assert found.rel(avma) == found.svma(avma) - found.elf.min_vaddr
+        rebuilt = rebuilt_image(live.space(), found.module, live.at["main"])
+        assert rebuilt is not None
+        assert rebuilt[1] == found.bias
+
+
+def test_deleted_file_is_read_through_the_kernels_handle(tmp_path: Path) -> None:
+    if os.geteuid():
+        missing("needs root: /proc/PID/map_files")
+    program = where(tmp_path)
+    expected = symbol(program, "main")
+    with running([program]) as live:
+        program.unlink()
+        found = image_of(live)
+        assert found is not None
+        assert not found.from_memory
+        assert found.svma(live.at["main"]) == expected
+        assert found.elf.section(".symtab") is not None
+
+
+def test_deleted_file_without_handle_is_rebuilt_from_memory(tmp_path: Path) -> None:
+    program = where(tmp_path, "where", "-rdynamic")
+    kept = tmp_path / "kept"
+    shutil.copy(program, kept)
+    with running([program]) as live:
+        program.unlink()
+        diagnostics = Diagnostics()
+        found = image_of(live, store=ImageStore(diagnostics), pid=NO_PID, root="/nonexistent")
+        assert found is not None
+        assert found.from_memory
+        assert diagnostics.counts["deleted file read from memory"] == 1
+        assert_same_tables(found, kept)
+
+
+def assert_same_tables(image: Image, original: Path) -> None:
+    elf = ElfFile.open(str(original))
+    assert image.elf.build_id == elf.build_id
+    for name in (".eh_frame_hdr", ".dynsym", ".dynstr"):
+        assert image.elf.section(name) == elf.section(name)
+        assert image.elf.sections[name].addr == elf.sections[name].addr
+    frames, made_up = elf.section(".eh_frame"), image.elf.section(".eh_frame")
+    assert frames is not None
+    assert made_up is not None
+    assert made_up[: len(frames)] == frames
+
+
+@pytest.mark.parametrize("handle", [True, False], ids=["handle", "no-handle"])
+@pytest.mark.parametrize("build_id", [True, False], ids=["build-id", "no-build-id"])
+def test_file_replaced_on_disk_is_never_used(handle: bool, build_id: bool, tmp_path: Path) -> None:
+    if handle and os.geteuid():
+        missing("needs root: /proc/PID/map_files")
+    flags = ("-rdynamic",) if build_id else ("-rdynamic", "-Wl,--build-id=none")
+    program = where(tmp_path, "where", *flags)
+    other = where(tmp_path, "other", *flags, "-DWAYS=7", "-O2")
+    kept = tmp_path / "kept"
+    shutil.copy(program, kept)
+    with running([program]) as live:
+        program.unlink()
+        shutil.copy(other, program)  # what an upgrade does
+        diagnostics = Diagnostics()
+        space = live.space(pid=None if handle else NO_PID)
+        found = ImageStore(diagnostics).image(space, live.at["main"])
+        assert found is not None
+        assert found.from_memory is not handle
+        assert found.svma(live.at["main"]) == symbol(kept, "main")
+        assert_same_tables(found, kept)
+
+
+@pytest.mark.parametrize("build_id", [True, False], ids=["build-id", "no-build-id"])
+def test_file_overwritten_under_the_same_name_is_counted(build_id: bool, tmp_path: Path) -> None:
+    flags = ("-rdynamic",) if build_id else ("-rdynamic", "-Wl,--build-id=none")
+    program = where(tmp_path, "where", *flags)
+    other = where(tmp_path, "other", *flags, "-DWAYS=7", "-O2")
+    with running([program]) as live:
+        space = live.space(pid=NO_PID, root="")
+        program.unlink()
+        other.rename(program)  # the space was looked at before: its path is not marked as deleted
+        diagnostics = Diagnostics()
+        found = ImageStore(diagnostics).image(space, live.at["main"])
+        assert found is not None
+        assert found.from_memory
+        assert diagnostics.counts[DIFFERS] == 1
+        [problem] = diagnostics.problems[str(program)]
+        assert problem.text == f"{DIFFERS}: read from memory"
+
+
+def test_file_without_proof_is_refused(tmp_path: Path) -> None:
+    program = where(tmp_path)
+    with running([program]) as live:
+        copy = tmp_path / "copy"
+        shutil.copy(program, copy)
+        space = live.space(pid=NO_PID, root="", memory=False)
+        program.unlink()
+        copy.rename(program)
+        diagnostics = Diagnostics()
+        assert ImageStore(diagnostics).image(space, live.at["main"]) is None
+        assert diagnostics.counts["file could not be compared with the mapped one"] == 1
+
+
+def test_same_file_is_used_where_memory_cannot_be_read(tmp_path: Path) -> None:
+    program = where(tmp_path)
+    with running([program]) as live:
+        found = image_of(live, memory=False)
+        assert found is not None
+        assert found.svma(live.at["main"]) == symbol(program, "main")
+
+
+def test_image_outlives_its_process_and_its_file(tmp_path: Path) -> None:
+    program = where(tmp_path)
+    expected = symbol(program, "main")
+    store = ImageStore(Diagnostics())
+    with running([program]) as live:
+        space = live.space()
+        found = store.image(space, live.at["main"])
+        live.end()
+    program.unlink()
+    assert found is not None
+    assert store.image(space, live.at["main"]) is found
+    assert found.svma(live.at["main"]) == expected
+    assert found.elf.section(".symtab") is not None
+
+
+def test_library_loaded_twice_has_two_images_and_one_file(tmp_path: Path) -> None:
+    program, lib = where(tmp_path), library(tmp_path)
+    expected = symbol(lib, "in_library")
+    with running([program, lib]) as live:
+        assert live.at["library0"] != live.at["library1"]
+        store, space = ImageStore(Diagnostics()), live.space()
+        first, second = store.image(space, live.at["library0"]), store.image(space, live.at["library1"])
+        assert first is not None
+        assert second is not None
+        assert first is not second
+        assert first.elf is second.elf
+        assert first.svma(live.at["library0"]) == second.svma(live.at["library1"]) == expected
+
+
+def test_file_in_another_mount_namespace_is_found(tmp_path: Path) -> None:
+    program, hidden = where(tmp_path, "where"), tmp_path / "hidden"
+    hidden.mkdir()
+    inside = tmp_path / "here"
+    inside.mkdir()
+    where(inside, "where", "-DWAYS=5", "-O2")  # what we see under that name
+    script = f"mount --bind {hidden} {inside} && cp {program} {inside}/where && exec {inside}/where"
+    probe = subprocess.run([need("unshare"), "-m", "true"], capture_output=True, timeout=20, check=False)
+    if probe.returncode:
+        missing("needs root: unshare -m")
+    with running(["unshare", "-m", "sh", "-c", script]) as live:
+        assert (inside / "where").read_bytes() != program.read_bytes()
+        for lies in ({}, {"root": ""}, {"root": "", "pid": NO_PID}):
+            found = image_of(live, **lies)
+            assert found is not None
+            assert found.svma(live.at["main"]) == symbol(program, "main")
+            assert found.from_memory is ("pid" in lies)
+
+
+def test_text_moved_to_anonymous_pages_stays_in_its_image(tmp_path: Path) -> None:
+    program = where(tmp_path)
+    with running([program, "move"]) as live:
+        space = live.space()
+        hole = space.mapping_at(live.at["moved"])
+        assert hole is not None
+        assert hole.inode == 0
+        found = ImageStore(Diagnostics()).image(space, live.at["moved"])
+        assert found is not None
+        assert found.svma(live.at["moved"]) == symbol(program, "moved")
+
+
+def test_text_mapped_a_second_time_is_the_same_code(tmp_path: Path) -> None:
+    program = where(tmp_path)
+    text = ElfFile.open(str(program)).sections[".text"]
+    page = text.offset & -4096
+    with running([program, f"again={page:x}"]) as live:
+        found = image_of(live, "again")
+        assert found is not None
+        assert found.svma(live.at["again"]) == text.addr - (text.offset - page)
+
+
+def test_vdso_is_read_from_memory_with_its_tables(tmp_path: Path) -> None:
+    with running([where(tmp_path)]) as live:
+        space = live.space()
+        vdso = next(module for module in space.modules if module.path == "[vdso]")
+        found = ImageStore(Diagnostics()).image(space, vdso.start + 100)
+        assert found is not None
+        assert found.from_memory
+        assert found.bias == vdso.start
+        assert found.elf.section(".eh_frame") is not None
+        assert b"__vdso_clock_gettime" in bytes(found.elf.section(".dynstr") or b"")
+
+
+def test_program_in_a_memfd_is_read(tmp_path: Path) -> None:
+    program = where(tmp_path)
+    fd = os.memfd_create("secret", 0)
+    os.write(fd, program.read_bytes())
+    with running([f"/proc/{os.getpid()}/fd/{fd}"]) as live:
+        os.close(fd)
+        for lies in ({}, {"pid": NO_PID}):
+            found = image_of(live, **lies)
+            assert found is not None
+            assert found.from_memory is bool(lies)
+            assert found.svma(live.at["main"]) == symbol(program, "main")
+
+
+def test_generated_code_has_no_image(tmp_path: Path) -> None:
+    with running([where(tmp_path, "where")]) as live:
+        space = live.space()
+        assert ImageStore(Diagnostics()).image(space, 0x10) is None
+        vsyscall = [module.start for module in space.modules if module.path == "[vsyscall]"]
+        for avma in vsyscall:
+            assert ImageStore(Diagnostics()).image(space, avma) is None

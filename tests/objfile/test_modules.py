@@ -1,0 +1,38 @@
+"""How lines of /proc/PID/maps become modules."""
+
+from __future__ import annotations
+
+from pyprof.model.modules import Mapping, group_modules
+
+LIB = ("08:01", 7, "/lib/a.so")
+ANON = ("00:00", 0, "")
+
+
+def line(start: int, size: int, perms: str, offset: int, file: tuple[str, int, str]) -> Mapping:
+    return Mapping(start, start + size, perms, offset, *file)
+
+
+def test_text_moved_to_huge_pages_as_a_whole_keeps_its_module() -> None:
+    [module] = group_modules(
+        [
+            line(0x10000, 0x1000, "r--p", 0, LIB),
+            line(0x200000, 0x400000, "r-xp", 0, ANON),
+            line(0x600000, 0x1000, "r--p", 0x600000, LIB),
+        ]
+    )
+    assert (module.start, module.end, module.path) == (0x10000, 0x601000, "/lib/a.so")
+
+
+def test_second_mapping_far_away_is_a_module_of_its_own() -> None:
+    modules = group_modules(
+        [
+            line(0x400000, 0x1000, "r-xp", 0, LIB),
+            line(0x7F0000000000, 0x1000, "r-xp", 0, ANON),
+            line(0x7F0000001000, 0x1000, "r-xp", 0x5000, LIB),
+        ]
+    )
+    assert [(module.path, module.start) for module in modules] == [
+        ("/lib/a.so", 0x400000),
+        ("[anon]", 0x7F0000000000),
+        ("/lib/a.so", 0x7F0000001000),
+    ]
