@@ -41,12 +41,28 @@ def run(arguments: argparse.Namespace) -> int:
     print("this machine")
     bad = show(attach.machine_findings())
     if arguments.pid:
-        print(f"\nprocess {arguments.pid}")
+        print(f"\nprocess {arguments.pid}: {describe(arguments.pid)}")
         findings = attach.target_findings(arguments.pid)
         bad |= show(findings)
         if not any(finding.fatal for finding in findings):
             bad |= show_modules(arguments.pid)
     return int(bad)
+
+
+def describe(pid: int) -> str:
+    """Whose it is, since when it runs, how much memory it has, and its command line."""
+    import time
+
+    import psutil
+
+    try:
+        known = psutil.Process(pid).as_dict(("username", "create_time", "memory_info", "cmdline"))
+    except psutil.Error:
+        return "not there"
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(known["create_time"]))
+    memory = f"{known['memory_info'].rss >> 20} MB, " if known["memory_info"] else ""
+    command = " ".join(known["cmdline"] or ())
+    return f"of {known['username']}, since {started}, {memory}{command[:200] or 'no command line'}"
 
 
 def show(findings: list[Finding]) -> bool:
