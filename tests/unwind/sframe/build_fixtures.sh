@@ -44,10 +44,13 @@ for version in v1:bookworm v2:trixie v3:sid; do
   link $suite $x86 $version-ibt x86_64.s "" -z ibtplt
   link $suite $arm $version-aarch64 aarch64.s ""
   link $suite $arm $version-aarch64-v3 aarch64-v3.s ""
+  link $suite $arm $version-aarch64-code code-aarch64.s ""
 done
 link trixie $arm v2-aarch64_be aarch64.s B
 link sid $arm v3-aarch64_be aarch64.s B
+link sid $arm v3-aarch64_be-code code-aarch64.s B
 link sid $s390 v3-s390x s390x.s ""
+link sid $s390 v3-s390x-code code-s390x.s ""
 
 # a relocatable file: unsorted, the starts of functions are relocations
 in_root sid $x86-as --gsframe x86_64.s -o v3-relocatable.o 2>/dev/null

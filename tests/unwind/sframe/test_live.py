@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from pyprof.collectors.procfs import address_space
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import X86_64
 from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.memory_image import rebuilt_image
+from pyprof.unwind.formats.sframe import sframe_source
 from tests.oracle.run import Oracle, Plan
 from tests.unwind.sframe.roots import need_roots
 
@@ -89,3 +95,33 @@ def in_plt(place: tuple[str, int]) -> bool:
     path, rel = place
     plt = ElfFile.open(path).sections[".plt"]
     return plt.addr <= rel < plt.addr + plt.size
+
+
+@pytest.mark.parametrize("version", ["v1", "v2", "v3"])
+def test_table_in_the_memory_of_a_process_is_that_of_its_file(version: str, tmp_path: Path) -> None:
+    program = build(version, tmp_path)
+    with subprocess.Popen([program]) as target:
+        try:
+            found = wait_for_library(target.pid)
+        finally:
+            target.kill()
+    assert set(found) == {"program", "library.so"}
+    for name, image in found.items():
+        assert image.section_list == ()
+        here, there = (sframe_source(elf, X86_64, Diagnostics()) for elf in (image, ElfFile.open(str(tmp_path / name))))
+        assert here is not None
+        assert there is not None
+        assert list(here.functions()) == list(there.functions()) != []
+
+
+def wait_for_library(pid: int) -> dict[str, ElfFile]:
+    """Images of the program and its library, rebuilt from memory alone."""
+    deadline = time.monotonic() + 20
+    while True:
+        space = address_space(pid, 1, 0)
+        modules = {m.name: m for m in space.modules if m.name in ("program", "library.so")}
+        if len(modules) == 2 or time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    images = {name: rebuilt_image(space, module, module.start) for name, module in modules.items()}
+    return {name: image[0] for name, image in images.items() if image is not None}
