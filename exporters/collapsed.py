@@ -1,17 +1,21 @@
-r"""Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted.
+r"""Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted by frames from the root.
 
 The count is of samples. What would break a line is escaped: `;` as `\x3b`, a line feed as `\n`, other control
 characters and line separators as `\xNN` or `\uNNNN`.
+
+Lines are made one by one from a tree of names: stacks may be 20,000 frames deep, and all lines at once would not
+fit in memory.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import count_column, levels, thread_roots
+from pyprof.exporters.names import UNKNOWN, count_column, levels, thread_roots
 from pyprof.model.profile import Profile
 
 _BREAKS = re.compile("[;\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -20,24 +24,54 @@ _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     column = count_column(profile)
-    names = [b";".join(escape(level.name) for level in levels(profile, frame, options)) for frame in profile.frames]
-    roots = [
-        [escape(name) for name in thread_roots(profile, thread)] if options.threads else []
-        for thread in profile.threads
-    ]
+    names = [[escape(level.name) for level in levels(profile, frame, options)] for frame in profile.frames]
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
-    counts: Counter[bytes] = Counter()
+    tree = _NameTree()
+    counts: defaultdict[int, int] = defaultdict(int)
+    known: dict[tuple[int, int], int] = {}
     for thread, leaf, values in profile.totals():
-        stack = []
+        root = 0
+        if options.threads:
+            root = tree.descend(root, [escape(name) for name in thread_roots(profile, profile.threads[thread])])
+        path = []
         node = leaf
-        while node > 0:
-            stack.append(names[frame_of[node]])
+        while node > 0 and (root, node) not in known:
+            path.append(node)
             node = parent[node]
-        stack.extend(reversed(roots[thread]))
-        counts[b";".join(reversed(stack))] += int(values[column])
-    for line, count in sorted(counts.items()):
-        if count:
-            out.write(b"%b %d\n" % (line, count))
+        at = known[root, node] if node > 0 else root
+        for node in reversed(path):
+            at = known[root, node] = tree.descend(at, names[frame_of[node]])
+        counts[at] += int(values[column])
+    for line, at in tree.lines(counts):
+        out.write(b"%b %d\n" % (line, counts[at]))
+
+
+class _NameTree:
+    """A prefix tree of names; node 0 is its root."""
+
+    def __init__(self) -> None:
+        self._children: list[dict[bytes, int]] = [{}]
+
+    def descend(self, node: int, names: list[bytes]) -> int:
+        for name in names:
+            below = self._children[node]
+            if name not in below:
+                below[name] = len(self._children)
+                self._children.append({})
+            node = below[name]
+        return node
+
+    def lines(self, wanted: dict[int, int]) -> Iterator[tuple[bytes, int]]:
+        """(names joined, node) of each node that has a wanted value, by names."""
+        path: list[bytes] = []
+        todo = [(0, 0, b"")]
+        while todo:
+            node, depth, name = todo.pop()
+            path[max(depth - 1, 0) :] = [name] if depth else []
+            if wanted.get(node):
+                yield b";".join(path) or UNKNOWN.encode(), node
+            below = self._children[node]
+            todo.extend((below[child], depth + 1, child) for child in sorted(below, reverse=True))
 
 
 def escape(name: str) -> bytes:

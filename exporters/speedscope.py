@@ -76,7 +76,9 @@ def _groups(
     by_thread = by_thread[weights[by_thread] > 0]
     if not options.threads:
         return [by_thread], [_title(profile)], 0
-    groups, names, heaviest, active = [], [], -1, 0
+    groups: list[npt.NDArray[np.int64]] = []
+    names: list[str] = []
+    heaviest, active = -1, 0
     several = len(profile.processes) > 1
     for index, thread in enumerate(profile.threads):
         samples = by_thread[profile.thread[by_thread] == index]

@@ -25,7 +25,7 @@ let found = null;
 
 async function start() {
   model = await loadModel();
-  state.metric = model.valueTypes.length - 1;
+  state.metric = firstMetric();
   state.byThread = model.groupByThread;
   byId("title").textContent = model.title;
   graph = new Graph(byId("scroller"), byId("graph"), {
@@ -40,6 +40,12 @@ async function start() {
   wire();
   rebuild();
   document.documentElement.dataset.ready = "yes";
+}
+
+/** The primary value, which stands last, or one before it if nothing was measured there (all threads slept). */
+function firstMetric() {
+  const measured = model.values.map((column) => column.some((value) => value > 0));
+  return Math.max(measured.lastIndexOf(true), measured.includes(true) ? 0 : model.values.length - 1);
 }
 
 function showHeader() {
@@ -148,11 +154,15 @@ function search() {
   }
   state.hit = -1;
   found = matches && { ...searchTree(tree, matches), matches };
-  if (found) output.textContent = `${formatShare(found.value, tree.total)} · ${groupThousands(found.frames)}`;
-  else if (!output.classList.contains("wrong")) output.textContent = "";
+  if (found && found.frames) {
+    output.textContent = `${formatShare(found.value, tree.total)} · ${formatCount(found.frames, "function")}`;
+  } else if (found) {
+    output.textContent = "no match";
+    output.classList.add("wrong");
+  } else if (!output.classList.contains("wrong")) output.textContent = "";
   output.title = found ? `${formatValue(found.value, model.valueTypes[state.metric])} in ${formatCount(found.frames, "function")}` : "";
   byId("next").hidden = byId("previous").hidden = !found || !found.hits.length;
-  graph.setSearch(matches);
+  graph.setSearch(found && found.frames ? matches : null);
   if (state.view === "table") showFunctions();
 }
 

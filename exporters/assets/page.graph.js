@@ -31,13 +31,14 @@ class Graph {
     this.fitted = new Map();
     this.zoom = d3
       .zoom()
-      .filter((event) => (event.type === "wheel" ? event.ctrlKey || event.metaKey || event.shiftKey : !event.button))
+      .filter((event) => (event.type === "wheel" ? event.ctrlKey || event.metaKey : !event.button))
       .interpolate(d3.interpolate)
       .on("zoom", (event) => this.zoomTick(event));
     this.selection = d3.select(canvas).call(this.zoom).on("dblclick.zoom", null);
     canvas.addEventListener("mousemove", (event) => this.pointAt(event));
     canvas.addEventListener("mouseleave", () => this.setHover(-1));
     canvas.addEventListener("click", (event) => this.click(event));
+    canvas.addEventListener("wheel", (event) => this.panByWheel(event), { passive: false });
     scroller.addEventListener("scroll", () => {
       this.setHover(-1);
       this.request();
@@ -129,11 +130,22 @@ class Graph {
   // Zooming and pointing
 
   zoomTick(event) {
+    const { k, y } = this.transform;
     this.transform = event.transform;
-    const source = event.sourceEvent;
-    if (source && source.type === "mousemove" && source.movementY) this.scroller.scrollTop -= source.movementY;
-    if (source) this.setHover(-1);
+    if (event.sourceEvent) {
+      // A drag, with mouse or finger, also scrolls: d3's own y has no other meaning here.
+      if (event.transform.k === k) this.scroller.scrollTop -= event.transform.y - y;
+      this.setHover(-1);
+    }
     this.request();
+  }
+
+  /** A wheel or touchpad that moves sideways pans; up and down is left to the scroll bar. */
+  panByWheel(event) {
+    const across = event.shiftKey ? event.deltaX || event.deltaY : event.deltaX;
+    if (event.ctrlKey || event.metaKey || (!event.shiftKey && Math.abs(across) <= Math.abs(event.deltaY))) return;
+    event.preventDefault();
+    this.zoom.translateBy(this.selection, -across / this.transform.k, 0);
   }
 
   /** Makes a node fill the width; node 0 is everything. */

@@ -57,7 +57,13 @@ def test_separators_in_names_are_escaped() -> None:
 def test_same_functions_at_other_addresses_are_one_line() -> None:
     found = lines(golden())
     assert len({line.rsplit(" ", 1)[0] for line in found}) == len(found)
-    assert found == sorted(found, key=lambda line: line.rsplit(" ", 1)[0].encode())
+    assert found == sorted(found, key=lambda line: line.rsplit(" ", 1)[0].encode().split(b";"))
+
+
+def test_stack_without_frames_is_counted_as_unknown() -> None:
+    builder = Builder()
+    builder.sample(0)
+    assert lines(builder.build()) == ["[unknown] 1"]
 
 
 def test_empty_profile_is_an_empty_file() -> None:

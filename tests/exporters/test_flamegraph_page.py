@@ -110,6 +110,34 @@ def test_drag_pans_and_does_not_click(open_page: OpenPage) -> None:
     assert page.browser.run("graph.zoomed") > 0
 
 
+def test_wheel_sideways_pans(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    page.click("clone", "work")
+    before = page.rectangle("clone", "work")["x"]
+    page.browser.mouse("mouseWheel", 500, 300, deltaX=-40, deltaY=0)
+    page.browser.settle()
+    assert page.rectangle("clone", "work")["x"] == pytest.approx(before + 40, abs=1)
+
+
+def test_drag_scrolls_a_deep_graph(open_page: OpenPage) -> None:
+    page = open_page(deep(500))
+    mouse = page.browser.mouse
+    mouse("mousePressed", 300, 500, button="left", buttons=1, clickCount=1)
+    for y in (450, 400):
+        mouse("mouseMoved", 300, y, button="left", buttons=1)
+    mouse("mouseReleased", 300, 400, button="left", clickCount=1)
+    page.browser.settle()
+    assert page.browser.run("graph.scroller.scrollTop") == 100
+
+
+def test_sleeping_threads_are_shown_by_samples(open_page: OpenPage) -> None:
+    builder = Builder()
+    builder.sample(builder.node([code("poll")]), cpu_ns=0)
+    page = open_page(builder.build())
+    assert page.paths() == {(): 1, ("poll",): 1}
+    assert page.browser.run("document.getElementById('metric').value") == "0"
+
+
 def test_search_marks_matches_and_says_their_share(open_page: OpenPage) -> None:
     page = open_page(golden())
     x, y = page.centre("work", "parse")
@@ -129,6 +157,8 @@ def test_search_understands_regular_expressions_and_forgives_wrong_ones(open_pag
     assert page.search("/^(memcpy|eval)$/").startswith("65.22 %")
     page.browser.press("Escape")
     assert page.search("/(/") == "not a regex"
+    page.browser.press("Escape")
+    assert page.search("nowhere") == "no match"
 
 
 def test_enter_walks_the_matches_and_slash_and_ctrl_f_begin_a_search(open_page: OpenPage) -> None:
@@ -327,7 +357,7 @@ def test_wide_profile_opens_with_all_its_nodes_and_totals(open_page: OpenPage) -
     page = open_page(profile)
     assert page.browser.run("tree.n") == 100_001
     assert page.browser.run("tree.total") == int(profile.values[:, 1].sum())
-    assert page.search("function_12").endswith("111")
+    assert page.search("function_12").endswith("· 111 functions")
     page.browser.press("Enter")
     assert page.browser.run("graph.zoomed") > 0
     page.browser.press("Escape")
