@@ -147,7 +147,7 @@ class ProcDir:
     def threads(self) -> list[int]:
         fd = self.open("task")
         try:
-            return sorted(int(name) for name in os.listdir(fd))
+            return sorted(int(entry) for entry in os.listdir(fd))
         finally:
             os.close(fd)
 
@@ -179,7 +179,7 @@ def thread_status(tid: int) -> dict[str, str]:
 def tasks(pid: int) -> list[int]:
     """Tids of a process, ascending. Raises ProcessLookupError."""
     try:
-        return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+        return sorted(int(entry) for entry in os.listdir(f"/proc/{pid}/task"))
     except FileNotFoundError:
         raise ProcessLookupError(pid) from None
 
@@ -236,3 +236,8 @@ def address_space(pid: int, space_id: int, generation: int) -> AddressSpace:
     finally:
         directory.close()
     return AddressSpace(space_id, pid, generation, mappings, read_memory(pid), f"/proc/{pid}/root")
+
+
+def all_pids() -> list[int]:
+    """Every process that this pid namespace shows."""
+    return sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit())

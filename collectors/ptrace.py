@@ -190,6 +190,8 @@ class PtraceCollector:
                     thread.first_slot = False
                     try:
                         taken = self._sampler.sample(thread, target.spaces, weight)
+                        if target.spaces.stale:
+                            target.look_at_modules(self._builder, force=True)
                     except ProcessLookupError:
                         thread.ended = True
                         continue

@@ -54,7 +54,9 @@ class Unsettled:
 
 @dataclass(eq=False)
 class SpaceTracker:
-    """next_id: gives ids that are unique within the recording. changed_under_us: called when a sample is ambiguous."""
+    """next_id: gives ids that are unique within the recording. ambiguous: called for a sample that fits neither side
+    better than the other. exec_count: images that were replaced. stale: a pc was seen that no known module explains.
+    """
 
     directory: ProcDir
     next_id: Callable[[], int]
@@ -62,6 +64,7 @@ class SpaceTracker:
     current: AddressSpace = field(init=False)
     image: Image = field(default_factory=Image)
     exec_count: int = 0
+    stale: bool = False
     _text: bytes = b""
     _executable: tuple[bytes, ...] = ()
     _starts: list[int] = field(default_factory=list)
@@ -83,6 +86,9 @@ class SpaceTracker:
     def took(self, lane: int, pc: int, sp: int) -> None:
         """A lane was sampled in the current space, as far as is known now."""
         self._unsettled.append(Unsettled(lane, pc, sp))
+        code = self.current.mapping_at(pc)
+        if code is None or not code.executable:
+            self.stale = True
 
     def refresh(self, clock: Callable[[], int], force: bool = False) -> list[tuple[int, AddressSpace]]:
         """Read maps if the budget allows. Lanes whose space is not the one that was current when they were taken.
@@ -94,6 +100,7 @@ class SpaceTracker:
             return []
         text = self.directory.maps()
         changes: list[tuple[int, AddressSpace]] = []
+        taken_in = self.current
         if text and text != self._text:
             self._text = text
             self._starts, self._ends = _writable_regions(text)
@@ -101,7 +108,10 @@ class SpaceTracker:
             if executable != self._executable:
                 self._executable = executable
                 changes = self._change(parse_maps(text))
+        if self.stale:
+            self._count_unexplained(dict(changes), taken_in)
         self._unsettled.clear()
+        self.stale = False
         after = clock()
         self._not_before_ns = after + _BUDGET * (after - before)
         return changes
@@ -111,30 +121,38 @@ class SpaceTracker:
 
     def _change(self, mappings: tuple[Mapping, ...]) -> list[tuple[int, AddressSpace]]:
         old = self.current
-        if _is_new_image(old.mappings, mappings):
+        new_image = _is_new_image(old.mappings, mappings)
+        if new_image:
             self.image.alive = False
             self.image = Image()
             self.exec_count += 1
         new = self.current = self._space(mappings, old.generation + 1)
         if not self._unsettled:
             return []
-        was, now = _executables(old.mappings), _executables(mappings)
-        added, removed = now - was, was - now
-        if not added:
-            return []
-        if not removed:
-            return [(u.lane, new) for u in self._unsettled]
-        if not _overlap(added, removed) and was & now:
-            union = self._space(_union(old.mappings, mappings), old.generation)
-            return [(u.lane, union) for u in self._unsettled]
+        if not new_image:
+            was, now = _executables(old.mappings), _executables(mappings)
+            added, removed = now - was, was - now
+            if not added:
+                return []
+            if not removed:
+                return [(u.lane, new) for u in self._unsettled]
+            if not _overlap(added, removed):
+                union = self._space(_union(old.mappings, mappings), old.generation)
+                return [(u.lane, union) for u in self._unsettled]
         changes = []
         for unsettled in self._unsettled:
             score_old, score_new = (_score(space, unsettled.pc, unsettled.sp) for space in (old, new))
-            if score_old == score_new:
+            if score_old == score_new > 1:
                 self.ambiguous()
             if score_new >= score_old:
                 changes.append((unsettled.lane, new))
         return changes
+
+    def _count_unexplained(self, moved: dict[int, AddressSpace], taken_in: AddressSpace) -> None:
+        for unsettled in self._unsettled:
+            code = moved.get(unsettled.lane, taken_in).mapping_at(unsettled.pc)
+            if code is None or not code.executable:
+                self.ambiguous()
 
     def region_at(self, avma: int) -> Region | None:
         """The writable memory around an address, as of the last read."""
@@ -146,7 +164,9 @@ _Key = tuple[int, int, int, str, int, str]
 
 
 def _executables(mappings: Iterable[Mapping]) -> set[_Key]:
-    return {(m.start, m.end, m.offset, m.dev, m.inode, m.path) for m in mappings if m.executable}
+    return {
+        (m.start, m.end, m.offset, m.dev, m.inode, m.path) for m in mappings if m.executable and m.path != "[vsyscall]"
+    }
 
 
 def _is_new_image(old: Iterable[Mapping], new: Iterable[Mapping]) -> bool:

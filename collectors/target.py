@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 
@@ -42,8 +43,7 @@ class Target:
 
     def look(self, builder: BatchBuilder) -> None:
         """Before a tick: modules and threads as they are now."""
-        for lane, space in self.spaces.refresh(time.monotonic_ns):
-            builder.move(lane, space)
+        self.look_at_modules(builder)
         if self.spaces.exec_count != self._execs:
             self._execs = self.spaces.exec_count
             self.name = procfs.name(self.pid)
@@ -58,6 +58,11 @@ class Target:
         self._relist(count)
         after = time.monotonic_ns()
         self._relist_at = after + max(_RELIST_NS, _LIST_BUDGET * (after - now))
+
+    def look_at_modules(self, builder: BatchBuilder, force: bool = False) -> None:
+        """Read the modules if the budget allows; samples since the last read find the space that they belong to."""
+        for lane, space in self.spaces.refresh(time.monotonic_ns, force):
+            builder.move(lane, space)
 
     def _relist(self, count: int) -> None:
         tids = self.directory.threads()
@@ -79,11 +84,8 @@ class Target:
 
     def settle(self, builder: BatchBuilder) -> None:
         """Before the batch leaves: no lane stays unsettled."""
-        try:
-            for lane, space in self.spaces.refresh(time.monotonic_ns):
-                builder.move(lane, space)
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            self.look_at_modules(builder)
         self.spaces.forget_unsettled()
 
     def names(self, now_ns: int, force: bool = False) -> Iterator[ThreadInfo]:

@@ -1,0 +1,62 @@
+"""Stop one thread of a target at will, sleeping or not, as no collector would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyprof.collectors import procfs
+from pyprof.collectors.lanes import BatchBuilder
+from pyprof.collectors.stop import Held, Outcome, Stopper
+from pyprof.collectors.target import Target
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import X86_64
+
+
+@dataclass
+class Stopping:
+    stopper: Stopper
+    builder: BatchBuilder
+    target: Target
+    diagnostics: Diagnostics
+
+    def held(self, tid: int) -> Held:
+        return Held(self.target.threads[tid], self.target.spaces, 1, time.monotonic_ns())
+
+    def stop(self, tid: int) -> Outcome:
+        """One stop; a thread that did not stop at once is waited for."""
+        self.builder.take()
+        self.stopper.door.block_signals()
+        try:
+            outcome = self.stopper.stop(self.target.threads[tid], self.target.spaces, 1)
+            deadline = time.monotonic() + 10
+            while tid in self.stopper.held and time.monotonic() < deadline:
+                self.stopper.door.wait_sigchld(1_000_000)
+                self.stopper.poll_pending()
+                outcome = Outcome.TAKEN
+        finally:
+            self.stopper.door.restore_signals()
+        return outcome
+
+    def wait_stop(self, tid: int) -> None:
+        """Until the thread is in a stop, which stays to be collected."""
+        deadline = time.monotonic() + 10
+        while procfs.state(self.target.pid, tid) != "tracing stop":
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
+@contextmanager
+def stopping(pid: int) -> Iterator[Stopping]:
+    diagnostics = Diagnostics()
+    builder = BatchBuilder(X86_64, 65536)
+    target = Target(pid, 65536, iter(range(1, 1000)).__next__, diagnostics)
+    stopper = Stopper(X86_64, builder, diagnostics)
+    target.look(builder)
+    try:
+        yield Stopping(stopper, builder, target, diagnostics)
+    finally:
+        stopper.release_all()
+        target.close()

@@ -1,0 +1,170 @@
+"""What a stop must not do to its target: lose a signal, change a state, make a system call fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyprof.collectors import libc, stop
+from pyprof.collectors.stop import INTERRUPTED, RESTARTED, Outcome
+from pyprof.model.sample import SampleKind
+from tests.collectors.conftest import Start
+from tests.collectors.stopping import stopping
+from tests.collectors.targets import collecting, feedback, record, samples, stops
+
+KINDS = ("epoll_wait", "recv", "semtimedop", "inotify", "sigtimedwait", "futex", "nanosleep", "poll", "pipe")
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def wait_state(pid: int, letters: str) -> None:
+    deadline = time.monotonic() + 10
+    while state(pid) not in letters:
+        assert time.monotonic() < deadline, (state(pid), letters)
+        time.sleep(0.001)
+
+
+def test_queued_signals_arrive_with_their_values_in_order_while_sampled(program: Start) -> None:
+    count = 20_000
+    target = program("c_signals", str(count))
+    assert target.process.stdin is not None
+    target.process.stdin.write("x")
+    target.process.stdin.flush()
+    recording = record(target.pid, lambda _: target.process.poll() is not None, rate_hz=3000, keep=False)
+    assert recording.stats is not None
+    assert len(recording.stats.pauses_ns) > 100
+    assert target.finish().split() == [str(count), str(count * (count - 1) // 2), "1", "1"]
+
+
+def test_a_signal_that_arrives_at_the_stop_goes_on_with_the_detach(program: Start) -> None:
+    target = program("c_spin", "1")
+    with stopping(target.pid) as here:
+        libc.seize(target.pid)
+        here.stopper.held[target.pid] = here.held(target.pid)
+        os.kill(target.pid, signal.SIGTERM)
+        here.wait_stop(target.pid)
+        here.stopper.poll_pending()
+        assert target.pid not in here.stopper.held
+    assert target.process.wait(10) == -signal.SIGTERM
+
+
+def test_a_stopped_target_stays_stopped_and_a_continued_one_continues(program: Start) -> None:
+    target = program("c_spin", "1")
+    (spinner,) = {int(p.name) for p in Path(f"/proc/{target.pid}/task").iterdir()} - {target.pid}
+    for _ in range(5):
+        os.kill(target.pid, signal.SIGSTOP)
+        wait_state(spinner, "T")
+        recording = record(target.pid, samples(6), rate_hz=500, idle=True)
+        assert recording.lanes
+        assert state(spinner) == "T"
+        with stopping(target.pid) as here:  # even a stop at this moment leaves it so
+            assert here.stop(spinner) is Outcome.TAKEN
+        wait_state(spinner, "T")
+        os.kill(target.pid, signal.SIGCONT)
+        wait_state(spinner, "R")
+        assert record(target.pid, stops(3), rate_hz=500).of(SampleKind.STOPPED)
+        assert state(spinner) == "R"
+    assert target.finish() == "done\n"
+
+
+def test_stop_and_continue_while_sampled_leave_the_target_as_it_was_told(program: Start) -> None:
+    target = program("c_spin", "2")
+    with collecting(target.pid, stop.Diagnostics(), rate_hz=2000, flush_s=0.005) as collector:
+        for turn, _ in enumerate(collector.batches()):
+            os.kill(target.pid, (signal.SIGSTOP, signal.SIGCONT)[turn % 2])
+            if turn == 99:
+                collector.stop()
+    wait_state(target.pid, "SR")
+    assert target.finish() == "done\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stopping_a_thread_that_has_just_fallen_asleep_fails_no_system_call(program: Start, kind: str) -> None:
+    target = program("c_sleepers", "0", "30000", kind)
+    tid = int(target.ready[0])
+    with stopping(target.pid) as here:
+        taken = sum(here.stop(tid) is Outcome.TAKEN for _ in range(300))
+    assert taken > 250
+    assert here.diagnostics.counts[INTERRUPTED] == 0
+    name, calls, interrupted = target.finish().split()
+    assert (name, interrupted) == (kind, "0")
+    assert int(calls) > 0
+
+
+def test_without_the_restart_the_same_stops_make_system_calls_fail(
+    program: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop, "restartable", lambda number, regs: False)
+    target = program("c_sleepers", "0", "30000", "epoll_wait")
+    with stopping(target.pid) as here:
+        for _ in range(100):
+            here.stop(int(target.ready[0]))
+    assert here.diagnostics.counts[INTERRUPTED] > 50
+    assert int(target.finish().split()[2]) > 50
+
+
+def test_a_wait_with_a_signal_mask_is_never_restarted_but_counted(program: Start) -> None:
+    target = program("c_sleepers", "0", "30000", "epoll_pwait")
+    with stopping(target.pid) as here:
+        for _ in range(100):
+            here.stop(int(target.ready[0]))
+    assert here.diagnostics.counts[RESTARTED] == 0
+    assert here.diagnostics.counts[INTERRUPTED] >= int(target.finish().split()[2]) > 50
+
+
+def test_threads_that_flip_between_running_and_sleeping_see_no_eintr(program: Start) -> None:
+    target = program("c_sleepers", "40", "200", *KINDS)
+    recording = record(target.pid, stops(4000), rate_hz=2000, keep=False)
+    assert recording.stats is not None
+    assert len(recording.stats.pauses_ns) >= 4000
+    assert recording.diagnostics.counts[INTERRUPTED] == 0
+    lines = [line.split() for line in target.finish().splitlines()]
+    assert [(name, interrupted) for name, _, interrupted in lines] == [(kind, "0") for kind in KINDS]
+
+
+def test_sampling_idle_threads_makes_no_system_call_fail(program: Start) -> None:
+    target = program("c_sleepers", "0", "20000", *KINDS, "epoll_pwait")
+    recording = record(
+        target.pid, samples(4000), learn=lambda batch: feedback(batch, stop=True), rate_hz=500, idle=True, keep=True
+    )
+    assert recording.of(SampleKind.BLOCKED)
+    lines = [line.split() for line in target.finish().splitlines()]
+    assert {interrupted for _, _, interrupted in lines} == {"0"}
+
+
+def test_a_sleeper_that_lacks_a_register_is_stopped_once_if_its_call_allows(program: Start) -> None:
+    target = program("c_sleepers", "0", "30000000", "futex", "epoll_wait", "semtimedop")
+    tids = dict(zip(("futex", "epoll_wait", "semtimedop"), map(int, target.ready), strict=True))
+    recording = record(target.pid, samples(150), learn=lambda batch: feedback(batch, stop=True), rate_hz=500, idle=True)
+    stopped = [lane.tid for lane in recording.of(SampleKind.STOPPED)]
+    assert stopped.count(tids["futex"]) == 1
+    assert tids["epoll_wait"] not in stopped
+    assert tids["semtimedop"] not in stopped
+    kinds = [lane.kind for lane in recording.lanes if lane.tid == tids["futex"]]
+    assert kinds[0] == SampleKind.BLOCKED
+    assert kinds[-1] == SampleKind.UNCHANGED
+    assert recording.diagnostics.counts["sleeping thread not stopped: its system call might fail"] >= 2
+
+
+def test_every_stop_is_timed(program: Start) -> None:
+    target = program("c_spin", "1")
+    recording = record(target.pid, stops(50), rate_hz=1000)
+    assert recording.stats is not None
+    assert len(recording.stats.pauses_ns) == len(recording.of(SampleKind.STOPPED))
+    assert (recording.stats.pauses_ns > 0).all()
+
+
+def test_the_rate_falls_when_the_target_would_be_stopped_for_too_long(program: Start) -> None:
+    target = program("c_spin", "1")
+    recording = record(target.pid, lambda r: bool(r.stats and r.stats.notes), rate_hz=4000, max_overhead=0.005)
+    assert recording.stats is not None
+    assert "0.5 %" in recording.stats.notes[0]
+    weights = np.concatenate([lane.batch.weight for lane in recording.lanes[-1:]])
+    assert weights.max() >= 1
