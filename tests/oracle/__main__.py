@@ -24,7 +24,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0, metavar="S", help="stop after S seconds")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="compare one new state of N")
     parser.add_argument("--only", default="", metavar="TEXT", help="compare only while in a module named like this")
-    parser.add_argument("--unwind", type=source_list, default=None, metavar="LIST", help="sources, as pyprof record has them")
+    parser.add_argument(
+        "--unwind", type=source_list, default=None, metavar="LIST", help="sources, as pyprof record has them"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="PROGRAM [ARG...]")
     options = parser.parse_args()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 
 from tests.oracle.judge import Judge, Mismatch, Place
@@ -30,10 +31,11 @@ def lines(result: Result, most: int = MOST_SHOWN) -> Iterator[str]:
         yield f"  THE WALKERS DIFFER ({len(result.judge.walkers_differ)})"
         for text in result.judge.walkers_differ[:most]:
             yield f"    {text}"
-    for mismatch in result.mismatches[:most]:
-        yield from _mismatch(result, mismatch)
-    if len(result.mismatches) > most:
-        yield f"  and {len(result.mismatches) - most} more places"
+    groups = _by_function(result.mismatches)
+    for group in groups[:most]:
+        yield from _group(result, group)
+    if len(groups) > most:
+        yield f"  and {len(groups) - most} more functions"
     counts = result.judge.diagnostics.counts
     if counts:
         yield "  counted: " + ", ".join(f"{key} {count}" for key, count in sorted(counts.items()))
@@ -43,19 +45,31 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole if whole else 100:9.5f} %"
 
 
-def _mismatch(result: Result, mismatch: Mismatch) -> Iterator[str]:
-    instructions = sum(result.visits[key] for key in mismatch.keys)
-    trust = ", ".join(f"{name} {count}" for name, count in mismatch.trust.most_common())
-    symbol, code = describe(mismatch.place)
+def _by_function(mismatches: list[Mismatch]) -> list[list[Mismatch]]:
+    """Mismatches of one kind in one function together, by address."""
+    groups: dict[tuple[str, str, str], list[Mismatch]] = {}
+    for mismatch in mismatches:
+        function = describe(mismatch.place)[0].split("+")[0] or hex(mismatch.place[1])
+        groups.setdefault((mismatch.place[0], function, mismatch.what), []).append(mismatch)
+    return [sorted(group, key=lambda m: m.place) for group in groups.values()]
+
+
+def _group(result: Result, group: list[Mismatch]) -> Iterator[str]:
+    states = sum(len(m.keys) for m in group)
+    instructions = sum(result.visits[key] for m in group for key in m.keys)
+    trust: Counter[str] = sum((m.trust for m in group), Counter())
+    by = ", ".join(f"{name} {count}" for name, count in trust.most_common())
+    first = group[0]
+    symbol, code = describe(first.place)
     yield (
-        f"  {Judge.name(mismatch.place)} {symbol}: {mismatch.what}, {len(mismatch.keys)} states, "
-        f"{instructions} instructions, by {trust}"
+        f"  {Judge.name(first.place)} {symbol}: {first.what}, {states} states, {instructions} instructions, by {by}"
+        + (f", at {len(group)} places up to {group[-1].place[1]:#x}" if len(group) > 1 else "")
     )
     for text in code:
         yield f"      {text}"
-    yield f"      expected {' '.join(mismatch.expected)}"
-    yield f"      found    {' '.join(mismatch.found)}"
-    others = [place for place, _ in mismatch.innermost.most_common(3) if place != mismatch.place]
+    yield f"      expected {' '.join(first.expected)}"
+    yield f"      found    {' '.join(first.found)}"
+    others = [place for place, _ in first.innermost.most_common(3) if place != first.place]
     if others:
         yield "      innermost " + ", ".join(f"{Judge.name(p)} {describe(p)[0]}" for p in others)
 

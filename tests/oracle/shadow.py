@@ -29,7 +29,19 @@ class Entry:
     interrupted_sp: of an interrupted pc.
     """
 
-    __slots__ = ("children", "depth", "exact", "high", "interrupted_sp", "low", "number", "outer", "pc", "segment", "slot")
+    __slots__ = (
+        "children",
+        "depth",
+        "exact",
+        "high",
+        "interrupted_sp",
+        "low",
+        "number",
+        "outer",
+        "pc",
+        "segment",
+        "slot",
+    )
 
     def __init__(self, number: int, outer: Entry | None, pc: int, slot: int) -> None:
         self.number = number
@@ -55,8 +67,8 @@ class Entry:
 class Shadow:
     """Follows a tracee from a place that has no caller.
 
-    pc, sp: now. top: the innermost entry. mapping_changes: how often the code may have changed; before_mapping_change is
-    called while it is still there.
+    pc, sp: now. top: the innermost entry. mapping_changes: how often the code may have changed; before_mapping_change
+    is called while it is still there.
     """
 
     def __init__(self, tracee: Tracee) -> None:

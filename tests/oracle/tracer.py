@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from elftools.elf.elffile import ELFFile
 
-_TRACEME_STOP = "kill -STOP $$; exec \"$0\" \"$@\""
-PTRACE_POKETEXT, PTRACE_CONT, PTRACE_SINGLESTEP, PTRACE_GETREGS, PTRACE_SETREGS = 4, 7, 9, 12, 13
+_TRACEME_STOP = 'kill -STOP $$; exec "$0" "$@"'
+PTRACE_POKETEXT, PTRACE_CONT, PTRACE_SINGLESTEP, PTRACE_GETREGS, PTRACE_SETREGS, PTRACE_DETACH = 4, 7, 9, 12, 13, 17
 PTRACE_SEIZE = 0x4206
 O_TRACEEXEC, O_TRACEEXIT, O_EXITKILL = 0x10, 0x40, 0x100000
 EVENT_EXEC, EVENT_EXIT, EVENT_STOP = 4, 6, 128
@@ -159,6 +159,11 @@ class Tracee:
                     if symbol.entry.st_shndx != "SHN_UNDEF":
                         return int(symbol.entry.st_value) + bias
         raise KeyError(f"{path} has no symbol {name}")
+
+    def detach_stopped(self) -> None:
+        """Let go, but leave it standing where it is, so that a debugger can look."""
+        if _ptrace(PTRACE_DETACH, self.pid, None, signal.SIGSTOP):
+            raise OSError(ctypes.get_errno(), "PTRACE_DETACH")
 
     def close(self) -> None:
         os.sched_setaffinity(0, self._cpus)

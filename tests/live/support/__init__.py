@@ -1,0 +1,1 @@
+"""Programs to record, and the recordings of them."""
