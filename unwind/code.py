@@ -15,6 +15,9 @@ from pyprof.objfile.images import ImageStore
 CALL_BYTES = 8
 """The longest call instruction that we look for, in bytes."""
 
+LOWEST_CODE = 1 << 16
+"""Nothing is mapped below (vm.mmap_min_addr)."""
+
 _ROOM = 1 << 16
 
 
@@ -44,6 +47,16 @@ class Code:
     def executable(self, avma: int) -> bool:
         mapping = self._space.mapping_at(avma)
         return mapping is not None and mapping.executable
+
+    def impossible(self, avma: int) -> bool:
+        """avma is no code: too low, in the kernel's half, or in a mapping that may not be executed.
+
+        Where nothing is known to be mapped there may be code that came after the mappings were read.
+        """
+        if avma < LOWEST_CODE or (self._arch.word == 8 and avma >> 63):
+            return True
+        mapping = self._space.mapping_at(avma)
+        return mapping is not None and not mapping.executable
 
     def return_address(self, avma: int) -> Verdict:
         """Could avma be a return address: is it code, right behind a call?"""

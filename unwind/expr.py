@@ -8,7 +8,7 @@ Source: DWARF 5, 2.5.1 and 6.4.2 (which operations CFI may not use); libgcc unwi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from pyprof.model.arch import Arch
@@ -44,6 +44,10 @@ class Machine:
     read: Read
     bias: int = 0
     cfa: int | None = None
+    mask: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.mask = self.arch.mask
 
 
 class _Stop(Exception):
@@ -102,8 +106,7 @@ _CONSTANTS = {0x08: 1, 0x0A: 2, 0x0C: 4, 0x0E: 8}  # DW_OP_const1u...; the next 
 
 
 def _run(code: _Code, machine: Machine, stack: list[int]) -> int:
-    arch = machine.arch
-    mask = arch.mask
+    arch, mask = machine.arch, machine.mask
 
     def register(number: int) -> int:
         column = arch.dwarf.get(number)

@@ -22,7 +22,7 @@ LEAF_SIZE = 4096
 """A call to at most so many bytes before the pc is believed to be the call of the function at the pc."""
 
 
-class Fallback:
+class RecordFallback:
     """The fallback of one address space. enabled: False refuses all but to see the root."""
 
     def __init__(
@@ -33,12 +33,14 @@ class Fallback:
         self._images = images
         self._code = code
         self._rules = rules
-        self._enabled = enabled
+        self.enabled = enabled
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
         """The caller of a frame without a rule. A refusal is ROOT in the program's entry function, else NO_RULE."""
+        if not registers.exact and self._code.impossible(lookup_pc(registers.values[self._arch.pc] or 0, False)):
+            return Stop(StackEnd.NO_RULE, no_frame=True)
         found: Outcome = Stop(StackEnd.NO_RULE)
-        if self._enabled:
+        if self.enabled:
             if registers.exact:
                 early = self._before_frame(registers, memory, proved=True)
                 if early is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from pyprof.model.arch import Arch
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
@@ -16,6 +17,9 @@ from pyprof.unwind.expr import ExprProblem, Failed, Machine, evaluate
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.table import KnownRule
+
+_AT_CFA, _UNDEFINED = RegKind.AT_CFA, RegKind.UNDEFINED  # an enum's members are slow to look up
+_RUNNING, _ROOT, _STUCK = StackEnd.RUNNING, StackEnd.ROOT, StackEnd.STUCK
 
 Frame = tuple[int, bool, int]
 """(pc, exact, Trust)"""
@@ -38,13 +42,15 @@ class Registers:
 class Stop:
     """Why there is no caller. missing: avma of an unreadable word. needs: column of an unknown register, or -1.
 
-    cfa: as far as it was found.
+    cfa: as far as it was found. no_frame: the frame itself is none, its pc cannot be a return address: an inner rule
+    was wrong there (libgcc overwrites saved registers when it installs a landing pad).
     """
 
     end: StackEnd
     missing: int = 0
     needs: int = -1
     cfa: int | None = None
+    no_frame: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,47 +67,65 @@ Outcome = Caller | Stop
 
 def apply_rule(known: KnownRule, registers: Registers, memory: LaneMemory, arch: Arch, bias: int) -> Outcome:
     """The caller by a rule. bias: avma - svma of the module, for expressions."""
-    rule = known.rule
-    values = registers.values
-    if rule.ra.kind is RegKind.UNDEFINED:
-        return Stop(StackEnd.ROOT)
+    rule, values = known.rule, registers.values
+    if rule.ra.kind is _UNDEFINED:
+        return Stop(_ROOT)
     machine = Machine(arch, values, memory.read, bias)
     cfa = _cfa(rule, machine, memory)
     if isinstance(cfa, Failed):
         return _stopped(cfa, None)
     machine.cfa = cfa
 
-    if rule.ra.kind is RegKind.SAME:
-        if arch.lr < 0:
-            return Stop(StackEnd.NO_RULE, cfa=cfa)
-        ra: int | Failed | None = values[arch.lr]
-        if ra is None:
-            return Stop(StackEnd.NO_RULE, needs=arch.lr, cfa=cfa)
-    else:
-        ra = _value(rule.ra, arch.pc, machine, memory)
+    ra = _return_address(rule.ra, machine, memory)
     if isinstance(ra, Failed):
         return _stopped(ra, cfa)
-    pc = arch.code_address(ra or 0, rule.pac)
+    pc = arch.code_address(ra, rule.pac)
     if not pc:
-        return Stop(StackEnd.ROOT, cfa=cfa)
+        return Stop(_ROOT, cfa=cfa)
 
-    caller = [value if column in arch.callee_saved else None for column, value in enumerate(values)]
-    withheld = registers.withheld & arch.callee_saved
+    sp = values[arch.sp]
+    caller: list[int | None] = [None] * len(values)
+    for column in arch.callee_saved:
+        caller[column] = values[column]
     for column, how in rule.regs:
-        slot = cfa + how.n & arch.mask
-        sp = values[arch.sp]
-        if how.kind is RegKind.AT_CFA and column != arch.sp and sp is not None and slot < sp:
-            continue  # popped already: the epilogue left the rule as it was, the register has the caller's value
-        value = values[column] if how.kind is RegKind.SAME else _value(how, column, machine, memory)
-        caller[column] = None if isinstance(value, Failed) else value
-        if how.kind is not RegKind.SAME:
-            withheld -= {column}
-    if not any(column == arch.sp for column, _ in rule.regs):
-        caller[arch.sp] = cfa + arch.sp_off & arch.mask
+        if how.kind is _AT_CFA:
+            slot = cfa + how.n & machine.mask
+            if sp is None or slot >= sp or column == arch.sp:
+                caller[column] = memory.word(slot)
+            # else popped already: the epilogue left the rule as it was, and the register has the caller's value
+        else:
+            value = _value(how, column, machine, memory)
+            caller[column] = None if isinstance(value, Failed) else value
+    if arch.sp not in known.columns:
+        caller[arch.sp] = cfa + arch.sp_off & machine.mask
     caller[arch.pc] = pc
-    if not _moved_up(rule, registers, caller[arch.sp], arch):
-        return Stop(StackEnd.STUCK, cfa=cfa)
+    caller_sp = caller[arch.sp]
+    # Only a signal handler's stack may lie above its caller's, and only the innermost frame may use none.
+    up = rule.signal or sp is None or caller_sp is None or caller_sp > sp or (caller_sp == sp and registers.exact)
+    if not up:
+        return Stop(_STUCK, cfa=cfa)
+    withheld = _still_withheld(registers, caller, known, arch) if registers.withheld else registers.withheld
     return Caller(Registers(caller, rule.signal, withheld), cfa, known.trust)
+
+
+def _return_address(how: RegRule, machine: Machine, memory: LaneMemory) -> int | Failed:
+    """The caller's pc as the rule says, before masks; 0 where it is lost."""
+    if how.kind is _AT_CFA:
+        assert machine.cfa is not None
+        return _word(machine.cfa + how.n & machine.mask, memory)
+    if how.kind is not RegKind.SAME:
+        return _value(how, machine.arch.pc, machine, memory) or 0
+    lr = machine.arch.lr
+    if lr < 0:
+        return Failed(ExprProblem.INVALID, 0)
+    value = machine.regs[lr]
+    return Failed(ExprProblem.UNKNOWN_REGISTER, lr) if value is None else value
+
+
+def _still_withheld(callee: Registers, caller: list[int | None], known: KnownRule, arch: Arch) -> frozenset[int]:
+    """Registers that a stopped sample would still know in the caller."""
+    kept = {column for column in known.columns if dict(known.rule.regs)[column].kind is not RegKind.SAME}
+    return frozenset(c for c in callee.withheld & arch.callee_saved if c not in kept and caller[c] is None)
 
 
 def _cfa(rule: Rule, machine: Machine, memory: LaneMemory) -> int | Failed:
@@ -110,14 +134,13 @@ def _cfa(rule: Rule, machine: Machine, memory: LaneMemory) -> int | Failed:
     base = machine.regs[rule.cfa_reg]
     if base is None:
         return Failed(ExprProblem.UNKNOWN_REGISTER, rule.cfa_reg)
-    cfa = base + rule.cfa_off & machine.arch.mask
+    cfa = base + rule.cfa_off & machine.mask
     return _word(cfa, memory) if rule.cfa_deref else cfa
 
 
 def _value(how: RegRule, column: int, machine: Machine, memory: LaneMemory) -> int | Failed | None:
     """The caller's value of a register; None if it is lost. machine.cfa is known."""
-    mask = machine.arch.mask
-    cfa = machine.cfa
+    mask, cfa = machine.mask, machine.cfa
     assert cfa is not None
     match how.kind:
         case RegKind.AT_CFA:
@@ -154,19 +177,12 @@ def _stopped(failed: Failed, cfa: int | None) -> Stop:
     return Stop(StackEnd.NO_RULE, cfa=cfa)
 
 
-def _moved_up(rule: Rule, callee: Registers, caller_sp: int | None, arch: Arch) -> bool:
-    """sp grows from frame to frame, but a signal handler's stack may lie anywhere, and a leaf may not use the stack."""
-    sp = callee.values[arch.sp]
-    if rule.signal or sp is None or caller_sp is None:
-        return True
-    return caller_sp > sp or (caller_sp == sp and arch.lr >= 0 and callee.exact)
-
-
 @dataclass(slots=True)
 class LaneWalk:
     """What a walk of one lane found; columns of model.walk.Walk.
 
-    needs: column of the register for whose lack it ended, or -1.
+    needs: column of the register for whose lack it ended, or -1. no_frame: the frame before the first of frames is
+    none.
     """
 
     frames: list[Frame]
@@ -175,13 +191,20 @@ class LaneWalk:
     top: int = 0
     lacks_register: bool = False
     needs: int = -1
+    no_frame: bool = False
 
 
 Rules = Callable[[int, bool], KnownRule | None]
 """(lookup pc, exact) -> the rule of the table that covers it, None if none does."""
 
-Fallback = Callable[[Registers, LaneMemory], Outcome]
-"""The caller of a frame that no table covers."""
+
+class Fallback(Protocol):
+    """Finds the caller of a frame that no table covers. enabled: False refuses all but to see the root."""
+
+    enabled: bool
+
+    def caller(self, registers: Registers, memory: LaneMemory) -> Outcome: ...
+
 
 Recover = Callable[["ScalarWalker", Registers, LaneMemory, KnownRule | None], LaneWalk | None]
 """The rest of a walk whose next rule (None: the fallback) needs a register that the sample withheld; None if it cannot
@@ -218,7 +241,7 @@ class ScalarWalker:
         arch = self.arch
         frames = walk.frames
         most += len(frames)
-        while walk.end is StackEnd.RUNNING:
+        while walk.end is _RUNNING:
             pc = lookup_pc(registers.values[arch.pc] or 0, registers.exact)
             known = self.rules(pc, registers.exact)
             outcome = self.step(known, pc, registers, memory)
@@ -230,6 +253,9 @@ class ScalarWalker:
                     self._recover(walk, outcome, registers, memory, known, most - len(frames))
                 else:
                     walk.end, walk.missing, walk.needs = outcome.end, outcome.missing, outcome.needs
+                    if outcome.no_frame:
+                        walk.no_frame = not frames
+                        del frames[-1:]
             elif len(frames) >= most:
                 walk.end = StackEnd.DEPTH
             elif accept is not None and not accept(registers, outcome.registers):
@@ -241,7 +267,7 @@ class ScalarWalker:
     def step(self, known: KnownRule | None, pc: int, registers: Registers, memory: LaneMemory) -> Outcome:
         """The caller of one frame. known: the rule at lookup pc, None if the fallback must try."""
         if known is None:
-            return self.fallback(registers, memory)
+            return self.fallback.caller(registers, memory)
         return apply_rule(known, registers, memory, self.arch, self.bias(pc) if known.has_expr else 0)
 
     def _recover(

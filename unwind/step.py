@@ -165,7 +165,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     if arch.word < 8:
         cfa &= mask
 
-    ra, unreadable, crooked, missing = _load(cfa + rules.ra_off[ids], lanes, words, mask)
+    ra, unreadable, crooked, missing = load(cfa + rules.ra_off[ids], lanes, words, mask)
     if union & RA_LR:
         by_lr = (flags & RA_LR) != 0
         ra = np.where(by_lr, lanes.lr, ra)
@@ -181,7 +181,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
         if arch.word < 8:
             slot &= mask
         saved &= slot >= lanes.sp  # below sp: popped already, the register has the caller's value
-        value, lost, askew, _ = _load(slot, lanes, words, mask)
+        value, lost, askew, _ = load(slot, lanes, words, mask)
         fp = np.where(saved, value, fp)
         fp_known = np.where(saved, ~lost, fp_known)
         slow = slow | (saved & askew & ~stay)
@@ -192,9 +192,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     if union & PAC:
         pc = np.where((flags & PAC) != 0, pc & np.uint64(arch.mask & ~arch.pac_mask), pc)
     caller_sp = cfa if arch.sp_off == 0 else cfa + np.uint64(arch.sp_off & 0xFFFFFFFFFFFFFFFF) & mask
-    up = caller_sp > lanes.sp
-    if arch.lr >= 0:
-        up |= (caller_sp == lanes.sp) & lanes.exact
+    up = (caller_sp > lanes.sp) | ((caller_sp == lanes.sp) & lanes.exact)
     exact = none
     if union & SIGNAL:
         exact = (flags & SIGNAL) != 0
@@ -216,6 +214,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     lanes.top = np.where(inside, np.maximum(lanes.top, cfa), lanes.top)
     if uncovered.any():
         pc, caller_sp = np.where(uncovered, lanes.pc, pc), np.where(uncovered, lanes.sp, caller_sp)
+        fp, fp_known = fp.copy(), fp_known.copy()  # the fallback writes into these columns
         exact = np.where(uncovered, lanes.exact, exact)
         lanes.lr_known = lanes.lr_known & uncovered
     else:
@@ -224,7 +223,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     return Stepped(end, missing, slow, uncovered, rules.trust[ids])
 
 
-def _load(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask, U64]:
+def load(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask, U64]:
     """(words at avma, not in the copy, not aligned to the copy, avma). The first is 0 where one of the next two holds.
 
     Unsigned wrap-around is the lower bounds check: an avma below the copy is a huge offset.

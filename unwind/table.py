@@ -38,15 +38,17 @@ _ROOM = 256
 
 @dataclass(frozen=True, slots=True)
 class KnownRule:
-    """A rule and which source it comes from."""
+    """A rule and which source it comes from. columns: the registers that it names."""
 
     rule: Rule
     trust: Trust
     has_expr: bool = field(init=False)
+    columns: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         exprs = (self.rule.cfa_expr, self.rule.ra.expr, *(how.expr for _, how in self.rule.regs))
         object.__setattr__(self, "has_expr", any(exprs))
+        object.__setattr__(self, "columns", frozenset(column for column, _ in self.rule.regs))
 
 
 class RuleTable:

@@ -14,7 +14,7 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.unwind.fallback import Fallback
+from pyprof.unwind.fallback import RecordFallback
 from pyprof.unwind.index import Index, SpaceIndex
 from pyprof.unwind.recover import Recovery
 from pyprof.unwind.scalar import ScalarWalker
@@ -86,10 +86,10 @@ class Unwinder:
         if key not in self._spaces:
             index = self._index(arch).space(space)
             enabled = FALLBACK in self._options.sources
-            fallback = Fallback(arch, space, self._images, index.code, index.known, enabled)
+            fallback = RecordFallback(arch, space, self._images, index.code, index.known, enabled)
             recovery = Recovery(arch, space, index.code, index)
             self._spaces[key] = _Space(
                 index,
-                ScalarWalker(arch, index.known, index.bias, fallback.caller, recovery.rest, self._options.max_depth),
+                ScalarWalker(arch, index.known, index.bias, fallback, recovery.rest, self._options.max_depth),
             )
         return self._spaces[key]

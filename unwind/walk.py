@@ -16,8 +16,9 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.records import follow_records
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker, Stop
-from pyprof.unwind.step import Lanes, Words, step
+from pyprof.unwind.step import Lanes, Stepped, Words, step
 from pyprof.unwind.table import RuleTable
 
 FEW_LANES = 12
@@ -66,6 +67,7 @@ class BatchWalk:
         self._missing = np.zeros(n, np.uint64)
         self._top = np.zeros(n, np.uint64)
         self._lacks = np.zeros(n, np.bool_)
+        self._no_frame = np.zeros(n, np.bool_)  # the last frame that the steps found is none
         self._frames = _Found()
         self._singles: dict[int, LaneWalk] = {}
         self._replaced = np.zeros(n, np.bool_)
@@ -104,8 +106,8 @@ class BatchWalk:
         else:
             ids = index.rule_ids(pcs, bool(lanes.exact[0]))
         done = step(lanes, ids, self._rules, self._words, self._batch.arch)
-        for at in np.flatnonzero(done.uncovered).tolist():
-            self._fall_back(lanes, at, done.end, done.missing, done.slow, done.trust, walker)
+        if done.uncovered.any():
+            self._fall_back(lanes, done, index, walker)
         if self._batch.stack.pieces:
             elsewhere = done.end == StackEnd.UNREADABLE
             for at in np.flatnonzero(elsewhere).tolist():
@@ -127,31 +129,32 @@ class BatchWalk:
         self._frames.add(lanes, trust)
         return lanes
 
-    def _fall_back(
-        self,
-        lanes: Lanes,
-        at: int,
-        end: npt.NDArray[np.uint8],
-        missing: npt.NDArray[np.uint64],
-        slow: npt.NDArray[np.bool_],
-        trust: npt.NDArray[np.uint8],
-        walker: ScalarWalker,
-    ) -> None:
-        """The fallback's step of one lane, written back into the columns."""
+    def _fall_back(self, lanes: Lanes, done: Stepped, index: SpaceIndex, walker: ScalarWalker) -> None:
+        """The step of the lanes that no table covers: the plain ones together, the others one by one."""
+        rest = np.flatnonzero(done.uncovered)
+        if walker.fallback.enabled:
+            plain = follow_records(lanes, rest, self._words, self._batch.arch, index.code)
+            done.trust[plain] = Trust.FP
+            rest = np.setdiff1d(rest, plain, assume_unique=True)
+        for at in rest.tolist():
+            self._fall_back_one(lanes, at, done, walker)
+
+    def _fall_back_one(self, lanes: Lanes, at: int, done: Stepped, walker: ScalarWalker) -> None:
         arch = self._batch.arch
-        lane = int(lanes.lane[at])
-        outcome = walker.fallback(self._registers(lanes, at), LaneMemory(self._batch, lane))
+        memory = LaneMemory(self._batch, int(lanes.lane[at]))
+        outcome = walker.fallback.caller(self._registers(lanes, at), memory)
         if isinstance(outcome, Stop):
-            end[at], missing[at] = outcome.end, outcome.missing
-            slow[at] = outcome.needs >= 0
+            done.end[at], done.missing[at] = outcome.end, outcome.missing
+            done.slow[at] = outcome.needs >= 0
+            self._no_frame[lanes.lane[at]] = outcome.no_frame
             return
         values = outcome.registers.values
         lanes.pc[at], lanes.sp[at] = values[arch.pc] or 0, values[arch.sp] or 0
         lanes.fp[at], lanes.fp_known[at] = values[arch.fp] or 0, values[arch.fp] is not None
         lanes.exact[at], lanes.lr_known[at] = outcome.registers.exact, False
-        if outcome.cfa > int(lanes.top[at]) and LaneMemory(self._batch, lane).holds(outcome.cfa):
+        if outcome.cfa > int(lanes.top[at]) and memory.holds(outcome.cfa):
             lanes.top[at] = outcome.cfa
-        trust[at] = outcome.trust
+        done.trust[at] = outcome.trust
 
     def _registers(self, lanes: Lanes, at: int) -> Registers:
         """What the lanes know of one lane's frame."""
@@ -183,17 +186,18 @@ class BatchWalk:
         self._missing[lane] = walk.missing
         self._top[lane] = walk.top
         self._lacks[lane] = walk.lacks_register
+        self._no_frame[lane] = walk.no_frame
 
     def finish(self) -> Walk:
         """All frames in CSR form."""
         n = len(self._batch)
         found = self._frames
-        kept = [slice(None) if not self._replaced.any() else ~self._replaced[lane] for lane in found.lane]
-        stepped = [lane[keep] for lane, keep in zip(found.lane, kept, strict=True)]
-        counts = np.zeros(n, np.int64)
-        for lanes in stepped:
-            counts[lanes] += 1
-        before = counts.copy()
+        stepped = np.zeros(n, np.int64)
+        for lanes in found.lane:
+            stepped[lanes] += 1
+        stepped -= self._no_frame
+        stepped[self._replaced] = 0
+        counts = stepped.copy()
         for lane, walk in self._singles.items():
             counts[lane] += len(walk.frames)
         start = np.zeros(n + 1, np.int64)
@@ -201,13 +205,13 @@ class BatchWalk:
         pc = np.zeros(start[-1], np.uint64)
         exact = np.zeros(start[-1], np.bool_)
         trust = np.zeros(start[-1], np.uint8)
-        for depth, (lanes, keep) in enumerate(zip(stepped, kept, strict=True)):
-            at = start[lanes] + depth
-            pc[at] = found.pc[depth][keep]
-            exact[at] = found.exact[depth][keep]
-            trust[at] = found.trust[depth][keep]
+        all_kept = not (self._replaced.any() or self._no_frame.any())
+        for depth, lanes in enumerate(found.lane):
+            kept = slice(None) if all_kept else depth < stepped[lanes]
+            at = start[lanes[kept]] + depth
+            pc[at], exact[at], trust[at] = found.pc[depth][kept], found.exact[depth][kept], found.trust[depth][kept]
         for lane, walk in self._singles.items():
             if walk.frames:
-                place = slice(int(start[lane] + before[lane]), int(start[lane + 1]))
+                place = slice(int(start[lane] + stepped[lane]), int(start[lane + 1]))
                 pc[place], exact[place], trust[place] = zip(*walk.frames, strict=True)
         return Walk(start, pc, exact, trust, self._end, self._missing, self._top, self._lacks)
