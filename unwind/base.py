@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from pyprof.model.walk import Trust
 from pyprof.unwind.rules import FunctionRows
+
+Extents = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+"""start, end (n,) svma of functions, ascending by start."""
 
 
 class Source(Protocol):
@@ -20,6 +26,10 @@ class Source(Protocol):
 
     def function_at(self, svma: int) -> FunctionRows | None:
         """The rows of the function that covers svma; None if the table does not cover it."""
+        ...
+
+    def extents(self) -> Extents:
+        """Where functions are, without decoding their rows; for inspection. Raises FormatError."""
         ...
 
     def functions(self) -> Iterator[FunctionRows]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from pyprof import __version__
-from pyprof.cli import completion, doctor, dump, record
+from pyprof.cli import completion, doctor, dump, inspect, record
 from pyprof.errors import PyprofError
 
 DESCRIPTION = """\
@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"pyprof {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (record, dump, doctor, completion):
+    for module in (record, dump, doctor, inspect, completion):
         module.add(commands)
     return parser
 

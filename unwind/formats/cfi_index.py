@@ -22,6 +22,9 @@ from pyprof.unwind.formats.cfi_pointers import APPLICATION, PCREL, SIGNED, fixed
 Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]
 """start, end, offset; equal lengths."""
 
+MAX_BROKEN_CIES = 1000
+"""After so many unreadable CIEs no further one is tried: a section of nonsense must not take minutes."""
+
 MAX_NESTED = 64
 """Most FDEs looked at for one address. Overlaps are rare and shallow; a hostile file must not cost more."""
 
@@ -96,7 +99,7 @@ def _offsets(section: CfiSection, stop_at_terminator: bool, oddities: Counter[st
             if length < 4:
                 if length or stop_at_terminator:
                     break
-                at += 4  # a terminator between the contributions of two object files
+                at += _zeros(data, at)  # terminators between the contributions of two object files
                 continue
             found(at)
             at += length + 4
@@ -111,9 +114,18 @@ def _offsets(section: CfiSection, stop_at_terminator: bool, oddities: Counter[st
     return plain, wide
 
 
+def _zeros(data: memoryview, at: int) -> int:
+    """Length of the zero words at `at`, at least one word, at most 4 KiB."""
+    chunk = bytes(data[at : at + 4096])
+    return max((len(chunk) - len(chunk.lstrip(b"\0"))) & ~3, 4)
+
+
 def _words(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int, dtype: str) -> npt.NDArray[np.uint64]:
     """Words at any offsets, as 64 bits (sign-extended where dtype is signed)."""
-    words = data[at[:, None] + np.arange(size)].view(dtype)[:, 0]
+    words = np.zeros(len(at), dtype)
+    raw = words.view(np.uint8).reshape(-1, size)
+    for byte in range(size):
+        raw[:, byte] = data[at + byte]
     return words.astype(np.int64).view(np.uint64) if dtype[1] == "i" else words.astype(np.uint64)
 
 
@@ -136,10 +148,14 @@ def _plain_columns(entries: CfiEntries, plain: list[int], odd: list[int], odditi
     unique, group, counts = np.unique(cie, return_inverse=True, return_counts=True)
     # Each compilation unit brings its own CIE; most are alike, and what matters here is how they write addresses.
     kinds: dict[tuple[int, int, int], list[int]] = {}
+    broken = 0
     for number, offset in enumerate(unique.tolist()):
         try:
-            known = entries.cie(offset)
+            known = entries.cie(offset) if broken < MAX_BROKEN_CIES else None
         except FormatError:
+            known = None
+        if known is None:
+            broken += 1
             oddities[f"{section.name}: functions of an unreadable CIE left out"] += int(counts[number])
             continue
         kinds.setdefault((known.encoding, known.address_size, known.segment_size), []).append(number)

@@ -20,6 +20,9 @@ from pyprof.unwind.rules import FunctionRows, Rule
 MAX_REMEMBERED = 1024
 """Deepest nesting of DW_CFA_remember_state. Compilers nest twice."""
 
+MAX_INSTRUCTIONS = 1 << 20
+"""Most bytes of one function's instructions. The largest of real functions have some thousands."""
+
 Rows = tuple[tuple[int, ...], tuple[Rule, ...]]
 """Offsets from the function's start, and the rule from there on."""
 
@@ -102,6 +105,8 @@ class _Run:
 
     def _guarded(self, code: bytes) -> tuple[State, int]:
         try:
+            if len(code) > MAX_INSTRUCTIONS:
+                raise ValueError(f"{len(code)} bytes of instructions")
             return self._run(code)
         except (IndexError, struct.error):
             problem = "instructions end inside an instruction"

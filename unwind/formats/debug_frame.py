@@ -12,6 +12,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf import PF_X, SHT_NOBITS, ElfFile
+from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.cfi_source import CfiTable, cfi_section
 from pyprof.unwind.rules import FunctionRows
 
@@ -34,6 +35,10 @@ class DebugFrame:
         """Raises FormatError where the section's bytes or the function's entry are broken."""
         table = self._load()
         return table.rows_at(table.find(svma), svma)
+
+    def extents(self) -> Extents:
+        index = self._load().index
+        return index.start, index.end
 
     def functions(self) -> Iterator[FunctionRows]:
         return self._load().functions()

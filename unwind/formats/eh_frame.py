@@ -12,6 +12,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf import ElfFile
+from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.cfi_entries import CfiSection, Fde
 from pyprof.unwind.formats.cfi_source import CfiTable, cfi_section
 from pyprof.unwind.formats.eh_frame_hdr import NAME as HDR_NAME
@@ -54,6 +55,9 @@ class EhFrame:
     def function_at(self, svma: int) -> FunctionRows | None:
         """Raises FormatError where the function's own entry is broken."""
         return self._table.rows_at(self._find(svma), svma)
+
+    def extents(self) -> Extents:
+        return self._table.index.start, self._table.index.end
 
     def functions(self) -> Iterator[FunctionRows]:
         return self._table.functions()

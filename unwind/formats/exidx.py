@@ -1,9 +1,10 @@
-"""ARM's exception index as a source of rules: one row a function.
+"""ARM's exception index as a source of rules.
 
 What it promises holds at call sites only (ehabi32: tables serve exceptions, not prologues), so the order of the
-sources asks .debug_frame first at an exact pc. A function that cannot be unwound (CANTUNWIND, "refuse to unwind") is
-not covered: the next source, and in the end the link register of an innermost frame, may still know. Where a process
-and its threads begin is the exception (exidx_roots): it has no caller.
+sources asks .debug_frame first at an exact pc; prologues and epilogues get their rows from the code (exidx_rows). A
+function that cannot be unwound (CANTUNWIND, "refuse to unwind") is not covered: the next source, and in the end the
+link register of an innermost frame, may still know. Where a process and its threads begin is the exception
+(exidx_roots): it has no caller.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf import ElfFile
+from pyprof.unwind.base import Extents
 from pyprof.unwind.formats import exidx_opcodes
 from pyprof.unwind.formats.exidx_index import SECTION, TABLE, Entry, ExidxIndex, Model, entries, locate
 from pyprof.unwind.formats.exidx_roots import roots
+from pyprof.unwind.formats.exidx_rows import RowReader
 from pyprof.unwind.formats.exidx_rules import rule_of
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
 
@@ -33,6 +36,7 @@ class Exidx:
         self.index = index
         self._arch = arch
         self._roots = roots
+        self._rows_in_code = RowReader(arch, index.code)
         self._outermost = Rule(arch.sp, 0, UNDEFINED)
         self._diagnostics = diagnostics
         self._rules: dict[bytes, Rule | None] = {}
@@ -48,6 +52,9 @@ class Exidx:
         entry = self.index.entry(position)
         return self._rows(entry) or self._root_rows(entry, svma)
 
+    def extents(self) -> Extents:
+        return self.index.extents()
+
     def functions(self) -> Iterator[FunctionRows]:
         """All functions with a rule, ascending; a broken entry is counted and left out."""
         for entry in entries(self.index):
@@ -62,7 +69,10 @@ class Exidx:
 
     def _rows(self, entry: Entry) -> FunctionRows | None:
         rule = self._rule(entry)
-        return None if rule is None else FunctionRows(entry.start, entry.end, (entry.start,), (rule,))
+        if rule is None:
+            return None
+        starts, rules = self._rows_in_code.rows(rule, entry.start, entry.end)
+        return FunctionRows(entry.start, entry.end, starts, rules)
 
     def _rule(self, entry: Entry) -> Rule | None:
         if entry.model is Model.CANT_UNWIND:

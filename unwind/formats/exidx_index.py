@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.errors import FormatError
 from pyprof.objfile.elf import PF_X, PT_ARM_EXIDX, ElfFile
@@ -100,6 +101,13 @@ class ExidxIndex:
             end = min(end, self.starts[position + 1])
         return max(start, end)
 
+    def extents(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """start, end (n,) svma of the entries that do not say "cannot unwind"."""
+        words = np.array(self._words, np.uint64)[self._order]
+        known = np.flatnonzero(words != CANT_UNWIND)
+        ends = [self.end(position) for position in known.tolist()]
+        return np.array(self.starts, np.uint64)[known], np.array(ends, np.uint64)
+
     def offset(self, position: int) -> int:
         """Offset of an entry in the section, for messages."""
         return 8 * self._order[position]
@@ -116,6 +124,10 @@ class ExidxIndex:
             return Entry(start, end, Model.INLINE, word.to_bytes(4, "big")[1:], 0, -1)
         table = (self._addr + at + 4 + _signed31(word)) & _ADDRESS
         return self._table_entry(start, end, table)
+
+    def code(self, svma: int, size: int) -> bytes:
+        """At most size bytes of code at svma."""
+        return bytes(self._elf.at_svma(svma, size))
 
     def _table_entry(self, start: int, end: int, table: int) -> Entry:
         word = self._read(table, 1)[0]

@@ -17,6 +17,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf import ElfFile
+from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.sframe_index import (
     AARCH64_BIG,
     AARCH64_LITTLE,
@@ -97,6 +98,11 @@ class SFrame:
         if rows.repeat:
             offset %= rows.repeat
         return rows if rows.starts[0] - rows.start <= offset else None
+
+    def extents(self) -> Extents:
+        order = np.argsort(self.index.start, kind="stable")
+        start = self.index.start[order]
+        return start, start + self.index.size[order].astype(np.uint64)
 
     def functions(self) -> Iterator[FunctionRows]:
         """All functions that have rows, ascending by start. A broken one is counted, and a problem of the file."""

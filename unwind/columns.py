@@ -1,0 +1,82 @@
+"""Rows as words for machines: the fields of `pyprof inspect --json`, and what two sources must agree on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyprof.model.arch import Arch
+from pyprof.unwind.describe import describe, register_name
+from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
+from pyprof.unwind.table import SLOW, fast_form
+
+
+@dataclass(frozen=True, slots=True)
+class RuleWords:
+    """cfa: "sp+16", "[fp-8]", "r10", "expr". ra: "[cfa-8]", "lr", "reg 33" (DWARF number), "undefined", "expr". fp:
+    likewise, and "same". slow: one sample at a time executes it, not the batch walker. text: the whole rule.
+    """
+
+    cfa: str
+    ra: str
+    fp: str
+    signal: bool
+    outermost: bool
+    slow: bool
+    text: str
+
+    @property
+    def comparable(self) -> bool:
+        """Can it be compared by its words? An expression says the same in many ways."""
+        return "expr" not in (self.cfa, self.ra, self.fp)
+
+    @property
+    def meaning(self) -> tuple[str, str, str, bool]:
+        """Equal for two rules that find the same caller. Of the outermost frame nothing else matters."""
+        return ("", "undefined", "", False) if self.outermost else (self.cfa, self.ra, self.fp, self.signal)
+
+
+def rule_words(rule: Rule, arch: Arch) -> RuleWords:
+    regs = dict(rule.regs)
+    if rule.cfa_reg < 0:
+        cfa = "expr"
+    else:
+        cfa = _sum(register_name(arch, rule.cfa_reg), rule.cfa_off)
+        cfa = f"[{cfa}]" if rule.cfa_deref else cfa
+    outermost = rule.ra.kind is RegKind.UNDEFINED
+    return RuleWords(
+        cfa=cfa,
+        ra=_words(rule.ra, arch, same="lr" if arch.lr >= 0 else "same"),
+        fp=_words(regs.get(arch.fp, SAME), arch, same="same"),
+        signal=rule.signal,
+        outermost=outermost,
+        slow=fast_form(rule, arch)[0] == SLOW,
+        text=describe(rule, arch),
+    )
+
+
+def _words(rule: RegRule, arch: Arch, same: str) -> str:
+    match rule.kind:
+        case RegKind.SAME:
+            return same
+        case RegKind.UNDEFINED:
+            return "undefined"
+        case RegKind.AT_CFA:
+            return f"[{_sum('cfa', rule.n)}]"
+        case RegKind.CFA_PLUS:
+            return _sum("cfa", rule.n)
+        case RegKind.REG_PLUS:
+            if rule.reg == arch.lr and not rule.n:
+                return "lr"
+            return _sum(f"reg {_dwarf_number(rule.reg, arch)}", rule.n)
+        case RegKind.AT_REG:
+            return f"[{_sum(register_name(arch, rule.reg), rule.n)}]"
+        case _:
+            return "expr"
+
+
+def _sum(base: str, n: int) -> str:
+    return f"{base}{n:+d}" if n else base
+
+
+def _dwarf_number(column: int, arch: Arch) -> int:
+    return next((number for number, known in arch.dwarf.items() if known == column), column)
