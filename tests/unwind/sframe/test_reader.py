@@ -102,6 +102,12 @@ def test_repeating_block_is_looked_up_modulo_its_size() -> None:
     assert (rows.repeat, rows.starts) == (16, (0x1002, 0x100B))
 
 
+@pytest.mark.parametrize("at", [16, 17])
+def test_row_past_the_repeating_block_is_dropped(at: int) -> None:
+    source = read(section(function(size=0x40, rows=(replace(ENTRY, at=2), replace(PUSHED, at=at)), repeat=16)))
+    assert cfa_offsets(source, 0x103F) == [8]
+
+
 def test_version_1_repeats_by_the_size_of_a_plt_entry() -> None:
     source = read(section(function(size=0x40, rows=(ENTRY, replace(PUSHED, at=11)), repeat=16), version=1))
     rows = source.function_at(0x103F)
@@ -227,6 +233,9 @@ def test_broken_header_names_its_place(data: bytes, offset: int, problem: str) -
     ("at", "value", "problem"),
     [
         (28 + 12, b"\xff\xff\x00\x00", "rows outside the section"),
+        (28 + 12, (len(HEAD) - FRES - 4).to_bytes(4, "little"), "rows outside the section"),
+        (16, (len(HEAD) - FRES - 1).to_bytes(4, "little"), "row passes the section's end"),
+        (16, (len(HEAD) - FRES - 9).to_bytes(4, "little"), "row passes the section's end"),
         (FRES, b"\xff\xff", "row passes the section's end"),
         (FRES + 2, b"\x03", "row type 3"),
         (FRES + 3, b"\x02", "function type 2"),

@@ -49,5 +49,6 @@ link -shared --hash-style=gnu -soname library.so library.o -o library.so
 link -pie --hash-style=gnu -dynamic-linker /lib64/ld-linux-x86-64.so.2 -rpath '$ORIGIN' "${objects[@]}" library.so \
   -o program
 for file in program library.so; do
-  objcopy --remove-section .eh_frame --remove-section .eh_frame_hdr $file 2>/dev/null
+  mv $file $file.full
+  objcopy --remove-section .eh_frame --remove-section .eh_frame_hdr $file.full $file 2>/dev/null
 done
