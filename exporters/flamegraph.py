@@ -26,7 +26,8 @@ from pyprof.model.walk import Trust
 LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "selection", "transition", "drag", "zoom")
 """The d3 modules, each after what it needs."""
 
-SCRIPTS = ("format", "model", "tree", "palette", "graph", "panels", "table", "app")
+SCRIPTS = ("format", "model", "tree", "query", "palette", "graph", "panels", "summary", "table", "app")
+EARLY = "page.theme.js"
 STYLE = "page.css"
 TEMPLATE = "page.html"
 
@@ -35,15 +36,16 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     """ExportOptions.threads only decides how the page opens: its reader can group by thread or not."""
-    style = _asset(STYLE)
+    style, early = _asset(STYLE), _asset(EARLY)
     libraries = [_licences(), *(_asset(f"d3-{name}.min.js") for name in LIBRARIES)]
     scripts = [*libraries, *(_asset(f"page.{name}.js") for name in SCRIPTS)]
     # A lone carriage return would be changed by the HTML parser, and with it the hash.
     scripts = [script.replace("\r", "") for script in scripts]
     parts = {
         "title": html.escape(f"{profile.title} · pyprof", quote=True).encode("utf-8", "backslashreplace").decode(),
-        "policy": html.escape(_policy(scripts, style), quote=True),
+        "policy": html.escape(_policy([early, *scripts], style), quote=True),
         "style": style,
+        "early": early,
         "data": base64.b64encode(_data(profile, options)).decode("ascii"),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
     }

@@ -16,6 +16,8 @@ const state = {
   sort: ["self", true],
   theme: "light",
 };
+/** From how many rows on the page points at what folds recursion. */
+const DEEP = 200;
 let model = null;
 let tree = null;
 let graph = null;
@@ -195,16 +197,6 @@ function setTheme(theme, keep = true) {
   }
 }
 
-function storedTheme() {
-  try {
-    const stored = localStorage.getItem("pyprof-theme");
-    if (stored === "light" || stored === "dark") return stored;
-  } catch {
-    // A page without storage follows the system.
-  }
-  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-}
-
 function setView(view) {
   state.view = view;
   byId("graph-view").hidden = view !== "graph";
@@ -286,6 +278,8 @@ function reflect() {
   };
   for (const [id, on] of Object.entries(pressed)) byId(id).setAttribute("aria-pressed", String(on));
   for (const part of document.querySelectorAll(".graph-only")) part.hidden = state.view !== "graph";
+  byId("levels").textContent = `${groupThousands(tree.rows)} levels`;
+  byId("levels").hidden = tree.rows < DEEP;
   byId("by-thread").checked = state.byThread;
   const shown = model.threads.length - state.hidden.size;
   byId("threads").textContent = shown < model.threads.length ? `Threads ${shown}/${model.threads.length}` : "Threads";

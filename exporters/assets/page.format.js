@@ -37,13 +37,16 @@ function formatShare(part, whole) {
   return `${percent === 0 || percent === 100 ? percent : percent.toFixed(2)} %`;
 }
 
+/** What of a name is looked at for a short form: some are 100,000 letters long. */
+const LONG_NAME = 4096;
+
 /** A function's name without its parameters and template arguments; names that begin with "<" stay as they are. */
 function compactName(name) {
   if (name.startsWith("<") || name.startsWith("[") || name.startsWith("(") || name.includes("operator")) return name;
   let out = "";
   let angle = 0;
   let round = 0;
-  for (const char of name) {
+  for (const char of name.slice(0, LONG_NAME)) {
     if (char === "<") angle++;
     else if (char === ">") angle = Math.max(0, angle - 1);
     else if (char === "(") round++;

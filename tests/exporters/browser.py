@@ -35,9 +35,10 @@ class Browser:
     """One Chromium process with one page after the other."""
 
     def __init__(self, folder: Path) -> None:
+        chromium = need("chromium")
         to_child, self._write = os.pipe()
         self._read, from_child = os.pipe()
-        command = [need("chromium"), *FLAGS, f"--user-data-dir={folder / 'user'}", "about:blank"]
+        command = [chromium, *FLAGS, f"--user-data-dir={folder / 'user'}", "about:blank"]
         line = f"exec {shlex.join(command)} 3<&{to_child} 4>&{from_child}"
         self._log = (folder / "chromium.log").open("wb")
         self._process = subprocess.Popen(
@@ -55,10 +56,14 @@ class Browser:
         self._id = 0
         self.events: list[dict[str, Any]] = []
         self.session = ""
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Network", "Log"):
-            self.call(f"{domain}.enable")
+        try:
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
+            self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Network", "Log"):
+                self.call(f"{domain}.enable")
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         os.close(self._write)
@@ -95,13 +100,15 @@ class Browser:
             self.events.append(answer)
         return answer
 
-    def open(self, path: Path, width: int = 1280, height: int = 800, scheme: str = "light") -> None:
+    def open(
+        self, path: Path, width: int = 1280, height: int = 800, scheme: str = "light", motion: str = "reduce"
+    ) -> None:
         """Loads a page and waits until it says that it is ready."""
         self.events.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         features = [
             {"name": "prefers-color-scheme", "value": scheme},
-            {"name": "prefers-reduced-motion", "value": "reduce"},
+            {"name": "prefers-reduced-motion", "value": motion},
         ]
         self.call("Emulation.setEmulatedMedia", features=features)
         self.call("Page.navigate", url=path.as_uri())

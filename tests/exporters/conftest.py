@@ -25,14 +25,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, tmp_path: Path) -> Iterator[OpenPage]:
-    """(profile, options, scheme) -> its page, opened from a file. No page may complain or load anything."""
+    """(profile, options, scheme=, motion=) -> its page, opened from a file. No page may complain or load anything."""
     opened: list[Path] = []
 
-    def open_(profile: Profile, options: ExportOptions = PLAIN, scheme: str = "light") -> Page:
+    def open_(profile: Profile, options: ExportOptions = PLAIN, **media: str) -> Page:
         path = tmp_path / f"{len(opened)}.html"
         path.write_bytes(export("flamegraph", profile, options))
         opened.append(path)
-        browser.open(path, scheme=scheme)
+        browser.open(path, **media)
         return Page(browser)
 
     yield open_

@@ -137,7 +137,7 @@ def test_licences_of_the_libraries_are_in_the_page_and_listed() -> None:
         assert f"d3-{name}/ v{version.group(1)} Copyright" in page
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [*SCRIPTS, "theme"])
 def test_scripts_cannot_end_their_element_nor_make_markup(name: str) -> None:
     source = _asset(f"page.{name}.js")
     assert "</script" not in source

@@ -1,0 +1,113 @@
+"use strict";
+/* The summary panel: what was recorded, how well, at what cost, and what is missing. */
+
+const SHARE_COLOURS = ["#2f9e6e", "#4a90d9", "#e0a21b", "#d9603b", "#a65fa0", "#7a8794", "#8c7ae6", "#b89b5e"];
+
+/** A bar and its legend from name -> count; the first name is the good one. */
+function shares(counts, titleOf, good) {
+  const whole = Object.values(counts).reduce((sum, count) => sum + count, 0);
+  const rows = Object.entries(counts)
+    .filter(([, count]) => count > 0)
+    .sort((a, b) => (b[0] === good) - (a[0] === good) || b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  const colour = (i) => SHARE_COLOURS[(good && rows[0][0] !== good ? i + 2 : i) % SHARE_COLOURS.length];
+  const bar = element("div", { class: "bar", "aria-hidden": "true" });
+  const list = element("ul", { class: "shares" });
+  rows.forEach(([name, count], i) => {
+    const part = element("i", { colour: colour(i) });
+    part.style.width = `${(100 * count) / whole}%`;
+    bar.append(part);
+    list.append(
+      element(
+        "li",
+        null,
+        element("span", { class: "swatch", colour: colour(i) }),
+        element("span", null, titleOf(name)),
+        element("data", null, groupThousands(count)),
+        element("small", null, formatShare(count, whole)),
+      ),
+    );
+  });
+  return rows.length ? [bar, list] : [element("p", { class: "fine" }, "none")];
+}
+
+function microseconds(us) {
+  return formatNanoseconds(us * 1000);
+}
+
+function showSummary(model) {
+  const { summary } = model;
+  const started = new Date(Number(BigInt(model.startNs) / 1000000n));
+  const { stops, not_stopped: others } = summary;
+  const rate = (hz) => (hz ? `${significant(hz)} Hz` : "");
+  const parts = [
+    element("h3", null, "Recorded"),
+    facts([
+      ["Started", `${started.toISOString().replace("T", " ").slice(0, 19)} UTC`],
+      ["Duration", formatNanoseconds(model.durationNs)],
+      ["Samples", groupThousands(summary.samples)],
+      ["Threads", groupThousands(summary.threads)],
+      ["Rate wanted", rate(summary.rate_wanted)],
+      ["Rate reached", rate(summary.rate_reached)],
+      ["Skipped (late)", summary.skipped ? groupThousands(summary.skipped) : ""],
+      ...model.labels,
+    ]),
+    ...summary.notes.map((note) => element("p", { class: "note" }, note)),
+    element("h3", null, "How the stacks ended"),
+    ...shares(summary.ends, (name) => END_TITLES[name] || name, "root"),
+    element("h3", null, "How the frames were found"),
+    ...shares(summary.trust, trustTitle, null),
+    element("h3", null, "Effect on the target"),
+    facts([
+      ["Stops", groupThousands(stops.count)],
+      ["Pause, median", microseconds(stops.p50_us)],
+      ["Pause, 99th percentile", microseconds(stops.p99_us)],
+      ["Pause, longest", microseconds(stops.max_us)],
+      ["Time stopped", formatShare(stops.share, 1)],
+      ["Not stopped: had not run", groupThousands(others.unchanged)],
+      ["Not stopped: read from outside", groupThousands(others.blocked)],
+      ["Profiler's CPU time", summary.profiler.cpu_s ? formatNanoseconds(summary.profiler.cpu_s * 1e9) : ""],
+      ["Profiler's memory", summary.profiler.max_rss_kb ? `${significant(summary.profiler.max_rss_kb / 1024)} MiB` : ""],
+    ]),
+  ];
+  const errors = Object.entries(summary.errors).filter(([, count]) => count);
+  if (errors.length) {
+    parts.push(element("h3", null, "Errors"), facts(errors.map(([text, count]) => [text, groupThousands(count)])));
+  }
+  const lacking = summary.modules.filter((module) => module.problems.length);
+  parts.push(element("h3", null, "Modules with missing information"));
+  if (!lacking.length) parts.push(element("p", { class: "fine" }, "none"));
+  for (const module of [...lacking].sort((a, b) => b.frames - a.frames)) parts.push(problemCard(module));
+  byId("summary-body").replaceChildren(...parts);
+  byId("problems").textContent = String(lacking.length);
+  byId("problems").hidden = !lacking.length;
+}
+
+function problemCard(module) {
+  const id = module.build_id ? `build-id ${module.build_id.slice(0, 16)}` : "no build-id";
+  const card = element(
+    "div",
+    { class: "card" },
+    element("b", null, module.path),
+    element("span", { class: "fine" }, `${formatCount(module.frames, "frame")} · ${id}`),
+  );
+  for (const { text, remedy } of module.problems) {
+    card.append(element("p", null, text));
+    if (!remedy) continue;
+    const code = element("code", null, remedy);
+    const copy = element("button", { title: "Copy this command", onclick: () => copyText(code, copy) }, "Copy");
+    card.append(element("div", { class: "command" }, code, copy));
+  }
+  return card;
+}
+
+async function copyText(source, button) {
+  const label = button.textContent;
+  try {
+    await navigator.clipboard.writeText(source.textContent);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(source); // no clipboard on file: pages in some browsers
+    button.textContent = "Selected";
+  }
+  setTimeout(() => (button.textContent = label), 1500);
+}
