@@ -50,7 +50,7 @@ def test_every_view_of_the_golden_profile_holds_its_totals(open_page: OpenPage) 
     assert weighty(page.paths()) == expected(golden(), by_thread=True)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(profile=profiles())
 def test_any_profile_keeps_its_totals_in_every_view(browser: Browser, tmp_path, profile: Profile) -> None:
     path = tmp_path / "any.html"
