@@ -1,0 +1,83 @@
+"""Recordings of running programs through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PYPROF = [sys.executable, "-m", "pyprof"]
+LIFE = "60"
+"""Seconds after which a program ends if the test did not end it."""
+
+
+@contextmanager
+def running(*command: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A program that has said "ready"."""
+    program = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True, **options)
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n", f"{command} did not become ready"
+        yield program
+    finally:
+        program.kill()
+        program.wait(timeout=30)
+        program.stdout.close()
+
+
+@dataclass(frozen=True)
+class Recording:
+    """stacks: names outermost first -> samples. summary: as --summary writes it."""
+
+    stacks: dict[tuple[str, ...], int]
+    summary: dict[str, Any]
+
+    @property
+    def samples(self) -> int:
+        return int(self.summary["samples"])
+
+    @property
+    def whole(self) -> float:
+        """Share of samples whose stack ends at the root."""
+        return self.summary["ends"].get("root", 0) / max(1, self.samples)
+
+
+def record(pid: int, folder: Path, *options: str, seconds: float = 1.5, rate: int = 199) -> Recording:
+    """pyprof record, as collapsed stacks."""
+    output, summary = folder / f"{pid}.collapsed", folder / f"{pid}.json"
+    command = [*PYPROF, "record", "-p", str(pid), "-d", str(seconds), "-r", str(rate), "-f", "collapsed", "-q"]
+    done = subprocess.run(
+        [*command, "-o", str(output), "--summary", str(summary), *options],
+        capture_output=True,
+        text=True,
+        timeout=60 + 4 * seconds,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return Recording(_collapsed(output.read_text()), json.loads(summary.read_text()))
+
+
+def _collapsed(text: str) -> dict[tuple[str, ...], int]:
+    stacks: dict[tuple[str, ...], int] = {}
+    for line in text.splitlines():
+        stack, _, count = line.rpartition(" ")
+        frames = tuple(stack.split(";"))
+        stacks[frames] = stacks.get(frames, 0) + int(count)
+    return stacks
+
+
+def dump(pid: int, *options: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
+    """pyprof dump --json."""
+    done = subprocess.run(
+        [*PYPROF, "dump", "-p", str(pid), "--json", *options], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode in codes, (done.returncode, done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
