@@ -1,0 +1,87 @@
+"""Broken DWARF and symbol tables: only FormatError inside, nothing outside, in bounded time and memory."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyprof.errors import FormatError
+from pyprof.objfile.elf import ElfFile
+from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
+from pyprof.symbolize.dwarf.lines import SourceLines
+from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.symbols import SymbolTable
+from tests.objfile.live import where
+from tests.support import build
+
+SECTIONS = ["info", "abbrev", "line", "rnglists", "ranges", "aranges", "str_offsets", "addr", "line_str"]
+DWARF = [f".debug_{name}" for name in SECTIONS]
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    return [
+        where(folder, "v5", "-g", "-gdwarf-5", "-rdynamic").read_bytes(),
+        where(folder, "v4", "-g", "-gdwarf-4", "-O2").read_bytes(),
+        where(folder, "clang", "-g", "-gdwarf-5", "-O2", compiler="clang").read_bytes(),
+        build(PROGRAMS / "gaps.S", folder / "gaps", "-shared", "-nostdlib").read_bytes(),
+    ]
+
+
+def broken(data: bytes, section: str, changes: list[tuple[int, int]]) -> ElfFile:
+    elf = ElfFile.from_bytes(data, "original")
+    mutated = bytearray(data)
+    header = elf.sections.get(section)
+    if header is not None and header.size:
+        for place, value in changes:
+            mutated[header.offset + place % header.size] = value
+    return ElfFile.from_bytes(bytes(mutated), "fuzz")
+
+
+changes = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=6)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    which=st.integers(0, 2),
+    section=st.sampled_from(DWARF),
+    changes=changes,
+)
+def test_broken_dwarf_costs_only_its_lines(
+    originals: list[bytes], which: int, section: str, changes: list[tuple[int, int]]
+) -> None:
+    elf = broken(originals[which], section, changes)
+    source = SourceLines(elf)
+    text = elf.sections[".text"]
+    with suppress(OutOfTime):
+        for svma in range(text.addr, text.addr + text.size, 16):
+            for place in source.find(svma, Deadline(5.0)):
+                assert place.file is None or place.file
+    assert all(isinstance(error, FormatError) for error in source.broken)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    which=st.integers(0, 3),
+    section=st.sampled_from([".symtab", ".strtab", ".dynsym", ".dynstr", ".rela.plt", ".rela.dyn", ".plt", ".plt.got"]),
+    changes=changes,
+)
+def test_broken_symbol_tables_still_give_a_table(
+    originals: list[bytes], which: int, section: str, changes: list[tuple[int, int]]
+) -> None:
+    elf = broken(originals[which], section, changes)
+    sources = symbol_sources(elf, lambda: None)
+    table = SymbolTable(sources.rows)
+    svmas = np.random.default_rng(1).integers(0, 1 << 16, 200).astype(np.uint64)
+    for svma, row in zip(svmas.tolist(), table.find(svmas).tolist(), strict=True):
+        assert row == -1 or int(table.start[row]) <= svma < int(table.end[row])
+        if row >= 0:
+            assert isinstance(table.name(row), str)
+    assert all(isinstance(error, FormatError) for error in sources.broken)

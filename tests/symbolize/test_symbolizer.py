@@ -1,0 +1,147 @@
+"""The symbolizer on live processes: names, lines, unknown code, markers."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.profile import FrameKind
+from pyprof.model.stacks import MARKER_SPACE, FrameKey
+from pyprof.model.walk import StackEnd, Trust
+from pyprof.objfile.images import ImageStore
+from pyprof.symbolize.symbolizer import Resolved, Symbolizer
+from tests.objfile.live import Live, library, running, symbol, where
+from tests.support import build, need
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def resolve(live: Live, *pcs: tuple[int, bool], diagnostics: Diagnostics | None = None) -> Resolved:
+    """(pc, exact) of each frame."""
+    diagnostics = diagnostics or Diagnostics()
+    symbolizer = Symbolizer(ImageStore(diagnostics), diagnostics, {1: live.space()})
+    return symbolizer.resolve([(1, pc, exact, Trust.EH_FRAME) for pc, exact in pcs])
+
+
+def test_return_address_is_looked_up_before_itself(tmp_path: Path) -> None:
+    with running([where(tmp_path)]) as live:
+        start = live.at["where_inner"]
+        exact, returned, before = resolve(live, (start, True), (start + 1, False), (start, False)).frames
+        assert (exact.title, exact.lookup, exact.lines[-1].offset) == ("where_inner", start, 0)
+        assert (returned.title, returned.lookup, returned.lines[-1].offset) == ("where_inner", start, 1)
+        assert before.title != "where_inner"
+        assert exact.trust is Trust.EH_FRAME
+        assert exact.kind is FrameKind.NATIVE
+
+
+def test_frames_carry_lines_and_inlined_functions(tmp_path: Path) -> None:
+    program = build(PROGRAMS / "inlines.cc", tmp_path / "inlines", "-O2", "-g", compiler="g++")
+    with running([program]) as live:
+        main, size = live.at["main"], 0
+        out = subprocess.run([need("nm"), "-S", str(program)], capture_output=True, text=True, check=True).stdout
+        size = next(int(line.split()[1], 16) for line in out.splitlines() if line.endswith(" T main"))
+        resolved = resolve(live, *[(main + at, True) for at in range(0, size, 3)])
+        assert {frame.title for frame in resolved.frames} == {"main"}
+        deepest = max(resolved.frames, key=lambda frame: len(frame.lines))
+        assert len(deepest.lines) > 2
+        assert deepest.lines[-1].function == "main"
+        assert deepest.lines[-1].file == str(PROGRAMS / "inlines.cc")
+        inlined = {line.function for frame in resolved.frames for line in frame.lines[:-1]}
+        assert any("helper" in name for name in inlined)
+        assert any(name.startswith("std::") for name in inlined)
+        [module] = resolved.modules
+        assert module.has_functions
+        assert module.has_lines
+        assert module.path == str(program)
+
+
+def test_stripped_program_shows_module_and_rel_and_the_remedy(tmp_path: Path) -> None:
+    program = where(tmp_path)
+    rel = symbol(program, "where_inner")
+    subprocess.run([need("strip"), str(program)], check=True, timeout=60)
+    diagnostics = Diagnostics()
+    with running([program]) as live:
+        [frame] = resolve(live, (live.at["where_inner"] + 2, True), diagnostics=diagnostics).frames
+    assert frame.title == f"where+{rel + 2:#x}"
+    assert frame.rel == rel + 2
+    assert frame.lines == ()
+    [problem] = diagnostics.problems[str(program)]
+    assert problem.text == "no symbols: only exported names"
+    assert problem.remedy.startswith("debuginfod-find debuginfo ")
+
+
+def test_separate_debug_file_gives_names_and_lines(tmp_path: Path) -> None:
+    program = where(tmp_path, "where", "-g")
+    for command in (
+        ["objcopy", "--only-keep-debug", "where", "where.debug"],
+        ["objcopy", "--strip-all", "where"],
+        ["objcopy", "--add-gnu-debuglink=where.debug", "where"],
+    ):
+        subprocess.run([need(command[0]), *command[1:]], check=True, timeout=60, cwd=tmp_path)
+    diagnostics = Diagnostics()
+    with running([program]) as live:
+        [frame] = resolve(live, (live.at["where_inner"], True), diagnostics=diagnostics).frames
+    assert frame.title == "where_inner"
+    assert frame.lines[-1].line > 0
+    assert diagnostics.problems == {}
+
+
+def test_vdso_functions_have_names(tmp_path: Path) -> None:
+    with running([where(tmp_path)]) as live:
+        space = live.space()
+        vdso = next(module for module in space.modules if module.path == "[vdso]")
+        names = {frame.title for frame in resolve(live, *[(at, True) for at in range(vdso.start, vdso.end, 16)]).frames}
+        assert "__vdso_clock_gettime" in names or "clock_gettime" in names
+
+
+def test_code_without_a_file_is_shown_by_place(tmp_path: Path) -> None:
+    mapping = Mapping(0x7000, 0x9000, "r-xp", 0, "00:00", 0, "")
+    space = AddressSpace(4, 1 << 29, 0, (mapping,), lambda avma, size: b"", "/nonexistent")
+    diagnostics = Diagnostics()
+    keys: list[FrameKey] = [(4, 0x7010, True, Trust.FP), (4, 0x7000, False, Trust.FP), (9, 0x123, True, Trust.SCAN)]
+    resolved = Symbolizer(ImageStore(diagnostics), diagnostics, {4: space}).resolve(keys)
+    titles = [(frame.title, frame.module) for frame in resolved.frames]
+    assert titles == [("[anon]+0x10", 0), ("[unknown]+0x7000", -1), ("[unknown]+0x123", -1)]
+    assert [module.path for module in resolved.modules] == ["[anon]"]
+    assert not resolved.modules[0].has_functions
+
+
+@pytest.mark.parametrize("end", [end for end in StackEnd if end is not StackEnd.ROOT], ids=lambda end: end.name)
+def test_truncated_stack_ends_in_a_marker_that_says_why(end: StackEnd) -> None:
+    diagnostics = Diagnostics()
+    [frame] = Symbolizer(ImageStore(diagnostics), diagnostics, {}).resolve([(MARKER_SPACE, end, True, 0)]).frames
+    assert frame.kind is FrameKind.MARKER
+    assert frame.title.startswith("[truncated: ")
+    assert frame.module == -1
+
+
+def test_two_copies_of_a_library_are_two_modules_with_the_same_names(tmp_path: Path) -> None:
+    with running([where(tmp_path), library(tmp_path)]) as live:
+        resolved = resolve(live, (live.at["library0"], True), (live.at["library1"], True))
+        assert [frame.title for frame in resolved.frames] == ["in_library", "in_library"]
+        assert [frame.module for frame in resolved.frames] == [0, 1]
+        assert len({module.start for module in resolved.modules}) == 2
+        assert len({module.build_id for module in resolved.modules}) == 1
+
+
+def test_no_time_for_lines_keeps_names_and_says_so(tmp_path: Path) -> None:
+    diagnostics = Diagnostics()
+    program = where(tmp_path, "where", "-g", compiler="clang")
+    with running([program]) as live:
+        symbolizer = Symbolizer(ImageStore(diagnostics), diagnostics, {1: live.space()}, source_budget_s=-1)
+        [frame] = symbolizer.resolve([(1, live.at["where_inner"], True, Trust.CONTEXT)]).frames
+    assert frame.title == "where_inner"
+    assert frame.lines[-1].line == 0
+    assert diagnostics.counts["lines not looked up: out of time"] == 1
+
+
+def test_resolving_again_gives_the_same(tmp_path: Path) -> None:
+    diagnostics = Diagnostics()
+    with running([where(tmp_path, "where", "-g")]) as live:
+        symbolizer = Symbolizer(ImageStore(diagnostics), diagnostics, {1: live.space()})
+        keys: list[FrameKey] = [(1, avma, True, Trust.CONTEXT) for avma in live.at.values()]
+        assert symbolizer.resolve(keys) == symbolizer.resolve(keys)
