@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from elftools.common.exceptions import ELFError
+from elftools.common.exceptions import DWARFError, ELFError
 from elftools.dwarf.dwarf_expr import DWARFExprParser
 from elftools.dwarf.structs import DWARFStructs
 
 from pyprof.model.arch import Arch
 from pyprof.unwind.rules import RegKind, RegRule, Rule
+
+MAX_EXPRESSION = 256
+"""Bytes of the longest expression that is told in words. Compilers write some dozens."""
 
 
 def describe(rule: Rule, arch: Arch) -> str:
@@ -61,10 +64,13 @@ def _value(rule: RegRule, itself: str, arch: Arch) -> str:
 
 def _expression(expression: bytes, arch: Arch) -> str:
     """expr(breg7 8; lit15; and); the bytes in hex where they are no expression."""
+    as_bytes = f"expr({expression.hex(' ')})"
+    if len(expression) > MAX_EXPRESSION:
+        return as_bytes
     structs = DWARFStructs(little_endian=arch.byteorder == "little", dwarf_format=32, address_size=arch.word)
     try:
         operations = DWARFExprParser(structs).parse_expr(list(expression))
         words = [[o.op_name.removeprefix("DW_OP_"), *(str(a) for a in o.args)] for o in operations]
-    except (ELFError, KeyError, IndexError, ValueError, TypeError, AttributeError):
-        return f"expr({expression.hex(' ')})"
+    except (ELFError, DWARFError, LookupError, ValueError, TypeError, AttributeError, RecursionError):
+        return as_bytes
     return f"expr({'; '.join(' '.join(w) for w in words)})"

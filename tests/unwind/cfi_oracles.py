@@ -80,7 +80,7 @@ def our_rows(path: str, section: str, row: str = "full") -> dict[int, Function]:
     return found
 
 
-# ---- llvm-dwarfdump: full detail. Before LLVM 20 it forgets the CFA at DW_CFA_restore_state: those FDEs are left out
+# ---- llvm-dwarfdump: full detail. Version 14 does not bring the CFA back at DW_CFA_restore_state: left out
 
 _LLVM_FDE = re.compile(r"([0-9a-f]{8,16}) [0-9a-f]+ [0-9a-f]+ FDE cie=[0-9a-f]+ pc=([0-9a-f]+)\.\.\.([0-9a-f]+)")
 _LLVM_ROW = re.compile(r"  0x([0-9a-f]+): CFA=(.*)")

@@ -45,12 +45,11 @@ class EhFrame:
         self._table = CfiTable(section, arch, diagnostics, stop_at_terminator=stop_at_terminator)
         self._diagnostics = diagnostics
         self._search: SearchTable | None = None
+        self._uncounted = NO_TABLE
         try:
             self._search = read_search_table(*header, section) if header else None
-            if self._search is None:
-                diagnostics.count(NO_TABLE)
         except FormatError:
-            diagnostics.count(BROKEN_TABLE)
+            self._uncounted = BROKEN_TABLE
 
     def function_at(self, svma: int) -> FunctionRows | None:
         """Raises FormatError where the function's own entry is broken."""
@@ -68,7 +67,10 @@ class EhFrame:
                 return self._find_in(self._search, svma)
             except FormatError:
                 self._search = None
-                self._diagnostics.count(BROKEN_TABLE)
+                self._uncounted = BROKEN_TABLE
+        if self._uncounted and len(self._table.index.start):
+            self._diagnostics.count(self._uncounted)
+        self._uncounted = ""
         return self._table.find(svma)
 
     def _find_in(self, search: SearchTable, svma: int) -> Fde | None:
@@ -99,5 +101,5 @@ def eh_frame_source(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> EhFra
         if header_data is not None:
             header = header_data, elf.sections[HDR_NAME].addr
     except FormatError:
-        diagnostics.count(BROKEN_TABLE)
+        header = memoryview(b""), 0
     return EhFrame(section, header, arch, diagnostics, stop_at_terminator=elf.sections[".eh_frame"].index < 0)
