@@ -96,6 +96,7 @@ class StopDoor:
         self._timeout_at = ctypes.addressof(self._timeout)
         self._all = (ctypes.c_uint64 * 16)(*([2**64 - 1] * 16))
         self._old = (ctypes.c_uint64 * 16)()
+        _sigmask(signal.SIG_SETMASK, None, ctypes.addressof(self._old))
 
     def read_registers(self, tid: int) -> int:
         """NT_PRSTATUS of a stopped thread into regs. Bytes that the kernel delivered, or -errno."""

@@ -16,8 +16,6 @@ import threading
 import time
 from collections.abc import Iterator
 
-import numpy as np
-
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import ChildFinder, child_finder
 from pyprof.collectors.lanes import BatchBuilder
@@ -53,6 +51,8 @@ class PtraceCollector:
         self._notes: list[str] = []
         self._stopping = False
         self._closed = False
+        self._entered = False
+        self._gc = True
         self._ticks = 0
         self._old_sigchld: object = None
         self._raise_file_limit()
@@ -117,9 +117,11 @@ class PtraceCollector:
                 self._ticks += 1
                 now = time.monotonic_ns()
                 if now - flushed >= flush_every:
-                    yield self._flush()
+                    batch = self._flush()
                     flushed = now
-                    flush_every = min(max(2 * flush_every, 20_000_000), most_ns)
+                    if len(batch):
+                        flush_every = min(max(2 * flush_every, 20_000_000), most_ns)
+                    yield batch
             if len(self._builder):
                 yield self._flush()
         finally:
@@ -147,28 +149,32 @@ class PtraceCollector:
         return False
 
     def _guarded_poll(self, wait_ns: int) -> None:
-        self._enter()
         try:
+            self._enter()
             self._stopper.door.wait_sigchld(wait_ns)
             self._stopper.poll_pending()
         finally:
             self._leave()
 
     def _enter(self) -> None:
-        """From here on nothing of ours may come between a stop and its DETACH."""
+        """From here on nothing of ours may come between a stop and its DETACH. Called inside the try of _leave."""
         self._gc = gc.isenabled()
-        gc.disable()
+        self._entered = True
         self._stopper.door.block_signals()
+        gc.disable()
 
     def _leave(self) -> None:
-        self._stopper.door.restore_signals()
-        if self._gc:
-            gc.enable()
+        """An exception of a signal handler may come as soon as signals are let in, and no earlier."""
+        if self._entered:
+            self._entered = False
+            if self._gc:
+                gc.enable()
+            self._stopper.door.restore_signals()
 
     def _tick(self, pace: Pace) -> Iterator[SampleBatch]:
         stops_before = len(self._stopper.pauses)
-        self._enter()
         try:
+            self._enter()
             self._stopper.poll_pending()
             if self._finder is not None:
                 self._find_children(self._finder)
@@ -186,6 +192,8 @@ class PtraceCollector:
                         self._leave()
                         yield self._flush()
                         self._enter()
+                        if self._stopping:
+                            return
                     weight = 1 if thread.first_slot else pace.weight
                     thread.first_slot = False
                     try:
@@ -205,8 +213,7 @@ class PtraceCollector:
                     self._infos[info.pid, info.tid] = info
         finally:
             self._leave()
-        for pause in self._stopper.pauses[stops_before:]:
-            pace.stopped(pause)
+        pace.stopped(int(self._stopper.pauses.view()[stops_before:].sum()))
         if pace.adjust(time.monotonic_ns()):
             self._note_rate(pace)
 
@@ -265,7 +272,7 @@ class PtraceCollector:
         pace = getattr(self, "_pace", None)
         return CollectorStats(
             ticks=self._ticks,
-            pauses_ns=np.array(self._stopper.pauses, np.int64),
+            pauses_ns=self._stopper.pauses.view(),
             skipped=pace.skipped if pace else 0,
             unchanged=self._sampler.unchanged,
             blocked=self._sampler.blocked,

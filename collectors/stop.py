@@ -13,11 +13,11 @@ import errno
 import os
 import signal
 import time
-from array import array
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.collectors import libc
 from pyprof.collectors.lanes import BatchBuilder
@@ -58,13 +58,36 @@ class Outcome(IntEnum):
     UNUSABLE = 4  # it stopped, but there is nothing to unwind
 
 
+class PauseLog:
+    """Lengths of stops, growing for as long as the recording lasts."""
+
+    def __init__(self) -> None:
+        self._lengths = np.zeros(1024, np.int64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, pause_ns: int) -> None:
+        if self._count == len(self._lengths):
+            self._lengths = np.concatenate((self._lengths, np.zeros_like(self._lengths)))
+        self._lengths[self._count] = pause_ns
+        self._count += 1
+
+    def view(self) -> npt.NDArray[np.int64]:
+        """(stops,) ns, without a copy; what is logged later does not show in it."""
+        view = self._lengths[: self._count]
+        view.flags.writeable = False
+        return view
+
+
 class Stopper:
     """held: what is seized now. pauses: each stop in ns, from the last moment at which the thread surely ran."""
 
     def __init__(self, arch: Arch, builder: BatchBuilder, diagnostics: Diagnostics) -> None:
         self.door = libc.StopDoor()
         self.held: dict[int, Held] = {}
-        self.pauses = array("q")
+        self.pauses = PauseLog()
         self._arch = arch
         self._builder = builder
         self._diagnostics = diagnostics

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from pyprof.errors import FormatError
+
 READ, WRITE, POLL, READV, SELECT = 0, 1, 7, 19, 23
 PAUSE, NANOSLEEP, FUTEX, EPOLL_WAIT, EPOLL_PWAIT = 34, 35, 202, 232, 281
 
@@ -68,12 +70,15 @@ class BlockedCall:
 
 
 def parse_syscall(line: bytes) -> BlockedCall | None:
-    """None for "running" (and for a thread without a stack: it has ended)."""
+    """None for "running". sp is 0 of a thread that has ended. Raises FormatError."""
     words = line.split()
     if len(words) < 3:
         return None
-    number, sp, pc = int(words[0]), int(words[-2], 16), int(words[-1], 16)
-    return BlockedCall(number, tuple(int(word, 16) for word in words[1:-2]), sp, pc)
+    try:
+        number, sp, pc = int(words[0]), int(words[-2], 16), int(words[-1], 16)
+        return BlockedCall(number, tuple(int(word, 16) for word in words[1:-2]), sp, pc)
+    except ValueError:
+        raise FormatError("syscall", 0, "not a line of /proc/PID/task/TID/syscall") from None
 
 
 def survives_stop(call: BlockedCall, pid: int) -> bool:

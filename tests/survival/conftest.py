@@ -1,0 +1,5 @@
+"""The same targets as the collectors' tests."""
+
+from tests.collectors.conftest import binaries, program
+
+__all__ = ["binaries", "program"]

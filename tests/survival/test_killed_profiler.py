@@ -1,0 +1,90 @@
+"""Whatever kills the profiler, the target runs on and ends with the right result."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.ptrace import PtraceCollector
+from pyprof.diagnostics import Diagnostics
+from pyprof.options import CollectOptions
+from tests.collectors.conftest import Start
+
+ROUNDS = 200
+
+
+def profiler(pid: int, idle: bool) -> int:
+    """A forked profiler that samples as fast as it can; its pid."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        options = CollectOptions(rate_hz=5000, idle=idle, flush_s=0.01)
+        for _ in PtraceCollector(pid, options, Diagnostics()).batches():
+            pass
+    finally:
+        os._exit(0)
+
+
+def states(pid: int) -> set[str]:
+    found = set()
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+        found.add(lines["State"][:1])
+        assert lines["TracerPid"] == "0"
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_the_target_survives_profilers_that_are_killed_at_random_moments(program: Start) -> None:
+    target = program("c_survivor")
+    rng = random.Random(4)
+    for turn in range(ROUNDS):
+        child = profiler(target.pid, idle=turn % 4 == 0)
+        time.sleep(rng.uniform(0.004, 0.03))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status)
+        assert states(target.pid) <= set("RSD")
+    assert target.finish() == "0 0 0 1\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_the_target_survives_a_profiler_that_ends_by_a_signal(program: Start, number: int) -> None:
+    target = program("c_survivor")
+    for _ in range(5):
+        child = profiler(target.pid, idle=False)
+        time.sleep(0.02)
+        os.kill(child, number)
+        os.waitpid(child, 0)
+        assert states(target.pid) <= set("RSD")
+    assert target.finish() == "0 0 0 1\n"
+
+
+def test_the_target_survives_an_interrupt_of_the_sampling_loop(program: Start) -> None:
+    """KeyboardInterrupt may come anywhere between two samples; none may leave the target held."""
+    target = program("c_survivor")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for turn in range(30):
+            collector = PtraceCollector(target.pid, CollectOptions(rate_hz=3000, flush_s=0.01), Diagnostics())
+            signal.setitimer(signal.ITIMER_REAL, 0.002 + turn * 0.001)
+            with pytest.raises(KeyboardInterrupt):
+                for _ in collector.batches():
+                    pass
+            collector.close()
+            assert states(target.pid) <= set("RSD")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert target.finish() == "0 0 0 1\n"
