@@ -2,7 +2,7 @@
 # build_fixtures.sh [DIR]: build every SFrame fixture afresh, from the sources in fixtures/ into DIR (default: fixtures/).
 #
 # NAME.so.gz or NAME.o.gz: what a real producer made. NAME.txt: what objdump --sframe of the same producer says of it.
-# Toolchains come from private Debian roots (tests/tools/debroot) below $PYPROF_TEST_ROOTS (default
+# Toolchains come from private Debian roots (roots.sh) below $PYPROF_TEST_ROOTS (default
 # /var/cache/pyprof-tests); needs root, apt and the host's gcc. A root that is there already is used as it is.
 set -euo pipefail
 
@@ -15,9 +15,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-"$debroot" bookworm "$roots/bookworm" binutils binutils-aarch64-linux-gnu                      # 2.40: V1
-"$debroot" trixie "$roots/trixie" binutils binutils-aarch64-linux-gnu                          # 2.44: V2
-"$debroot" sid "$roots/sid" binutils binutils-aarch64-linux-gnu binutils-s390x-linux-gnu llvm-22 # 2.47: V3; V2 + PCREL
+"$here/roots.sh"
 
 in_root() { local suite=$1; shift; "$debroot" run "$roots/$suite" "$@"; }
 

@@ -123,7 +123,7 @@ def _recovered(place: Place, arch: Arch) -> RegRule:
     return RegRule(kind, place.offset, arch.dwarf[place.register])
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(sections())
 def test_written_section_comes_back_unchanged(section: Section) -> None:
     source = read_sframe(write(section), section.svma, section.arch)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# build.sh v1|v2|v3|llvm DIR [GCC OPTION...]: the program and its library with SFrame of that producer as their only unwind table.
+# build.sh v1|v2|v3|llvm DIR [GCC OPTION...]: the program and its library, whose only unwind table is that version.
 #
-# One compilation (host's gcc), then that producer's assembler and linker from a private root (build_fixtures.sh names
-# them). .eh_frame goes at the end. gold links LLVM's objects, one a file: no GNU ld merges them.
+# One compilation (host's gcc), then that producer's assembler and linker from a private root (roots.sh). .eh_frame is
+# removed at the end. gold links LLVM's objects, one a file: no GNU ld merges them.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -10,6 +10,7 @@ roots=${PYPROF_TEST_ROOTS:-/var/cache/pyprof-tests}
 debroot=$here/../../../tools/debroot
 x86=x86_64-linux-gnu
 version=$1
+"$here/../roots.sh"
 mkdir -p "$2" && cd "$2"
 
 suite() { local suite=$1; shift; "$debroot" run "$roots/$suite" "$@"; }
