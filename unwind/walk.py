@@ -40,14 +40,16 @@ def first_registers(batch: SampleBatch, lane: int) -> Registers:
 
 @dataclass(slots=True)
 class _Found:
-    """Frames as the steps find them: (lane, depth, pc, exact, trust) columns a step."""
+    """Frames as the steps find them: a depth and (lane, pc, exact, trust) columns a step."""
 
+    depth: list[int] = field(default_factory=list)
     lane: list[I64] = field(default_factory=list)
     pc: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     exact: list[npt.NDArray[np.bool_]] = field(default_factory=list)
     trust: list[npt.NDArray[np.uint8]] = field(default_factory=list)
 
-    def add(self, lanes: Lanes, trust: npt.NDArray[np.uint8]) -> None:
+    def add(self, depth: int, lanes: Lanes, trust: npt.NDArray[np.uint8]) -> None:
+        self.depth.append(depth)
         self.lane.append(lanes.lane)
         self.pc.append(lanes.pc)
         self.exact.append(lanes.exact)
@@ -89,7 +91,7 @@ class BatchWalk:
             self.scalar(lane[~whole], walker)
             lane = lane[whole]
         lanes = Lanes.start(self._batch, self._words, lane)
-        self._frames.add(lanes, np.full(len(lanes), Trust.CONTEXT, np.uint8))
+        self._frames.add(0, lanes, np.full(len(lanes), Trust.CONTEXT, np.uint8))
         depth = 1
         while len(lanes) > FEW_LANES:
             lanes = self._step(lanes, depth, index, walker)
@@ -126,7 +128,7 @@ class BatchWalk:
         trust = done.trust
         if not going.all():
             lanes, trust = lanes.take(going), trust[going]
-        self._frames.add(lanes, trust)
+        self._frames.add(depth, lanes, trust)
         return lanes
 
     def _fall_back(self, lanes: Lanes, done: Stepped, index: SpaceIndex, walker: ScalarWalker) -> None:
@@ -206,10 +208,11 @@ class BatchWalk:
         exact = np.zeros(start[-1], np.bool_)
         trust = np.zeros(start[-1], np.uint8)
         all_kept = not (self._replaced.any() or self._no_frame.any())
-        for depth, lanes in enumerate(found.lane):
+        columns = zip(found.depth, found.lane, found.pc, found.exact, found.trust, strict=True)
+        for depth, lanes, step_pc, step_exact, step_trust in columns:
             kept = slice(None) if all_kept else depth < stepped[lanes]
             at = start[lanes[kept]] + depth
-            pc[at], exact[at], trust[at] = found.pc[depth][kept], found.exact[depth][kept], found.trust[depth][kept]
+            pc[at], exact[at], trust[at] = step_pc[kept], step_exact[kept], step_trust[kept]
         for lane, walk in self._singles.items():
             if walk.frames:
                 place = slice(int(start[lane] + stepped[lane]), int(start[lane + 1]))
