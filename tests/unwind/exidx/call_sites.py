@@ -17,6 +17,7 @@ from pyprof.unwind.formats.exidx import exidx_source
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule
 from tests.support import need
 
+SHAPES = Path(__file__).parent / "programs" / "shapes.cpp"
 CALLS = {"bl", "blx"}
 
 

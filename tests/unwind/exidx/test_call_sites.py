@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import build, need
-from tests.unwind.exidx.call_sites import compare
+from tests.unwind.exidx.call_sites import SHAPES, compare
 
-SHAPES = Path(__file__).parent / "programs" / "shapes.cpp"
 CROSS = Path("/usr/arm-linux-gnueabihf")
 
 

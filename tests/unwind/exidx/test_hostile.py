@@ -42,12 +42,14 @@ def use(image: bytes, places: list[int]) -> None:
                 assert describe(rows.rules[0], ARM)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=600), st.integers(0, 75), st.sampled_from("<>"))
 def test_random_tables_give_rows_or_format_error(tables: bytes, start: int, order: str) -> None:
     index_at = TABLES + min(8 * start, len(tables) & ~7)
     use(wrap(tables, index_at, TABLES + len(tables) - index_at, 1 << 20, order), [TEXT, TEXT + 0x1000, TABLES])
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=1022))
 def test_random_instructions_give_a_rule_or_format_error(code: bytes) -> None:
     with contextlib.suppress(FormatError):
@@ -58,6 +60,7 @@ def test_random_instructions_give_a_rule_or_format_error(code: bytes) -> None:
             assert describe(rule, ARM)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([0x84, 0x97, 0xA0, 0xA8, 0x8F, 0xFF, 0x94, 0x9B, 0x41, 0x80, 0x82]), max_size=1022))
 def test_instructions_that_load_vsp_again_and_again_stay_small(codes: list[int]) -> None:
     test_random_instructions_give_a_rule_or_format_error.hypothesis.inner_test(bytes(codes))  # type: ignore[attr-defined]
@@ -68,7 +71,7 @@ def small_library() -> bytes:
     return Path(library("libgcc_s.so.1")).read_bytes()
 
 
-@settings(max_examples=150)
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1 << 17), st.binary(min_size=1, max_size=8)), min_size=1, max_size=8))
 def test_mutated_library_gives_rows_or_format_error(changes: list[tuple[int, bytes]]) -> None:
     image = bytearray(small_library())
@@ -78,7 +81,7 @@ def test_mutated_library_gives_rows_or_format_error(changes: list[tuple[int, byt
     use(bytes(image), [0x15CE4, 0x16000])
 
 
-@settings(max_examples=150)
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 0x400), st.binary(min_size=1, max_size=8)), min_size=1, max_size=8))
 def test_mutated_tables_of_a_library_give_rows_or_format_error(changes: list[tuple[int, bytes]]) -> None:
     elf = ElfFile.from_bytes(small_library(), "libgcc_s.so.1")

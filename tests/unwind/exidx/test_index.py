@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
@@ -44,6 +44,7 @@ def functions(draw: st.DrawFn) -> Written:
     return Written(size, kind, code, personality, thumb)
 
 
+@settings(deadline=None)
 @given(st.lists(functions(), min_size=1, max_size=30), st.sampled_from("<>"))
 def test_written_tables_come_back_unchanged(wanted: list[Written], order: str) -> None:
     start = TEXT
