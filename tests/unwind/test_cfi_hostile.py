@@ -62,7 +62,7 @@ def check(function: FunctionRows, arch: Arch) -> None:
     for at, rule in zip(function.starts, function.rules, strict=True):
         assert function.start <= at < function.end
         assert -1 <= rule.cfa_reg < len(arch.registers)
-        assert (rule.cfa_reg >= 0) != bool(rule.cfa_expr) or rule.cfa_reg < 0
+        assert (rule.cfa_reg >= 0) != bool(rule.cfa_expr)
         for column, reg in (*rule.regs, (0, rule.ra)):
             assert 0 <= column < len(arch.registers)
             assert -(1 << 63) <= reg.n < 1 << 63

@@ -296,6 +296,7 @@ def test_unsigned_offsets_wrap_to_what_a_column_holds() -> None:
         (REMEMBER * 2000, "too many states"),
         (def_cfa(17, 8), "register 17, which x86_64 does not have"),
         (def_cfa_register(99), "register 99, which x86_64 does not have"),
+        (def_cfa_expression(b""), "a CFA by an empty expression"),
         (in_register(16, 17), "return address is in register 17"),
         (b"\x0c\x07" + b"\xff" * 20 + b"\x00", "more than 64 bits"),
         (b"\x13" + b"\xff" * 20 + b"\x00", "more than 64 bits"),

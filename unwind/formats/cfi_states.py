@@ -181,7 +181,7 @@ class StateMachine:
                 return self._with_cfa(state, self._cfa_column(register), signed64(offset))
             case (op, int(register), int(offset)) if op == DEF_CFA_SF:
                 return self._with_cfa(state, self._cfa_column(register), self._factored(offset))
-            case (op, _, bytes(expression)) if op == DEF_CFA_EXPRESSION:
+            case (op, _, bytes(expression)) if op == DEF_CFA_EXPRESSION and expression:
                 return self._with_cfa(state, state.cfa_reg, state.cfa_off, expression)
             case (op, int(register), int(offset)) if op in (OFFSET_EXTENDED, OFFSET_EXTENDED_SF):
                 return self._set(state, register, RegRule(RegKind.AT_CFA, self._factored(offset)))
@@ -205,7 +205,7 @@ class StateMachine:
                 return self._set(state, register, self._simple(RegKind.EXPR, expression))
             case (op,):
                 return self._vendor(state, op)
-        raise ValueError("unknown instruction")
+        raise ValueError("a CFA by an empty expression")
 
     def _vendor(self, state: State, op: int) -> State:
         """0x2c and 0x2d mean something on AArch64 and on SPARC only."""
