@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyprof.model.arch import Arch
 from pyprof.unwind.describe import describe, register_name
@@ -50,8 +50,14 @@ def rule_words(rule: Rule, arch: Arch) -> RuleWords:
         signal=rule.signal,
         outermost=outermost,
         slow=fast_form(rule, arch)[0] == SLOW,
-        text=describe(rule, arch),
+        text=describe(_said(rule, arch), arch),
     )
+
+
+def _said(rule: Rule, arch: Arch) -> Rule:
+    """Without the registers that are lost: a format that knows no others says so of each of them, in each row."""
+    said = tuple((c, how) for c, how in rule.regs if c == arch.fp or how.kind is not RegKind.UNDEFINED)
+    return replace(rule, regs=said)
 
 
 def _words(rule: RegRule, arch: Arch, same: str) -> str:
