@@ -7,7 +7,7 @@ from dataclasses import dataclass
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
 DEFAULT_MAX_DEPTH = 1 << 17
-KNOWN_SOURCES = ("sframe", "eh_frame", "debug_frame", "fp")
+KNOWN_SOURCES = ("sframe", "eh_frame", "exidx", "debug_frame", "fp")
 """Names for --unwind."""
 DEFAULT_SOURCES = KNOWN_SOURCES
 

@@ -62,7 +62,8 @@ class RecordFallback:
         base, sp = registers.values[chain.base], registers.values[arch.sp]
         if base is None or sp is None:
             return Stop(StackEnd.NO_RULE, needs=chain.base if base is None else arch.sp)
-        if base == 0 and not registers.exact:
+        pc = registers.values[arch.pc] or 0
+        if base == 0 and not registers.exact and self._code.executable(lookup_pc(pc, False)):
             return Stop(StackEnd.ROOT)  # the ABIs' mark of the deepest frame, if nothing else used the register since
         if base % arch.word or base < sp:
             return Stop(StackEnd.NO_RULE)
@@ -92,9 +93,9 @@ class RecordFallback:
         """
         arch, chain = self._arch, self._arch.chain
         sp, pc = registers.values[arch.sp], registers.values[arch.pc]
-        if chain is None or sp is None or pc is None:
+        if sp is None or pc is None:
             return None
-        base = registers.values[chain.base]
+        base = registers.values[chain.base] if chain is not None else None
         if arch.lr >= 0:
             ra = arch.code_address(registers.values[arch.lr] or 0, pac=True)
             if self._called(ra, pc, proved):
@@ -103,7 +104,7 @@ class RecordFallback:
         ra = memory.word(sp) or 0
         if self._called(ra, pc, proved):
             return self._caller(registers, ra, sp + arch.word, base, Trust.FP)
-        if base and memory.word(sp) == base and chain.cfa_off is not None:
+        if chain is not None and base and memory.word(sp) == base and chain.cfa_off is not None:
             ra = memory.word(sp + chain.ra_off) or 0
             if self._code.return_address(ra) is Verdict.YES:
                 return self._caller(registers, ra, sp + chain.cfa_off, base, Trust.FP)

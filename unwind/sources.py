@@ -15,6 +15,7 @@ from pyprof.objfile.elf import ElfFile
 from pyprof.unwind.base import Source
 from pyprof.unwind.formats.debug_frame import debug_frame_source
 from pyprof.unwind.formats.eh_frame import eh_frame_source
+from pyprof.unwind.formats.exidx import exidx_source
 from pyprof.unwind.formats.sframe import sframe_source
 
 Reader = Callable[[ElfFile, Arch, Diagnostics], Source | None]
@@ -23,6 +24,7 @@ Reader = Callable[[ElfFile, Arch, Diagnostics], Source | None]
 READERS: dict[str, Reader] = {
     "sframe": sframe_source,
     "eh_frame": eh_frame_source,
+    "exidx": exidx_source,
     "debug_frame": debug_frame_source,
 }
 

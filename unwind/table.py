@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
-from pyprof.unwind.rules import RegKind, Rule
+from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 
 CFA_FP = 1
 RA_LR = 2
@@ -104,7 +104,7 @@ def fast_form(rule: Rule, arch: Arch) -> tuple[int, int, int, int]:
         flags |= CFA_FP
     if rule.ra.kind is RegKind.AT_CFA:
         ra_off = rule.ra.n
-    elif rule.ra.kind is RegKind.SAME and arch.lr >= 0:
+    elif arch.lr >= 0 and rule.ra in (SAME, RegRule(RegKind.REG_PLUS, 0, arch.lr)):
         flags |= RA_LR
     else:
         return SLOW, 0, 0, 0

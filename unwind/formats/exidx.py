@@ -26,10 +26,11 @@ from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
 
 
 class Exidx:
-    """Source of one ELF file. index: its entries, for inspection."""
+    """Source of one ELF file. index: its entries, for inspection. exact: its promise holds at call sites only."""
 
     name = "exidx"
     trust = Trust.EXIDX
+    exact = False
 
     def __init__(self, index: ExidxIndex, arch: Arch, roots: list[tuple[int, int]], diagnostics: Diagnostics) -> None:
         """roots: (start, end) svma of code that has no caller."""

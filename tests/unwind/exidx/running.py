@@ -17,12 +17,9 @@ from pyprof.model.walk import Walk
 from pyprof.objfile.elf import PF_X
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.unwind.formats.debug_frame import debug_frame_source
-from pyprof.unwind.formats.exidx import exidx_source
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.exidx.shadow import Film
 
-READERS = {"exidx": exidx_source, "debug_frame": debug_frame_source}
 PAGE = 0x1000
 
 
@@ -66,7 +63,7 @@ def batch_of(film: Film, moments: Sequence[int], space: AddressSpace) -> SampleB
 
 def unwinder(*sources: str) -> Unwinder:
     diagnostics = Diagnostics()
-    return Unwinder(ImageStore(diagnostics), UnwindOptions(sources=sources), diagnostics, READERS)
+    return Unwinder(ImageStore(diagnostics), UnwindOptions(sources=sources), diagnostics)
 
 
 def stacks(walk: Walk) -> list[tuple[int, ...]]:
