@@ -80,6 +80,14 @@ class ImageStore:
             self._by_space[key] = self._images[same]
         return self._by_space[key]
 
+    def forget(self, space: AddressSpace) -> None:
+        """Drop what only this address space needs: of a process that is gone, in a recording that goes on."""
+        self._by_space = {key: image for key, image in self._by_space.items() if key[0] != space.id}
+        kept = {id(image) for image in self._by_space.values()}
+        self._images = {key: image for key, image in self._images.items() if key[0] != space.pid or id(image) in kept}
+        files = {image.elf for image in self._images.values() if image is not None}
+        self._opened = {key: elf for key, elf in self._opened.items() if elf in files}
+
     def _find(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
         if not module.has_file:
             return self._from_memory(space, module, avma)

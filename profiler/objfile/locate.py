@@ -78,9 +78,17 @@ def _paths(space: AddressSpace, module: Module) -> Iterator[tuple[str, bool]]:
         yield space.root.rstrip("/") + name, False
     for mapping in sorted(module.mappings, key=lambda m: not m.executable)[:MAX_HANDLES]:
         yield f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}", True
-    yield f"/proc/{space.pid}/exe", True
+    if _inode(f"/proc/{space.pid}/exe") == module.inode:
+        yield f"/proc/{space.pid}/exe", True
     if not module.deleted:
         yield name, False
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
 
 
 def accepted(candidate: Candidate, identity: Identity) -> bool:
@@ -90,6 +98,11 @@ def accepted(candidate: Candidate, identity: Identity) -> bool:
     if identity is Identity.CONTENT:
         return candidate.same_inode or candidate.handle
     return identity is Identity.UNKNOWN and (candidate.same_file or (candidate.handle and candidate.same_inode))
+
+
+def read_target(space: AddressSpace, avma: int, size: int) -> bytes:
+    """space.read of an address that a file made up."""
+    return space.read(avma, size) if 0 <= avma < 1 << 64 else b""
 
 
 def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Identity:
@@ -103,7 +116,7 @@ def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Id
         for segment in elf.segments:
             size = min(segment.filesz, MAX_PROOF)
             if segment.type == PT_NOTE and _is_mapped(space, module, segment.offset, bias + segment.vaddr):
-                notes = space.read(bias + segment.vaddr, size)
+                notes = read_target(space, bias + segment.vaddr, size)
                 readable = readable or len(notes) == size
                 if build_id_in_notes(memoryview(notes), elf.order) == elf.build_id:
                     return Identity.BUILD_ID
@@ -132,7 +145,7 @@ def _is_mapped(space: AddressSpace, module: Module, offset: int, avma: int) -> b
 def _same_bytes(space: AddressSpace, elf: ElfFile, avma: int, offset: int, size: int) -> bool | None:
     """None where memory or file gives too little to tell."""
     expected = bytes(elf.source.read(offset, size))
-    mapped = space.read(avma, len(expected))
+    mapped = read_target(space, avma, len(expected))
     if len(mapped) < len(expected) or not any(expected):
         return None
     return mapped == expected

@@ -11,6 +11,7 @@ import struct
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Mapping, Module
 from pyprof.objfile.elf import PT_DYNAMIC, ElfFile, Segment
+from pyprof.objfile.locate import read_target
 from pyprof.objfile.source import BytesSource, PiecesSource
 from pyprof.objfile.synthetic import load_at
 
@@ -84,7 +85,7 @@ def _read(space: AddressSpace, avma: int, size: int) -> bytearray:
     data = bytearray()
     while len(data) < size:
         want = min(CHUNK, size - len(data))
-        chunk = space.read(avma + len(data), want)
+        chunk = read_target(space, avma + len(data), want)
         data += chunk
         if len(chunk) < want:
             break

@@ -29,6 +29,8 @@ def symbol_rows(elf: ElfFile, table: str, strings: str, shift: int = 0) -> Symbo
     data, names = elf.section(table), elf.section(strings)
     if data is None or names is None:
         return None
+    if table == ".symtab":
+        elf.forget(table)  # nobody else reads it
     layout = _layout(elf)
     count = len(data) // layout.itemsize
     if count > MAX_SYMBOLS:

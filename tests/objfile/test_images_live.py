@@ -264,3 +264,16 @@ def test_generated_code_has_no_image(tmp_path: Path) -> None:
         vsyscall = [module.start for module in space.modules if module.path == "[vsyscall]"]
         for avma in vsyscall:
             assert ImageStore(Diagnostics()).image(space, avma) is None
+
+
+def test_forgotten_space_gives_its_images_back(tmp_path: Path) -> None:
+    store = ImageStore(Diagnostics())
+    with running([where(tmp_path)]) as live:
+        space = live.space()
+        first = store.image(space, live.at["main"])
+        store.forget(space)
+        second = store.image(space, live.at["main"])
+        assert first is not None
+        assert second is not None
+        assert first is not second
+        assert first.bias == second.bias

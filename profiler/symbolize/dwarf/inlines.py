@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ TYPES = frozenset({0x01, 0x02, 0x04, 0x13, 0x15, 0x17})
 """Arrays, classes, enumerations, structures, subroutine types, unions: of C and C++ they hold no code."""
 C_FAMILY = frozenset({0x01, 0x02, 0x04, 0x0C, 0x1A, 0x1D, 0x21, 0x2B, 0x2C})
 MAX_DEPTH = 4096
+MAX_OVERLAP = 16
 
 
 @dataclass(slots=True)
@@ -44,19 +46,26 @@ class Inlines:
         self._unit = unit
         self._functions: list[tuple[int, int, Function]] = []
         for function in _functions(unit, deadline):
+            deadline.check()
             entry = unit.entry(function.offset)
             for start, end in unit.ranges(entry[1]) if entry else ():
                 self._functions.append((start, end, function))
         self._functions.sort(key=lambda item: (item[0], -item[1]))
+        self._starts = [start for start, _, _ in self._functions]
 
-    def find(self, svma: int) -> tuple[bytes, list[Inlined]]:
+    def find(self, svma: int, deadline: Deadline) -> tuple[bytes, list[Inlined]]:
         """(name of the outer function, inlined calls from the outermost to the innermost)."""
-        holds = [function for start, end, function in self._functions if start <= svma < end]
-        if not holds:
+        at = bisect_right(self._starts, svma)
+        near = reversed(self._functions[max(0, at - MAX_OVERLAP) : at])
+        function = next((function for _, end, function in near if svma < end), None)
+        if function is None:
             return b"", []
-        function = holds[-1]
         if function.decoded is None:
-            function.decoded = [self._decode(offset, parent) for offset, parent in function.inlined]
+            decoded = []
+            for offset, parent in function.inlined:
+                deadline.check()
+                decoded.append(self._decode(offset, parent))
+            function.decoded = decoded
         chain: list[Inlined] = []
         last = -1
         for index, inlined in enumerate(function.decoded):

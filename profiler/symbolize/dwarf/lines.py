@@ -50,7 +50,7 @@ class SourceLines:
         lines, inlines = self._units[offset]
         try:
             file, line = lines.find(svma) if lines else (None, 0)
-            name, chain = inlines.find(svma) if inlines else (b"", [])
+            name, chain = inlines.find(svma, deadline) if inlines else (b"", [])
         except FormatError as error:
             self.broken.append(error)
             return []
