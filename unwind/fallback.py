@@ -22,6 +22,12 @@ LEAF_SIZE = 4096
 """A call to at most so many bytes before the pc is believed to be the call of the function at the pc."""
 
 
+def returns_to_trampoline(rules: Rules, return_address: int) -> bool:
+    """Does a function that returns there handle a signal? No call stands before the kernel's trampoline."""
+    known = rules(lookup_pc(return_address, False), False) if return_address else None
+    return known is not None and known.rule.signal
+
+
 class RecordFallback:
     """The fallback of one address space. enabled: False refuses all but to see the root."""
 
@@ -77,7 +83,7 @@ class RecordFallback:
         pc = arch.code_address(ra, pac=True)
         if pc == 0:
             return Stop(StackEnd.ROOT)
-        if self._code.return_address(pc) is Verdict.NO:
+        if self._code.return_address(pc) is Verdict.NO and not returns_to_trampoline(self._rules, pc):
             return Stop(StackEnd.NO_RULE)
         ascends = following > base or following == 0
         if not ascends and (chain.cfa_off is None or self._rules(lookup_pc(pc, False), False) is None):
@@ -112,7 +118,7 @@ class RecordFallback:
 
     def _called(self, ra: int, pc: int, proved: bool) -> bool:
         if self._code.return_address(ra) is not Verdict.YES:
-            return False
+            return not proved and returns_to_trampoline(self._rules, ra)
         target = self._code.call_target(ra)
         return (not proved) if target is None else target <= pc < target + LEAF_SIZE
 

@@ -44,6 +44,9 @@ UNIQUE_FROM = 2048
 """From so many lanes on, equal pcs are looked up once. Below, sorting costs more than it saves (measured)."""
 
 
+_HIGHEST = (1 << 64) - 1
+
+
 class RowCache:
     """Rows that do not overlap, sorted by start. A row that would overlap shrinks to the pc that asked for it."""
 
@@ -80,14 +83,15 @@ class RowCache:
     def columns(self) -> Columns:
         """The rows as arrays; what was added since the last call is merged in."""
         if self._fresh:
-            fresh = np.array(sorted(self._fresh), np.uint64).reshape(-1, 3)
+            fresh = sorted(self._fresh)
             self._fresh = []
             starts, ends, ids = self._columns
-            at = np.searchsorted(starts, fresh[:, 0])
+            fresh_starts = np.array([row[0] for row in fresh], np.uint64)
+            at = np.searchsorted(starts, fresh_starts)
             self._columns = (
-                np.insert(starts, at, fresh[:, 0]),
-                np.insert(ends, at, fresh[:, 1]),
-                np.insert(ids, at, fresh[:, 2].astype(np.int64)),
+                np.insert(starts, at, fresh_starts),
+                np.insert(ends, at, np.array([min(row[1], _HIGHEST) for row in fresh], np.uint64)),
+                np.insert(ids, at, np.array([row[2] for row in fresh], np.int64)),
             )
         return self._columns
 

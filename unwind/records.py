@@ -6,10 +6,13 @@ plain (an exact pc, a record that fails a check) is left to fallback.py, lane by
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
+from pyprof.model.walk import lookup_pc
 from pyprof.unwind.code import Code, Verdict
 from pyprof.unwind.step import Lanes, Words, load
 
@@ -29,8 +32,8 @@ def follow_records(
     pc = ra & np.uint64(arch.pc_mask & ~arch.pac_mask)
     plain = (base >= some.sp) & (base & np.uint64(arch.word - 1) == 0) & (base != 0) & (pc != 0)
     plain &= ~(out | crooked | ra_out | ra_crooked) & ((following > base) | (following == 0))
-    unique, inverse = np.unique(pc, return_inverse=True)
-    plain &= np.array([code.return_address(a) is not Verdict.NO for a in unique.tolist()], np.bool_)[inverse]
+    plain &= _each(lambda found: code.return_address(found) is not Verdict.NO, pc)
+    plain &= _each(lambda at: not code.impossible(lookup_pc(at, False)), some.pc)
 
     done = which[plain]
     cfa = base[plain] + np.uint64(chain.cfa_off) & mask
@@ -39,3 +42,9 @@ def follow_records(
     lanes.pc[done], lanes.sp[done], lanes.fp[done] = pc[plain], cfa, following[plain]
     lanes.lr_known[done] = False
     return done
+
+
+def _each(question: Callable[[int], bool], addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """The answer for each address; each different one is asked once."""
+    unique, inverse = np.unique(addresses, return_inverse=True)
+    return np.array([question(address) for address in unique.tolist()], np.bool_)[inverse]

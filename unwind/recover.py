@@ -14,6 +14,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.unwind.code import Code, Verdict
+from pyprof.unwind.fallback import returns_to_trampoline
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
@@ -86,7 +87,9 @@ class Recovery:
         found = []
         for place, word in zip(code.tolist(), words[code].tolist(), strict=True):
             fp = first + size * place - distance
-            if fp >= sp and self._code.return_address(self._arch.code_address(word, True)) is Verdict.YES:
+            ra = self._arch.code_address(word, True)
+            known = self._code.return_address(ra) is Verdict.YES or returns_to_trampoline(self._index.known, ra)
+            if fp >= sp and known:
                 found.append(fp)
         return found
 
@@ -96,7 +99,7 @@ class Recovery:
             return True
         ra, pc = caller.values[self._arch.pc] or 0, callee.values[self._arch.pc] or 0
         if self._code.return_address(ra) is not Verdict.YES:
-            return False
+            return returns_to_trampoline(self._index.known, ra)
         target = self._code.call_target(ra)
         if target is None:
             return True

@@ -21,7 +21,7 @@ from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker, Stop
 from pyprof.unwind.step import Lanes, Stepped, Words, step
 from pyprof.unwind.table import RuleTable
 
-FEW_LANES = 12
+FEW_LANES = 16
 """With so few lanes or less, one by one is faster than a step of arrays (measured)."""
 
 I64 = npt.NDArray[np.int64]

@@ -236,7 +236,9 @@ def make_lane(program: Program, depth: int, signals: bool = False) -> MadeLane:
     lane.registers = {arch.fp: fp, program.other: other, arch.sp: sps[0]}
 
     for place, call in enumerate(calls):
-        pc = (BASE + call.svma + (rng.randrange(0, FUNCTION) if exact else 16 * rng.randrange(1, FUNCTION // 16))) & arch.pc_mask
+        pc = (
+            BASE + call.svma + (rng.randrange(0, FUNCTION) if exact else 16 * rng.randrange(1, FUNCTION // 16))
+        ) & arch.pc_mask
         trust = Trust.CONTEXT if place == 0 else Trust.FP if calls[place - 1].kind == "record" else Trust.EH_FRAME
         lane.frames.append((pc, exact, trust))
         if place == 0:

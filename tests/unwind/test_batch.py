@@ -53,7 +53,7 @@ def test_made_stacks_are_found_whole(arch: Arch, seed: int, signals: bool) -> No
 def damage(lane: MadeLane, rng: np.random.Generator, arch: Arch) -> None:
     match rng.integers(8):
         case 0:
-            lane.size = int(rng.integers(0, lane.size))
+            lane.size = int(rng.integers(0, lane.size + 1))
         case 1:
             lane.kind = SampleKind.BLOCKED
         case 2:
