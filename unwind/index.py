@@ -8,7 +8,7 @@ looked up for the return address that begins the next.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -97,14 +97,25 @@ class RowCache:
 
 
 class FileTables:
-    """The sources of one object file, and its functions that were decoded."""
+    """The sources of one object file, and its functions that were decoded.
 
-    def __init__(self, path: str, sources: list[Source], diagnostics: Diagnostics) -> None:
-        self.sources = sources
+    more: opens further sources (the separate debug file's), asked once, when a pc is covered by none of the first.
+    """
+
+    def __init__(
+        self, path: str, sources: Sequence[Source], diagnostics: Diagnostics, more: Callable[[], Sequence[Source]]
+    ) -> None:
+        self.sources: list[Source] = []
         self._path = path
         self._diagnostics = diagnostics
-        self._functions: list[tuple[list[int], list[FunctionRows]]] = [([], []) for _ in sources]
+        self._more: Callable[[], Sequence[Source]] | None = more
+        self._functions: list[tuple[list[int], list[FunctionRows]]] = []
         self._broken = 0
+        self._add(sources)
+
+    def _add(self, sources: Sequence[Source]) -> None:
+        self.sources += sources
+        self._functions += [([], []) for _ in sources]
 
     def function(self, svma: int, exact: bool) -> tuple[FunctionRows, Trust] | None:
         """The function that covers svma and the source's trust, from the first source that has it."""
@@ -112,7 +123,11 @@ class FileTables:
             known = self._function_of(source, svma)
             if known is not None:
                 return known, source.trust
-        return None
+        if self._more is None:
+            return None
+        more, self._more = self._more, None
+        self._add(more())
+        return self.function(svma, exact)
 
     def _function_of(self, source: Source, svma: int) -> FunctionRows | None:
         starts, functions = self._functions[self.sources.index(source)]
@@ -165,12 +180,16 @@ class Index:
         """Drop what is remembered of a dead address space. Rows of its images stay."""
         self._spaces.pop(space_id, None)
 
-    def tables(self, elf: ElfFile) -> FileTables:
+    def tables(self, image: Image) -> FileTables:
+        elf = image.elf
         found = self._files.get(id(elf))
         if found is None:
-            sources = open_sources(elf, self.arch, self._names, self._diagnostics, self._readers)
-            found = self._files[id(elf)] = (elf, FileTables(elf.name, sources, self._diagnostics))
+            tables = FileTables(elf.name, self._open(elf), self._diagnostics, lambda: self._open(image.debug))
+            found = self._files[id(elf)] = (elf, tables)
         return found[1]
+
+    def _open(self, elf: ElfFile | None) -> Sequence[Source]:
+        return open_sources(elf, self.arch, self._names, self._diagnostics, self._readers) if elf is not None else ()
 
     def row(self, image: Image, code: Code, pc: int, exact: bool) -> Row:
         """The row (relative to the image's base) of a pc in an image; a row of UNCOVERED_ID if there is none."""
@@ -187,7 +206,7 @@ class Index:
     def _decode(self, image: Image, code: Code, pc: int, exact: bool) -> Row:
         svma, rel = image.svma(pc), image.rel(pc)
         here = (rel, rel + 1)
-        found = self.tables(image.elf).function(svma, exact)
+        found = self.tables(image).function(svma, exact)
         if found is None:
             return (*here, self.uncovered(code, pc, exact))
         function, trust = found
@@ -278,7 +297,7 @@ class SpaceIndex:
         image = self._index.images.image(self.space, pc)
         if image is None:
             return None
-        found = self._index.tables(image.elf).function(image.svma(pc), exact)
+        found = self._index.tables(image).function(image.svma(pc), exact)
         return None if found is None else found[0].start + image.bias
 
     def bias(self, pc: int) -> int:

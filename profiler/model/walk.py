@@ -15,8 +15,8 @@ def lookup_pcs(pc: npt.NDArray[np.uint64], exact: npt.NDArray[np.bool_]) -> npt.
 
 
 def lookup_pc(pc: int, exact: bool) -> int:
-    """lookup_pcs of one frame."""
-    return pc if exact else pc - 1
+    """lookup_pcs of one frame, wrapping like it."""
+    return pc if exact else (pc - 1) & 0xFFFFFFFFFFFFFFFF
 
 
 class Trust(IntEnum):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from elftools.elf.elffile import ELFFile
 
 from tests.oracle.judge import Judge, Mismatch, Place
 from tests.oracle.run import Result
@@ -31,6 +33,7 @@ def lines(result: Result, most: int = MOST_SHOWN) -> Iterator[str]:
         yield f"  THE WALKERS DIFFER ({len(result.judge.walkers_differ)})"
         for text in result.judge.walkers_differ[:most]:
             yield f"    {text}"
+    describe_all(m.place for m in result.mismatches)
     groups = _by_function(result.mismatches)
     for group in groups[:most]:
         yield from _group(result, group)
@@ -49,7 +52,7 @@ def _by_function(mismatches: list[Mismatch]) -> list[list[Mismatch]]:
     """Mismatches of one kind in one function together, by address."""
     groups: dict[tuple[str, str, str], list[Mismatch]] = {}
     for mismatch in mismatches:
-        function = describe(mismatch.place)[0].split("+")[0] or hex(mismatch.place[1])
+        function = describe(mismatch.place)[0].rpartition("+")[0] or describe(mismatch.place)[0]
         groups.setdefault((mismatch.place[0], function, mismatch.what), []).append(mismatch)
     return [sorted(group, key=lambda m: m.place) for group in groups.values()]
 
@@ -80,6 +83,7 @@ def as_json(result: Result) -> dict[str, object]:
     def place(at: Place) -> dict[str, object]:
         return {"module": at[0], "svma": hex(at[1])}
 
+    describe_all(m.place for m in result.mismatches)
     return {
         "command": list(result.command),
         "stepped": result.stepped,
@@ -112,19 +116,47 @@ _described: dict[Place, tuple[str, list[str]]] = {}
 
 
 def describe(place: Place) -> tuple[str, list[str]]:
-    """(symbol+offset or "", the instructions there); asks gdb, which finds debug files by build-id."""
+    """(symbol+offset, or [section]+offset, or "", and the instructions there)."""
     if place not in _described:
-        _described[place] = _ask_gdb(place)
+        describe_all([place])
     return _described[place]
 
 
-def _ask_gdb(place: Place) -> tuple[str, list[str]]:
-    gdb = shutil.which("gdb")
-    path, svma = place
-    if gdb is None or not path.startswith("/"):
-        return "", []
-    asked = ["-ex", f"info symbol {svma:#x}", "-ex", f"x/3i {svma:#x}"]
-    done = subprocess.run([gdb, "-nx", "-batch", *asked, path], capture_output=True, text=True, timeout=60, check=False)
-    said = done.stdout.splitlines()
-    symbol = said[0].split(" in section")[0] if said and "No symbol" not in said[0] else ""
-    return symbol.replace(" + ", "+"), [line.strip() for line in said[1:4]]
+def describe_all(places: Iterable[Place]) -> None:
+    """Look many places up at once; asks gdb, which finds debug files by build-id."""
+    by_path: dict[str, set[int]] = {}
+    for path, svma in places:
+        if (path, svma) not in _described:
+            by_path.setdefault(path, set()).add(svma)
+    for path, svmas in by_path.items():
+        _described.update({(path, svma): ("", []) for svma in svmas})
+        gdb = shutil.which("gdb")
+        if gdb is not None and path.startswith("/"):
+            _ask_gdb(gdb, path, sorted(svmas))
+
+
+def _ask_gdb(gdb: str, path: str, svmas: list[int]) -> None:
+    asked = []
+    for svma in svmas:
+        asked += ["-ex", f"echo {_MARK}\\n", "-ex", f"info symbol {svma:#x}", "-ex", f"x/3i {svma:#x}"]
+    done = subprocess.run(
+        [gdb, "-nx", "-batch", *asked, path], capture_output=True, text=True, timeout=120, check=False
+    )
+    answers = done.stdout.split(f"{_MARK}\n")[1:]
+    for svma, answer in zip(svmas, answers, strict=False):
+        first, *code = answer.splitlines() or [""]
+        symbol = _section(path, svma) if "No symbol" in first else first.split(" in section")[0].replace(" + ", "+")
+        _described[path, svma] = symbol, [line.strip() for line in code[:3]]
+
+
+_MARK = "--- place"
+
+
+def _section(path: str, svma: int) -> str:
+    """ "[.init]+4" for code without a symbol."""
+    with open(path, "rb") as file:
+        for section in ELFFile(file).iter_sections():
+            start = section.header.sh_addr
+            if start and start <= svma < start + section.header.sh_size:
+                return f"[{section.name}]+{svma - start}"
+    return ""

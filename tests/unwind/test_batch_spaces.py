@@ -19,3 +19,15 @@ def test_every_space_of_a_batch_is_walked_by_steps_from_depth_zero() -> None:
     assert_same(walk, unwinder.walk_scalar(batch))
     assert [frames_of(walk, n) for n in range(len(lanes))] == [lane.frames for lane in lanes]
     assert (walk.end == StackEnd.ROOT).all()
+
+
+def test_frame_at_address_zero_is_looked_up_without_an_overflow() -> None:
+    program = Program(X86_64, 12)
+    lanes = [make_lane(program, 6) for _ in range(MANY)]
+    for lane in lanes:
+        for avma in lane.memory:
+            lane.memory[avma] = 0
+    unwinder = unwinder_of(program)
+    for _ in range(2):  # rows that the first walk remembered serve the second
+        walk = unwinder.walk(batch_of(X86_64, lanes))
+        assert_same(walk, unwinder.walk_scalar(batch_of(X86_64, lanes)))

@@ -49,6 +49,7 @@ RECIPES = {
     "libone.so": Recipe("ladder_dlopen_lib.c", (*NO_FRAME_POINTER, *SHARED, "-DPREFIX=one", "-DSHIFT=0")),
     "libother.so": Recipe("ladder_dlopen_lib.c", (*NO_FRAME_POINTER, *SHARED, "-DPREFIX=other", "-DSHIFT=5")),
     "ladder_dlopen": Recipe("ladder_dlopen.c", after=("libone.so", "libother.so")),
+    "ladder_libc": Recipe("ladder_libc.c"),
     "ladder_fork": Recipe("ladder_fork.c"),
     "ladder_rs": Recipe("ladder.rs", ("-O", "-C", "panic=unwind"), compiler="rustc"),
 }

@@ -1,0 +1,104 @@
+"""Programs single-stepped: at every instruction both walkers find the stack that calls and returns have built.
+
+What remains is named here and explained in docs/accuracy.md, function by function; anything else fails with the
+oracle's own report. For longer runs: python -m tests.oracle PROGRAM.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from tests.live.support.ladders import folder, ladder
+from tests.oracle.judge import Mismatch
+from tests.oracle.report import describe, describe_all, lines
+from tests.oracle.run import Oracle, Plan, Result
+from tests.support import need
+
+NO_TABLE = re.compile(r"_init|_fini|\[\.(init|fini)\]|__mpn_\w+")
+"""Functions for which libc's authors wrote no tables; .init and .fini without symbols are named by their section."""
+
+LEAVING = re.compile(r"__longjmp|_Unwind_(RaiseException|Resume|Resume_or_Rethrow|ForcedUnwind)")
+"""The last instructions before control moves to another frame: the tables describe where it goes."""
+
+REALIGNED = re.compile(r"r_\d\d")
+"""gcc forgets to say in a DRAP epilogue that the saved registers are restored."""
+
+
+EVERYTHING = Plan()
+
+
+@dataclass(frozen=True)
+class Case:
+    """explained: functions in which states may differ; most: how many states in all."""
+
+    name: str
+    arguments: tuple[str, ...] = ("once",)
+    plan: Plan = EVERYTHING
+    explained: tuple[re.Pattern[str], ...] = (NO_TABLE,)
+    most: int = 30
+    at_least: int = 2000
+
+
+CASES = [
+    Case("ladder"),
+    Case("ladder.stripped"),
+    Case("ladder_fp"),
+    Case("ladder_debug_frame"),
+    Case("ladder_static", plan=Plan(start="entry", every=3)),
+    Case("ladder_static_pie", plan=Plan(start="entry", every=3)),
+    Case("ladder_deep", ("once", "150")),
+    Case("ladder_drap", explained=(NO_TABLE, REALIGNED)),
+    Case("ladder_plt", plan=Plan(every=2)),
+    Case("ladder_signal", explained=(NO_TABLE, LEAVING)),
+    Case("ladder_libc", plan=Plan(every=4), explained=(NO_TABLE, LEAVING), most=100),
+    Case("ladder_dlopen", ("once", "{one}", "{other}"), Plan(every=4), most=60),
+    Case("ladder_fork"),
+    Case("ladder_throw", plan=Plan(every=16), explained=(NO_TABLE, LEAVING), most=200),
+    Case("ladder_rs", plan=Plan(every=4), explained=(NO_TABLE, LEAVING), most=60),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_walkers_agree_with_the_shadow_stack_at_every_instruction(case: Case) -> None:
+    program = ladder(case.name)
+    libraries = {"one": str(ladder("libone.so")), "other": str(ladder("libother.so"))}
+    arguments = [word.format(**libraries) for word in case.arguments]
+    check(Oracle([str(program), *arguments], case.plan).run(), case)
+
+
+def test_loader_is_followed_from_its_first_instruction() -> None:
+    case = Case("ladder", plan=Plan(start="entry", every=8, limit=60_000), at_least=1000)
+    check(Oracle([str(ladder("ladder")), "once"], case.plan).run(), case)
+
+
+def test_shell_is_followed_through_forks_and_pipes() -> None:
+    case = Case("sh", plan=Plan(every=4))
+    script = "for i in 1 2; do echo $i | cat; done; x=$(echo $((6 * 7))); test $x = 42"
+    check(Oracle([need("sh"), "-c", script], case.plan).run(), case)
+
+
+def check(result: Result, case: Case) -> None:
+    report = "\n".join(lines(result))
+    assert result.judge.walkers_differ == [], report
+    assert len(result.visits) >= case.at_least, report
+    describe_all(m.place for m in result.mismatches)
+    unexplained = [m for m in result.mismatches if not explained(m, case.explained)]
+    assert unexplained == [], report
+    assert len(result.judge.wrong_keys) <= case.most, report
+
+
+def explained(mismatch: Mismatch, patterns: tuple[re.Pattern[str], ...]) -> bool:
+    function = describe(mismatch.place)[0].split("+")[0]
+    return any(pattern.fullmatch(function) for pattern in patterns)
+
+
+def test_mismatch_is_found_reported_and_given_its_address() -> None:
+    """Frame pointers alone are wrong for code that has none: the oracle must say so."""
+    result = Oracle([str(ladder("ladder")), "once"], Plan(start="a_01", sources=("fp",), limit=4000)).run()
+    assert result.exact < result.compared
+    report = "\n".join(lines(result))
+    assert re.search(r"ladder\+0x\w+ a_\d\d\+\d+: (wrong caller|cut short|too long)", report)
+    assert str(folder()) in result.command[0]
