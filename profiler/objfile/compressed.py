@@ -8,7 +8,7 @@ import zlib
 
 from pyprof.errors import FormatError
 
-MAX_SIZE = 1 << 31
+MAX_SIZE = 1 << 30
 MAX_DEFLATE_RATIO = 1032
 """No deflate stream grows more; a header that claims more is a lie, and is not allocated for."""
 

@@ -14,6 +14,7 @@ from pyprof.errors import FormatError
 from pyprof.objfile.elf import ElfFile
 
 CRC_CHUNK = 1 << 20
+MAX_CRC = 4 << 30
 
 
 class DebugFiles:
@@ -127,8 +128,9 @@ def _prefixes(root: str) -> list[str]:
 
 
 def _crc(elf: ElfFile) -> int:
+    """CRC-32 of the whole file; of a monstrous (sparse) one of its beginning, which then does not match."""
     crc = at = 0
-    while at < elf.source.size:
+    while at < min(elf.source.size, MAX_CRC):
         chunk = elf.source.read(at, CRC_CHUNK)
         if not chunk:
             break

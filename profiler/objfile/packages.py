@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from pyprof.objfile.source import FileSource
+
 MAX_LIST = 64 << 20
 
 
@@ -38,10 +40,11 @@ def _read(root: str) -> dict[str, str]:
     budget = MAX_LIST
     for name in lists:
         try:
-            with open(f"{folder}/{name}", encoding="utf-8", errors="replace") as file:
-                text = file.read(budget)
+            fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # another root may hold a pipe
+            source = FileSource(fd)
         except OSError:
             continue
+        text = bytes(source.read(0, budget)).decode("utf-8", "replace")
         budget -= len(text)
         package = name.removesuffix(".list").partition(":")[0]
         for line in text.split("\n"):

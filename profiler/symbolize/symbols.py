@@ -17,6 +17,10 @@ I64 = npt.NDArray[np.int64]
 MAX_UNSIZED = 1 << 16
 """Most bytes that a symbol without a size reaches: assembler functions are longer only in jest."""
 
+MAX_NESTED = 1000
+MAX_NESTING_ROWS = 1 << 18
+"""Of more rows that overlap the ones before (made up: real files have hundreds) only the first are looked at."""
+
 
 @dataclass(frozen=True)
 class SymbolRows:
@@ -79,11 +83,13 @@ class SymbolTable:
         if not len(self.start):
             return np.full(len(svmas), -1, np.int64)
         row = np.searchsorted(self.start, svmas, "right").astype(np.int64) - 1
-        while True:
+        for _ in range(MAX_NESTED):
             past = (row >= 0) & (svmas >= self.end[row])
             if not past.any():
                 return row
             row[past] = self._parent[row[past]]
+        row[(row >= 0) & (svmas >= self.end[row])] = -1
+        return row
 
     def name(self, row: int) -> str:
         """The name as the table has it; bytes that are not UTF-8 are escaped."""
@@ -113,7 +119,7 @@ def _parents(start: U64, end: U64) -> I64:
         return parent
     reach = np.maximum.accumulate(end)
     nested = np.flatnonzero(reach[:-1] > start[1:]) + 1
-    for row in nested.tolist():
+    for row in nested[:MAX_NESTING_ROWS].tolist():
         outer = row - 1
         at = int(start[row])
         while outer >= 0 and int(end[outer]) <= at:

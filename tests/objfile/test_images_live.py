@@ -277,3 +277,23 @@ def test_forgotten_space_gives_its_images_back(tmp_path: Path) -> None:
         assert second is not None
         assert first is not second
         assert first.bias == second.bias
+
+
+@pytest.mark.parametrize("flags", [(), ("-Wl,--build-id=none",)], ids=["build-id", "no-build-id"])
+@pytest.mark.parametrize("handle", [True, False], ids=["handle", "no-handle"])
+def test_program_on_an_overlay_file_system_is_found(flags: tuple[str, ...], handle: bool, tmp_path: Path) -> None:
+    lower, upper, work, merged = (tmp_path / name for name in ("lower", "upper", "work", "merged"))
+    for folder in (lower, upper, work, merged):
+        folder.mkdir()
+    program = where(lower, "where", *flags)
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    script = f"mount -t overlay overlay -o {options} {merged} && exec {merged}/where"
+    command = [need("unshare"), "-m", "sh", "-c", script]
+    probe = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
+    if probe.returncode:
+        missing("needs root and overlayfs: unshare -m, mount -t overlay")
+    with running(command) as live:
+        found = image_of(live, pid=None if handle else NO_PID)
+        assert found is not None
+        assert not found.from_memory
+        assert found.svma(live.at["main"]) == symbol(program, "main")
