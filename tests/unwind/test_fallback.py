@@ -134,7 +134,10 @@ def test_stale_return_address_on_top_does_not_hide_the_record() -> None:
 def test_call_of_a_null_pointer_shows_its_caller() -> None:
     world = World()
     caller, root = world.call(COVERED), world.call(ROOT)
-    assert found(world.walk({SP: caller, SP + 16: root}, pc=0, fp=3)) == ([-BASE % 2**64, COVERED + 2, ROOT + 2], "root")
+    assert found(world.walk({SP: caller, SP + 16: root}, pc=0, fp=3)) == (
+        [-BASE % 2**64, COVERED + 2, ROOT + 2],
+        "root",
+    )
 
 
 def test_link_register_of_a_leaf_is_its_caller() -> None:
