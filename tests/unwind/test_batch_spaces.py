@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pyprof.model.arch import X86_64
-from pyprof.model.walk import StackEnd
+from pyprof.model.walk import StackEnd, lookup_pc, lookup_pcs
+from pyprof.unwind.index import RowCache
 from tests.unwind.made_stacks import Program, batch_of, make_lane, unwinder_of
 from tests.unwind.test_batch import MANY, assert_same, frames_of
 
@@ -21,13 +24,10 @@ def test_every_space_of_a_batch_is_walked_by_steps_from_depth_zero() -> None:
     assert (walk.end == StackEnd.ROOT).all()
 
 
-def test_frame_at_address_zero_is_looked_up_without_an_overflow() -> None:
-    program = Program(X86_64, 12)
-    lanes = [make_lane(program, 6) for _ in range(MANY)]
-    for lane in lanes:
-        for avma in lane.memory:
-            lane.memory[avma] = 0
-    unwinder = unwinder_of(program)
-    for _ in range(2):  # rows that the first walk remembered serve the second
-        walk = unwinder.walk(batch_of(X86_64, lanes))
-        assert_same(walk, unwinder.walk_scalar(batch_of(X86_64, lanes)))
+def test_return_address_zero_is_looked_up_alike_one_by_one_and_in_columns() -> None:
+    columns = lookup_pcs(np.array([0], np.uint64), np.array([False]))
+    assert lookup_pc(0, False) == int(columns[0]) == 2**64 - 1
+    rows = RowCache()
+    rows.add((2**64 - 1, 2**64, -2), 2**64 - 1)
+    starts, ends, ids = rows.columns()
+    assert (starts.tolist(), ends.tolist(), ids.tolist()) == ([2**64 - 1], [2**64 - 1], [-2])
