@@ -25,16 +25,17 @@ DIFFERS = "file differs from the mapped one"
 class Image:
     """An object file where it is loaded; compared by identity.
 
-    bias: avma - svma, in bytes. base: avma of rel 0. from_memory: rebuilt from the target's memory.
+    bias: avma - svma, in bytes. base: avma of rel 0. root: where the target's file names start. from_memory: rebuilt
+    from the target's memory. debug_files: where separate debug files are looked for, None for nowhere.
     """
 
     module: Module
     elf: ElfFile
     bias: int
-    root: str
+    root: str = ""
     from_memory: bool = False
+    debug_files: DebugFiles | None = field(default=None, repr=False)
     base: int = field(init=False)
-    _debug_files: DebugFiles | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.base = self.bias + self.elf.min_vaddr
@@ -50,11 +51,11 @@ class Image:
     @property
     def debug(self) -> ElfFile | None:
         """The separate debug file, found at the first use; None if there is none."""
-        return self._debug_files.find(self.elf, self.module.path, self.root) if self._debug_files else None
+        return self.debug_files.find(self.elf, self.module.path, self.root) if self.debug_files else None
 
     def alternate(self, debug: ElfFile) -> ElfFile | None:
         """The file that holds what debug shares with other debug files; None if there is none."""
-        return self._debug_files.find_alternate(debug, self.root) if self._debug_files else None
+        return self.debug_files.find_alternate(debug, self.root) if self.debug_files else None
 
 
 class ImageStore:
@@ -123,7 +124,7 @@ class ImageStore:
         for oddity in image.elf.oddities:
             self._diagnostics.count(oddity)
         image.elf.oddities.clear()
-        image._debug_files = self._debug_files
+        image.debug_files = self._debug_files
         if not _is_our_root(image.root):
             _ = image.debug  # the way into another root ends with the target
         return image
