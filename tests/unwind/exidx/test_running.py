@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.arch import ARM
+from pyprof.model.arch import ARM, ARMEB
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.elf import ElfFile
@@ -20,7 +21,7 @@ from tests.support import build, need
 from tests.unwind.exidx.build import source_of, symbols
 from tests.unwind.exidx.call_sites import SHAPES
 from tests.unwind.exidx.running import batch_of, found, space_of, stacks, unwinder
-from tests.unwind.exidx.shadow import Film, watch
+from tests.unwind.exidx.shadow import Film, Truth, watch
 
 
 @dataclass(frozen=True)
@@ -126,3 +127,39 @@ def test_batch_walker_finds_what_the_scalar_walker_finds(run: Run) -> None:
     assert stacks(walk) == stacks(twin)
     for column in ("exact", "trust", "end", "missing", "top"):
         assert np.array_equal(getattr(walk, column), getattr(twin, column)), column
+
+
+@pytest.mark.parametrize(("restorer", "offset"), [("__default_sa_restorer", 32), ("__default_rt_sa_restorer", 160)])
+def test_interrupted_code_below_a_signal_handler_is_exact(run: Run, restorer: str, offset: int) -> None:
+    """Each moment is interrupted: the kernel's frame below it, a handler's first instruction on top."""
+    places = symbols(run.program)
+    back = places[restorer]
+    moments = [i for i in covered_moments(run)[::5] if run.film.moments[i].registers[ARM.sp] % 4 == 0]
+    film = Film(run.film.elf, run.film.emulator)
+    for i in moments:
+        registers = run.film.moments[i].registers
+        sp = registers[ARM.sp] - 1024 & -8
+        between = bytearray(registers[ARM.sp] - sp)
+        struct.pack_into("<16I", between, offset, *registers)
+        inner = [0xDEAD] * 16
+        inner[ARM.pc], inner[ARM.lr], inner[ARM.sp] = places["_Z4leafi"], back | 1, sp
+        film.moments.append(Truth(tuple(inner), (back, registers[ARM.pc], *run.film.moments[i].callers), False))
+        film.stacks.append(bytes(between) + run.film.stacks[i])
+    everything = list(range(len(moments)))
+    walk = unwinder("exidx").walk(batch_of(film, everything, run.space))
+    assert found(film, everything, walk) == everything
+    assert len(moments) > 400
+    first = walk.start[:-1]
+    assert walk.exact[first].all()
+    assert not walk.exact[first + 1].any()
+    assert walk.exact[first + 2].all()  # interrupted, not calling
+
+
+def test_big_endian_stacks_give_the_same_walk(run: Run) -> None:
+    moments = covered_moments(run)[::3]
+    batch = batch_of(run.film, moments, run.space)
+    swapped = batch.stack.data[: len(batch.stack.data) & ~3].view("<u4").byteswap().view(np.uint8)
+    big = replace(batch, arch=ARMEB, stack=replace(batch.stack, data=swapped))
+    one, other = unwinder("exidx").walk(batch), unwinder("exidx").walk(big)
+    assert stacks(one) == stacks(other)
+    assert np.array_equal(one.trust, other.trust)
