@@ -120,7 +120,9 @@ class RecordFallback:
         if self._code.return_address(ra) is not Verdict.YES:
             return not proved and returns_to_trampoline(self._rules, ra)
         target = self._code.call_target(ra)
-        return (not proved) if target is None else target <= pc < target + LEAF_SIZE
+        if target is None or self._code.is_jump(target):  # a PLT entry may lead to any function
+            return not proved
+        return target <= pc < target + LEAF_SIZE
 
     def _caller(self, registers: Registers, pc: int, sp: int, base: int | None, trust: Trust) -> Caller:
         """Nothing but pc, sp and the base register is known of the caller."""
