@@ -9,6 +9,8 @@ from typing import NamedTuple
 from pyprof.errors import FormatError
 from pyprof.symbolize.dwarf import forms as f
 from pyprof.symbolize.dwarf.cursor import Deadline
+from pyprof.symbolize.dwarf.entries import after
+from pyprof.symbolize.dwarf.scopes import Scopes
 from pyprof.symbolize.dwarf.units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBLING, Ranges, Unit
 
 SUBPROGRAM, INLINED = 0x2E, 0x1D
@@ -16,6 +18,7 @@ CALL_FILE, CALL_LINE = 0x58, 0x59
 TYPES = frozenset({0x01, 0x02, 0x04, 0x13, 0x15, 0x17})
 """Arrays, classes, enumerations, structures, subroutine types, unions: of C and C++ they hold no code."""
 C_FAMILY = frozenset({0x01, 0x02, 0x04, 0x0C, 0x1A, 0x1D, 0x21, 0x2B, 0x2C})
+CXX = frozenset({0x04, 0x1A, 0x21, 0x2B, 0x3A, 0x3B})
 MAX_DEPTH = 4096
 MAX_OVERLAP = 16
 
@@ -44,6 +47,7 @@ class Inlines:
 
     def __init__(self, unit: Unit, deadline: Deadline) -> None:
         self._unit = unit
+        self._scopes: dict[Unit, Scopes] = {}
         self._functions: list[tuple[int, int, Function]] = []
         for function in _functions(unit, deadline):
             deadline.check()
@@ -64,7 +68,7 @@ class Inlines:
             decoded = []
             for offset, parent in function.inlined:
                 deadline.check()
-                decoded.append(self._decode(offset, parent))
+                decoded.append(self._decode(offset, parent, deadline))
             function.decoded = decoded
         chain: list[Inlined] = []
         last = -1
@@ -73,9 +77,9 @@ class Inlines:
                 chain.append(inlined)
                 last = index
         entry = self._unit.entry(function.offset)
-        return self._unit.function_name(entry[1]) if entry else b"", chain
+        return self._unit.plain_name(entry[1]) if entry else b"", chain
 
-    def _decode(self, offset: int, parent: int) -> Inlined:
+    def _decode(self, offset: int, parent: int, deadline: Deadline) -> Inlined:
         unit = self._unit
         entry = unit.entry(offset)
         if entry is None:
@@ -84,10 +88,20 @@ class Inlines:
         return Inlined(
             unit.ranges(attributes),
             parent,
-            unit.function_name(attributes),
+            self._name(attributes, deadline),
             unit.constant(attributes, CALL_FILE),
             unit.constant(attributes, CALL_LINE),
         )
+
+    def _name(self, attributes: dict[int, f.Attribute], deadline: Deadline) -> bytes:
+        """The linkage name, or the name with what it belongs to."""
+        name, linkage, declared = self._unit.function(attributes)
+        if linkage or declared is None or self._unit.constant(self._unit.top, LANGUAGE) not in CXX:
+            return name
+        unit, offset = declared
+        if unit not in self._scopes:
+            self._scopes[unit] = Scopes(unit, deadline)
+        return self._scopes[unit].qualified(offset, name)
 
 
 def _functions(unit: Unit, deadline: Deadline) -> list[Function]:
@@ -132,36 +146,10 @@ def _functions(unit: Unit, deadline: Deadline) -> list[Function]:
         elif tag == INLINED and function is not None:
             function.inlined.append((offset, inlined))
             my_index = len(function.inlined) - 1
-        at = _after(unit, at, abbrev)
+        at = after(unit, at, abbrev)
         if abbrev.children:
             if len(around) > MAX_DEPTH:
                 raise FormatError(info.name, offset, "entries nested too deep")
             around.append((function, inlined))
             function, inlined = mine, my_index
     return found
-
-
-def _after(unit: Unit, at: int, abbrev: f.Abbrev) -> int:
-    """Offset behind an entry's attributes."""
-    info = unit.dwarf.info
-    data = info.bytes
-    try:
-        for step in abbrev.steps:
-            if step >= 0:
-                at += step
-            elif step == f.STEP_LEB:
-                while data[at] >= 0x80:
-                    at += 1
-                at += 1
-            elif step == f.STEP_STRING:
-                at = data.index(b"\0", at) + 1
-            elif step == f.STEP_BLOCK1:
-                at += 1 + data[at]
-            elif step == f.STEP_BLOCK:
-                length, at = info.uleb(at)
-                at += length
-            else:
-                return f.read_attributes(info, at, abbrev, unit.shape)[1]
-    except (IndexError, ValueError):
-        raise FormatError(info.name, at, "entry past the end") from None
-    return at

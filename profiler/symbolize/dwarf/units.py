@@ -173,24 +173,29 @@ class Unit:
             if start < end:
                 yield start, end
 
-    def function_name(self, attributes: dict[int, f.Attribute]) -> bytes:
-        """The linkage name, else the name, of a subprogram or of the one that an entry stands for."""
+    def function(self, attributes: dict[int, f.Attribute]) -> tuple[bytes, bool, tuple[Unit, int] | None]:
+        """(name, is it the linkage name, where it is declared) of the subprogram that an entry is or stands for."""
         unit, name = self, b""
+        at: tuple[Unit, int] | None = None
+        declared = None
         for _ in range(MAX_REFERENCES):
             linkage = unit.string(attributes.get(LINKAGE_NAME) or attributes.get(MIPS_LINKAGE_NAME))
             if linkage:
-                return linkage
-            name = name or unit.string(attributes.get(NAME))
+                return linkage, True, at
+            here = unit.string(attributes.get(NAME))
+            if here:
+                name, declared = here, at
             reference = attributes.get(ABSTRACT_ORIGIN) or attributes.get(SPECIFICATION)
-            target = unit.resolve(reference) if reference else None
-            if target is None:
-                return name
-            unit, at = target
-            entry = unit.entry(at)
-            if entry is None:
-                return name
-            attributes = entry[1]
-        return name
+            at = unit.resolve(reference) if reference else None
+            entry = at[0].entry(at[1]) if at else None
+            if at is None or entry is None:
+                break
+            unit, attributes = at[0], entry[1]
+        return name, False, declared
+
+    def plain_name(self, attributes: dict[int, f.Attribute]) -> bytes:
+        """The linkage name, else the name without its scopes, b"" if there is none."""
+        return self.function(attributes)[0]
 
     def resolve(self, reference: f.Attribute) -> tuple[Unit, int] | None:
         """(unit, offset) of the entry that is referred to; None if it is in a file that is not there."""

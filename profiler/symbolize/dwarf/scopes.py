@@ -1,0 +1,71 @@
+"""What functions without a linkage name belong to: namespaces, classes, functions around their entries.
+
+GCC gives no linkage name to what other files cannot call: static functions, lambdas, members of local classes.
+"""
+
+from __future__ import annotations
+
+from pyprof.symbolize.dwarf.cursor import Deadline
+from pyprof.symbolize.dwarf.entries import after
+from pyprof.symbolize.dwarf.units import Unit
+
+NAMESPACE, SUBPROGRAM = 0x39, 0x2E
+SCOPES = frozenset({0x02, 0x13, 0x17, NAMESPACE, SUBPROGRAM})
+"""Classes, structures, unions, namespaces, functions."""
+MAX_SCOPES = 32
+
+
+class Scopes:
+    """The scopes of one unit, found in one pass. Raises FormatError and OutOfTime."""
+
+    def __init__(self, unit: Unit, deadline: Deadline) -> None:
+        self._unit = unit
+        self._parent: dict[int, int] = {}
+        self._namespaces: set[int] = set()
+        self._read(deadline)
+
+    def qualified(self, offset: int, name: bytes) -> bytes:
+        """The name of the function at an offset, with its scopes before it."""
+        parts = [name]
+        for _ in range(MAX_SCOPES):
+            offset = self._parent.get(offset, -1)
+            entry = self._unit.entry(offset) if offset >= 0 else None
+            if entry is None:
+                break
+            parts.append(self._unit.plain_name(entry[1]) or self._unnamed(offset, parts[-1]))
+        return b"::".join(reversed(parts))
+
+    def _unnamed(self, offset: int, member: bytes) -> bytes:
+        """As demanglers write it."""
+        if offset in self._namespaces:
+            return b"(anonymous namespace)"
+        return b"{lambda}" if member == b"operator()" else b"{unnamed}"
+
+    def _read(self, deadline: Deadline) -> None:
+        unit = self._unit
+        info = unit.dwarf.info
+        around: list[int] = []
+        scope = -1
+        at, count = unit.die, 0
+        while at < unit.end:
+            count += 1
+            if not count & 0xFFF:
+                deadline.check()
+            offset = at
+            code, at = info.uleb(at)
+            if code == 0:
+                if not around:
+                    break
+                scope = around.pop()
+                continue
+            abbrev = unit.abbrevs[code]
+            inside = scope
+            if abbrev.tag in SCOPES:
+                self._parent[offset] = scope
+                inside = offset
+                if abbrev.tag == NAMESPACE:
+                    self._namespaces.add(offset)
+            at = after(unit, at, abbrev)
+            if abbrev.children:
+                around.append(scope)
+                scope = inside
