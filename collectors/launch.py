@@ -13,6 +13,7 @@ import pwd
 import resource
 import shutil
 import signal
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,14 +119,18 @@ class Launched:
         return code
 
     def _wait(self, options: int) -> int | None:
-        if self._status is None:
+        """Looks before it collects: a stop of the sampler's shows in wait(2), and is the sampler's to collect."""
+        while self._status is None:
             try:
-                pid, status = os.waitpid(self.pid, options)
+                found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | options)
+                if found is not None and found.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
+                    _, self._status = os.waitpid(self.pid, 0)
+                elif options & os.WNOHANG:
+                    return None
+                else:
+                    time.sleep(0.001)
             except ChildProcessError:
-                pid, status = self.pid, 0
-            if not pid:
-                return None
-            self._status = status
+                self._status = 0
         code = os.waitstatus_to_exitcode(self._status)
         return 128 - code if code < 0 else code
 

@@ -18,6 +18,7 @@ from ptrace.binding.func import (
     NT_PRSTATUS,
     PTRACE_DETACH,
     PTRACE_GETREGSET,
+    PTRACE_GETSIGINFO,
     PTRACE_SETREGSET,
 )
 from ptrace.binding.linux_struct import user_regs_struct
@@ -33,7 +34,7 @@ WALL = 0x40000000
 REGSET_SIZE: int = ctypes.sizeof(user_regs_struct)
 """Bytes of the kernel's user_regs_struct (27 words on x86-64). A 32-bit task delivers fewer."""
 
-_SI_SIGNO, _SI_STATUS = 0, 6
+_SI_SIGNO, _SI_CODE, _SI_STATUS = 0, 2, 6
 """siginfo_t of SIGCHLD as int32 words: si_signo, si_errno, si_code, padding, si_pid, si_uid, si_status."""
 
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -51,6 +52,8 @@ _sigtimedwait = _libc.sigtimedwait
 _sigtimedwait.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _sigmask = _libc.pthread_sigmask
 _sigmask.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_setscheduler = _libc.sched_setscheduler
+_setscheduler.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 _get_errno = ctypes.get_errno
 
 
@@ -94,6 +97,10 @@ class StopDoor:
         self._chld_at = ctypes.addressof(self._chld)
         self._timeout = _Timespec()
         self._timeout_at = ctypes.addressof(self._timeout)
+        self._policy = os.sched_getscheduler(0)
+        self._may_hurry = self._policy not in (os.SCHED_FIFO, os.SCHED_RR)
+        self._first, self._usual = ctypes.c_int(1), ctypes.c_int(0)  # struct sched_param: the priority
+        self._first_at, self._usual_at = ctypes.addressof(self._first), ctypes.addressof(self._usual)
         self._all = (ctypes.c_uint64 * 16)(*([2**64 - 1] * 16))
         self._old = (ctypes.c_uint64 * 16)()
         _sigmask(signal.SIG_SETMASK, None, ctypes.addressof(self._old))
@@ -130,11 +137,28 @@ class StopDoor:
             return -_get_errno()
         return info[_SI_STATUS] if info[_SI_SIGNO] else 0
 
+    def stop_reason(self, tid: int) -> int:
+        """Like poll_stop, for a stop whose status somebody else has collected: from its siginfo. 0 if not stopped."""
+        if _ptrace(PTRACE_GETSIGINFO, tid, 0, self._info_at) != 0:
+            return 0
+        code = self._info[_SI_CODE]
+        return code if code >> 8 == PTRACE_EVENT_STOP else self._info[_SI_SIGNO]
+
     def wait_sigchld(self, timeout_ns: int) -> bool:
         """Sleep until SIGCHLD (which must be blocked) is pending, and take it. False after timeout_ns."""
         timeout = self._timeout
         timeout.sec, timeout.nsec = divmod(max(timeout_ns, 0), 1_000_000_000)
         return int(_sigtimedwait(self._chld_at, None, self._timeout_at)) > 0
+
+    def hurry(self) -> None:
+        """Run before everything else until relax(), where we may (CAP_SYS_NICE): a stopped target waits for us."""
+        if self._may_hurry and _setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, self._first_at) != 0:
+            self._may_hurry = False
+
+    def relax(self) -> None:
+        """Back to the policy that we were started with."""
+        if self._may_hurry:
+            _setscheduler(0, self._policy, self._usual_at)
 
     def block_signals(self) -> None:
         """Block every signal of this thread, until restore_signals."""

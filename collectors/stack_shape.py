@@ -7,12 +7,16 @@ that one, and of the part of its home stack that the other one points into.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyprof.collectors.spaces import Region
 
 RED_ZONE = 128
 """Bytes below sp that a leaf function may use (System V ABI, x86-64)."""
+
+RegionAt = Callable[[int], Region | None]
+"""The writable memory around an address, None where it is not listed."""
 
 _LEAST = 4096
 _SLACK = 256
@@ -29,14 +33,17 @@ class StackShape:
     top: int = 0
     away: int = _AWAY
 
-    def is_home(self, sp: int, region: Region | None) -> bool:
-        """region: the writable memory around sp, None where it is not (yet) listed: a main stack grows downwards."""
+    def is_home(self, sp: int, region_at: RegionAt) -> bool:
+        """Does sp lie in the home stack? The first stack that is seen becomes it."""
         home = self.home
+        if home is not None and home.start <= sp < (self.top or home.end):
+            return True
+        region = region_at(sp)
         if home is None:
             self.home = region
             return region is not None
-        if region is None:
-            return home.end - max(self.most, 8 << 20) <= sp < home.end
+        if region is None:  # not listed yet: a main stack grows downwards
+            return home.end - max(self.most, 8 << 20) <= sp < home.start
         if region.start < home.end and home.start < region.end:
             self.home = region
             return not self.top or sp < self.top
@@ -48,16 +55,17 @@ class StackShape:
         home = self.home
         return Region(home.start, self.top or home.end) if home is not None else None
 
-    def span(self, sp: int, region: Region | None) -> tuple[int, int]:
+    def span(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
         """(avma, size) of the copy for a thread with this sp."""
         base = max(sp - RED_ZONE, 0) & ~7
-        if self.is_home(sp, region):
+        if self.is_home(sp, region_at):
             assert self.home is not None
             end = self.home.end
             if sp < self.top:
                 end = min(end, max(self.top + _SLACK, base + _LEAST))
         else:
             end = base + self.away
+            region = region_at(sp)
             if region is not None:
                 end = min(end, region.end)
         return base, min(end - base, self.most)

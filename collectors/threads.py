@@ -15,7 +15,7 @@ _SIZE = 512
 class Thread:
     """first_slot: no sampling time has passed for it yet. slept: schedstat of the sleep in which the thread was last
     seen, None if it has run. stop_wanted: the stack of its last sample needs a register. stopped: (sp, pc, stack bytes)
-    of the stop that was taken in this sleep. ended: to be dropped. known: its name has been read.
+    of the stop that was taken in this sleep. last_sp: of its last stop. ended: to be dropped. known: its name is read.
     """
 
     pid: int
@@ -26,6 +26,7 @@ class Thread:
     slept: bytes | None = None
     stop_wanted: bool = False
     stopped: tuple[int, int, bytes] | None = None
+    last_sp: int = 0
     ended: bool = False
     known: bool = False
     _schedstat_fd: int = field(default=-1)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pyprof.collectors import procfs
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.ptrace import PtraceCollector
 from pyprof.diagnostics import Diagnostics
@@ -23,6 +24,11 @@ LONGEST_S = 30.0
 class Program:
     process: subprocess.Popen[str]
     ready: list[str]
+
+    @property
+    def ended(self) -> bool:
+        """Has it ended? Looks without collecting: wait(2) would collect the sampler's stops, too."""
+        return procfs.state(self.pid, self.pid) in ("gone", "zombie")
 
     @property
     def pid(self) -> int:
@@ -131,6 +137,21 @@ def record(
         recording.threads = [thread.name for thread in collector.threads()]
         recording.stats = collector.stats()
     return recording
+
+
+def go_then_wait(target: Program) -> Enough:
+    """Let the target begin once it is sampled; enough when it has ended."""
+
+    def enough(_: Recording) -> bool:
+        stdin = target.process.stdin
+        assert stdin is not None
+        if not begun:
+            begun.append(stdin.write("x"))
+            stdin.flush()
+        return target.ended
+
+    begun: list[int] = []
+    return enough
 
 
 def feedback(batch: SampleBatch, top: int = 0, missing: int = 0, stop: bool = False) -> Feedback:

@@ -11,7 +11,7 @@ from pyprof.collectors import children, ptrace
 from pyprof.collectors.children import Connector, Poller, child_finder, children_by_parent, descendants, parse_event
 from pyprof.diagnostics import Diagnostics
 from tests.collectors.conftest import Start
-from tests.collectors.targets import Recording, record
+from tests.collectors.targets import Recording, go_then_wait, record
 from tests.support import missing
 
 MISSED = "child ended before its first sample"
@@ -76,10 +76,7 @@ def test_existing_children_and_grandchildren_are_sampled(finder: str, monkeypatc
 
 def short_lived(program: Start, count: int) -> Recording:
     target = program("c_storm", "fork", str(count))
-    assert target.process.stdin is not None
-    target.process.stdin.write("x")
-    target.process.stdin.flush()
-    recording = record(target.pid, lambda _: target.process.poll() is not None, rate_hz=500, subprocesses=True)
+    recording = record(target.pid, go_then_wait(target), rate_hz=500, subprocesses=True)
     assert target.finish() == f"done {count * (sum(i & 7 for i in range(200000)) & 127)}\n"
     return recording
 

@@ -14,7 +14,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
-from tests.collectors.targets import LONGEST_S, Recording, record, samples
+from tests.collectors.targets import LONGEST_S, Recording, go_then_wait, record, samples
 from tests.support import PROGRAMS, build, need
 
 HOLD = """
@@ -34,16 +34,9 @@ def tids(pid: int) -> set[int]:
     return {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()}
 
 
-def go(target: subprocess.Popen[str]) -> None:
-    assert target.stdin is not None
-    target.stdin.write("x")
-    target.stdin.flush()
-
-
 def test_a_storm_of_threads_is_sampled_and_ends_with_the_right_result(program: Start) -> None:
     target = program("c_storm", "threads", "1500")
-    go(target.process)
-    recording = record(target.pid, ended(target.process), rate_hz=500)
+    recording = record(target.pid, go_then_wait(target), rate_hz=500)
     assert target.finish() == "done 419958000\n".replace("419958000", str(1500 * 4 * sum(i & 7 for i in range(20000))))
     assert len({lane.tid for lane in recording.lanes}) > 3
     assert all(lane.kind == SampleKind.STOPPED for lane in recording.lanes)
@@ -51,8 +44,7 @@ def test_a_storm_of_threads_is_sampled_and_ends_with_the_right_result(program: S
 
 def test_each_exec_begins_a_new_image_and_the_target_ends_as_it_should(program: Start) -> None:
     target = program("c_storm", "exec", "60")
-    go(target.process)
-    recording = record(target.pid, ended(target.process), rate_hz=500)
+    recording = record(target.pid, go_then_wait(target), rate_hz=500)
     assert target.finish() == "done 1\n"
     assert len({lane.space for lane in recording.lanes}) > 3
     unexplained = sum(lane.batch.spaces[lane.space].module_at(lane.regs["rip"]) is None for lane in recording.lanes)
@@ -62,8 +54,7 @@ def test_each_exec_begins_a_new_image_and_the_target_ends_as_it_should(program: 
 
 def test_reads_of_an_image_that_is_gone_give_nothing(program: Start) -> None:
     target = program("c_storm", "exec", "40")
-    go(target.process)
-    with_spaces = record(target.pid, ended(target.process), rate_hz=300)
+    with_spaces = record(target.pid, go_then_wait(target), rate_hz=300)
     for lane in with_spaces.lanes:
         space = lane.batch.spaces[lane.space]
         assert space.read(space.mappings[0].start, 4) == b""
@@ -85,8 +76,7 @@ def test_the_collector_ends_when_its_target_ends(program: Start) -> None:
 def test_a_target_that_exits_while_attached_is_no_trouble(program: Start) -> None:
     for _ in range(20):
         target = program("c_storm", "threads", "3")
-        go(target.process)
-        record(target.pid, ended(target.process), rate_hz=5000)
+        record(target.pid, go_then_wait(target), rate_hz=5000)
         assert target.finish().startswith("done")
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from pyprof.collectors import libc, stop
+from pyprof.collectors.launch import launch
 from pyprof.collectors.stop import INTERRUPTED, RESTARTED, Outcome
 from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
-from tests.collectors.stopping import stopping
-from tests.collectors.targets import collecting, feedback, record, samples, stops
+from tests.collectors.stopping import Stopping, stopping
+from tests.collectors.targets import collecting, feedback, go_then_wait, record, samples, stops
 
 KINDS = ("epoll_wait", "recv", "semtimedop", "inotify", "sigtimedwait", "futex", "nanosleep", "poll", "pipe")
 
@@ -34,17 +35,14 @@ def wait_state(pid: int, letters: str) -> None:
 def test_queued_signals_arrive_with_their_values_in_order_while_sampled(program: Start) -> None:
     count = 20_000
     target = program("c_signals", str(count))
-    assert target.process.stdin is not None
-    target.process.stdin.write("x")
-    target.process.stdin.flush()
-    recording = record(target.pid, lambda _: target.process.poll() is not None, rate_hz=3000, keep=False)
+    recording = record(target.pid, go_then_wait(target), rate_hz=3000, keep=False)
     assert recording.stats is not None
     assert len(recording.stats.pauses_ns) > 100
     assert target.finish().split() == [str(count), str(count * (count - 1) // 2), "1", "1"]
 
 
 def test_a_signal_that_arrives_at_the_stop_goes_on_with_the_detach(program: Start) -> None:
-    target = program("c_spin", "1")
+    target = program("c_registers")
     with stopping(target.pid) as here:
         libc.seize(target.pid)
         here.stopper.held[target.pid] = here.held(target.pid)
@@ -168,3 +166,46 @@ def test_the_rate_falls_when_the_target_would_be_stopped_for_too_long(program: S
     assert "0.5 %" in recording.stats.notes[0]
     weights = np.concatenate([lane.batch.weight for lane in recording.lanes[-1:]])
     assert weights.max() >= 1
+
+
+def seize_and_stop(here: Stopping, tid: int) -> None:
+    assert libc.seize(tid) == 0
+    here.stopper.held[tid] = here.held(tid)
+    assert libc.interrupt(tid) == 0
+    here.wait_stop(tid)
+
+
+def test_a_stop_that_somebody_else_has_collected_is_released_all_the_same(program: Start) -> None:
+    target = program("c_spin", "1")
+    with stopping(target.pid) as here:
+        seize_and_stop(here, target.pid)
+        assert os.waitpid(target.pid, os.WNOHANG)[0] == target.pid  # as a careless wait for a child does
+        here.stopper.poll_pending()
+        assert not here.stopper.held
+        assert len(here.builder) == 1
+    wait_state(target.pid, "SR")
+    assert target.finish() == "done\n"
+
+
+def test_waiting_for_a_launched_command_leaves_its_stops_to_the_sampler() -> None:
+    launched = launch(["sleep", "0.2"])
+    launched.release()
+    with stopping(launched.pid) as here:
+        seize_and_stop(here, launched.pid)
+        assert launched.poll() is None
+        here.stopper.poll_pending()
+        assert not here.stopper.held
+    assert launched.wait() == 0
+
+
+def test_a_target_that_is_killed_in_a_stop_ends_for_its_parent(program: Start) -> None:
+    target = program("c_spin", "2")
+    (spinner, *_) = {int(p.name) for p in Path(f"/proc/{target.pid}/task").iterdir()} - {target.pid}
+    with stopping(target.pid) as here:
+        for tid in (spinner, target.pid):
+            seize_and_stop(here, tid)
+        os.kill(target.pid, signal.SIGKILL)
+        here.stopper.poll_pending()
+        here.stopper.release_all()
+        assert not here.stopper.held
+        assert target.process.wait(10) == -signal.SIGKILL
