@@ -179,9 +179,10 @@ class _Recording:
 
 
 def _why_empty(arguments: argparse.Namespace) -> str:
+    children = "" if arguments.subprocesses else "; -s follows its children"
     if arguments.idle:
-        return "the target ended before the first sample"
-    return "no thread was running; -i samples sleeping threads too"
+        return f"the target ended before the first sample{children}"
+    return f"no thread was running; -i samples sleeping threads too{children}"
 
 
 def _write_summary(summary: Summary, out: Any) -> None:
