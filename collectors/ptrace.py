@@ -172,7 +172,7 @@ class PtraceCollector:
             self._stopper.door.restore_signals()
 
     def _tick(self, pace: Pace) -> Iterator[SampleBatch]:
-        stops_before = len(self._stopper.pauses)
+        stopped_before = self._stopper.stopped_ns
         try:
             self._enter()
             self._stopper.poll_pending()
@@ -213,7 +213,7 @@ class PtraceCollector:
                     self._infos[info.pid, info.tid] = info
         finally:
             self._leave()
-        pace.stopped(int(self._stopper.pauses.view()[stops_before:].sum()))
+        pace.stopped(self._stopper.stopped_ns - stopped_before)
         if pace.adjust(time.monotonic_ns()):
             self._note_rate(pace)
 

@@ -32,7 +32,7 @@ class Sampler:
         schedstat is read on both sides of a look at a sleeping thread: equal means that it has not run in between
         (of a running thread that file alone proves nothing: it moves only at ticks and switches).
         """
-        if thread.tid in self._stopper.held:
+        if thread.hollow or thread.tid in self._stopper.held:
             return False
         for _ in range(_TRIES):
             before = thread.schedstat()
@@ -44,7 +44,7 @@ class Sampler:
                 return self._stop(thread, spaces, weight)
             call = parse_syscall(line)
             if call is None or call.sp == 0:
-                thread.ended = True
+                thread.hollow = True
                 return False
             if self._idle:
                 self._stopper.copy_stack(thread, spaces, call.sp)

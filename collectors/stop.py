@@ -89,12 +89,15 @@ class PauseLog:
 
 
 class Stopper:
-    """held: what is seized now. pauses: each stop in ns, from the last moment at which the thread surely ran."""
+    """held: what is seized now. pauses: each stop in ns, from the last moment at which the thread surely ran;
+    stopped_ns: their sum.
+    """
 
     def __init__(self, arch: Arch, builder: BatchBuilder, diagnostics: Diagnostics) -> None:
         self.door = libc.StopDoor()
         self.held: dict[int, Held] = {}
         self.pauses = PauseLog()
+        self.stopped_ns = 0
         self._arch = arch
         self._builder = builder
         self._diagnostics = diagnostics
@@ -205,6 +208,7 @@ class Stopper:
         finally:
             self._release(tid, status)
             self._last_stop_ns = time.monotonic_ns()
+            self.stopped_ns += self._last_stop_ns - held.since_ns
             self.pauses.append(self._last_stop_ns - held.since_ns)
         if got < 0:
             return Outcome.GONE

@@ -72,6 +72,8 @@ class Target:
             self.threads.pop(tid).close()
         if not tids or (len(tids) == 1 and self.directory.stat().is_zombie):
             raise ProcessLookupError(self.pid)
+        for thread in self.threads.values():
+            thread.hollow = False
         for tid in tids:
             if tid not in self.threads:
                 thread = Thread(self.pid, tid, self.directory, StackShape(self._stack_size))

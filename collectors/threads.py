@@ -13,9 +13,12 @@ _SIZE = 512
 
 @dataclass(eq=False, slots=True)
 class Thread:
-    """first_slot: no sampling time has passed for it yet. slept: schedstat of the sleep in which the thread was last
+    """What is kept of a thread between two samples.
+
+    first_slot: no sampling time has passed for it yet. slept: schedstat of the sleep in which the thread was last
     seen, None if it has run. stop_wanted: the stack of its last sample needs a register. stopped: (sp, pc, stack bytes)
-    of the stop that was taken in this sleep. last_sp: of its last stop. ended: to be dropped. known: its name is read.
+    of the stop that was taken in this sleep. last_sp: of its last stop. hollow: it has no stack, until it is looked at
+    again (a leader that ended before its threads). ended: to be dropped. known: its name has been read.
     """
 
     pid: int
@@ -27,6 +30,7 @@ class Thread:
     stop_wanted: bool = False
     stopped: tuple[int, int, bytes] | None = None
     last_sp: int = 0
+    hollow: bool = False
     ended: bool = False
     known: bool = False
     _schedstat_fd: int = field(default=-1)

@@ -140,3 +140,14 @@ def test_a_thread_that_ran_since_is_not_called_unchanged(program: Start) -> None
     fresh = [lane for lane in recording.lanes if lane.tid == tid and lane.kind != SampleKind.UNCHANGED]
     repeated = [lane for lane in recording.lanes if lane.tid == tid and lane.kind == SampleKind.UNCHANGED]
     assert len(fresh) > len(repeated)
+
+
+def test_a_stack_read_from_outside_is_never_of_two_moments(program: Start) -> None:
+    target = program("c_flip")
+    recording = record(target.pid, samples(1500), rate_hz=2000, idle=True)
+    pairs = {
+        (lane.regs["rip"], lane.word(lane.regs["rsp"])) for lane in recording.lanes if lane.kind == SampleKind.BLOCKED
+    }
+    naps = {pair for pair in pairs if pair[1] in (0x0A0A0A0A0A0A0A0A, 0x0B0B0B0B0B0B0B0B)}
+    assert {word for _, word in naps} == {0x0A0A0A0A0A0A0A0A, 0x0B0B0B0B0B0B0B0B}
+    assert len({pc for pc, _ in naps}) == len(naps) == 2

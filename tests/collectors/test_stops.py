@@ -209,3 +209,34 @@ def test_a_target_that_is_killed_in_a_stop_ends_for_its_parent(program: Start) -
         here.stopper.release_all()
         assert not here.stopper.held
         assert target.process.wait(10) == -signal.SIGKILL
+
+
+def test_a_thread_that_cannot_stop_now_is_released_as_soon_as_it_does(program: Start) -> None:
+    target = program("c_vfork")
+    wait_state(target.pid, "D")
+    with stopping(target.pid) as here:
+        here.stopper.door.block_signals()
+        try:
+            outcome = here.stopper.stop(here.target.threads[target.pid], here.target.spaces, 1)
+        finally:
+            here.stopper.door.restore_signals()
+        assert outcome is Outcome.PENDING
+        assert target.pid in here.stopper.held
+        here.stopper.poll_pending()
+        assert target.pid in here.stopper.held
+        assert target.process.stdin is not None
+        target.process.stdin.close()
+        target.process.stdin = None
+        deadline = time.monotonic() + 10
+        while here.stopper.held:
+            assert time.monotonic() < deadline
+            here.stopper.poll_pending()
+    assert target.finish() == "done\n"
+
+
+def test_a_thread_in_uninterruptible_sleep_is_read_from_outside(program: Start) -> None:
+    target = program("c_vfork")
+    wait_state(target.pid, "D")
+    recording = record(target.pid, samples(5), rate_hz=300, idle=True)
+    assert [lane.kind for lane in recording.lanes][:2] == [SampleKind.BLOCKED, SampleKind.UNCHANGED]
+    assert target.finish() == "done\n"

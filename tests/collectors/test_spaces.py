@@ -1,0 +1,152 @@
+"""Which modules a sample belongs to when they change around it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pyprof.collectors.spaces import Region, SpaceTracker
+from pyprof.collectors.stack_shape import StackShape
+
+PROGRAM = "1000-2000 r-xp 00000000 08:01 10 /bin/program\n"
+ONE = "5000-6000 r-xp 00000000 08:01 11 /lib/one.so\n"
+TWO = "7000-8000 r-xp 00000000 08:01 12 /lib/two.so\n"
+THREE_OVER_ONE = "5000-6800 r-xp 00000000 08:01 13 /lib/three.so\n"
+HEAP = "3000-4000 rw-p 00000000 00:00 0 [heap]\n"
+STACK = "e000-f000 rw-p 00000000 00:00 0 [stack]\n"
+VDSO = "f800-f900 r-xp 00000000 00:00 0 [vdso]\n"
+OTHER = "a000-b000 r-xp 00000000 08:01 20 /bin/other\n"
+OTHER_STACK = "c000-d000 rw-p 00000000 00:00 0 [stack]\n"
+OTHER_VDSO = "fa00-fb00 r-xp 00000000 00:00 0 [vdso]\n"
+
+
+class Directory:
+    """A /proc/PID that says what the test wants."""
+
+    pid = 4242
+
+    def __init__(self, *lines: str) -> None:
+        self.say(*lines)
+
+    def say(self, *lines: str) -> None:
+        self.text = "".join(lines).encode()
+
+    def maps(self) -> bytes:
+        return self.text
+
+
+class Scene:
+    def __init__(self, *lines: str) -> None:
+        self.directory = Directory(*lines)
+        self.ambiguous = 0
+        self.now = 0
+        self.tracker = SpaceTracker(self.directory, itertools.count(1).__next__, self.count)  # type: ignore[arg-type]
+
+    def count(self) -> None:
+        self.ambiguous += 1
+
+    def clock(self) -> int:
+        self.now += 1000
+        return self.now
+
+    def change(self, *lines: str) -> dict[int, str]:
+        """Lane -> modules of the space that it moved to."""
+        self.directory.say(*lines)
+        moved = self.tracker.refresh(self.clock, force=True)
+        return {lane: " ".join(module.name for module in space.modules) for lane, space in moved}
+
+
+def test_a_module_that_came_is_taken_as_present() -> None:
+    scene = Scene(PROGRAM, STACK)
+    scene.tracker.took(0, 0x1800, 0xE100)
+    assert scene.change(PROGRAM, ONE, STACK) == {0: "program one.so"}
+    assert scene.tracker.current.generation == 1
+
+
+def test_a_module_that_went_is_taken_as_present() -> None:
+    scene = Scene(PROGRAM, ONE, STACK)
+    scene.tracker.took(0, 0x1800, 0xE100)
+    assert scene.change(PROGRAM, STACK) == {}
+
+
+def test_one_that_came_and_one_that_went_are_both_present() -> None:
+    scene = Scene(PROGRAM, ONE, STACK)
+    scene.tracker.took(0, 0x5800, 0xE100)
+    assert scene.change(PROGRAM, TWO, STACK) == {0: "program one.so two.so"}
+    assert [m.name for m in scene.tracker.current.modules] == ["program", "two.so"]
+    assert scene.ambiguous == 0
+
+
+def test_where_one_took_the_place_of_another_the_addresses_decide_or_it_is_counted() -> None:
+    scene = Scene(PROGRAM, ONE, STACK)
+    scene.tracker.took(0, 0x6700, 0xE100)
+    scene.tracker.took(1, 0x5800, 0xE100)
+    assert scene.change(PROGRAM, THREE_OVER_ONE, STACK) == {0: "program three.so", 1: "program three.so"}
+    assert scene.ambiguous == 1
+
+
+def test_after_an_exec_each_sample_belongs_to_the_image_that_has_its_addresses() -> None:
+    scene = Scene(PROGRAM, STACK, VDSO)
+    old = scene.tracker.current
+    scene.tracker.took(0, 0x1800, 0xE100)
+    scene.tracker.took(1, 0xA800, 0xC100)
+    assert scene.change(OTHER, OTHER_STACK, OTHER_VDSO) == {1: "other [vdso]"}
+    assert scene.tracker.exec_count == 1
+    assert old.read(0x1000, 4) == b""
+
+
+def test_memory_that_is_no_code_makes_no_new_generation() -> None:
+    scene = Scene(PROGRAM, STACK)
+    space = scene.tracker.current
+    assert scene.change(PROGRAM, HEAP, STACK) == {}
+    assert scene.tracker.current is space
+    assert scene.tracker.region_at(0x3800) == Region(0x3000, 0x4000)
+
+
+def test_code_that_no_module_explains_asks_for_another_look_and_is_counted() -> None:
+    scene = Scene(PROGRAM, STACK)
+    scene.tracker.took(0, 0x1800, 0xE100)
+    assert not scene.tracker.stale
+    scene.tracker.took(1, 0x9999, 0xE100)
+    assert scene.tracker.stale
+    scene.change(PROGRAM, STACK)
+    assert (scene.ambiguous, scene.tracker.stale) == (1, False)
+
+
+def test_reading_costs_at_most_its_share_of_the_time() -> None:
+    scene = Scene(PROGRAM)
+    scene.tracker.refresh(iter([0, 1000]).__next__)
+    scene.directory.say(PROGRAM, ONE)
+    assert scene.tracker.refresh(lambda: 50_000) == []
+    assert len(scene.tracker.current.modules) == 1
+    scene.tracker.refresh(lambda: 52_000)
+    assert len(scene.tracker.current.modules) == 2
+
+
+@pytest.mark.parametrize("sp", [0xE100, 0xEFF8])
+def test_the_first_copy_reaches_the_end_of_the_mapping_and_later_ones_the_learned_top(sp: int) -> None:
+    stack = Region(0xE000, 0x1F000)
+    shape = StackShape(1 << 20)
+    base, size = shape.span(sp, lambda at: stack if at in stack else None)
+    assert base <= sp - 128
+    assert base + size == stack.end
+    shape.learn(base, 0x18000, 0, None)
+    base, size = shape.span(sp, lambda at: stack if at in stack else None)
+    assert 0x18000 <= base + size <= 0x18000 + 4096
+    shape.learn(base, 0x18000, 0x18800, stack)
+    base, size = shape.span(sp, lambda at: stack if at in stack else None)
+    assert base + size > 0x18808
+
+
+def test_a_main_stack_that_grew_since_maps_was_read_is_still_home() -> None:
+    stack = Region(0x7F00_0000, 0x7F02_0000)
+    shape = StackShape(1 << 20)
+
+    def region_at(avma: int) -> Region | None:
+        return stack if avma in stack else None
+
+    shape.span(0x7F01_0000, region_at)
+    base, size = shape.span(0x7EFF_0000, region_at)
+    assert base + size == stack.end
+    assert size > 0x3_0000
