@@ -18,6 +18,9 @@ from pyprof.objfile.images import ImageStore
 from pyprof.session.recorder import Window
 from pyprof.symbolize.symbolizer import Symbolizer
 
+SOURCE_BUDGET_S = 5.0
+"""Most seconds spent on source lines and inlined functions; what is left then goes without, and the summary says so."""
+
 
 def assemble(
     window: Window,
@@ -30,7 +33,8 @@ def assemble(
 ) -> Profile:
     """Resolve the window's frames and make it a profile. rate_hz: as wanted; idle: sleepers were sampled too."""
     period_ns = round(1e9 / rate_hz)
-    resolved = Symbolizer(images, diagnostics, window.spaces).resolve(window.stacks.frames)
+    symbolizer = Symbolizer(images, diagnostics, window.spaces, source_budget_s=SOURCE_BUDGET_S)
+    resolved = symbolizer.resolve(window.stacks.frames)
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)
     frame = np.array(window.stacks.frame, np.int32)
