@@ -1,0 +1,66 @@
+"""Lengths of pauses as counts, so that a recording of days needs no more memory than one of seconds.
+
+Buckets are log-linear, 64 to a power of two: a percentile is right to 1.6 %.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+SUB_BITS = 6
+SUB = 1 << SUB_BITS
+BUCKETS = 40 * SUB
+"""Up to 2**45 ns, ten hours; longer ones count in the last bucket."""
+
+
+def bucket_of(ns: int) -> int:
+    """0..63 ns have a bucket each, then each power of two has 64."""
+    shift = max(ns.bit_length() - SUB_BITS - 1, 0)
+    return min((shift << SUB_BITS) + (ns >> shift), BUCKETS - 1)
+
+
+def middle_of(bucket: int) -> float:
+    """The length in ns that a bucket stands for."""
+    shift = max((bucket >> SUB_BITS) - 1, 0)
+    return float(((bucket - (shift << SUB_BITS)) << shift) + ((1 << shift) - 1) / 2)
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Pauses of some stretch of time. counts: (BUCKETS,) int64; total_ns: their sum, exact."""
+
+    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
+    total_ns: int = 0
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
+
+    def __sub__(self, earlier: Pauses) -> Pauses:
+        """What came after an earlier state of the same log."""
+        return Pauses(self.counts - earlier.counts, self.total_ns - earlier.total_ns)
+
+    def percentile_ns(self, percent: float) -> float:
+        """0.0 if there are none; 100 gives the longest."""
+        reached = np.cumsum(self.counts)
+        if not reached[-1]:
+            return 0.0
+        rank = max(int(np.ceil(reached[-1] * percent / 100)), 1)
+        return middle_of(int(np.searchsorted(reached, rank)))
+
+
+class PauseLog:
+    """Grows by add(); snapshot() is what it holds now."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(BUCKETS, np.int64)
+        self._total_ns = 0
+
+    def add(self, ns: int) -> None:
+        self._counts[bucket_of(ns)] += 1
+        self._total_ns += ns
+
+    def snapshot(self) -> Pauses:
+        return Pauses(self._counts.copy(), self._total_ns)
