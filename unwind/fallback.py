@@ -18,6 +18,9 @@ from pyprof.unwind.scalar import Caller, Outcome, Registers, Rules, Stop
 ENTRY_SIZE = 96
 """Bytes from an ELF entry point on that are believed to be the entry function, where nothing tells its size."""
 
+CALL_ALIGNMENT = 16
+"""To a multiple of so many bytes the ABIs align sp before a call."""
+
 LEAF_SIZE = 4096
 """A call to at most so many bytes before the pc is believed to be the call of the function at the pc."""
 
@@ -48,7 +51,7 @@ class RecordFallback:
         found: Outcome = Stop(StackEnd.NO_RULE)
         if self.enabled:
             if registers.exact:
-                early = self._before_frame(registers, memory, proved=True)
+                early = self._before_frame(registers, memory, proved=not self._at_call(registers))
                 if early is not None:
                     return early
             found = self._by_record(registers, memory)
@@ -112,17 +115,26 @@ class RecordFallback:
             return self._caller(registers, ra, sp + arch.word, base, Trust.FP)
         if chain is not None and base and memory.word(sp) == base and chain.cfa_off is not None:
             ra = memory.word(sp + chain.ra_off) or 0
-            if self._code.return_address(ra) is Verdict.YES:
+            if self._code.return_address(ra) is Verdict.YES or returns_to_trampoline(self._rules, ra):
                 return self._caller(registers, ra, sp + chain.cfa_off, base, Trust.FP)
         return None
 
     def _called(self, ra: int, pc: int, proved: bool) -> bool:
+        """Does ra follow the call of the function at pc?"""
         if self._code.return_address(ra) is not Verdict.YES:
-            return not proved and returns_to_trampoline(self._rules, ra)
+            return returns_to_trampoline(self._rules, ra)
         target = self._code.call_target(ra)
         if target is None or self._code.is_jump(target):  # a PLT entry may lead to any function
             return not proved
         return target <= pc < target + LEAF_SIZE
+
+    def _at_call(self, registers: Registers) -> bool:
+        """Is sp where a call leaves it, in code of a file? Such code aligns the stack before it calls, generated code
+        need not.
+        """
+        sp, pc = registers.values[self._arch.sp] or 0, registers.values[self._arch.pc] or 0
+        aligned = self._arch.lr < 0 and (sp + self._arch.word) % CALL_ALIGNMENT == 0
+        return aligned and self._images.image(self._space, pc) is not None
 
     def _caller(self, registers: Registers, pc: int, sp: int, base: int | None, trust: Trust) -> Caller:
         """Nothing but pc, sp and the base register is known of the caller."""

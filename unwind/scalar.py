@@ -18,7 +18,9 @@ from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.table import KnownRule
 
-_AT_CFA, _UNDEFINED = RegKind.AT_CFA, RegKind.UNDEFINED  # an enum's members are slow to look up
+# An enum's members are slow to look up.
+_AT_CFA, _AT_REG, _UNDEFINED = RegKind.AT_CFA, RegKind.AT_REG, RegKind.UNDEFINED
+_SLOTS = (RegKind.AT_CFA, RegKind.AT_REG, RegKind.AT_EXPR)
 _RUNNING, _ROOT, _STUCK = StackEnd.RUNNING, StackEnd.ROOT, StackEnd.STUCK
 
 Frame = tuple[int, bool, int]
@@ -88,14 +90,11 @@ def apply_rule(known: KnownRule, registers: Registers, memory: LaneMemory, arch:
     for column in arch.callee_saved:
         caller[column] = values[column]
     for column, how in rule.regs:
-        if how.kind is _AT_CFA:
-            slot = cfa + how.n & machine.mask
-            if sp is None or slot >= sp or column == arch.sp:
-                caller[column] = memory.word(slot)
-            # else popped already: the epilogue left the rule as it was, and the register has the caller's value
+        if how.kind in _SLOTS and column != arch.sp and not rule.signal:
+            value = _saved(how, column, registers.exact, machine, memory)
         else:
             value = _value(how, column, machine, memory)
-            caller[column] = None if isinstance(value, Failed) else value
+        caller[column] = None if isinstance(value, Failed) else value
     if arch.sp not in known.columns:
         caller[arch.sp] = cfa + arch.sp_off & machine.mask
     caller[arch.pc] = pc
@@ -120,6 +119,29 @@ def _return_address(how: RegRule, machine: Machine, memory: LaneMemory) -> int |
         return Failed(ExprProblem.INVALID, 0)
     value = machine.regs[lr]
     return Failed(ExprProblem.UNKNOWN_REGISTER, lr) if value is None else value
+
+
+def _saved(how: RegRule, column: int, exact: bool, machine: Machine, memory: LaneMemory) -> int | Failed | None:
+    """A register saved in a slot of its frame, or its own value where an epilogue has popped it already.
+
+    Compilers leave rules as they are while they pop. Then the slot lies below sp; or, if it is found through another
+    register (gcc's realigned frames) that has been popped too, anywhere but between sp and the cfa.
+    """
+    cfa, sp = machine.cfa, machine.regs[machine.arch.sp]
+    assert cfa is not None
+    if how.kind is _AT_CFA:
+        slot: int | Failed = cfa + how.n & machine.mask
+    elif how.kind is _AT_REG:
+        base = machine.regs[how.reg]
+        slot = Failed(ExprProblem.UNKNOWN_REGISTER, how.reg) if base is None else base + how.n & machine.mask
+    else:
+        slot = evaluate(how.expr, machine, (cfa,))
+    if isinstance(slot, Failed):
+        return slot
+    if how.kind is not _AT_CFA and exact and slot >= cfa:
+        return machine.regs[column]
+    value = memory.word(slot)
+    return machine.regs[column] if value is None and sp is not None and slot < sp else value
 
 
 def _still_withheld(callee: Registers, caller: list[int | None], known: KnownRule, arch: Arch) -> frozenset[int]:

@@ -180,8 +180,8 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
         saved = (flags & FP_SAVED) != 0
         if arch.word < 8:
             slot &= mask
-        saved &= slot >= lanes.sp  # below sp: popped already, the register has the caller's value
         value, lost, askew, _ = load(slot, lanes, words, mask)
+        saved &= ~lost | (slot >= lanes.sp)  # popped: the register has the caller's value
         fp = np.where(saved, value, fp)
         fp_known = np.where(saved, ~lost, fp_known)
         slow = slow | (saved & askew & ~stay)

@@ -1,8 +1,8 @@
 """The walk of a batch: steps for all lanes together, single lanes where that is not enough, one Walk at the end.
 
-Lanes of one address space go together. A lane that meets a SLOW rule, a piece boundary or an unknown register is
-redone by scalar.py from its first frame; the last few lanes of a deep batch go on there, for a step costs the same
-for one lane as for a hundred.
+Lanes of one address space go together. A lane that meets a SLOW rule or an unknown register is redone by scalar.py
+from its first frame, as is one with more memory than its stack copy; the last few lanes of a deep batch go on there,
+for a step costs the same for one lane as for a hundred.
 """
 
 from __future__ import annotations
@@ -86,10 +86,12 @@ class BatchWalk:
         if len(lane) <= FEW_LANES:
             self.scalar(lane, walker)
             return
-        whole = self._words.whole[lane]
-        if not whole.all():
-            self.scalar(lane[~whole], walker)
-            lane = lane[whole]
+        plain = self._words.whole[lane]
+        if self._batch.stack.pieces:
+            plain &= ~np.isin(lane, list(self._batch.stack.pieces))
+        if not plain.all():
+            self.scalar(lane[~plain], walker)
+            lane = lane[plain]
         lanes = Lanes.start(self._batch, self._words, lane)
         self._frames.add(0, lanes, np.full(len(lanes), Trust.CONTEXT, np.uint8))
         depth = 1
@@ -110,10 +112,6 @@ class BatchWalk:
         done = step(lanes, ids, self._rules, self._words, self._batch.arch)
         if done.uncovered.any():
             self._fall_back(lanes, done, index, walker)
-        if self._batch.stack.pieces:
-            elsewhere = done.end == StackEnd.UNREADABLE
-            for at in np.flatnonzero(elsewhere).tolist():
-                done.slow[at] |= int(lanes.lane[at]) in self._batch.stack.pieces
         if done.slow.any():
             self.scalar(lanes.lane[done.slow], walker)
         if depth >= self._max_depth:

@@ -79,9 +79,25 @@ def test_sp_takes_its_own_rule() -> None:
     assert caller(rule, {SP + 8: 0x402000})[RSP] == SP + 48
 
 
-def test_slot_below_sp_was_popped_and_the_register_has_the_callers_value() -> None:
-    rule = Rule(RSP, 8, AT_RA, ((RBP, RegRule(RegKind.AT_CFA, -16)),))
-    assert caller(rule, {SP: 0x402000, SP - 8: 0xDEAD}, rbp=0x77)[RBP] == 0x77
+def test_slot_below_sp_is_read_from_the_red_zone_or_was_popped() -> None:
+    near, far = (Rule(RSP, 8, AT_RA, ((RBP, RegRule(RegKind.AT_CFA, n)),)) for n in (-16, -0x200))
+    assert caller(near, {SP: 0x402000, SP - 8: 0x88}, rbp=0x77)[RBP] == 0x88
+    assert caller(far, {SP: 0x402000}, rbp=0x77)[RBP] == 0x77
+
+
+@pytest.mark.parametrize("as_expression", [False, True])
+def test_slot_beyond_the_cfa_shows_that_the_frame_pointer_was_popped(as_expression: bool) -> None:
+    # gcc's epilogue of a realigned frame: pop %rbp; lea -8(%r10), %rsp; the slots are still said to hang on rbp
+    def slot(n: int) -> RegRule:
+        if as_expression:
+            return RegRule(RegKind.AT_EXPR, expr=bytes((0x76, n & 0x7F)))
+        return RegRule(RegKind.AT_REG, n, RBP)
+
+    rule = Rule(R10, 0, AT_RA, ((RBX, slot(-8)), (RBP, slot(0))))
+    words = {SP + 24: 0x402000, SP + 64: 5, SP + 8: 6, SP: 7}
+    for rbp, expected in ((SP + 64, (SP + 64, 9)), (SP + 8, (6, 7)), (3, (3, 9))):
+        values = caller(rule, words, r10=SP + 32, rbp=rbp, rbx=9)
+        assert (values[RBP], values[RBX]) == expected
 
 
 def test_return_address_in_a_register_leaves_sp_only_in_the_innermost_frame() -> None:
