@@ -7,6 +7,8 @@ and the next record lies above it, unless a table takes over there.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
@@ -23,6 +25,14 @@ CALL_ALIGNMENT = 16
 
 LEAF_SIZE = 4096
 """A call to at most so many bytes before the pc is believed to be the call of the function at the pc."""
+
+
+class Proof(IntEnum):
+    """What is asked of a word where the return address should be, besides that it follows a call."""
+
+    NONE = 0  # the called function may have jumped on to the one at the pc
+    NO_OTHER_TARGET = 1  # the call is indirect, or of a PLT entry
+    TARGET = 2  # the call is of the function at the pc
 
 
 def returns_to_trampoline(rules: Rules, return_address: int) -> bool:
@@ -51,12 +61,12 @@ class RecordFallback:
         found: Outcome = Stop(StackEnd.NO_RULE)
         if self.enabled:
             if registers.exact:
-                early = self._before_frame(registers, memory, proved=not self._at_call(registers))
+                early = self._before_frame(registers, memory, Proof.NONE if self._at_call(registers) else Proof.TARGET)
                 if early is not None:
                     return early
             found = self._by_record(registers, memory)
             if registers.exact and isinstance(found, Stop):
-                early = self._before_frame(registers, memory, proved=False)
+                early = self._before_frame(registers, memory, Proof.NO_OTHER_TARGET)
                 if early is not None:
                     return early
         if isinstance(found, Stop) and found.end is StackEnd.NO_RULE and self._in_entry(registers):
@@ -94,11 +104,10 @@ class RecordFallback:
         caller_sp = following if chain.cfa_off is None else base + chain.cfa_off
         return self._caller(registers, pc, caller_sp, following, Trust.FP)
 
-    def _before_frame(self, registers: Registers, memory: LaneMemory, proved: bool) -> Caller | None:
+    def _before_frame(self, registers: Registers, memory: LaneMemory, proof: Proof) -> Caller | None:
         """An exact pc whose function has not linked its record yet, never does, or has undone it.
 
-        The return address is where the call left it. proved: only where the call's target, or a base register that has
-        been pushed but not set, shows that this is the call of the function at the pc.
+        The return address is where the call left it, or below a base register that has been pushed but not set.
         """
         arch, chain = self._arch, self._arch.chain
         sp, pc = registers.values[arch.sp], registers.values[arch.pc]
@@ -107,11 +116,11 @@ class RecordFallback:
         base = registers.values[chain.base] if chain is not None else None
         if arch.lr >= 0:
             ra = arch.code_address(registers.values[arch.lr] or 0, pac=True)
-            if self._called(ra, pc, proved):
+            if self._called(ra, pc, proof):
                 return self._caller(registers, ra, sp, base, Trust.LR)
             return None
         ra = memory.word(sp) or 0
-        if self._called(ra, pc, proved):
+        if self._called(ra, pc, proof):
             return self._caller(registers, ra, sp + arch.word, base, Trust.FP)
         if chain is not None and base and memory.word(sp) == base and chain.cfa_off is not None:
             ra = memory.word(sp + chain.ra_off) or 0
@@ -119,14 +128,14 @@ class RecordFallback:
                 return self._caller(registers, ra, sp + chain.cfa_off, base, Trust.FP)
         return None
 
-    def _called(self, ra: int, pc: int, proved: bool) -> bool:
+    def _called(self, ra: int, pc: int, proof: Proof) -> bool:
         """Does ra follow the call of the function at pc?"""
         if self._code.return_address(ra) is not Verdict.YES:
             return returns_to_trampoline(self._rules, ra)
         target = self._code.call_target(ra)
         if target is None or self._code.is_jump(target):  # a PLT entry may lead to any function
-            return not proved
-        return target <= pc < target + LEAF_SIZE
+            return proof is not Proof.TARGET
+        return target <= pc < target + LEAF_SIZE or proof is Proof.NONE
 
     def _at_call(self, registers: Registers) -> bool:
         """Is sp where a call leaves it, in code of a file? Such code aligns the stack before it calls, generated code

@@ -234,3 +234,22 @@ def test_frame_pointer_that_an_inner_frame_saved_needs_no_proof() -> None:
     framed, root = world.call(FRAMED + 0x20), world.call(ROOT + 0x20, CODE)
     walk = asleep(world, {SP: SP + 64, SP + 8: framed, SP + 64: 0, SP + 72: root})
     assert found(walk) == ([LEAF + 2, FRAMED + 0x22, ROOT + 0x25], "root")
+
+
+def test_return_address_where_a_call_leaves_sp_is_the_callers_before_any_record() -> None:
+    world = World()
+    caller, root, beyond = world.call(COVERED), world.call(ROOT), world.call(ROOT + 0x40)
+    words = {SP + 8: caller, SP + 24: root, SP + 32: 0, SP + 40: beyond}  # the record at SP + 32 is an outer frame's
+    walk = world.walk(words, sp=SP + 8, pc=BASE + CODE, fp=SP + 32)
+    assert found(walk) == ([CODE, COVERED + 2, ROOT + 2], "root")
+
+
+def test_handler_without_a_table_returns_to_the_trampoline_from_its_first_instruction_on() -> None:
+    world = World()
+    world.functions[OTHER - 1] = Rule(RSP, 0x30, AT_RA, ((RBP, RegRule(RegKind.AT_CFA, -16)),), signal=True)
+    words = {SP + 0x28: BASE + COVERED, SP + 0x40 - 8: world.call(ROOT)}
+    entered = world.walk({SP - 8: BASE + OTHER, **words}, sp=SP - 8, pc=BASE + CODE, fp=7)
+    assert found(entered) == ([CODE, OTHER, COVERED, ROOT + 2], "root")
+    assert entered.exact.tolist() == [True, False, True, False]
+    linked = world.walk({SP - 16: 7, SP - 8: BASE + OTHER, **words}, sp=SP - 16, pc=BASE + CODE + 4, fp=SP - 16)
+    assert found(linked)[0][:3] == [CODE + 4, OTHER, COVERED]
