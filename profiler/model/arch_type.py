@@ -61,6 +61,8 @@ class Arch:
     sp_off: the caller's sp = cfa + sp_off, unless a rule says otherwise.
     chain: the frame records that code built with frame pointers leaves; None where their layout is not one.
     more_sigframes: further signal trampolines.
+    new_thread: (code before, codes of which one stands after) the pc at which a thread begins, its system call's result
+    being 0: C libraries end their tables before that system call. (b"", ()) where that is not known.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Arch:
     sp_off: int = 0
     chain: FrameChain | None = None
     more_sigframes: tuple[SigFrame, ...] = ()
+    new_thread: tuple[bytes, tuple[bytes, ...]] = (b"", ())
 
     @property
     def mask(self) -> int:

@@ -81,6 +81,7 @@ X86_64 = Arch(
     jumps=_x86_jumps,
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     chain=FrameChain(base=6, next_off=0, ra_off=8, cfa_off=16),
+    new_thread=(b"\x0f\x05", (b"\x48\x85\xc0", b"\x85\xc0")),  # syscall; test %rax,%rax (glibc) or %eax (musl)
 )
 
 # struct sigcontext_32: gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip, by column
