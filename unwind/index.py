@@ -37,6 +37,9 @@ Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.i
 MAX_ROWS = 1 << 19
 """Most rows remembered per address space; then it starts anew."""
 
+MAX_FILES = 4096
+"""Most object files whose tables are kept open (each process has a vDSO of its own); then all are opened anew."""
+
 MAX_PROBLEMS = 8
 """Broken places of one module that are named; all are counted."""
 
@@ -184,6 +187,9 @@ class Index:
         elf = image.elf
         found = self._files.get(id(elf))
         if found is None:
+            if len(self._files) >= MAX_FILES:
+                self._files.clear()
+                self._file_rows.clear()
             tables = FileTables(elf.name, self._open(elf), self._diagnostics, lambda: self._open(image.debug))
             found = self._files[id(elf)] = (elf, tables)
         return found[1]

@@ -23,6 +23,9 @@ from pyprof.unwind.table import CFA_FP, RA_LR, SLOW, KnownRule, fast_form
 MAX_CANDIDATES = 64
 """Places whose return address fits and which are walked to the root; more are not decided."""
 
+MAX_PROOF = 4096
+"""Frames to the root in which a proof must come to its end."""
+
 MAX_WORDS = 1 << 17
 """Words of the stack copy that are looked at."""
 
@@ -56,7 +59,7 @@ class Recovery:
             values[arch.fp] = fp
             start = Registers(values, registers.exact, registers.withheld - {arch.fp})
             walk = LaneWalk([])
-            walker.go_on(walk, start, memory, walker.max_depth, self._linked)
+            walker.go_on(walk, start, memory, min(walker.max_depth, MAX_PROOF), self._linked)
             if walk.end is not StackEnd.ROOT or not walk.frames:
                 continue
             if proved is not None:
