@@ -245,6 +245,13 @@ def test_return_address_behind_a_functions_end_belongs_to_that_function() -> Non
     assert (exact.pc[:2] - BASE).tolist() == [0x140, 0x210]
 
 
+def test_rows_that_claim_all_addresses_cover_their_module_only() -> None:
+    source = HandSource([FunctionRows(-(1 << 70), 1 << 70, (-(1 << 70),), (OTHER_STEP,))])
+    walk, _ = walk_made({STACK + 0x1018: 0x55550000}, 0x104, eh_frame=source)
+    assert walk.pc[:2].tolist() == [BASE + 0x104, 0x55550000]
+    assert set(walk.end.tolist()) == {StackEnd.NO_RULE}
+
+
 def test_overlapping_functions_of_a_broken_table_are_walked_alike() -> None:
     source = HandSource([rows(0x120, OTHER_STEP, end=0x10), rows(0x100, STEP, end=0x100), rows(0x200, ROOT)])
     words = {STACK + 0x1008: BASE + 0x128, STACK + 0x1018: BASE + 0x150, STACK + 0x1028: BASE + 0x210}
