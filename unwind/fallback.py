@@ -58,8 +58,12 @@ class RecordFallback:
         """The caller of a frame without a rule. A refusal is ROOT in the program's entry function, else NO_RULE."""
         if not registers.exact and self._code.impossible(lookup_pc(registers.values[self._arch.pc] or 0, False)):
             return Stop(StackEnd.NO_RULE, no_frame=True)
-        if registers.exact and self._is_new_thread(registers):
-            return Stop(StackEnd.ROOT)
+        if registers.exact and self._behind_clone(registers):
+            result = self._arch.prstatus.index(self._arch.syscall_return)
+            if registers.values[result] is None and result not in registers.withheld:
+                return Stop(StackEnd.NO_RULE, needs=result)
+            if registers.values[result] == 0:
+                return Stop(StackEnd.ROOT)
         found: Outcome = Stop(StackEnd.NO_RULE)
         if self.enabled:
             if registers.exact:
@@ -171,12 +175,11 @@ class RecordFallback:
         image = self._images.image(self._space, lookup_pc(pc, registers.exact))
         return image is not None and bool(image.elf.entry) and 0 <= image.svma(pc) - image.elf.entry <= ENTRY_SIZE
 
-    def _is_new_thread(self, registers: Registers) -> bool:
-        """Does the pc stand behind the system call that made this thread?"""
-        arch = self._arch
-        before, after = arch.new_thread
-        pc = registers.values[arch.pc]
-        if not before or pc is None or registers.values[arch.prstatus.index(arch.syscall_return)] != 0:
+    def _behind_clone(self, registers: Registers) -> bool:
+        """Does the pc stand behind a system call that may have made this thread?"""
+        before, after = self._arch.new_thread
+        pc = registers.values[self._arch.pc]
+        if not before or pc is None:
             return False
         code = self._code.read(pc - len(before), len(before) + max(map(len, after)))
         return code.startswith(before) and code[len(before) :].startswith(after)

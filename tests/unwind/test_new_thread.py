@@ -9,6 +9,7 @@ from pyprof.model.walk import StackEnd, Trust
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.made_stacks import BASE, STACK, HandImages, HandSource, MadeLane, batch_of, little_elf
+from tests.unwind.test_batch import MANY, assert_same
 
 RAX, RBP, RSP, RIP = 0, 6, 7, 16
 CLONE = 0x2000
@@ -29,9 +30,11 @@ def end_and_frames(result: int, code: bytes) -> tuple[StackEnd, list[int]]:
         HandImages(little_elf(X86_64, bytes(image)))._diagnostics,
         {"eh_frame": lambda elf, arch, diagnostics: HandSource([])},
     )
-    walk = unwinder.walk(batch_of(X86_64, [lane]))
+    batch = batch_of(X86_64, [lane] * MANY)
+    walk = unwinder.walk(batch)
+    assert_same(walk, unwinder.walk_scalar(batch))
     assert walk.trust[0] == Trust.CONTEXT
-    return StackEnd(walk.end[0]), walk.pc.tolist()
+    return StackEnd(walk.end[0]), walk.pc[: walk.start[1]].tolist()
 
 
 @pytest.mark.parametrize("test", ["48 85 c0", "85 c0"], ids=["glibc", "musl"])
