@@ -1,7 +1,8 @@
 """When to sample: a grid of slots of 1/rate, one sampling time at random inside the middle of each.
 
 The jitter keeps the sampler from running in step with the target. Slots that went by while we were late are
-skipped and counted, never made up for. When the target is stopped for too long, only every stride-th slot is used.
+skipped and counted, never made up for: nobody looked, so nothing is claimed of that time. When the target is stopped
+for too long, only every stride-th slot is used, and each sample stands for stride slots.
 """
 
 from __future__ import annotations
@@ -30,14 +31,13 @@ class Pace:
         self._random = random
         self._start = start_ns
         self._slot = -1
-        self._weight = 1
         self._window_start = start_ns
         self._window_stopped = 0
 
     @property
     def weight(self) -> int:
-        """How many slots the current one stands for."""
-        return self._weight
+        """How many slots one sample stands for: those left out on purpose, not those that we were late for."""
+        return self.stride
 
     def next_due(self, now_ns: int) -> int:
         """Go to the next slot; monotonic time at which to sample. Slots wholly in the past are skipped."""
@@ -45,7 +45,6 @@ class Pace:
         wanted = self._slot + self.stride
         slot = max(wanted, int(at))
         self.skipped += slot - wanted
-        self._weight = slot - self._slot if self._slot >= 0 else 1
         self._slot = slot
         jitter = (2 * self._random() - 1) * JITTER
         return self._start + round((slot + 0.5 + jitter) * self.period_ns)

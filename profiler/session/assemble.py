@@ -38,7 +38,7 @@ def assemble(
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)
     frame = np.array(window.stacks.frame, np.int32)
-    values = np.stack([window.weight, window.weight * period_ns], axis=1)
+    values = np.stack([np.ones_like(window.weight), window.weight * period_ns], axis=1)
     profile = Profile(
         value_types=(ValueType("samples", "count"), ValueType("wall" if idle else "cpu", "nanoseconds")),
         period_ns=period_ns,
@@ -73,7 +73,7 @@ def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int
 
 def _summary(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
     before, after = window.before, window.after
-    weights = _inclusive_weights(profile, window.weight)
+    weights = _inclusive_weights(profile)
     ends, trust, modules = _shares(profile, weights)
     pauses = after.pauses_ns[len(before.pauses_ns) :] / 1000.0
     seconds = window.duration_ns / 1e9
@@ -84,7 +84,7 @@ def _summary(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz
         stops = Stops(len(pauses), round(p50, 1), round(p99, 1), round(float(pauses.max()), 1), round(share, 6))
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return Summary(
-        samples=int(window.weight.sum()),
+        samples=len(window.node),
         threads=len(profile.threads),
         duration_s=round(seconds, 6),
         rate_wanted=rate_hz,
@@ -103,11 +103,9 @@ def _summary(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz
     )
 
 
-def _inclusive_weights(profile: Profile, weight: npt.NDArray[np.int64]) -> list[int]:
+def _inclusive_weights(profile: Profile) -> list[int]:
     """Samples at or below each node of the tree; parents come first, so one pass from the end suffices."""
-    self_weight = np.zeros(len(profile.parent), np.int64)
-    np.add.at(self_weight, profile.stack, weight)
-    total: list[int] = self_weight.tolist()
+    total: list[int] = np.bincount(profile.stack, minlength=len(profile.parent)).tolist()
     parents = profile.parent.tolist()
     for node in range(len(total) - 1, 0, -1):
         total[parents[node]] += total[node]

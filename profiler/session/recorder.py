@@ -99,7 +99,7 @@ class Recorder:
                 self._hold(batch, nodes, live[stop])
         self._follow(batch.tid, nodes)
         self._rows.append((batch.time_ns + self._epoch_ns, nodes, batch.tid, batch.weight))
-        self.samples += int(batch.weight.sum())
+        self.samples += len(batch)
 
     def _follow(self, tid: npt.NDArray[np.int32], nodes: npt.NDArray[np.int32]) -> None:
         """Give each UNCHANGED lane (node -1) the stack of its thread's sample before it, in place."""

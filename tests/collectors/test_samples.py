@@ -106,7 +106,8 @@ def test_a_copy_that_was_too_short_reaches_the_missing_word_next_time(program: S
 def test_stack_size_caps_the_copy(program: Start) -> None:
     target = program("c_stacks", "deep", "5000")
     recording = record(target.pid, samples(3), rate_hz=200, stack_size=32768)
-    assert {len(lane.stack) for lane in recording.lanes} == {32768}
+    # without the red zone where that lies in a page that is not there
+    assert {len(lane.stack) for lane in recording.lanes} <= {32768, 32768 - 128}
 
 
 def test_a_handler_on_its_own_stack_brings_the_stack_that_it_interrupted(program: Start) -> None:

@@ -7,7 +7,6 @@ import signal
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pyprof.collectors import libc, stop
@@ -128,7 +127,7 @@ def test_threads_that_flip_between_running_and_sleeping_see_no_eintr(program: St
 
 
 def test_sampling_idle_threads_makes_no_system_call_fail(program: Start) -> None:
-    target = program("c_sleepers", "0", "20000", *KINDS, "epoll_pwait")
+    target = program("c_sleepers", "0", "20000", *KINDS)
     recording = record(
         target.pid, samples(4000), learn=lambda batch: feedback(batch, stop=True), rate_hz=500, idle=True, keep=True
     )
@@ -164,8 +163,7 @@ def test_the_rate_falls_when_the_target_would_be_stopped_for_too_long(program: S
     recording = record(target.pid, lambda r: bool(r.stats and r.stats.notes), rate_hz=4000, max_overhead=0.005)
     assert recording.stats is not None
     assert "0.5 %" in recording.stats.notes[0]
-    weights = np.concatenate([lane.batch.weight for lane in recording.lanes[-1:]])
-    assert weights.max() >= 1
+    assert max(lane.batch.weight.max() for lane in recording.lanes) > 1
 
 
 def seize_and_stop(here: Stopping, tid: int) -> None:
