@@ -146,6 +146,11 @@ class Recorder:
                 unsettled.add(tid)
         return unsettled
 
+    @property
+    def spaces(self) -> set[int]:
+        """Address spaces that stacks of this window refer to."""
+        return set(self._spaces)
+
     def cut(self) -> Window:
         """Close the window and begin the next; stacks of sleeping threads are carried over."""
         now, after = self.clock(), self.collector.stats()
@@ -173,6 +178,8 @@ class Recorder:
         fresh = StackTable()
         alive = {t.tid for t in window.threads}
         self._last = {tid: fresh.adopt(self._stacks, node) for tid, node in self._last.items() if tid in alive}
+        carried = {space for space, _, _, _ in fresh.frames}
+        self._spaces = {space: self._spaces[space] for space in carried if space in self._spaces}
         self._stacks, self._rows, self._held = fresh, [], {}
         self._begin_ns, self._before = now, after
         self.samples = 0

@@ -25,7 +25,8 @@ class Session:
         self.collector = collector
         self.diagnostics = diagnostics
         self.images = ImageStore(diagnostics)
-        self.recorder = Recorder(collector, Unwinder(self.images, unwind, diagnostics), diagnostics)
+        self.unwinder = Unwinder(self.images, unwind, diagnostics)
+        self.recorder = Recorder(collector, self.unwinder, diagnostics)
 
     def run(self, every_s: float | None, cut: CloseWindow, beat: Callable[[], None]) -> tuple[Window, int]:
         """Record until the collector ends; returns the last window and its number.
@@ -40,12 +41,20 @@ class Session:
                 self.recorder.add(batch)
                 beat()
                 if time.monotonic() >= cut_at and every_s:
-                    cut(self.recorder.cut(), number)
+                    window = self.recorder.cut()
+                    cut(window, number)
+                    self._forget(window)
                     number += 1
                     cut_at += every_s
         finally:
             self.collector.close()
         return self.recorder.cut(), number
+
+    def _forget(self, window: Window) -> None:
+        """Address spaces come and go with each dlopen and each child: a recording of days keeps only those in use."""
+        for space in window.spaces.keys() - self.recorder.spaces:
+            self.unwinder.forget(space)
+            self.images.forget(window.spaces[space])
 
     def snapshot(self, most_looks: int = 12) -> Window:
         """Look until every thread's stack is whole or another look would not help; at most most_looks times."""
