@@ -81,7 +81,7 @@ def detach(tid: int, signum: int = 0) -> int:
 
 
 class StopDoor:
-    """Preallocated buffers for one stop at a time, used by one thread of ours."""
+    """Preallocated buffers for one stop at a time, used by one thread of ours. hurries: hurry() has an effect here."""
 
     def __init__(self) -> None:
         self.regs = (ctypes.c_uint64 * (REGSET_SIZE // 8))()
@@ -98,7 +98,8 @@ class StopDoor:
         self._timeout = _Timespec()
         self._timeout_at = ctypes.addressof(self._timeout)
         self._policy = os.sched_getscheduler(0)
-        self._may_hurry = self._policy not in (os.SCHED_FIFO, os.SCHED_RR)
+        self._hurrying = False
+        self.hurries = self._policy not in (os.SCHED_FIFO, os.SCHED_RR)
         self._first, self._usual = ctypes.c_int(1), ctypes.c_int(0)  # struct sched_param: the priority
         self._first_at, self._usual_at = ctypes.addressof(self._first), ctypes.addressof(self._usual)
         self._all = (ctypes.c_uint64 * 16)(*([2**64 - 1] * 16))
@@ -152,12 +153,16 @@ class StopDoor:
 
     def hurry(self) -> None:
         """Run before everything else until relax(), where we may (CAP_SYS_NICE): a stopped target waits for us."""
-        if self._may_hurry and _setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, self._first_at) != 0:
-            self._may_hurry = False
+        if self.hurries and not self._hurrying:
+            if _setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, self._first_at) == 0:
+                self._hurrying = True
+            else:
+                self.hurries = False
 
     def relax(self) -> None:
         """Back to the policy that we were started with."""
-        if self._may_hurry:
+        if self._hurrying:
+            self._hurrying = False
             _setscheduler(0, self._policy, self._usual_at)
 
     def block_signals(self) -> None:

@@ -31,7 +31,8 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 
 _SLEEP_NS = 20_000_000
-_PENDING_SLEEP_NS = 1_000_000
+_FREE_NS = 100_000_000
+_PENDING_SLEEP_NS = 300_000  # another thread of ours may have taken the SIGCHLD that says so
 
 
 class PtraceCollector:
@@ -151,8 +152,7 @@ class PtraceCollector:
     def _guarded_poll(self, wait_ns: int) -> None:
         try:
             self._enter()
-            self._stopper.door.wait_sigchld(wait_ns)
-            self._stopper.poll_pending()
+            self._stopper.wait_pending(wait_ns)
         finally:
             self._leave()
 
@@ -209,8 +209,6 @@ class PtraceCollector:
                     if taken and not thread.known:
                         thread.known = True
                         self._describe(target, thread.tid)
-                for info in target.names(time.monotonic_ns()):
-                    self._infos[info.pid, info.tid] = info
         finally:
             self._leave()
         pace.stopped(self._stopper.stopped_ns - stopped_before)
@@ -241,8 +239,15 @@ class PtraceCollector:
             self._diagnostics.count("process may not be looked at any more")
 
     def _flush(self) -> SampleBatch:
+        """The batch so far. While others work on it nobody looks after a thread that stops late: none may be held."""
+        deadline = time.monotonic_ns() + _FREE_NS
+        while self._stopper.held and time.monotonic_ns() < deadline:
+            self._guarded_poll(_PENDING_SLEEP_NS)
+        self._stopper.door.relax()
         for target in self._targets.values():
             target.settle(self._builder)
+            for info in target.names(time.monotonic_ns()):
+                self._infos[info.pid, info.tid] = info
         return self._builder.take()
 
     def learn(self, feedback: Feedback) -> None:

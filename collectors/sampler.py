@@ -32,7 +32,11 @@ class Sampler:
         schedstat is read on both sides of a look at a sleeping thread: equal means that it has not run in between
         (of a running thread that file alone proves nothing: it moves only at ticks and switches).
         """
-        if thread.hollow or thread.tid in self._stopper.held:
+        if thread.hollow:
+            return False
+        held = self._stopper.held.get(thread.tid)
+        if held is not None:  # its sample, when it stops at last, stands for this one too
+            held.weight += weight
             return False
         for _ in range(_TRIES):
             before = thread.schedstat()

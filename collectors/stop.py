@@ -32,13 +32,14 @@ from pyprof.model.sample import Piece, SampleKind
 RESTARTED = "system call of the target restarted"
 INTERRUPTED = "system call of the target may have failed with EINTR"
 
-_BOUND_NS = 2_000_000
-"""Longest wait for one thread to stop; then it is looked after between the other samples."""
+_BOUND_NS = 200_000
+"""Longest wait for one thread to stop; then it is looked after between the other samples. A running thread stops in
+some 10 us, one that waits for a processor when it gets one."""
 _COLD_NS = 3_000_000
 """After so long a rest the copy is rehearsed before the stop: code and page tables come back into the caches while the
 target still runs (pause p50 at 99 Hz: about 20 us less)."""
 _PATIENCE_NS = 100_000_000
-_FIRST_SLICE_NS = 100_000
+_SLICE_NS = 100_000
 _SCAN = 64 << 10
 _U64 = 2**64 - 1
 _EINTR = (-EINTR) & _U64
@@ -114,6 +115,11 @@ class Stopper:
         try:
             return self._stop(thread, spaces, weight)
         finally:
+            self.relax()
+
+    def relax(self) -> None:
+        """Step back behind others, unless a thread that is still to stop would have to wait for us."""
+        if not self.held:
             self.door.relax()
 
     def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> Outcome:
@@ -129,19 +135,47 @@ class Stopper:
         if failed:
             return self._lost(tid)
         deadline = held.since_ns + _BOUND_NS
-        wait = _FIRST_SLICE_NS
         while True:
-            woken = self.door.wait_sigchld(wait)
+            woken = self.door.wait_sigchld(min(_SLICE_NS, deadline - held.since_ns))
             status = self.door.poll_stop(tid)
             if status > 0:
-                return self._finish(held, status)
+                outcome = self._finish(held, status)
+                self._finish_others(None, self._last_stop_ns)
+                return outcome
             if status < 0 or (woken and _state(tid) in _ENDED):
                 return self._lost(tid)
-            held.since_ns = time.monotonic_ns()
-            if held.since_ns >= deadline:
-                self._diagnostics.count("thread did not stop at once")
+            now = time.monotonic_ns()
+            self._finish_others(held, now if woken else 0)
+            held.since_ns = now
+            if now >= deadline:
                 return self._lost(tid) if _state(tid) in _ENDED else Outcome.PENDING
-            wait = min(2 * wait, deadline - held.since_ns)
+
+    def wait_pending(self, wait_ns: int) -> None:
+        """Sleep until one of the pending threads has stopped, and read and release it."""
+        self.door.hurry()
+        try:
+            if self.door.wait_sigchld(wait_ns):
+                self._finish_others(None, time.monotonic_ns())
+            else:
+                self.poll_pending()
+        finally:
+            self.relax()
+
+    def _finish_others(self, wanted: Held | None, woken_ns: int) -> None:
+        """woken_ns: a stop has just woken us, at once if we hurry; 0 if none has."""
+        if len(self.held) <= (wanted is not None):
+            return
+        for tid, held in list(self.held.items()):
+            if held is wanted or self._builder.full:
+                continue
+            now = time.monotonic_ns()
+            status = self.door.poll_stop(tid)
+            if status > 0:
+                if self.door.hurries:
+                    held.since_ns = max(held.since_ns, woken_ns)
+                self._finish(held, status)
+            else:
+                held.since_ns = now
 
     def poll_pending(self) -> None:
         """Read and release the threads that have stopped meanwhile."""
@@ -159,7 +193,10 @@ class Stopper:
     def _ask_again(self, held: Held) -> None:
         """An exec forgets our interrupt, not that we trace. A sleeping thread is given time: it may still come."""
         held.since_ns = time.monotonic_ns()
-        if held.since_ns - held.asked_ns > _PATIENCE_NS or _state(held.thread.tid) == "R":
+        late = held.since_ns - held.asked_ns > _PATIENCE_NS
+        if late:
+            self._diagnostics.count("thread did not stop within 0.1 s")
+        if late or _state(held.thread.tid) == "R":
             held.asked_ns = held.since_ns
             libc.interrupt(held.thread.tid)
 
@@ -177,6 +214,7 @@ class Stopper:
                     self._lost(tid)
             if self.held:
                 self.door.wait_sigchld(1_000_000)
+        self.door.relax()
 
     def _status_of(self, tid: int) -> int:
         """poll_stop, and -ESRCH for a thread that has ended. Without guarantee that nobody else waits for our tracees:
