@@ -6,6 +6,7 @@ itself is in stop.py, the processes in target.py, the clock in pace.py.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -209,6 +210,9 @@ class PtraceCollector:
                     if taken and not thread.known:
                         thread.known = True
                         self._describe(target, thread.tid)
+                if target.spaces.restless:
+                    with contextlib.suppress(OSError):
+                        target.look_at_modules(self._builder)
         finally:
             self._leave()
         pace.stopped(self._stopper.stopped_ns - stopped_before)

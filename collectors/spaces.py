@@ -20,6 +20,8 @@ from pyprof.model.modules import AddressSpace, Mapping
 _EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ [r-][w-]x[sp] .*$", re.MULTILINE)
 _WRITABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw[x-][sp] [0-9a-f]+ 00:00 0(?: |$)", re.MULTILINE)
 _BUDGET = 50  # a read that took t is followed by none for 50 t: 2 % of the time
+_RESTLESS_READS = 64  # after a change, so many reads are made on both sides of a round of samples
+_RESTLESS_NS = 200_000  # but not where one takes longer than this
 
 
 @dataclass(eq=False)
@@ -56,6 +58,7 @@ class Unsettled:
 class SpaceTracker:
     """next_id: gives ids that are unique within the recording. ambiguous: called for a sample that fits neither side
     better than the other. exec_count: images that were replaced. stale: a pc was seen that no known module explains.
+    restless: modules have changed lately, and reading them is cheap: read right before and right after each round.
     """
 
     directory: ProcDir
@@ -70,6 +73,8 @@ class SpaceTracker:
     _starts: list[int] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)
     _not_before_ns: int = 0
+    _restless_reads: int = 0
+    _read_ns: int = 0
     _unsettled: list[Unsettled] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -96,8 +101,9 @@ class SpaceTracker:
         Raises ProcessLookupError.
         """
         before = clock()
-        if before < self._not_before_ns and not force:
+        if before < self._not_before_ns and not force and not self.restless:
             return []
+        self._restless_reads = max(self._restless_reads - 1, 0)
         text = self.directory.maps()
         changes: list[tuple[int, AddressSpace]] = []
         taken_in = self.current
@@ -107,14 +113,20 @@ class SpaceTracker:
             executable = tuple(_EXECUTABLE.findall(text))
             if executable != self._executable:
                 self._executable = executable
+                self._restless_reads = _RESTLESS_READS
                 changes = self._change(parse_maps(text))
         if self.stale:
             self._count_unexplained(dict(changes), taken_in)
         self._unsettled.clear()
         self.stale = False
         after = clock()
+        self._read_ns = after - before
         self._not_before_ns = after + _BUDGET * (after - before)
         return changes
+
+    @property
+    def restless(self) -> bool:
+        return self._restless_reads > 0 and self._read_ns < _RESTLESS_NS
 
     def forget_unsettled(self) -> None:
         self._unsettled.clear()

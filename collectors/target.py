@@ -87,7 +87,7 @@ class Target:
     def settle(self, builder: BatchBuilder) -> None:
         """Before the batch leaves: no lane stays unsettled."""
         with contextlib.suppress(OSError):
-            self.look_at_modules(builder)
+            self.look_at_modules(builder, force=self.spaces.stale)
         self.spaces.forget_unsettled()
 
     def names(self, now_ns: int, force: bool = False) -> Iterator[ThreadInfo]:

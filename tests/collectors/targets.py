@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -49,6 +50,19 @@ def start(command: list[str], wait_ready: bool = True) -> Program:
         words = process.stdout.readline().split()
         assert words[:1] == ["ready"], words
     return Program(process, words[1:])
+
+
+def wait_asleep(pid: int) -> None:
+    """Until no thread of a process has run for a while."""
+    deadline = time.monotonic() + LONGEST_S
+    before: list[bytes] = []
+    while True:
+        now = [Path(f"/proc/{pid}/task/{tid}/schedstat").read_bytes() for tid in procfs.tasks(pid)]
+        if now == before and {procfs.state(pid, tid) for tid in procfs.tasks(pid)} == {"sleeping"}:
+            return
+        assert time.monotonic() < deadline
+        before = now
+        time.sleep(0.05)
 
 
 @dataclass

@@ -8,7 +8,7 @@ import numpy as np
 
 from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
-from tests.collectors.targets import feedback, record, samples
+from tests.collectors.targets import feedback, record, samples, wait_asleep
 
 MARK = 0x5CA1AB1E5CA1AB1E
 
@@ -42,6 +42,7 @@ def test_each_running_thread_is_sampled_and_sleeping_ones_are_not(program: Start
 
 def test_sleepers_are_read_once_from_outside_and_then_known_to_be_unchanged(program: Start) -> None:
     target = program("c_sleepers", "0", "30000000", "futex", "nanosleep", "poll")
+    wait_asleep(target.pid)
     recording = record(target.pid, samples(50), rate_hz=200, idle=True)
     assert recording.stats is not None
     assert len(recording.stats.pauses_ns) == 0

@@ -15,7 +15,7 @@ from pyprof.collectors.stop import INTERRUPTED, RESTARTED, Outcome
 from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import Stopping, stopping
-from tests.collectors.targets import collecting, feedback, go_then_wait, record, samples, stops
+from tests.collectors.targets import collecting, feedback, go_then_wait, record, samples, stops, wait_asleep
 
 KINDS = ("epoll_wait", "recv", "semtimedop", "inotify", "sigtimedwait", "futex", "nanosleep", "poll", "pipe")
 
@@ -138,6 +138,7 @@ def test_sampling_idle_threads_makes_no_system_call_fail(program: Start) -> None
 
 def test_a_sleeper_that_lacks_a_register_is_stopped_once_if_its_call_allows(program: Start) -> None:
     target = program("c_sleepers", "0", "30000000", "futex", "epoll_wait", "semtimedop")
+    wait_asleep(target.pid)
     tids = dict(zip(("futex", "epoll_wait", "semtimedop"), map(int, target.ready), strict=True))
     recording = record(target.pid, samples(150), learn=lambda batch: feedback(batch, stop=True), rate_hz=500, idle=True)
     stopped = [lane.tid for lane in recording.of(SampleKind.STOPPED)]

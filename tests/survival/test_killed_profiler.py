@@ -18,15 +18,17 @@ from tests.collectors.conftest import Start
 ROUNDS = 200
 
 
-def profiler(pid: int, idle: bool) -> int:
-    """A forked profiler that samples as fast as it can; its pid."""
+def profiler(pid: int, idle: bool, ready: int = -1) -> int:
+    """A forked profiler that samples as fast as it can; its pid. ready: gets a byte when it has begun."""
     child = os.fork()
     if child:
         return child
     try:
         options = CollectOptions(rate_hz=5000, idle=idle, flush_s=0.01)
         for _ in PtraceCollector(pid, options, Diagnostics()).batches():
-            pass
+            if ready >= 0:
+                os.write(ready, b"!")
+                ready = -1
     finally:
         os._exit(0)
 
@@ -59,8 +61,12 @@ def test_the_target_survives_profilers_that_are_killed_at_random_moments(program
 def test_the_target_survives_a_profiler_that_ends_by_a_signal(program: Start, number: int) -> None:
     target = program("c_survivor")
     for _ in range(5):
-        child = profiler(target.pid, idle=False)
-        time.sleep(0.02)
+        begun, ready = os.pipe()
+        child = profiler(target.pid, idle=False, ready=ready)
+        os.close(ready)
+        assert os.read(begun, 1) == b"!"
+        os.close(begun)
+        time.sleep(0.005)
         os.kill(child, number)
         os.waitpid(child, 0)
         assert states(target.pid) <= set("RSD")
