@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from pyprof.collectors import libc
 from pyprof.collectors.lanes import BatchBuilder
+from pyprof.collectors.pauses import PauseLog
 from pyprof.collectors.procfs import parse_stat, thread_status
 from pyprof.collectors.spaces import SpaceTracker
 from pyprof.collectors.syscalls import EINTR, SYSCALL_INSTRUCTION, restartable
@@ -64,29 +64,6 @@ class Outcome(IntEnum):
     REFUSED = 2  # a debugger has it, or we may not
     GONE = 3
     UNUSABLE = 4  # it stopped, but there is nothing to unwind
-
-
-class PauseLog:
-    """Lengths of stops, growing for as long as the recording lasts."""
-
-    def __init__(self) -> None:
-        self._lengths = np.zeros(1024, np.int64)
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def append(self, pause_ns: int) -> None:
-        if self._count == len(self._lengths):
-            self._lengths = np.concatenate((self._lengths, np.zeros_like(self._lengths)))
-        self._lengths[self._count] = pause_ns
-        self._count += 1
-
-    def view(self) -> npt.NDArray[np.int64]:
-        """(stops,) ns, without a copy; what is logged later does not show in it."""
-        view = self._lengths[: self._count]
-        view.flags.writeable = False
-        return view
 
 
 class Stopper:
