@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import BinaryIO
 
-import orjson
-
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.flame_tree import build
+from pyprof.exporters.utf8 import clean, dumps
 from pyprof.model.profile import Profile
 from pyprof.model.walk import Trust
 
@@ -42,7 +41,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     # A lone carriage return would be changed by the HTML parser, and with it the hash.
     scripts = [script.replace("\r", "") for script in scripts]
     parts = {
-        "title": html.escape(f"{profile.title} · pyprof", quote=True).encode("utf-8", "backslashreplace").decode(),
+        "title": html.escape(clean(f"{profile.title} · pyprof"), quote=True),
         "policy": html.escape(_policy([early, *scripts], style), quote=True),
         "style": style,
         "early": early,
@@ -127,22 +126,4 @@ def _data(profile: Profile, options: ExportOptions) -> bytes:
         "summary": profile.summary.to_json(),
     }
     document["strings"] = list(strings)
-    return gzip.compress(_dumps(document), compresslevel=9, mtime=0)
-
-
-def _dumps(document: dict[str, object]) -> bytes:
-    """orjson, but what is no UTF-8 (lone surrogates of file names) is escaped instead of refused."""
-    try:
-        return orjson.dumps(document)
-    except TypeError:
-        return orjson.dumps(_clean(document))
-
-
-def _clean(value: object) -> object:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
-    return value
+    return gzip.compress(dumps(document), compresslevel=9, mtime=0)

@@ -56,7 +56,7 @@ def by_name(name: str) -> Format:
     for entry in FORMATS:
         if entry.name == name:
             return entry
-    raise UsageError(f"There is no output format {name!r}.", f"Formats: {', '.join(names())}.")
+    raise UsageError(f"there is no output format {name!r}", f"the formats are {', '.join(names())}")
 
 
 def by_file(path: str | PathLike[str]) -> Format | None:

@@ -16,11 +16,11 @@ from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.names import levels, module_name, process_name, thread_name
+from pyprof.exporters.utf8 import clean, dumps
 from pyprof.model.profile import Profile
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -33,36 +33,27 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     column = len(profile.value_types) - 1
     weights = profile.values[:, column]
     if weights.size and int(weights.min()) < 0:
-        raise OutputError("speedscope cannot show negative weights.", "Write collapsed or pprof instead.")
+        raise OutputError("speedscope cannot show negative weights", "-f collapsed, or -f pprof")
     frames, frame_indices = _frames(profile, options)
     groups, names, active = _groups(profile, options, weights)
     unit = profile.value_types[column].unit
 
-    out.write(b'{"$schema":' + _json(SCHEMA) + b',"name":' + _json(profile.title))
+    out.write(b'{"$schema":' + dumps(SCHEMA) + b',"name":' + dumps(profile.title))
     out.write(b',"exporter":"pyprof","activeProfileIndex":%d,"shared":{"frames":' % active)
-    out.write(orjson.dumps(frames) + b'},"profiles":[')
+    out.write(dumps(frames) + b'},"profiles":[')
     fragment = _fragments(profile, frame_indices)
     for at, (name, samples) in enumerate(zip(names, groups, strict=True)):
         chosen = weights[samples]
         out.write(b"," if at else b"")
-        out.write(b'{"type":"sampled","name":' + _json(name))
-        out.write(b',"unit":' + _json(unit if unit in UNITS else "none"))
+        out.write(b'{"type":"sampled","name":' + dumps(name))
+        out.write(b',"unit":' + dumps(unit if unit in UNITS else "none"))
         out.write(b',"startValue":0,"endValue":%d,"samples":[' % int(chosen.sum()))
         for nth, leaf in enumerate(profile.stack[samples].tolist()):
             out.write(b",[" if nth else b"[")
             out.write(fragment(leaf))
             out.write(b"]")
-        out.write(b'],"weights":' + orjson.dumps(chosen.tolist()) + b"}")
+        out.write(b'],"weights":' + dumps(chosen.tolist()) + b"}")
     out.write(b"]}\n")
-
-
-def _json(text: str) -> bytes:
-    return orjson.dumps(clean(text))
-
-
-def clean(text: str) -> str:
-    """Text that is UTF-8: lone surrogates (file names that are none) as `\\udcNN`."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _groups(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from pyprof.cli import terminal
 from pyprof.cli.arguments import positive_int
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     print("this machine")
     bad = show(attach.machine_findings())
     if arguments.pid:
-        print(f"\nprocess {arguments.pid}: {describe(arguments.pid)}")
+        print()
+        terminal.line(f"process {arguments.pid}: {describe(arguments.pid)}")
         findings = attach.target_findings(arguments.pid)
         bad |= show(findings)
         if not any(finding.fatal for finding in findings):
@@ -68,9 +70,9 @@ def describe(pid: int) -> str:
 def show(findings: list[Finding]) -> bool:
     """Print findings; True if one of them will keep pyprof from working."""
     for finding in findings:
-        print(f"  {'ok ' if finding.ok else 'NO ' if finding.fatal else '-  '} {finding.text}")
+        terminal.line(f"  {'ok ' if finding.ok else 'NO ' if finding.fatal else '-  '} {finding.text}")
         if finding.remedy:
-            print(f"        {finding.remedy}")
+            terminal.line(f"        {finding.remedy}")
     return any(finding.fatal for finding in findings)
 
 
@@ -88,7 +90,7 @@ def show_modules(pid: int) -> bool:
     modules = survey(pid)
     for module in modules:
         cells = (
-            module.path,
+            terminal.printable(module.path),
             " ".join(module.unwind) or "none",
             module.frame_pointers,
             " ".join(module.symbols) or "none",
@@ -100,7 +102,7 @@ def show_modules(pid: int) -> bool:
     print()
     for module in modules:
         for problem in module.problems:
-            print(f"  -   {module.path}: {problem.text}")
+            terminal.line(f"  -   {module.path}: {problem.text}")
             if problem.remedy:
-                print(f"        {problem.remedy}")
+                terminal.line(f"        {problem.remedy}")
     return any(module.unreadable for module in modules)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyprof.cli import terminal
 from pyprof.cli.arguments import bytes_size, positive_int, source_list
 from pyprof.options import DEFAULT_MAX_DEPTH, DEFAULT_SOURCES, DEFAULT_STACK_SIZE, CollectOptions, UnwindOptions
 
@@ -21,8 +21,9 @@ frame how it was found. Sleeping threads are read without stopping them.
 """
 
 EPILOG = """\
-The last column is the source of each frame: context (the kernel), eh_frame, debug_frame,
-fp (frame pointer), sigreturn (the kernel's signal frame).
+The last column says how each frame was found: context (the innermost: the kernel's registers),
+sframe, eh_frame, debug_frame (unwind tables), fp (frame pointer), lr (link register),
+sigreturn (the kernel's signal frame), inlined (DWARF: in the function below it).
 
 exit status:
   0 all stacks whole, 3 some cut short, 1 error, 2 wrong usage.
@@ -61,6 +62,8 @@ class ThreadDump:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    import orjson
+
     from pyprof.collectors import attach, procfs
     from pyprof.collectors.ptrace import PtraceCollector
     from pyprof.diagnostics import Diagnostics
@@ -82,13 +85,14 @@ def run(arguments: argparse.Namespace) -> int:
     profile = session.profile(session.snapshot(), exe, collect.rate_hz, idle=True)
     threads = list(thread_dumps(profile, states))
     if arguments.json:
-        sys.stdout.write(to_json(pid, exe, X86_64.name, threads, profile))
+        terminal.json(document(pid, exe, X86_64.name, threads, profile), orjson.OPT_INDENT_2)
     else:
-        print(f"process {pid} {exe} ({X86_64.name})")
+        terminal.line(f"process {pid} {exe} ({X86_64.name})")
         for thread in threads:
-            print("\n".join(text_lines(thread, profile, arguments.full_paths)))
+            for text in text_lines(thread, profile, arguments.full_paths):
+                terminal.line(text)
         for key, count in profile.summary.errors.items():
-            print(f"pyprof: {key}: {count}", file=sys.stderr)
+            terminal.complain(f"{key}: {count}")
     return 0 if threads and all(t.end == StackEnd.ROOT for t in threads) else 3
 
 
@@ -132,10 +136,9 @@ def text_lines(thread: ThreadDump, profile: Profile, full_paths: bool) -> Iterat
         yield f"  [cut short: {thread.end.label}]"
 
 
-def to_json(pid: int, exe: str, arch: str, threads: list[ThreadDump], profile: Profile) -> str:
-    import orjson
-
-    document = {
+def document(pid: int, exe: str, arch: str, threads: list[ThreadDump], profile: Profile) -> dict[str, Any]:
+    """The stable form of --json."""
+    return {
         "pid": pid,
         "exe": exe,
         "arch": arch,
@@ -150,7 +153,6 @@ def to_json(pid: int, exe: str, arch: str, threads: list[ThreadDump], profile: P
             for t in threads
         ],
     }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
 def frame_json(frame: Frame, profile: Profile) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pyprof.errors import UsageError
+from pyprof.cli import terminal
+from pyprof.errors import FormatError, PyprofError, UsageError
 
 if TYPE_CHECKING:
     from pyprof.session.inspection import Inspection, Row
@@ -65,13 +66,15 @@ def address(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.errors import PyprofError
     from pyprof.session.inspection import Inspection
 
     try:
         inspection = Inspection(arguments.file)
     except OSError as error:
         raise PyprofError(f"{arguments.file}: {error.strerror}") from error
+    except FormatError as error:
+        hint = "FILE is a program, a shared library, an object file (.o) or a separate debug file"
+        raise PyprofError(f"{arguments.file}: {error.message}", hint) from error
     if arguments.compare:
         return compare(inspection, arguments)
     if arguments.rows or arguments.function or arguments.pc is not None:
@@ -87,8 +90,6 @@ def overview(inspection: Inspection, as_json: bool) -> int:
     for problems in inspection.diagnostics.problems.values():
         wrong += [problem.text for problem in sorted(problems)]
     if as_json:
-        import orjson
-
         document = {
             "file": elf.name,
             "arch": inspection.arch.name,
@@ -100,22 +101,22 @@ def overview(inspection: Inspection, as_json: bool) -> int:
             "functions": counts,
             "problems": wrong,
         }
-        sys.stdout.write(orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE).decode())
+        terminal.json(document)
         return 0
-    print(f"{elf.name}: {inspection.arch.name}, build-id {elf.build_id or 'none'}")
+    terminal.line(f"{elf.name}: {inspection.arch.name}, build-id {elf.build_id or 'none'}")
     print("\nsections")
     for section in elf.sections.values():
         if section.size:
-            print(f"  {section.addr:#018x} {section.size:>12,}  {section.name}")
+            terminal.line(f"  {section.addr:#018x} {section.size:>12,}  {section.name}")
     print("\nsources")
     for name, count in counts.items():
-        print(f"  {name:<12} {'broken' if count is None else f'{count:,} functions'}")
+        terminal.line(f"  {name:<12} {'broken' if count is None else f'{count:,} functions'}")
     if not counts:
         print("  none: only frame pointers can unwind this file")
     if wrong:
         print("\nproblems")
         for text in wrong:
-            print(f"  {text}")
+            terminal.line(f"  {text}")
     return 0
 
 
@@ -137,18 +138,18 @@ def rows(inspection: Inspection, arguments: argparse.Namespace) -> int:
             continue
         shown += 1
         if arguments.json:
-            print_json(row.to_json())
+            terminal.json(row.to_json())
             continue
         if (row.source, row.function_start) != header:
             header = (row.source, row.function_start)
             name = inspection.name_at(row.function_start) if ranges else ""
             repeats = f" repeats each {row.repeat} bytes" if row.repeat else ""
-            print(f"{row.source} {row.function_start:#x} {name}{repeats}".rstrip())
-        print(f"  {row.start:#x}..{row.end:#x}  {row.words.text}")
+            terminal.line(f"{row.source} {row.function_start:#x} {name}{repeats}".rstrip())
+        terminal.line(f"  {row.start:#x}..{row.end:#x}  {row.words.text}")
     for name, text in inspection.broken.items():
-        print(f"pyprof: {name}: {text}", file=sys.stderr)
+        terminal.complain(f"{name}: {text}")
     if not shown:
-        print(f"pyprof: no source covers that: {', '.join(names) or 'the file has none'}", file=sys.stderr)
+        terminal.complain(f"no source covers that: {', '.join(names) or 'the file has none'}")
         return 1
     return 0
 
@@ -168,13 +169,13 @@ def compare(inspection: Inspection, arguments: argparse.Namespace) -> int:
         kinds[found.kind] += 1
         if arguments.json:
             sides = {first: text(found.first), second: text(found.second)}
-            print_json({"start": f"{found.start:#x}", "end": f"{found.end:#x}", "kind": found.kind, **sides})
+            terminal.json({"start": f"{found.start:#x}", "end": f"{found.end:#x}", "kind": found.kind, **sides})
         else:
             kind = found.kind.replace("the first", first).replace("the second", second)
-            print(f"{found.start:#x}..{found.end:#x}  {kind}")
+            terminal.line(f"{found.start:#x}..{found.end:#x}  {kind}")
             for name, words in ((first, found.first), (second, found.second)):
                 if words is not None:
-                    print(f"    {name:<12} {words.text}")
+                    terminal.line(f"    {name:<12} {words.text}")
     counted = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     print(f"{first} is the first, {second} the second: {counted}", file=sys.stderr)
     return 3 if any(kinds.values()) else 0
@@ -182,9 +183,3 @@ def compare(inspection: Inspection, arguments: argparse.Namespace) -> int:
 
 def text(words: RuleWords | None) -> str | None:
     return words.text if words else None
-
-
-def print_json(document: dict[str, object]) -> None:
-    import orjson
-
-    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE).decode())

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from pyprof import __version__
 from pyprof.cli import completion, doctor, dump, inspect, record
+from pyprof.cli.terminal import complain, tolerate_encodings
 from pyprof.errors import PyprofError
 
 DESCRIPTION = """\
@@ -44,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(argv: Sequence[str]) -> int:
     """Exit code of one invocation: 0 done, 1 error, 2 usage; `dump` adds 3, `record -- CMD` returns CMD's."""
+    tolerate_encodings()
     arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
@@ -60,12 +62,5 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO):
             raise
-        complain(f"{error.strerror}{': ' + str(error.filename) if error.filename else ''}", "")
+        complain(f"{error.strerror}{': ' + str(error.filename) if error.filename else ''}")
         return 1
-
-
-def complain(message: str, hint: str) -> None:
-    """One sentence, and what to do, on standard error."""
-    print(f"pyprof: {message}", file=sys.stderr)
-    if hint:
-        print(f"  hint: {hint}", file=sys.stderr)

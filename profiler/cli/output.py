@@ -6,6 +6,7 @@ If the place is gone or full when it is time to write, the profile is offered el
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -17,6 +18,9 @@ from typing import BinaryIO
 from pyprof.errors import OutputError
 
 Write = Callable[[BinaryIO], None]
+
+MAX_NAME = 48
+"""Most letters of a process name that go into a file name: a command's may fill one alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Names:
 
     def expand(self, template: str) -> str:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(self.time_s))
-        name = "".join(c if c.isalnum() or c in "._-" else "_" for c in self.name) or "process"
+        name = "".join(c if c.isalnum() or c in "._-" else "_" for c in self.name[:MAX_NAME]) or "process"
         values = {"p": str(self.pid), "n": name, "t": stamp, "i": str(self.number), "%": "%"}
         out, at = [], 0
         while at < len(template):
@@ -49,6 +53,12 @@ def check_writable(path: str) -> None:
         return
     target = Path(path)
     folder = target.parent
+    try:
+        target.lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror}", "name another file: -o FILE") from error
     if target.is_dir():
         raise OutputError(f"{path} is a directory", "name a file: -o FILE")
     if not folder.is_dir():
@@ -79,14 +89,12 @@ def write(path: str, writer: Write) -> str:
     except OSError as error:
         reason = error.strerror or str(error)
     for folder in (tempfile.gettempdir(), "/dev/shm", str(Path.home()), os.getcwd()):
-        other = Path(folder) / Path(path).name
-        if other == Path(path):
-            continue
         try:
-            _write_at(other, writer)
+            other = _write_new(folder, "pyprof-", "-" + Path(path).name[-MAX_NAME:], writer)
         except OSError:
             continue
-        raise OutputError(f"{path} cannot be written ({reason}); the profile is in {other}", f"mv {other} {path}")
+        hint = shlex.join(["mv", other, path])
+        raise OutputError(f"{path} cannot be written ({reason}); the profile is in {other}", hint)
     raise OutputError(f"{path} cannot be written ({reason}), nor any other place", "free some disk space")
 
 
@@ -95,11 +103,28 @@ def _write_at(path: Path, writer: Write) -> None:
         with open(path, "wb") as out:
             writer(out)
         return
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = _write_new(str(path.parent), ".pyprof-", ".part", writer)
     try:
-        with open(part, "wb") as out:
-            writer(out)
         os.replace(part, path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        os.unlink(part)
         raise
+
+
+def _write_new(folder: str, prefix: str, suffix: str, writer: Write) -> str:
+    """A file that was not there before, nor a link that another user put there; nothing is left if writing fails."""
+    fd, name = tempfile.mkstemp(suffix, prefix, folder)
+    try:
+        with open(fd, "wb") as out:
+            os.fchmod(fd, 0o666 & ~_umask())
+            writer(out)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return name
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

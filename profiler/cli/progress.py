@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyprof.cli.terminal import printable
 from pyprof.model.summary import Summary
 
 if TYPE_CHECKING:
@@ -32,19 +33,18 @@ class Progress:
         now = time.monotonic()
         if self.quiet or now < self._next or not sys.stderr.isatty():
             return
-        import numpy as np
         from rich.console import Console
         from rich.text import Text
 
         self._next = now + self.interval_s
         elapsed = now - self._start
         text = f"{self.title}  {elapsed:6.1f} s  {samples} samples  {stats.ticks / max(elapsed, 1e-9):.1f}/s"
-        if len(stats.pauses_ns):
-            text += f"  pause p99 {np.percentile(stats.pauses_ns[-10_000:], 99) / 1000:.0f} µs"
+        if len(stats.pauses):
+            text += f"  pause p99 {stats.pauses.percentile_ns(99) / 1000:.0f} µs"
         if errors := sum(stats.errors.values()):
             text += f"  {errors} errors"
         console = Console(stderr=True, highlight=False)
-        line = Text(text + "  (Ctrl-C to finish)", overflow="ellipsis", no_wrap=True)
+        line = Text(printable(text) + "  (Ctrl-C to finish)", overflow="ellipsis", no_wrap=True)
         line.truncate(console.width - 1)
         sys.stderr.write("\r\x1b[K")
         console.print(line, end="")
@@ -83,7 +83,9 @@ def summary_lines(summary: Summary, most_modules: int = 8) -> list[str]:
     listed = [m for m in summary.modules if m.problems]
     for module in listed[:most_modules]:
         for problem in module.problems:
-            lines.append(f"{module.path}: {problem.text}" + (f"\n    {problem.remedy}" if problem.remedy else ""))
+            lines.append(f"{module.path}: {problem.text}")
+            if problem.remedy:
+                lines.append(f"    {problem.remedy}")
     if len(listed) > most_modules:
         lines.append(f"and {len(listed) - most_modules} more modules with missing information (--summary FILE has all)")
     return lines

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import bytes_size, positive, positive_int, source_list
-from pyprof.errors import OutputError, PyprofError, UsageError
+from pyprof.cli.terminal import complain, line
+from pyprof.errors import OutputError, UsageError
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
     DEFAULT_RATE_HZ,
@@ -158,24 +159,19 @@ class _Recording:
             place = output.write(names.expand(self.output), lambda out: self.exporter.write(profile, out, options))
             self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
         except OutputError as error:
-            self._complain(error)
+            complain(error.message, error.hint)
             code = 1
         if a.summary:
             try:
                 output.write(names.expand(a.summary), lambda out: _write_summary(profile.summary, out))
             except OutputError as error:
-                self._complain(error)
+                complain(error.message, error.hint)
                 code = 1
-        for line in summary_lines(profile.summary):
-            self.say(f"  {line}")
+        for text in summary_lines(profile.summary):
+            self.say(f"  {text}")
         if not profile.summary.samples:
             self.say("  nothing was sampled: " + _why_empty(a))
         return code
-
-    def _complain(self, error: PyprofError) -> None:
-        from pyprof.cli.main import complain
-
-        complain(error.message, error.hint)
 
 
 def _why_empty(arguments: argparse.Namespace) -> str:
@@ -188,21 +184,21 @@ def _why_empty(arguments: argparse.Namespace) -> str:
 def _write_summary(summary: Summary, out: Any) -> None:
     import orjson
 
-    out.write(orjson.dumps(summary.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    from pyprof.exporters.utf8 import dumps
+
+    out.write(dumps(summary.to_json(), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def run(arguments: argparse.Namespace) -> int:
     command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
     if bool(command) == bool(arguments.pid):
         raise UsageError("give either -p PID or a command", "pyprof record -p PID, or pyprof record -- CMD ...")
-    from pyprof.cli.output import check_writable
+    from pyprof.cli.output import Names, check_writable
 
     exporter = _choose_format(arguments.format, arguments.output)
     template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if arguments.every else ''}{exporter.suffixes[0]}"
     if arguments.every and template != "-" and not any(mark in template for mark in ("%i", "%t")):
         raise UsageError("--every writes several files: they need different names", "-o 'name-%i.html'")
-    from pyprof.cli.output import Names
-
     for path in filter(None, (template, arguments.summary)):
         check_writable(Names(0, "x", time.time(), 0).expand(path))
 
@@ -254,9 +250,9 @@ def _record(
     from pyprof.session.background import Background
     from pyprof.session.session import Session
 
-    def say(line: str) -> None:
+    def say(text: str) -> None:
         if not arguments.quiet:
-            print(line, file=sys.stderr)
+            line(text, sys.stderr)
 
     collector: PtraceCollector | None = None
     ended = False

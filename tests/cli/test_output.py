@@ -37,8 +37,43 @@ def test_output_that_cannot_be_written_is_offered_elsewhere(tmp_path: Path, monk
     monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
     with pytest.raises(OutputError) as caught:
         output.write(str(tmp_path / "gone" / "a.html"), lambda out: out.write(b"profile") and None)
-    assert (elsewhere / "a.html").read_bytes() == b"profile"
-    assert str(elsewhere / "a.html") in caught.value.message
+    (other,) = elsewhere.iterdir()
+    assert other.read_bytes() == b"profile"
+    assert other.name.endswith("a.html")
+    assert str(other) in caught.value.message
+
+
+def test_offer_elsewhere_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.html").write_bytes(b"of another recording")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(OutputError):
+        output.write(str(tmp_path / "gone" / "a.html"), lambda out: out.write(b"profile") and None)
+    assert (tmp_path / "a.html").read_bytes() == b"of another recording"
+
+
+def test_name_that_no_file_can_have_is_refused_before_recording(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="File name too long"):
+        output.check_writable(str(tmp_path / ("a" * 300)))
+
+
+def test_longest_name_of_a_file_is_written(tmp_path: Path) -> None:
+    target = str(tmp_path / ("a" * 255))
+    output.check_writable(target)
+    assert output.write(target, lambda out: out.write(b"profile") and None) == target
+    assert os.listdir(tmp_path) == ["a" * 255]
+
+
+def test_long_process_name_leaves_room_in_the_file_name() -> None:
+    assert len(output.Names(1 << 22, "n" * 255, 0, 3).expand("pyprof-%n-%p-%t-%i.speedscope.json")) < 128
+
+
+def test_output_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        output.write(str(tmp_path / "a.html"), lambda out: out.write(b"profile") and None)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.html").stat().st_mode & 0o777 == 0o640
 
 
 def test_full_disk_keeps_the_old_file_and_offers_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +81,8 @@ def test_full_disk_keeps_the_old_file_and_offers_the_new_one(tmp_path: Path, mon
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(OutputError, match="No space left"):
         output.write("/dev/full", lambda out: out.write(b"profile") and None)
-    assert (tmp_path / "full").read_bytes() == b"profile"
+    (other,) = tmp_path.iterdir()
+    assert other.read_bytes() == b"profile"
 
 
 def test_writer_that_fails_leaves_no_half_file(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""Lines for people. Names come from the target: what would move the cursor or forge a line is shown, not obeyed."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from typing import TextIO
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """text with control characters, changes of writing direction and bytes that are no UTF-8 escaped as in Python."""
+    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
+
+
+def line(text: str, out: TextIO | None = None) -> None:
+    """Print one line; out: standard output unless said."""
+    print(printable(text), file=out or sys.stdout)
+
+
+def json(document: object, option: int = 0) -> None:
+    """One JSON document and a line feed on standard output, in UTF-8 whatever the terminal speaks. option: orjson's."""
+    import orjson
+
+    from pyprof.exporters.utf8 import dumps
+
+    sys.stdout.flush()
+    sys.stdout.buffer.write(dumps(document, option | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.flush()
+
+
+def complain(message: str, hint: str = "") -> None:
+    """One sentence, and what to do, on standard error."""
+    line(f"pyprof: {message}", sys.stderr)
+    if hint:
+        line(f"  hint: {hint}", sys.stderr)
+
+
+def tolerate_encodings() -> None:
+    """A terminal that cannot show a letter gets its escape, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
