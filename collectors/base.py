@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 
@@ -36,13 +37,13 @@ class Feedback:
 class CollectorStats:
     """Since the collector began. ticks: sampling times that were kept; skipped: those passed over because we were late.
 
-    pauses_ns: (stops,) int64, each stop's length.
+    pauses: the stops, by length.
 
     errors: stable lower-case sentence -> count. unchanged, blocked: samples taken without a stop.
     """
 
     ticks: int
-    pauses_ns: npt.NDArray[np.int64]
+    pauses: Pauses
     skipped: int
     unchanged: int
     blocked: int

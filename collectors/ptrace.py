@@ -281,7 +281,7 @@ class PtraceCollector:
         pace = getattr(self, "_pace", None)
         return CollectorStats(
             ticks=self._ticks,
-            pauses_ns=self._stopper.pauses.view(),
+            pauses=self._stopper.pauses.snapshot(),
             skipped=pace.skipped if pace else 0,
             unchanged=self._sampler.unchanged,
             blocked=self._sampler.blocked,

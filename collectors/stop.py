@@ -20,13 +20,13 @@ import numpy as np
 
 from pyprof.collectors import libc
 from pyprof.collectors.lanes import BatchBuilder
-from pyprof.collectors.pauses import PauseLog
 from pyprof.collectors.procfs import parse_stat, thread_status
 from pyprof.collectors.spaces import SpaceTracker
 from pyprof.collectors.syscalls import EINTR, SYSCALL_INSTRUCTION, restartable
 from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
+from pyprof.model.pauses import PauseLog
 from pyprof.model.sample import Piece, SampleKind
 
 RESTARTED = "system call of the target restarted"
@@ -224,7 +224,7 @@ class Stopper:
             self._release(tid, status)
             self._last_stop_ns = time.monotonic_ns()
             self.stopped_ns += self._last_stop_ns - held.since_ns
-            self.pauses.append(self._last_stop_ns - held.since_ns)
+            self.pauses.add(self._last_stop_ns - held.since_ns)
         if got < 0:
             return Outcome.GONE
         if got != libc.REGSET_SIZE:

@@ -35,7 +35,7 @@ def follow_records(
     plain &= _each(lambda found: code.return_address(found) is not Verdict.NO, pc)
     plain &= _each(lambda at: not code.impossible(lookup_pc(at, False)), some.pc)
 
-    done = which[plain]
+    done: npt.NDArray[np.int64] = which[plain]
     cfa = base[plain] + np.uint64(chain.cfa_off) & mask
     inside = cfa - some.base[plain] <= some.last[plain] + np.uint64(arch.word)
     lanes.top[done] = np.where(inside, np.maximum(some.top[plain], cfa), some.top[plain])

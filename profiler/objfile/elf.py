@@ -177,7 +177,8 @@ class ElfFile:
     @property
     def headers_size(self) -> int:
         """Bytes from the file's start to the end of its program headers."""
-        return max(64 if self.elf_class == 64 else 52, self._phoff + self._phnum * self._phentsize)
+        table_end: int = self._phoff + self._phnum * self._phentsize
+        return max(64 if self.elf_class == 64 else 52, table_end)
 
     def _section_layout(self) -> struct.Struct:
         return struct.Struct(self.order + ("IIQQQQIIQQ" if self.elf_class == 64 else "IIIIIIIIII"))

@@ -124,7 +124,7 @@ def _symbol_count(elf: ElfFile, tags: dict[int, int]) -> int:
     row = elf.at_svma(at, 4 * min(buckets, MAX_SYMBOLS))
     last = max((b for (b,) in struct.iter_unpack(elf.order + "I", row[: len(row) & ~3])), default=0)
     if last < first:
-        return first
+        return int(first)
     chain = elf.at_svma(at + 4 * buckets + 4 * (last - first), 4 * MAX_CHAIN)
     for (link,) in struct.iter_unpack(elf.order + "I", chain[: len(chain) & ~3]):
         last += 1

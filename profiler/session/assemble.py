@@ -75,13 +75,10 @@ def _summary(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz
     before, after = window.before, window.after
     weights = _inclusive_weights(profile)
     ends, trust, modules = _shares(profile, weights)
-    pauses = after.pauses_ns[len(before.pauses_ns) :] / 1000.0
+    pauses = after.pauses - before.pauses
     seconds = window.duration_ns / 1e9
-    stops = Stops()
-    if len(pauses):
-        p50, p99 = np.percentile(pauses, (50, 99)).tolist()
-        share = float(pauses.sum()) / 1e6 / seconds if seconds > 0 else 0.0
-        stops = Stops(len(pauses), round(p50, 1), round(p99, 1), round(float(pauses.max()), 1), round(share, 6))
+    p50, p99, longest = (round(pauses.percentile_ns(percent) / 1000, 1) for percent in (50, 99, 100))
+    share = pauses.total_ns / window.duration_ns if window.duration_ns else 0.0
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return Summary(
         samples=len(window.node),
@@ -93,7 +90,7 @@ def _summary(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz
         errors=dict(sorted(window.errors.items())),
         ends=ends,
         trust=trust,
-        stops=stops,
+        stops=Stops(len(pauses), p50, p99, longest, round(share, 6)),
         unchanged=after.unchanged - before.unchanged,
         blocked=after.blocked - before.blocked,
         modules=_module_summaries(profile.modules, modules, diagnostics),

@@ -77,7 +77,7 @@ def is_harmless(name: str) -> bool:
     if len(name) > DIRECT_LENGTH:
         return False
     references = len(BACK_REFERENCE.findall(name))
-    return len(name) * 3.0 ** (references / 3) <= DIRECT_RESULT
+    return bool(len(name) * 3.0 ** (references / 3) <= DIRECT_RESULT)
 
 
 def isolated(names: Sequence[str]) -> list[str]:

@@ -158,4 +158,5 @@ def _rank(info: np.ndarray, at: np.ndarray, text: np.ndarray) -> np.ndarray:
         underscores += going
     zeros = np.append(np.flatnonzero(text == 0), len(text))
     length = zeros[np.searchsorted(zeros, at)] - at
-    return (rank << 3 | underscores) << 32 | length
+    ranked: np.ndarray = (rank << 3 | underscores) << 32 | length
+    return ranked

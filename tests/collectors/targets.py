@@ -179,4 +179,4 @@ def samples(count: int) -> Enough:
 
 
 def stops(count: int) -> Enough:
-    return lambda recording: recording.stats is not None and len(recording.stats.pauses_ns) >= count
+    return lambda recording: recording.stats is not None and len(recording.stats.pauses) >= count

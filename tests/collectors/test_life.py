@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pyprof.collectors import procfs
 from pyprof.collectors.ptrace import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
@@ -91,6 +92,8 @@ def test_a_zombie_leader_does_not_hide_its_threads(program: Start) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+        while procfs.state(process.pid, process.pid) != "zombie":
+            time.sleep(0.01)
         recording = record(process.pid, samples(10), rate_hz=200)
         assert {lane.tid for lane in recording.lanes} == tids(process.pid) - {process.pid}
     finally:

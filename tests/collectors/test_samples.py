@@ -45,7 +45,7 @@ def test_sleepers_are_read_once_from_outside_and_then_known_to_be_unchanged(prog
     wait_asleep(target.pid)
     recording = record(target.pid, samples(50), rate_hz=200, idle=True)
     assert recording.stats is not None
-    assert len(recording.stats.pauses_ns) == 0
+    assert len(recording.stats.pauses) == 0
     blocked, unchanged = recording.of(SampleKind.BLOCKED), recording.of(SampleKind.UNCHANGED)
     assert len(blocked) == len({lane.tid for lane in blocked}) == 5
     assert len(blocked) + len(unchanged) == len(recording.lanes)
