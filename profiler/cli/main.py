@@ -47,6 +47,8 @@ def run(argv: Sequence[str]) -> int:
     """Exit code of one invocation: 0 done, 1 error, 2 usage; `dump` adds 3, `record -- CMD` returns CMD's."""
     tolerate_encodings()
     arguments = build_parser().parse_args(argv)
+    arguments.environment = dict(os.environ)  # for the command that `record` starts
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's idle threads would be woken by our signals
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()

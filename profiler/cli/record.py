@@ -271,7 +271,7 @@ def _record(
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGALRM):
         signal.signal(number, end)
     if command:
-        launched = launch(command)
+        launched = launch(command, arguments.environment)
     pid = launched.pid if launched else arguments.pid
     try:
         attach.check_target(pid)

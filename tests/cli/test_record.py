@@ -173,3 +173,10 @@ def test_sigterm_ends_the_command_too_and_writes_the_profile(tmp_path: Path) -> 
     recording.terminate()
     assert recording.wait(20) == 128 + signal.SIGTERM
     assert out.read_text().startswith("_start;")
+
+
+def test_command_gets_the_environment_that_pyprof_was_given(tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+    code = "import os; print(sorted(os.environ))"
+    done = pyprof(*("record", "-q", "-o", str(tmp_path / "a.html"), "--", sys.executable, "-c", code), env=environment)
+    assert done.stdout == f"{sorted(environment)}\n"
