@@ -67,13 +67,15 @@ def test_summary_has_the_stable_keys_and_true_numbers(tmp_path: Path) -> None:
     assert any(module["frames"] for module in summary["modules"])
 
 
-def wait_until_it_looks_at(profiler: int, target: int) -> None:
-    """The profiler holds files of the target's threads open from its first sample on."""
+def wait_until_it_looks_at(profiler: int, target: int | None = None) -> None:
+    """The profiler holds files of the target's threads open from its first sample on. None: of whatever target."""
+    begins = f"/proc/{target}/task/" if target else "/proc/"
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         for fd in Path(f"/proc/{profiler}/fd").iterdir():
             with contextlib.suppress(OSError):
-                if os.readlink(fd).startswith(f"/proc/{target}/task/"):
+                name = os.readlink(fd)
+                if name.startswith(begins) and "/task/" in name:
                     return
         time.sleep(0.01)
     raise AssertionError("the profiler did not begin")
@@ -164,11 +166,7 @@ def test_sampling_leaves_the_target_untraced_and_running() -> None:
 def test_sigterm_ends_the_command_too_and_writes_the_profile(tmp_path: Path) -> None:
     out = tmp_path / "a.collapsed"
     recording = subprocess.Popen([*PYPROF, "record", "-q", "-o", str(out), "--", sys.executable, "-c", BUSY])
-    deadline = time.monotonic() + 30
-    children: list[str] = []
-    while not children and time.monotonic() < deadline:
-        children = Path(f"/proc/{recording.pid}/task/{recording.pid}/children").read_text().split()
-    wait_until_it_looks_at(recording.pid, int(children[0]))
+    wait_until_it_looks_at(recording.pid)
     time.sleep(0.5)
     recording.terminate()
     assert recording.wait(20) == 128 + signal.SIGTERM
