@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -104,6 +105,7 @@ class SpaceTracker:
         if before < self._not_before_ns and not force and not self.restless:
             return []
         self._restless_reads = max(self._restless_reads - 1, 0)
+        cpu_before = time.thread_time_ns()
         text = self.directory.maps()
         changes: list[tuple[int, AddressSpace]] = []
         taken_in = self.current
@@ -120,8 +122,8 @@ class SpaceTracker:
         self._unsettled.clear()
         self.stale = False
         after = clock()
-        self._read_ns = after - before
-        self._not_before_ns = after + _BUDGET * (after - before)
+        self._read_ns = min(after - before, time.thread_time_ns() - cpu_before)  # waiting for a CPU is no work of ours
+        self._not_before_ns = after + _BUDGET * self._read_ns
         return changes
 
     @property
