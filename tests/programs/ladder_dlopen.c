@@ -39,7 +39,7 @@ int main(int argc, char **argv)
 	if (argc != 5)
 		return 2;
 	end_after(argv[2]);
-	rounds = 5000;
+	rounds = 8000;
 	say_ready();
 	for (;;) {
 		x += visit(argv[3], "one_01");
