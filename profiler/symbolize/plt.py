@@ -39,7 +39,7 @@ def plt_rows(elf: ElfFile) -> SymbolRows | None:
             if name == ".plt" and offset == 0 and target is None:
                 target = b".plt"  # the entry that calls the resolver
             if target is not None:
-                starts.append(section.addr + offset)
+                starts.append(section.addr + offset & 2**64 - 1)
                 sizes.append(step)
                 at.append(len(strings))
                 strings += target + (b"\0" if target == b".plt" else b"@plt\0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -85,3 +86,48 @@ def test_broken_symbol_tables_still_give_a_table(
         if row >= 0:
             assert isinstance(table.name(row), str)
     assert all(isinstance(error, FormatError) for error in sources.broken)
+
+
+ENDLESS = """
+    .text
+    .globl _start
+_start: ret
+    .section .debug_abbrev
+    .byte 1, 0x11, 0, 0x10, 0x17, 0x11, 0x01, 0x12, 0x07, 0, 0, 0
+    .section .debug_info
+    .long 2f - 1f
+1:  .short 4
+    .long 0
+    .byte 8, 1
+    .long 0
+    .quad _start, 16
+2:  .section .debug_line
+    .long 4f - 3f
+3:  .short 4
+    .long 6f - 5f
+5:  .byte 1, 1, 1, 0xfb, 14, 13, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0
+6:  .fill 30000000, 1, 8
+4:
+"""
+
+
+def test_line_program_without_lines_ends_in_time(tmp_path: Path) -> None:
+    """30 million instructions, none of which makes a row."""
+    source = tmp_path / "endless.S"
+    source.write_text(ENDLESS)
+    elf = ElfFile.open(str(build(source, tmp_path / "endless", "-nostdlib", "-static")))
+    lines = SourceLines(elf)
+    with pytest.raises(OutOfTime):
+        lines.find(elf.entry, Deadline(0.05))
+    assert lines.broken == []
+
+
+@pytest.mark.parametrize("size", [8, 16, 1 << 62])
+def test_plt_at_the_end_of_the_address_space_breaks_nothing(originals: list[bytes], size: int) -> None:
+    elf = ElfFile.from_bytes(originals[0], "original")
+    mutated = bytearray(originals[0])
+    (shoff,) = struct.unpack_from("<Q", mutated, 40)
+    plt = next(section for name, section in elf.sections.items() if name.startswith(".plt"))
+    struct.pack_into("<Q", mutated, shoff + 64 * plt.index + 16, (1 << 64) - size)
+    sources = symbol_sources(ElfFile.from_bytes(bytes(mutated), "fuzz"), lambda: None)
+    assert len(SymbolTable(sources.rows))

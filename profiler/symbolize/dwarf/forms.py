@@ -26,6 +26,8 @@ BLOCKS = {0x0A: 1, 0x03: 2, 0x04: 4, 0x09: 0, 0x18: 0}
 SDATA = 0x0D
 STEP_LEB, STEP_STRING, STEP_BLOCK, STEP_BLOCK1, STEP_SLOW = -1, -2, -3, -4, -5
 MAX_ABBREVS = 1 << 18
+MAX_ATTRIBUTES = 1 << 20
+"""Of one abbreviation table, all told."""
 
 Attribute = tuple[int, int]
 """(form, raw value): an offset, an index, an address, a constant; the offset of the first byte of a string."""
@@ -70,6 +72,7 @@ class Abbrevs:
         self._shape = shape
         self._known: dict[int, Abbrev] = {}
         self._ended = False
+        self._attributes = 0
 
     def __getitem__(self, code: int) -> Abbrev:
         while code not in self._known:
@@ -96,6 +99,9 @@ class Abbrevs:
             if attribute == 0 and form == 0:
                 break
             specs.append((attribute, form, constant))
+            self._attributes += 1
+            if self._attributes > MAX_ATTRIBUTES:
+                raise FormatError(data.name, at, "too many attributes")
         self._at = at
         steps = tuple(_steps([form for _, form, _ in specs], self._shape))
         self._known.setdefault(code, Abbrev(tag, bool(children), tuple(specs), steps, frozenset(s[0] for s in specs)))

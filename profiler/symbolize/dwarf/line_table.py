@@ -94,9 +94,9 @@ class LineTable:
             raise FormatError(data.name, at, "impossible line table header")
         if self._version >= 5:
             shape = f.Shape(5, offset_size, address_size)
-            directories, at = self._entries(data, at, shape)
+            directories, at = self._entries(data, at, shape, deadline)
             self._directories = [path for path, _ in directories]
-            self._names, at = self._entries(data, at, shape)
+            self._names, at = self._entries(data, at, shape, deadline)
         else:
             self._old_names(data, at)
         base = base - 256 if base > 127 else base
@@ -118,7 +118,7 @@ class LineTable:
             _, at = data.uleb(at)
             self._names.append((name, directory))
 
-    def _entries(self, data: Data, at: int, shape: f.Shape) -> tuple[list[tuple[bytes, int]], int]:
+    def _entries(self, data: Data, at: int, shape: f.Shape, deadline: Deadline) -> tuple[list[tuple[bytes, int]], int]:
         """(path, directory index) of a version 5 table of directories or files."""
         count, at = data.fixed(at, 1)
         kinds = []
@@ -130,7 +130,9 @@ class LineTable:
         if count > MAX_FILES or (count and not kinds):
             raise FormatError(data.name, at, f"{count} files")
         entries = []
-        for _ in range(count):
+        for number in range(count):
+            if not number & 0xFFF:
+                deadline.check()
             path, directory = b"", 0
             for kind, form in kinds:
                 real, value, at = f.read_form(data, at, form, shape)
@@ -149,8 +151,11 @@ class LineTable:
         ]
         code, addresses, rows = data.bytes, self._addresses, self._rows
         address, file, line = 0, 1, 1
-        first = len(rows)
+        first, done = len(rows), 0
         while at < end:
+            done += 1
+            if not done & 0xFFFF:
+                deadline.check()
             op = code[at]
             at += 1
             if op >= opcode_base:
@@ -194,8 +199,6 @@ class LineTable:
             else:
                 for _ in range(operands[op]):
                     _, at = data.uleb(at)
-            if not len(rows) & 0xFFF:
-                deadline.check()
             if len(rows) > MAX_ROWS:
                 raise FormatError(data.name, at, "too many lines")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import islice
 
 from pyprof.errors import FormatError
 from pyprof.objfile.elf import ElfFile
@@ -305,8 +306,10 @@ class Dwarf:
         """(start, end, unit offset) of all code: .debug_aranges where it speaks, else the units' own ranges."""
         spoken: set[int] = set()
         try:
-            for start, end, offset in self._aranges():
-                spoken.add(offset)
+            for start, end, offset in islice(self._aranges(), MAX_RANGES):
+                if offset not in spoken:
+                    deadline.check()
+                    spoken.add(offset)
                 yield start, end, offset
         except FormatError:
             pass
