@@ -7,6 +7,7 @@ frame, at the end.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,7 @@ class StackTable:
     frame: list[int] = field(default_factory=lambda: [-1])
     _frame_ids: dict[FrameKey, int] = field(default_factory=dict)
     _children: dict[tuple[int, int], int] = field(default_factory=dict)
-    _whole: dict[tuple[int, int, bytes, bytes, bytes], int] = field(default_factory=dict)
+    _whole: dict[tuple[int, int, bytes], int] = field(default_factory=dict)
 
     def intern(self, walk: Walk, space: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane."""
@@ -43,7 +44,7 @@ class StackTable:
         whole = self._whole
         for lane in range(len(walk)):
             a, b = starts[lane], starts[lane + 1]
-            key = (spaces[lane], ends[lane], pc[8 * a : 8 * b], exact[a:b], trust[a:b])
+            key = (spaces[lane], ends[lane], _digest(pc[8 * a : 8 * b], exact[a:b], trust[a:b]))
             node = whole.get(key)
             if node is None:
                 node = whole[key] = self._insert(walk, a, b, spaces[lane], ends[lane])
@@ -84,3 +85,8 @@ class StackTable:
 
     def __len__(self) -> int:
         return len(self.parent)
+
+
+def _digest(*columns: bytes) -> bytes:
+    """What stands for a whole stack in a table: one of 20,000 frames has 200 kB, and thousands are seen."""
+    return blake2b(b"".join(columns), digest_size=16).digest()

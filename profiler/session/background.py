@@ -31,6 +31,9 @@ class Background:
             code = job()
             sys.stdout.flush()
             sys.stderr.flush()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            sys.stderr.flush()
         finally:
             os._exit(code)
 

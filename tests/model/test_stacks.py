@@ -1,0 +1,83 @@
+"""Interned stacks: equal ones are one node, others are not, and long ones are not kept twice."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+
+from pyprof.model.stacks import MARKER_SPACE, StackTable
+from pyprof.model.walk import StackEnd, Trust, Walk
+
+
+def walk(stacks: list[list[int]], end: StackEnd = StackEnd.ROOT, trust: Trust = Trust.EH_FRAME) -> Walk:
+    """Each stack is its pcs, innermost first."""
+    pcs = [pc for stack in stacks for pc in stack]
+    start = np.cumsum([0, *map(len, stacks)])
+    zeros = np.zeros(len(stacks), np.uint64)
+    return Walk(
+        start,
+        np.array(pcs, np.uint64),
+        np.isin(np.arange(len(pcs)), start),
+        np.full(len(pcs), trust, np.uint8),
+        np.full(len(stacks), end, np.uint8),
+        zeros,
+        zeros,
+        zeros.astype(np.bool_),
+    )
+
+
+def intern(table: StackTable, made: Walk, space: int = 1) -> list[int]:
+    nodes: list[int] = table.intern(made, np.full(len(made), space, np.int32)).tolist()
+    return nodes
+
+
+def path(table: StackTable, node: int) -> list[tuple[int, int]]:
+    """(space, pc), innermost first."""
+    found = []
+    while node > 0:
+        found.append(table.frames[table.frame[node]][:2])
+        node = table.parent[node]
+    return found
+
+
+def test_equal_stacks_are_one_node_and_share_their_roots() -> None:
+    table = StackTable()
+    first, second, third = intern(table, walk([[1, 2, 3], [4, 2, 3], [1, 2, 3]]))
+    assert first == third != second
+    assert table.parent[first] == table.parent[second]
+    assert path(table, second) == [(1, 4), (1, 2), (1, 3)]
+    assert intern(table, walk([[4, 2, 3]])) == [second]
+
+
+def test_stacks_that_differ_in_space_source_or_end_are_different() -> None:
+    table = StackTable()
+    nodes = [
+        *intern(table, walk([[1, 2]])),
+        *intern(table, walk([[1, 2]]), space=2),
+        *intern(table, walk([[1, 2]], trust=Trust.FP)),
+        *intern(table, walk([[1, 2]], end=StackEnd.NO_RULE)),
+    ]
+    assert len(set(nodes)) == 4
+    assert path(table, nodes[3])[-1] == (MARKER_SPACE, StackEnd.NO_RULE)
+
+
+def test_adopted_stack_is_the_same_elsewhere() -> None:
+    table, other = StackTable(), StackTable()
+    intern(table, walk([[9, 8]]))
+    (node,) = intern(other, walk([[1, 2, 3]], end=StackEnd.DEPTH))
+    assert path(table, table.adopt(other, node)) == path(other, node)
+
+
+def test_deep_stacks_that_share_their_roots_cost_no_copy_each() -> None:
+    deep = list(range(10, 20_010))
+    stacks = [[leaf, *deep] for leaf in range(100_000, 100_050)]
+    table = StackTable()
+    intern(table, walk([deep]))
+    made = [walk([stack]) for stack in stacks]
+    tracemalloc.start()
+    for one in made:
+        intern(table, one)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 20_000 * 8 * 5
