@@ -15,7 +15,7 @@ $(BIN)/pyprof: pyproject.toml
 install: $(BIN)/pyprof ## set up .venv with pyprof (editable) and the development tools
 
 demo: $(BIN)/pyprof ## record the bundled workload for five seconds into demo.html
-	$(BIN)/pyprof record -d 5 -o demo.html -- $(BIN)/python examples/workload.py
+	$(BIN)/pyprof record -d 5 -o demo.html -- $(BIN)/python examples/workload.py 6
 
 test: $(BIN)/pyprof ## run all tests
 	$(BIN)/python -m pytest

@@ -267,7 +267,9 @@ class PtraceCollector:
             if target is None or thread is None:
                 continue
             region = target.spaces.region_at(missing[lane]) if missing[lane] else None
-            thread.shape.learn(bases[lane], tops[lane], missing[lane], region)
+            learned = thread.shape.learn(bases[lane], tops[lane], missing[lane], region)
+            if learned and kind == SampleKind.BLOCKED and missing[lane]:
+                thread.slept = None  # its stack is the same, but there is more of it to copy
             if kind == SampleKind.BLOCKED and stops[lane]:
                 thread.stop_wanted = True
 

@@ -79,9 +79,13 @@ class StackShape:
             end = min(end, self.top + _SLACK)
         return base, min(end - base, self.most)
 
-    def learn(self, base: int, top: int, missing: int, region: Region | None) -> None:
-        """What one walk needed. base: of its copy; top, missing: as in Feedback; region: around missing."""
+    def learn(self, base: int, top: int, missing: int, region: Region | None) -> bool:
+        """What one walk needed. base: of its copy; top, missing: as in Feedback; region: around missing.
+
+        True if the next copy will be another.
+        """
         home = self.home
+        before = home, self.top, self.away
         if missing:
             if home is not None and base in home and missing in home:
                 reach = missing + max(_GROWTH, missing - base)
@@ -94,3 +98,4 @@ class StackShape:
                 self.away = min(self.most, max(2 * self.away, missing - base + _LEAST))
         elif home is not None and home.start <= top <= home.end and top > self.top:
             self.top = top
+        return (self.home, self.top, self.away) != before

@@ -82,8 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
         UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth),
         diagnostics,
     )
-    profile = session.profile(session.snapshot(), exe, collect.rate_hz, idle=True)
-    threads = list(thread_dumps(profile, states))
+    window = session.snapshot(lambda: set(tasks(pid)))
+    profile = session.profile(window, exe, collect.rate_hz, idle=True)
+    threads = [*thread_dumps(profile, states), *unseen(pid, profile, states)]
     if arguments.json:
         terminal.json(document(pid, exe, X86_64.name, threads, profile), orjson.OPT_INDENT_2)
     else:
@@ -111,6 +112,29 @@ def thread_dumps(profile: Profile, states: dict[int, str]) -> Iterator[ThreadDum
             end = StackEnd(path[0].pc)
             path = path[1:]
         yield ThreadDump(info, states.get(info.tid, "running"), end, path[::-1])
+
+
+def unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[ThreadDump]:
+    """Threads that are there and did not let themselves be looked at: held by a debugger, or without a processor."""
+    from pyprof.collectors import procfs
+    from pyprof.model.profile import ThreadInfo
+    from pyprof.model.walk import StackEnd
+
+    known = {thread.tid for thread in profile.threads}
+    for tid in tasks(pid):
+        if tid not in known:
+            info = ThreadInfo(pid, tid, procfs.name(tid), procfs.name(pid))
+            yield ThreadDump(info, states.get(tid, "running"), StackEnd.UNREADABLE, [])
+
+
+def tasks(pid: int) -> list[int]:
+    """Tids, none once the process has ended."""
+    from pyprof.collectors import procfs
+
+    try:
+        return [tid for tid in procfs.tasks(pid) if procfs.state(pid, tid) != "zombie"]
+    except ProcessLookupError:
+        return []
 
 
 def text_lines(thread: ThreadDump, profile: Profile, full_paths: bool) -> Iterator[str]:

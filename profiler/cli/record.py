@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import bytes_size, positive, positive_int, source_list
-from pyprof.cli.terminal import complain, line
+from pyprof.cli.terminal import complain, failure, line
 from pyprof.errors import OutputError, UsageError
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
@@ -302,6 +302,9 @@ def _record(
     progress.clear()
     code = recording.finish(window, last)
     if background.wait():
+        code = 1
+    if session.failure:
+        failure(session.failure)
         code = 1
     if launched:
         return launched.wait() or code

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import re
 import sys
+import traceback
 from typing import TextIO
+
+from pyprof.errors import PyprofError
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -36,6 +39,15 @@ def complain(message: str, hint: str = "") -> None:
     line(f"pyprof: {message}", sys.stderr)
     if hint:
         line(f"  hint: {hint}", sys.stderr)
+
+
+def failure(error: Exception) -> None:
+    """What ended a recording early; what we did not foresee with its traceback, so that it can be mended."""
+    if isinstance(error, PyprofError):
+        complain(error.message, error.hint)
+        return
+    traceback.print_exception(error)
+    complain("an error of pyprof's own ended the recording early; what was recorded is kept", "please report it")
 
 
 def tolerate_encodings() -> None:

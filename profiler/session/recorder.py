@@ -135,6 +135,11 @@ class Recorder:
                         rows[row] = nodes[lane]
                 del self._held[tid]
 
+    @property
+    def seen(self) -> set[int]:
+        """Tids that were sampled."""
+        return set(self._last)
+
     def unsettled(self) -> set[int]:
         """Threads whose last stack another look could make whole."""
         unsettled = set(self._held)

@@ -24,6 +24,7 @@ class Session:
     def __init__(self, collector: Collector, unwind: UnwindOptions, diagnostics: Diagnostics) -> None:
         self.collector = collector
         self.diagnostics = diagnostics
+        self.failure: Exception | None = None
         self.images = ImageStore(diagnostics)
         self.unwinder = Unwinder(self.images, unwind, diagnostics)
         self.recorder = Recorder(collector, self.unwinder, diagnostics)
@@ -32,7 +33,7 @@ class Session:
         """Record until the collector ends; returns the last window and its number.
 
         cut: takes each earlier window, one each every_s seconds. beat: called after each batch, at least each half
-        second.
+        second. Never raises for what goes wrong on the way: failure has it, and what was recorded until then is good.
         """
         number = 0
         cut_at = time.monotonic() + every_s if every_s else float("inf")
@@ -46,6 +47,8 @@ class Session:
                     self._forget(window)
                     number += 1
                     cut_at += every_s
+        except Exception as error:
+            self.failure = error
         finally:
             self.collector.close()
         return self.recorder.cut(), number
@@ -56,12 +59,19 @@ class Session:
             self.unwinder.forget(space)
             self.images.forget(window.spaces[space])
 
-    def snapshot(self, most_looks: int = 12) -> Window:
-        """Look until every thread's stack is whole or another look would not help; at most most_looks times."""
+    def snapshot(self, alive: Callable[[], set[int]], most_looks: int = 12, most_s: float = 2.0) -> Window:
+        """Look until every thread's stack is whole, or further looks do not help.
+
+        alive: the tids that there are now. most_looks: for stacks that another look might complete; most_s: for
+        threads that have not been seen yet, such as one that waits for a processor.
+        """
+        deadline = time.monotonic() + most_s
         try:
             for look, batch in enumerate(self.collector.batches(), 1):
                 self.recorder.add(batch)
-                if look >= most_looks or (self.recorder.samples and not self.recorder.unsettled()):
+                unseen = alive() - self.recorder.seen
+                whole = not self.recorder.unsettled()
+                if time.monotonic() > deadline or (not unseen and (whole or look >= most_looks)):
                     self.collector.stop()
         finally:
             self.collector.close()

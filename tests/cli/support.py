@@ -28,7 +28,8 @@ def python(code: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-BUSY = "print(flush=True)\nwhile True: sum(range(1000))"
+BUSY = "import time\nprint(flush=True)\nend = time.time() + 120\nwhile time.time() < end: sum(range(1000))"
+"""Ends by itself, should a failed test leave it behind."""
 SLEEPY = "import time; print(flush=True); time.sleep(600)"
 
 

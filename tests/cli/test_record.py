@@ -166,10 +166,14 @@ def test_sampling_leaves_the_target_untraced_and_running() -> None:
 def test_sigterm_ends_the_command_too_and_writes_the_profile(tmp_path: Path) -> None:
     out = tmp_path / "a.collapsed"
     recording = subprocess.Popen([*PYPROF, "record", "-q", "-o", str(out), "--", sys.executable, "-c", BUSY])
-    wait_until_it_looks_at(recording.pid)
-    time.sleep(0.5)
-    recording.terminate()
-    assert recording.wait(20) == 128 + signal.SIGTERM
+    try:
+        wait_until_it_looks_at(recording.pid)
+        time.sleep(0.5)
+        recording.terminate()
+        assert recording.wait(60) == 128 + signal.SIGTERM
+    finally:
+        recording.kill()
+        recording.wait()
     assert out.read_text().startswith("_start;")
 
 
