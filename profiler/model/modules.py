@@ -33,6 +33,11 @@ class Mapping:
     def executable(self) -> bool:
         return "x" in self.perms
 
+    @property
+    def file(self) -> tuple[str, int, str]:
+        """Equal for two mappings of one file."""
+        return self.dev, self.inode, self.path
+
 
 @dataclass(frozen=True, slots=True)
 class Module:
@@ -127,11 +132,7 @@ def group_modules(mappings: Sequence[Mapping]) -> tuple[Module, ...]:
     between: list[Mapping] = []
     for mapping in mappings:
         if mapping.inode:
-            same = group and (mapping.dev, mapping.inode, mapping.path) == (
-                group[0].dev,
-                group[0].inode,
-                group[0].path,
-            )
+            same = group and mapping.file == group[0].file
             grows = group and mapping.offset > group[-1].offset
             near = group and abs(mapping.start - mapping.offset - group[0].start + group[0].offset) <= MAX_SPREAD
             if same and grows and near:

@@ -18,11 +18,12 @@ from pyprof.errors import FormatError
 from pyprof.objfile.compressed import inflate_section, inflate_zdebug
 from pyprof.objfile.source import BytesSource, FileSource, Source
 
-ET_EXEC, ET_DYN = 2, 3
+ET_REL = 1
 PT_LOAD, PT_DYNAMIC, PT_NOTE = 1, 2, 4
 PT_GNU_EH_FRAME, PT_GNU_SFRAME, PT_ARM_EXIDX = 0x6474E550, 0x6474E554, 0x70000001
-PF_X, PF_W = 1, 2
-SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 1, 2, 3, 7, 8, 11
+PF_X = 1
+SHT_PROGBITS, SHT_STRTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 1, 3, 4, 6, 7, 8, 11
+SHT_GNU_SFRAME, SHT_ARM_EXIDX = 0x6FFFFFF4, 0x70000001
 SHF_ALLOC, SHF_EXECINSTR, SHF_COMPRESSED = 2, 4, 0x800
 PN_XNUM, SHN_XINDEX = 0xFFFF, 0xFFFF
 NT_GNU_BUILD_ID = 3
@@ -32,6 +33,8 @@ MAX_SECTION = 1 << 30
 MAX_NOTES = 1 << 16
 MAX_SEGMENTS = 1 << 16
 MAX_SECTIONS = 1 << 18
+MAX_ENTRY = 1 << 8
+"""Most bytes of one entry of the header tables; the gABI has at most 64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +125,16 @@ class ElfFile:
         """Drop a section's bytes from memory; the next section() reads them again."""
         self._cache.pop(name, None)
 
+    def load_at(self, svma: int) -> Segment | None:
+        """The PT_LOAD whose file bytes hold svma."""
+        return next((load for load in self.loads if load.vaddr <= svma < load.vaddr + load.filesz), None)
+
     def at_svma(self, svma: int, size: int) -> memoryview:
         """File bytes behind svma .. svma + size; shorter where the PT_LOAD or the file ends, empty outside."""
-        for load in self.loads:
-            if load.vaddr <= svma < load.vaddr + load.filesz:
-                return self.source.read(svma - load.vaddr + load.offset, min(size, load.vaddr + load.filesz - svma))
-        return memoryview(b"")
+        load = self.load_at(svma)
+        if load is None:
+            return memoryview(b"")
+        return self.source.read(svma - load.vaddr + load.offset, min(size, load.vaddr + load.filesz - svma))
 
     def section_at(self, svma: int) -> Section | None:
         """The allocated section that holds svma."""
@@ -198,7 +205,7 @@ class ElfFile:
         if not count:
             return
         layout = struct.Struct(self.order + ("IIQQQQQQ" if self.elf_class == 64 else "IIIIIIII"))
-        if self._phentsize < layout.size:
+        if not layout.size <= self._phentsize <= MAX_ENTRY:
             raise FormatError("program headers", self._phoff, f"entry size {self._phentsize}")
         if count > MAX_SEGMENTS:
             raise FormatError("program headers", self._phoff, f"{count} segments")
@@ -222,7 +229,7 @@ class ElfFile:
             names_index = first[6] if names_index == SHN_XINDEX else names_index
         layout = self._section_layout()
         size = count * self._shentsize
-        if self._shentsize < layout.size or count > MAX_SECTIONS:
+        if not layout.size <= self._shentsize <= MAX_ENTRY or count > MAX_SECTIONS:
             raise FormatError("section headers", self._shoff, f"{count} entries of {self._shentsize} bytes")
         data = self.source.read(self._shoff, size)
         if len(data) < size:

@@ -15,7 +15,7 @@ from enum import Enum
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile.elf import PAGE, PT_NOTE, ElfFile, build_id_in_notes
+from pyprof.objfile.elf import PAGE, PF_X, PT_NOTE, ElfFile, build_id_in_notes
 
 MAX_HANDLES = 4
 MAX_PROOF = 1 << 16
@@ -134,10 +134,9 @@ def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Id
 def _is_mapped(space: AddressSpace, module: Module, offset: int, avma: int) -> bool:
     """Does the module's file stand at avma with this file offset?"""
     mapping = space.mapping_at(avma)
-    file = module.mappings[0]
     return (
         mapping is not None
-        and (mapping.dev, mapping.inode, mapping.path) == (file.dev, file.inode, file.path)
+        and mapping.file == module.mappings[0].file
         and avma - mapping.start + mapping.offset == offset
     )
 
@@ -165,8 +164,9 @@ def find_bias(module: Module, elf: ElfFile, avma: int) -> int | None:
                 and load.offset < mapping.offset + mapping.end - mapping.start
             ):
                 bias = mapping.start - mapping.offset + load.offset - load.vaddr
-                weight = 1 + 2 * (mapping.executable == bool(load.flags & 1))
-                weight += 8 * (mapping.executable and bool(load.flags & 1) and mapping.start <= avma < mapping.end)
+                code = bool(load.flags & PF_X)
+                weight = 1 + 2 * (mapping.executable == code)
+                weight += 8 * (mapping.executable and code and mapping.start <= avma < mapping.end)
                 votes[bias] = votes.get(bias, 0) + weight
     if not votes:
         return None

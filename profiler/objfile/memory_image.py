@@ -13,7 +13,6 @@ from pyprof.model.modules import AddressSpace, Mapping, Module
 from pyprof.objfile.elf import PT_DYNAMIC, ElfFile, Segment
 from pyprof.objfile.locate import read_target
 from pyprof.objfile.source import BytesSource, PiecesSource
-from pyprof.objfile.synthetic import load_at
 
 MAX_IMAGE = 256 << 20
 MAX_VDSO = 1 << 20
@@ -31,12 +30,7 @@ def header_mapping(space: AddressSpace, module: Module, avma: int) -> Mapping | 
     for mapping in space.mappings:
         if mapping.start > avma:
             break
-        same = (mapping.dev, mapping.inode, mapping.path) == (
-            module.mappings[0].dev,
-            module.mappings[0].inode,
-            module.mappings[0].path,
-        )
-        if same and mapping.offset == 0:
+        if mapping.file == module.mappings[0].file and mapping.offset == 0:
             best = mapping
     return best
 
@@ -103,6 +97,6 @@ def _unrelocated(elf: ElfFile, dynamic: Segment, bias: int, offset: int, data: m
         tag, value = pair.unpack_from(changed, at)
         if tag == 0:
             break
-        if tag in ADDRESS_TAGS and load_at(elf, value) is None and load_at(elf, value - bias) is not None:
+        if tag in ADDRESS_TAGS and elf.load_at(value) is None and elf.load_at(value - bias) is not None:
             pair.pack_into(changed, at, tag, value - bias)
     return offset, memoryview(changed)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from pyprof.objfile import elf as e
 
 if TYPE_CHECKING:
-    from pyprof.objfile.elf import ElfFile, Section, Segment
+    from pyprof.objfile.elf import ElfFile, Section
 
-SHT_DYNAMIC = 6
 DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
 MAX_DYNAMIC = 1 << 16
 MAX_SYMBOLS = 1 << 24
@@ -23,9 +22,9 @@ MAX_CHAIN = 1 << 12
 
 DIRECT = {
     e.PT_GNU_EH_FRAME: (".eh_frame_hdr", e.SHT_PROGBITS),
-    e.PT_GNU_SFRAME: (".sframe", e.SHT_PROGBITS),
-    e.PT_ARM_EXIDX: (".ARM.exidx", 0x70000001),
-    e.PT_DYNAMIC: (".dynamic", SHT_DYNAMIC),
+    e.PT_GNU_SFRAME: (".sframe", e.SHT_GNU_SFRAME),
+    e.PT_ARM_EXIDX: (".ARM.exidx", e.SHT_ARM_EXIDX),
+    e.PT_DYNAMIC: (".dynamic", e.SHT_DYNAMIC),
 }
 
 
@@ -49,14 +48,6 @@ def _section(name: str, kind: int, addr: int, offset: int, size: int, entsize: i
     return e.Section(name, kind, e.SHF_ALLOC, addr, offset, size, 0, 0, entsize)
 
 
-def load_at(elf: ElfFile, svma: int) -> Segment | None:
-    """The PT_LOAD whose file bytes hold svma."""
-    for load in elf.loads:
-        if load.vaddr <= svma < load.vaddr + load.filesz:
-            return load
-    return None
-
-
 def _eh_frame(elf: ElfFile, header: Section) -> Section | None:
     """eh_frame_hdr: version 1, eh_frame_ptr_enc, fde_count_enc, table_enc, then the pointer (LSB core, 10.6.2)."""
     data = elf.source.read(header.offset, 12)
@@ -69,7 +60,7 @@ def _eh_frame(elf: ElfFile, header: Section) -> Section | None:
     if form is None or base is None:
         return None
     svma = base + struct.unpack_from(elf.order + form, data, 4)[0] & (1 << elf.elf_class) - 1
-    load = load_at(elf, svma)
+    load = elf.load_at(svma)
     if load is None:
         return None
     size = load.vaddr + load.filesz - svma
@@ -88,8 +79,8 @@ def _dynamic_symbols(elf: ElfFile, dynamic: Section) -> dict[str, Section]:
         tags.setdefault(tag, value)
     if DT_SYMTAB not in tags or DT_STRTAB not in tags:
         return {}
-    symbols = load_at(elf, tags[DT_SYMTAB])
-    strings = load_at(elf, tags[DT_STRTAB])
+    symbols = elf.load_at(tags[DT_SYMTAB])
+    strings = elf.load_at(tags[DT_STRTAB])
     count = _symbol_count(elf, tags)
     if symbols is None or strings is None or not count:
         return {}

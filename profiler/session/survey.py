@@ -9,7 +9,7 @@ from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.modules import Module
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf import SHT_NOBITS, ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.unwind.formats.eh_frame import eh_frame_source
 
@@ -62,14 +62,13 @@ def _survey_module(module: Module, image: Image | None, diagnostics: Diagnostics
             unwind.append(".debug_frame (debug file)")
     if not unwind:
         diagnostics.problem(module.path, "no unwind sections: unwound by frame pointers only")
+    arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
     return ModuleSurvey(
         module.path,
         elf.build_id,
         tuple(unwind),
         tuple(symbols),
-        _frame_pointers(elf, arch, diagnostics)
-        if (arch := find_arch(elf.machine, elf.elf_class, elf.byteorder))
-        else "unknown",
+        _frame_pointers(elf, arch, diagnostics) if arch else "unknown",
         False,
         tuple(sorted(diagnostics.problems.get(module.path, ()))),
     )
@@ -77,7 +76,7 @@ def _survey_module(module: Module, image: Image | None, diagnostics: Diagnostics
 
 def _has(elf: ElfFile, name: str) -> bool:
     section = elf.sections.get(name)
-    return section is not None and section.size > 8 and section.type != 8  # SHT_NOBITS: the debug file's empty shell
+    return section is not None and section.size > 8 and section.type != SHT_NOBITS
 
 
 def _frame_pointers(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> str:

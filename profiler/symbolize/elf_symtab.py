@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pyprof.errors import FormatError
+from pyprof.model.arch import ARM
 from pyprof.objfile.elf import PF_X, SHF_EXECINSTR, ElfFile
 from pyprof.symbolize.plt import plt_rows
 from pyprof.symbolize.symbols import SymbolRows
 
 MAX_SYMBOLS = 1 << 23
 MAX_DEBUGDATA = 256 << 20
-EM_ARM = 40
 STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC = 0, 2, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
 SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
@@ -49,7 +49,7 @@ def symbol_rows(elf: ElfFile, table: str, strings: str, shift: int = 0) -> Symbo
     )
     symbols, limit, at = symbols[good], limit[good], at[good]
     start = symbols["value"].astype(np.uint64)
-    if elf.machine == EM_ARM:
+    if elf.machine == ARM.elf_machine:
         start &= ~np.uint64(1)  # the lowest bit says Thumb
     with np.errstate(over="ignore"):
         start = start + np.uint64(shift & 2**64 - 1)

@@ -11,10 +11,10 @@ import struct
 import numpy as np
 
 from pyprof.errors import FormatError
+from pyprof.model.arch import X86_64, find_arch
 from pyprof.objfile.elf import ElfFile, Section
 from pyprof.symbolize.symbols import SymbolRows
 
-EM_X86_64 = 62
 R_GLOB_DAT, R_JUMP_SLOT, R_IRELATIVE = 6, 7, 37
 MAX_ENTRIES = 1 << 16
 ENDBR64, BND = b"\xf3\x0f\x1e\xfa", b"\xf2"
@@ -23,7 +23,8 @@ STEPS = {".plt": 16, ".plt.sec": 16, ".plt.bnd": 16, ".plt.got": 8, ".iplt": 16}
 
 def plt_rows(elf: ElfFile) -> SymbolRows | None:
     """One symbol an entry; None where there are none or the architecture is another. Raises FormatError."""
-    if elf.machine != EM_X86_64 or elf.elf_class != 64 or not any(name in elf.sections for name in STEPS):
+    arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
+    if arch is not X86_64 or not any(name in elf.sections for name in STEPS):
         return None
     slots, numbered = _slots(elf)
     starts, sizes, at, strings = [], [], [], bytearray()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import struct
 import subprocess
 import zlib
 from dataclasses import replace
@@ -144,3 +146,18 @@ def test_not_an_elf_file_is_a_format_error(tmp_path: Path) -> None:
     for path in (tmp_path / "text", Path("/dev/null")):
         with pytest.raises(FormatError):
             ElfFile.open(str(path))
+
+
+@pytest.mark.parametrize(("place", "what"), [(54, "program headers"), (58, "section headers")])
+def test_header_table_of_giant_entries_is_not_read(place: int, what: str, tmp_path: Path) -> None:
+    """65,535 entries of 65,535 bytes in a sparse file would be 4 GiB."""
+    data = bytearray(Path("/bin/true").read_bytes())
+    struct.pack_into("<HH", data, place, 0xFFFF, 0xFFFE)
+    path = tmp_path / "sparse"
+    path.write_bytes(data)
+    os.truncate(path, 1 << 40)
+    if what == "program headers":
+        with pytest.raises(FormatError, match=what):
+            ElfFile.open(str(path))
+    else:
+        assert "broken section headers" in ElfFile.open(str(path)).oddities

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pyprof.model.arch import Arch
-from pyprof.unwind.formats.cfi_pointers import signed64, uleb128
-from pyprof.unwind.formats.cfi_pointers import sleb128 as read_sleb128
+from pyprof.unwind.formats.cfi_pointers import signed64, sleb128, uleb128
+from pyprof.unwind.formats.expressions import BREG0, BREGX, DEREF, LIT0
 from pyprof.unwind.rules import SAME, UNDEFINED, RegKind, RegRule, Rule
 
 (
@@ -52,8 +52,6 @@ RA = -1
 
 RA_SIGN_STATE = 34
 """AArch64's pseudo register: 1 while the return address is signed."""
-
-DW_OP_DEREF, DW_OP_LIT0, DW_OP_BREG0, DW_OP_BREGX = 0x06, 0x30, 0x70, 0x92
 
 Step = tuple[int, ...] | tuple[int, int, bytes]
 """An instruction with its operands: what leads from state to state."""
@@ -219,9 +217,9 @@ class StateMachine:
         raise ValueError(f"instruction {op:#x} means nothing on {name}")
 
     def _sign_state(self, state: State, expression: bytes) -> State:
-        if len(expression) != 1 or not DW_OP_LIT0 <= expression[0] <= DW_OP_LIT0 + 3:
+        if len(expression) != 1 or not LIT0 <= expression[0] <= LIT0 + 3:
             raise ValueError("the state of the return address's signature is no constant")
-        pac = expression[0] != DW_OP_LIT0
+        pac = expression[0] != LIT0
         return self._state(state.cfa_reg, state.cfa_off, state.cfa_expr, pac, state.regs)
 
     def _moved(self, register: int, source: int) -> RegRule:
@@ -245,17 +243,17 @@ class StateMachine:
     def _based(self, expression: bytes) -> tuple[int, int, bool] | None:
         """(column, n, deref) of the expressions "breg n" and "breg n; deref"."""
         try:
-            register, at = expression[0] - DW_OP_BREG0, 1
-            if expression[0] == DW_OP_BREGX:
+            register, at = expression[0] - BREG0, 1
+            if expression[0] == BREGX:
                 register, at = uleb128(expression, at)
             elif not 0 <= register < 32:
                 return None
-            off, at = read_sleb128(expression, at)
+            off, at = sleb128(expression, at)
         except (IndexError, ValueError):
             return None
         column = self.arch.dwarf.get(register)
         rest = expression[at:]
-        if column is None or rest not in (b"", bytes([DW_OP_DEREF])):
+        if column is None or rest not in (b"", bytes([DEREF])):
             return None
         return column, off, bool(rest)
 

@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf import PF_X, PT_ARM_EXIDX, ElfFile
+from pyprof.objfile.elf import PF_X, PT_ARM_EXIDX, SHT_ARM_EXIDX, ElfFile
 
 SECTION, TABLE = ".ARM.exidx", ".ARM.extab"
-SHT_ARM_EXIDX = 0x70000001
 CANT_UNWIND = 1
 MAX_INDEX = 1 << 28
 _ADDRESS = 0xFFFF_FFFF

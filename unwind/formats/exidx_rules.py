@@ -18,13 +18,12 @@ from typing import TypeAlias
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.unwind.formats.exidx_opcodes import MAX_STEP, Opcode, OpKind
+from pyprof.unwind.formats.expressions import plus, register_plus, word_at
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 R13, R14, R15 = 13, 14, 15
 MAX_LOADS = 4
 """How many loads may lead to one vsp: producers need one, a broken table must not build endless expressions."""
-
-_DW_OP_DEREF, _DW_OP_CONSTS, _DW_OP_PLUS, _DW_OP_BREG0 = 0x06, 0x11, 0x22, 0x70
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +96,5 @@ def _loaded(place: _Place, section: str, at: int) -> _Load:
 def _expression(base: _Base, offset: int) -> bytes:
     """DWARF expression of base + offset."""
     if isinstance(base, int):
-        return bytes([_DW_OP_BREG0 + base]) + _sleb(offset)
-    loaded = _expression(base.base, base.offset) + bytes([_DW_OP_DEREF])
-    return loaded + (bytes([_DW_OP_CONSTS]) + _sleb(offset) + bytes([_DW_OP_PLUS]) if offset else b"")
-
-
-def _sleb(value: int) -> bytes:
-    out = bytearray()
-    while not -64 <= value < 64:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value & 0x7F)
-    return bytes(out)
+        return register_plus(base, offset)
+    return plus(word_at(_expression(base.base, base.offset)), offset)

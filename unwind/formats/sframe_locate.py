@@ -11,11 +11,17 @@ import struct
 from dataclasses import dataclass
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf import PT_GNU_SFRAME, SHT_NOBITS, ElfFile, Section
+from pyprof.objfile.elf import (
+    ET_REL,
+    MAX_SECTION,
+    PT_GNU_SFRAME,
+    SHT_GNU_SFRAME,
+    SHT_NOBITS,
+    SHT_RELA,
+    ElfFile,
+    Section,
+)
 
-SHT_GNU_SFRAME = 0x6FFFFFF4
-SHT_RELA = 4
-ET_REL = 1
 MAX_RELOCATIONS = 1 << 24
 
 
@@ -42,7 +48,7 @@ def locate(elf: ElfFile) -> Located | None:
             return Located(data, section.addr, name)
     for segment in elf.segments:
         if segment.type == PT_GNU_SFRAME and segment.filesz:
-            data = elf.source.read(segment.offset, segment.filesz)
+            data = elf.source.read(segment.offset, min(segment.filesz, MAX_SECTION))
             return Located(data, segment.vaddr, "PT_GNU_SFRAME")
     return None
 

@@ -15,14 +15,13 @@ import struct
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
+from pyprof.unwind.formats.expressions import register_plus, word_at
 from pyprof.unwind.formats.sframe_index import S390X_BIG, SFrameIndex
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule, Rule
 
 FLEX_REGISTER, FLEX_DEREF, FLEX_NUMBER_SHIFT = 1, 2, 3
 S390X_CFA_SCALE, S390X_CFA_ADJUSTMENT = 8, 160
 MAX_DWARF_REGISTER = 0xFFFF
-
-_DW_OP_DEREF, _DW_OP_BREG0, _DW_OP_BREGX = 0x06, 0x70, 0x92
 
 
 class RowReader:
@@ -96,7 +95,10 @@ class RowReader:
         fp_rule = self._default_fp() if fp is None else self._flexible(*fp, at)
         number, deref, offset = self._number(cfa[0], at), bool(cfa[0] & FLEX_DEREF), self._cfa_offset(cfa[1])
         column = self._arch.dwarf.get(number, -1)
-        expr = _breg(number, offset) + bytes([_DW_OP_DEREF] * deref) if column < 0 else b""
+        expr = b""
+        if column < 0:
+            expr = register_plus(number, offset)
+            expr = word_at(expr) if deref else expr
         rule = Rule(column, 0 if expr else offset, ra_rule, cfa_deref=deref and not expr, cfa_expr=expr)
         return self._done(rule, fp_rule, info, signal)
 
@@ -139,30 +141,5 @@ class RowReader:
             raise FormatError(self._section, at, f"register {number} is unknown")
         column = self._arch.dwarf.get(number)
         if column is None:  # samples do not carry it (a floating-point register): say so in DWARF's words
-            return RegRule(RegKind.AT_EXPR if deref else RegKind.EXPR, expr=_breg(number, offset))
+            return RegRule(RegKind.AT_EXPR if deref else RegKind.EXPR, expr=register_plus(number, offset))
         return RegRule(RegKind.AT_REG if deref else RegKind.REG_PLUS, offset, column)
-
-
-def _breg(number: int, offset: int) -> bytes:
-    """DWARF expression: register + offset."""
-    if number < 32:
-        return bytes([_DW_OP_BREG0 + number]) + _sleb128(offset)
-    return bytes([_DW_OP_BREGX]) + _uleb128(number) + _sleb128(offset)
-
-
-def _uleb128(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _sleb128(value: int) -> bytes:
-    out = bytearray()
-    while not -0x40 <= value < 0x40:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value & 0x7F)
-    return bytes(out)
