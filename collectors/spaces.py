@@ -23,6 +23,7 @@ _WRITABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw[x-][sp] [0-9a-f]+ 00:00 0(
 _BUDGET = 50  # a read that took t is followed by none for 50 t: 2 % of the time
 _RESTLESS_READS = 64  # after a change, so many reads are made on both sides of a round of samples
 _RESTLESS_NS = 200_000  # but not where one takes longer than this
+_WITNESS_NS = 60_000  # and so long a read is made while a thread stands still
 
 
 @dataclass(eq=False)
@@ -96,17 +97,39 @@ class SpaceTracker:
         if code is None or not code.executable:
             self.stale = True
 
-    def refresh(self, clock: Callable[[], int], force: bool = False) -> list[tuple[int, AddressSpace]]:
+    def witness(self) -> bytes:
+        """maps as they are while the thread that is read stands still: its sample then needs no settling.
+
+        Only where modules change and the read is quick (it is part of the pause), else b"". Never raises.
+        """
+        if not self.restless or self._read_ns > _WITNESS_NS:
+            return b""
+        try:
+            return self.directory.maps()
+        except OSError:
+            return b""
+
+    def refresh(
+        self, clock: Callable[[], int], force: bool = False, text: bytes = b""
+    ) -> list[tuple[int, AddressSpace]]:
         """Read maps if the budget allows. Lanes whose space is not the one that was current when they were taken.
 
-        Raises ProcessLookupError.
+        text: from witness(), instead of reading. Raises ProcessLookupError.
         """
         before = clock()
         if before < self._not_before_ns and not force and not self.restless:
             return []
+        if text:
+            return self._compare(text)
         self._restless_reads = max(self._restless_reads - 1, 0)
         cpu_before = time.thread_time_ns()
-        text = self.directory.maps()
+        changes = self._compare(self.directory.maps())
+        after = clock()
+        self._read_ns = min(after - before, time.thread_time_ns() - cpu_before)  # waiting for a CPU is no work of ours
+        self._not_before_ns = after + _BUDGET * self._read_ns
+        return changes
+
+    def _compare(self, text: bytes) -> list[tuple[int, AddressSpace]]:
         changes: list[tuple[int, AddressSpace]] = []
         taken_in = self.current
         if text and text != self._text:
@@ -121,9 +144,6 @@ class SpaceTracker:
             self._count_unexplained(dict(changes), taken_in)
         self._unsettled.clear()
         self.stale = False
-        after = clock()
-        self._read_ns = min(after - before, time.thread_time_ns() - cpu_before)  # waiting for a CPU is no work of ours
-        self._not_before_ns = after + _BUDGET * self._read_ns
         return changes
 
     @property

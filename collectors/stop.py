@@ -211,13 +211,14 @@ class Stopper:
         """Copy what the sample needs, let the thread go, and only then make a lane of it."""
         thread, tid = held.thread, held.thread.tid
         regs = self.door.regs
-        got = 0
+        got, maps = 0, b""
         self._size = self._piece_size = 0
         at = time.monotonic_ns()
         try:
             got = self.door.read_registers(tid)
             if got == libc.REGSET_SIZE:
                 self.copy_stack(thread, held.spaces, regs[self._sp_word])
+                maps = held.spaces.witness()
                 if regs[self._arch.syscall_return] == _EINTR:
                     self._restart(tid, status)
         finally:
@@ -230,7 +231,7 @@ class Stopper:
         if got != libc.REGSET_SIZE:
             self._diagnostics.count("thread ran 32-bit code")
             return Outcome.UNUSABLE
-        self._lane(held, at)
+        self._lane(held, at, maps)
         return Outcome.TAKEN
 
     def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
@@ -283,12 +284,17 @@ class Stopper:
         size = min(self._size, len(earlier))
         return size > 0 and builder.arena.data[builder.used : builder.used + size] == earlier[:size]
 
-    def _lane(self, held: Held, at_ns: int) -> None:
+    def _lane(self, held: Held, at_ns: int, maps: bytes) -> None:
+        """maps: as they were at the stop, b"" if nobody looked."""
         words = self._words
+        if maps:
+            for earlier, space in held.spaces.refresh(time.monotonic_ns, text=maps):
+                self._builder.move(earlier, space)
         lane = self.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns)
         self._builder.set_regset(lane, words)
         held.thread.last_sp = int(words[self._sp_word])
-        held.spaces.took(lane, int(words[self._pc_word]), int(words[self._sp_word]))
+        if not maps:
+            held.spaces.took(lane, int(words[self._pc_word]), int(words[self._sp_word]))
 
     def _restart(self, tid: int, status: int) -> None:
         """Undo the EINTR of a call in which the thread fell asleep between our look and our interrupt.

@@ -1,7 +1,7 @@
 /* Two libraries are loaded and unloaded in turn, mostly at the same addresses, and called in between.
 
    ladder_dlopen once ONE.so OTHER.so
-   ladder_dlopen climb SECONDS ONE.so OTHER.so
+   ladder_dlopen climb SECONDS ONE.so OTHER.so [ROUNDS]
    Stack: PREFIX_top PREFIX_30 .. PREFIX_01 enter visit main */
 
 #include "ladder.h"
@@ -36,7 +36,7 @@ int main(int argc, char **argv)
 		x = visit(argv[2], "one_01") + visit(argv[3], "other_01");
 		return 0;
 	}
-	if (argc != 5)
+	if (argc < 5)
 		return 2;
 	end_after(argv[2]);
 	rounds = 8000;
