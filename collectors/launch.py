@@ -11,6 +11,7 @@ import errno
 import os
 import pwd
 import resource
+import shlex
 import shutil
 import signal
 import time
@@ -145,7 +146,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str] | None = None)
     if user is not None:
         env = user.environment
     if not command or not command[0]:
-        raise CommandNotFound("There is no command to run.", "pyprof record -- COMMAND ARGUMENTS…")
+        raise CommandNotFound("there is no command to run", "pyprof record -- COMMAND ARGUMENTS…")
     if "/" not in command[0] and shutil.which(command[0], path=env.get("PATH", os.defpath)) is None:
         raise _failure(command[0], errno.ENOENT)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -189,5 +190,6 @@ def _become(command: Sequence[str], env: dict[str, str], user: User | None, go: 
 
 def _failure(name: str, number: int) -> PyprofError:
     if number == errno.ENOENT:
-        return CommandNotFound(f"There is no command {name!r}.", "Check the name and PATH.")
-    return CommandNotExecutable(f"The command {name!r} cannot be executed: {os.strerror(number)}.", f"ls -l {name}")
+        return CommandNotFound(f"there is no command {name!r}", "check the name and PATH")
+    message = f"command {name!r} cannot be executed: {os.strerror(number)}"
+    return CommandNotExecutable(message, shlex.join(["ls", "-l", name]))

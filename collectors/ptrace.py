@@ -66,9 +66,9 @@ class PtraceCollector:
         try:
             self._add(pid)
         except ProcessLookupError:
-            raise NoSuchProcess(f"There is no process {pid}.", "List processes with: ps -e") from None
+            raise NoSuchProcess(f"there is no process {pid}", "ps -e lists the processes") from None
         except PermissionError:
-            raise AccessDenied(f"Process {pid} may not be looked at.", f"Try: pyprof doctor {pid}") from None
+            raise AccessDenied(f"process {pid} may not be looked at", f"pyprof doctor {pid}") from None
 
         if options.subprocesses:
             self._finder = child_finder(diagnostics, self._seen.__contains__)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
 DEFAULT_MAX_DEPTH = 1 << 17
-KNOWN_SOURCES = ("sframe", "eh_frame", "exidx", "debug_frame", "fp")
-"""Names for --unwind."""
+FALLBACK = "fp"
+"""The name in UnwindOptions.sources that is no table: it allows what is done where all tables passed."""
+KNOWN_SOURCES = ("sframe", "eh_frame", "exidx", "debug_frame", FALLBACK)
+"""Names for --unwind, in the order of the default."""
 DEFAULT_SOURCES = KNOWN_SOURCES
 
 

@@ -28,9 +28,6 @@ READERS: dict[str, Reader] = {
     "debug_frame": debug_frame_source,
 }
 
-FALLBACK = "fp"
-"""The name in UnwindOptions.sources that allows the fallback."""
-
 
 def open_sources(
     elf: ElfFile,

@@ -13,12 +13,12 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk
 from pyprof.objfile.images import ImageStore
-from pyprof.options import UnwindOptions
+from pyprof.options import FALLBACK, UnwindOptions
 from pyprof.unwind.fallback import RecordFallback
 from pyprof.unwind.index import Index, SpaceIndex
 from pyprof.unwind.recover import Recovery
 from pyprof.unwind.scalar import ScalarWalker
-from pyprof.unwind.sources import FALLBACK, READERS, Reader
+from pyprof.unwind.sources import READERS, Reader
 from pyprof.unwind.walk import BatchWalk
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
 from pyprof.errors import FormatError, PyprofError, UsageError
+from pyprof.options import FALLBACK, KNOWN_SOURCES
 
 if TYPE_CHECKING:
     from pyprof.session.inspection import Inspection, Row
@@ -46,12 +47,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="an ELF file, of any architecture that pyprof knows")
     parser.add_argument("--rows", action="store_true", help="print the rows of the sources")
-    parser.add_argument("--source", metavar="NAME", help="only this source: sframe, eh_frame, debug_frame, exidx")
+    tables = ", ".join(source for source in KNOWN_SOURCES if source != FALLBACK)
+    parser.add_argument("--source", metavar="NAME", help=f"only this source: {tables}")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--function", metavar="NAME", help="only the rows of this function")
     place.add_argument("--pc", type=address, metavar="0x…", help="only the row of this address (svma)")
     parser.add_argument("--compare", metavar="A,B", help="list where two sources disagree, and what only one covers")
-    parser.add_argument("--json", action="store_true", help="one JSON object a row")
+    parser.add_argument("--json", action="store_true", help="as JSON; rows and differences as one object a line")
     parser.set_defaults(run=run)
 
 

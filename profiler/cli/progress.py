@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,6 @@ from pyprof.model.summary import Summary
 
 if TYPE_CHECKING:
     from pyprof.collectors.base import CollectorStats
-
-Update = Callable[["CollectorStats", int], None]
-"""(statistics so far, samples so far)"""
 
 
 @dataclass

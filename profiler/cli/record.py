@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyprof.cli.arguments import bytes_size, positive, positive_int, source_list
 from pyprof.cli.terminal import complain, failure, line
 from pyprof.errors import OutputError, UsageError
+from pyprof.exporters import registry
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
     DEFAULT_RATE_HZ,
@@ -39,10 +40,7 @@ recorded until then is written.
 EPILOG = """\
 output:
   The format follows -f, else the suffix of -o:
-    .html                        flame graph, one file that opens offline
-    .speedscope.json             https://www.speedscope.app
-    .pprof .pb.gz                go tool pprof, and everything that reads pprof
-    .collapsed .folded .txt      one line a stack, for flamegraph.pl and grep
+FORMATS
   In a file name %p is the pid, %n the process name, %t the time, %i the number of the
   window (with --every), %% a percent sign.
 
@@ -52,10 +50,16 @@ exit status:
 examples:
   pyprof record -p 1234
   pyprof record -p 1234 -d 30 -r 199 -o checkout.speedscope.json
-  pyprof record -d 10 -o - -f collapsed -p 1234 | sort -k2 -n
+  pyprof record -d 10 -o - -f collapsed -p 1234 | awk '{print $NF, $0}' | sort -n
   pyprof record -s --every 60 -o 'web-%t.pb.gz' -p 1234
   pyprof record -o build.html -- make -j4
 """
+
+
+def formats() -> str:
+    """The formats with their suffixes, a line each."""
+    rows = [(entry.name, " ".join(entry.suffixes), entry.summary) for entry in registry.FORMATS]
+    return "\n".join(f"    {name:<11} {suffixes:<26} {summary}" for name, suffixes, summary in rows)
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -63,7 +67,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "record",
         help="sample a process or a command and write a profile",
         description=DESCRIPTION,
-        epilog=EPILOG,
+        epilog=EPILOG.replace("FORMATS", formats()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="pyprof record [options] (-p PID | [--] CMD ...)",
     )
@@ -121,7 +125,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="FILE",
         help="default: pyprof-NAME-PID-TIME.html; - is standard output for text formats",
     )
-    out.add_argument("-f", "--format", metavar="FORMAT", help="flamegraph, speedscope, collapsed or pprof")
+    out.add_argument("-f", "--format", metavar="FORMAT", help=f"{', '.join(registry.names())} (default: by the suffix)")
     out.add_argument("-t", "--threads", action="store_true", help="the thread as root frame of its stacks")
     out.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
     out.add_argument(
@@ -215,8 +219,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _choose_format(name: str | None, output: str | None) -> Exporter:
     """By --format, else by the suffix; collapsed for standard output, flamegraph where nothing is said."""
-    from pyprof.exporters import registry
-
     if name:
         exporter = registry.by_name(name)
     elif output == "-":

@@ -136,13 +136,6 @@ class ElfFile:
             return memoryview(b"")
         return self.source.read(svma - load.vaddr + load.offset, min(size, load.vaddr + load.filesz - svma))
 
-    def section_at(self, svma: int) -> Section | None:
-        """The allocated section that holds svma."""
-        for section in self.section_list:
-            if section.flags & SHF_ALLOC and section.addr <= svma < section.addr + section.size:
-                return section
-        return None
-
     @cached_property
     def build_id(self) -> str:
         """The GNU build-id in lower-case hex, "" if there is none."""

@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError
 
-MAGIC = 0xDEE2
 HEADER = 28
 ATTRIBUTE = 5
 

@@ -1,0 +1,11 @@
+"""The list of sources is stated once for the command line and once as readers: they must agree."""
+
+from __future__ import annotations
+
+from pyprof.options import DEFAULT_SOURCES, FALLBACK, KNOWN_SOURCES
+from pyprof.unwind.sources import READERS
+
+
+def test_every_source_that_can_be_named_has_a_reader_or_is_the_fallback() -> None:
+    assert (*READERS, FALLBACK) == KNOWN_SOURCES
+    assert set(DEFAULT_SOURCES) <= set(KNOWN_SOURCES)
