@@ -23,6 +23,9 @@ ENTRY_SIZE = 96
 CALL_ALIGNMENT = 16
 """To a multiple of so many bytes the ABIs align sp before a call."""
 
+MOST_ABOVE = 1024
+"""Words looked at above what would be a thread's first frame."""
+
 LEAF_SIZE = 4096
 """A call to at most so many bytes before the pc is believed to be the call of the function at the pc."""
 
@@ -89,7 +92,8 @@ class RecordFallback:
             return Stop(StackEnd.NO_RULE, needs=chain.base if base is None else arch.sp)
         pc = registers.values[arch.pc] or 0
         if base == 0 and not registers.exact and self._code.executable(lookup_pc(pc, False)):
-            return Stop(StackEnd.ROOT)  # the ABIs' mark of the deepest frame, if nothing else used the register since
+            # the ABIs' mark of the deepest frame, if nothing else used the register since
+            return Stop(StackEnd.NO_RULE if self._frames_above(sp, memory) else StackEnd.ROOT)
         if base % arch.word or base < sp:
             return Stop(StackEnd.NO_RULE)
         following = memory.word(base + chain.next_off)
@@ -109,6 +113,17 @@ class RecordFallback:
             return Stop(StackEnd.NO_RULE)
         caller_sp = following if chain.cfa_off is None else base + chain.cfa_off
         return self._caller(registers, pc, caller_sp, following, Trust.FP)
+
+    def _frames_above(self, sp: int, memory: LaneMemory) -> bool:
+        """Is there a return address further up? Above a thread's first frame lie arguments and thread data, no code."""
+        word = self._arch.word
+        for avma in range(sp, sp + MOST_ABOVE * word, word):
+            value = memory.word(avma)
+            if value is None:
+                return False
+            if self._code.return_address(self._arch.code_address(value, pac=True)) is Verdict.YES:
+                return True
+        return False
 
     def _before_frame(self, registers: Registers, memory: LaneMemory, proof: Proof) -> Caller | None:
         """An exact pc whose function has not linked its record yet, never does, or has undone it.

@@ -179,6 +179,12 @@ def test_base_of_zero_is_the_root_of_a_thread_that_started_without_a_table() -> 
     assert found(world.walk({SP: BASE + SPAN + 8}, pc=BASE + LEAF, fp=0)) == ([LEAF, SPAN + 8], "no_rule")
 
 
+def test_base_of_zero_is_no_root_where_return_addresses_stand_further_up() -> None:
+    world = World()
+    words = {SP: world.call(CODE), SP + 64: world.call(ROOT)}
+    assert found(world.walk(words, pc=BASE + LEAF, fp=0)) == ([LEAF, CODE + 2], "no_rule")
+
+
 # A thread asleep in LEAF, called by FRAMED, whose rule needs the frame pointer that nobody saved.
 
 
