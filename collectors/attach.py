@@ -243,8 +243,9 @@ def _denied(pid: int, status: dict[str, str]) -> Finding:
     if root and not has_capability(CAP_SYS_PTRACE):
         text = f"process {pid} may not be traced: we are root without CAP_SYS_PTRACE, as in a container"
         return _fatal(AccessDenied, text, "docker run --cap-add=SYS_PTRACE … (podman: the same)")
-    if any(uid != ours for uid in uids) and not root:
-        text = f"process {pid} belongs to user {uids[0]}, we are user {ours}"
+    others = [uid for uid in uids if uid != ours]
+    if others and not root:
+        text = f"process {pid} belongs to user {others[0]}, we are user {ours}"
         return _fatal(AccessDenied, text, f"sudo pyprof …, or once: {setcap}")
     if scope and not root:
         text = f"process {pid} may not be traced: kernel.yama.ptrace_scope is {scope}"

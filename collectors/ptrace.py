@@ -24,6 +24,7 @@ from pyprof.collectors.pace import Pace
 from pyprof.collectors.sampler import Sampler
 from pyprof.collectors.stop import Stopper
 from pyprof.collectors.target import Target
+from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import X86_64
@@ -208,8 +209,7 @@ class PtraceCollector:
                         self._diagnostics.count("thread may not be traced")
                         continue
                     if taken and not thread.known:
-                        thread.known = True
-                        self._describe(target, thread.tid)
+                        self._describe(target, thread)
                 if target.spaces.restless:
                     with contextlib.suppress(OSError):
                         target.look_at_modules(self._builder)
@@ -227,9 +227,18 @@ class PtraceCollector:
             f"a second to keep the target stopped less than {limit:g} % of the time."
         )
 
-    def _describe(self, target: Target, tid: int) -> None:
-        info = target.describe(tid) or ThreadInfo(target.pid, tid, "?", target.name)
-        self._infos[target.pid, tid] = info
+    def _describe(self, target: Target, thread: Thread) -> None:
+        thread.known = True
+        info = target.describe(thread.tid) or ThreadInfo(target.pid, thread.tid, "?", target.name)
+        self._infos[target.pid, thread.tid] = info
+
+    def _describe_late(self, batch: SampleBatch) -> None:
+        """Threads whose first sample came after its sampling time, from a stop that was late."""
+        for pid, tid in set(zip(batch.pid.tolist(), batch.tid.tolist(), strict=True)):
+            target = self._targets.get(pid)
+            thread = target.threads.get(tid) if target else None
+            if target and thread and not thread.known:
+                self._describe(target, thread)
 
     def _end(self, target: Target) -> None:
         self._targets.pop(target.pid, None)
@@ -252,7 +261,9 @@ class PtraceCollector:
             target.settle(self._builder)
             for info in target.names(time.monotonic_ns()):
                 self._infos[info.pid, info.tid] = info
-        return self._builder.take()
+        batch = self._builder.take()
+        self._describe_late(batch)
+        return batch
 
     def learn(self, feedback: Feedback) -> None:
         batch = feedback.batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.cli.support import SLEEPY, pyprof, python
+from tests.cli.support import BUSY, SLEEPY, pyprof, python
 
 FRAME_KEYS = {"pc", "module", "build_id", "rel", "function", "offset", "file", "line", "inlined", "trust"}
 THREADS = """
@@ -54,3 +54,13 @@ def test_text_names_thread_state_and_how_each_frame_was_found() -> None:
     assert f"thread {target.pid} " in done.stdout
     assert "sleeping" in done.stdout
     assert "[eh_frame]" in done.stdout
+
+
+def test_thread_whose_stop_is_late_has_its_name() -> None:
+    """On a busy machine the first look at a running thread comes in after its sampling time."""
+    with python(BUSY) as target, python(BUSY), python(BUSY):
+        with open(f"/proc/{target.pid}/comm") as file:
+            name = file.read().strip()
+        for _ in range(3):
+            done = pyprof("dump", "-p", str(target.pid), "--json")
+            assert [thread["name"] for thread in json.loads(done.stdout)["threads"]] == [name]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -105,6 +107,23 @@ def test_a_process_that_is_traced_already_names_its_tracer(child: Child) -> None
         assert f"process {tracer.pid} (python" in error.message
         tracer.communicate("")
     attach.check_target(process.pid)
+
+
+def test_setuid_program_of_our_own_says_whose_rights_it_has() -> None:
+    if os.geteuid() != 0:
+        missing("needs root, to become another user: sudo make test")
+    with tempfile.TemporaryDirectory(prefix="pyprof-test-") as folder:
+        os.chmod(folder, 0o755)
+        program = os.path.join(folder, "sleep")
+        shutil.copy(shutil.which("sleep") or "", program)
+        os.chown(program, 1000, -1)
+        os.chmod(program, 0o4755)
+        process = subprocess.Popen([program, "60"], user=NOBODY)
+        try:
+            assert "belongs to user 1000, we are user" in as_nobody(process.pid)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_a_process_of_another_user_says_how_to_get_the_right(child: Child) -> None:
