@@ -22,9 +22,10 @@ from pyprof.model.sample import SampleBatch
 class Feedback:
     """What the walk of a batch teaches the collector; columns run along the batch's lanes.
 
-    top: highest stack address that the walk needed (Walk.top). missing: avma of the word that an UNREADABLE lane
-    needed, else 0: the next copy of that thread should hold it. stop: lanes whose thread slept and whose stack needs
-    a register: take the next sample of that thread by a stop, once in this sleep, if its system call allows.
+    top: highest stack address that the walk needed (Walk.top), 0 of a walk that did not reach the root. missing: avma
+    of the word that an UNREADABLE lane needed, else 0: the next copy of that thread should hold it. stop: lanes whose
+    thread slept and whose stack needs a register: take the next sample of that thread by a stop, once in this sleep,
+    if its system call allows.
     """
 
     batch: SampleBatch

@@ -94,7 +94,8 @@ class Recorder:
             walk = self.walker.walk(fresh)
             nodes[live] = self._stacks.intern(walk, fresh.space)
             stop = walk.lacks_register & (fresh.kind == SampleKind.BLOCKED)
-            self.collector.learn(Feedback(fresh, walk.top, walk.missing, stop))
+            top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
+            self.collector.learn(Feedback(fresh, top, walk.missing, stop))
             if self._held or stop.any():
                 self._hold(batch, nodes, live[stop])
         self._follow(batch.tid, nodes)

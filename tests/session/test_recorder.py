@@ -49,9 +49,9 @@ class OneFrame:
         pc = batch.regs[:, X86_64.pc].copy()
         lacks = (pc == 0xBAD) & (batch.kind == BLOCKED)
         ends = np.where(lacks, StackEnd.NO_RULE, StackEnd.ROOT).astype(np.uint8)
-        zeros = np.zeros(n, np.uint64)
+        zeros, top = np.zeros(n, np.uint64), np.full(n, 0x7040, np.uint64)
         ones, contexts = np.ones(n, np.bool_), np.zeros(n, np.uint8)
-        return Walk(np.arange(n + 1), pc, ones, contexts, ends, zeros, zeros, lacks)
+        return Walk(np.arange(n + 1), pc, ones, contexts, ends, zeros, top, lacks)
 
 
 def batch(*samples: tuple[SampleKind, int, int]) -> SampleBatch:
@@ -115,6 +115,7 @@ def test_sleeper_that_needs_a_register_is_completed_by_the_stop_that_follows() -
     script = rec.collector
     assert isinstance(script, Script)
     assert script.learned[0].stop.tolist() == [True]
+    assert script.learned[0].top.tolist() == [0], "a walk that was cut short says nothing of the stack's length"
     assert rec.unsettled() == {1}
     rec.add(batch((STOPPED, 1, 0xBAD), (UNCHANGED, 1, 0)))
     assert rec.unsettled() == set()
