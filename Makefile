@@ -33,6 +33,7 @@ check: lint types test ## lint, types, tests
 
 bench: $(BIN)/pyprof ## run the benchmarks (see bench/README.md)
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.decode
 
 format: $(BIN)/pyprof ## let ruff format and fix
 	$(BIN)/ruff check --fix .
