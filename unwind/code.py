@@ -48,6 +48,10 @@ class Code:
         mapping = self._space.mapping_at(avma)
         return mapping is not None and mapping.executable
 
+    def is_readable(self, avma: int) -> bool:
+        """avma is code that can be looked at: not left out of a core file whose files are not here."""
+        return self.executable(avma) and bool(self.read(avma, 1))
+
     def impossible(self, avma: int) -> bool:
         """avma is no code: too low, in the kernel's half, or in a mapping that may not be executed.
 

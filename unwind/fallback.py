@@ -15,6 +15,7 @@ from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.images import ImageStore
 from pyprof.unwind.code import Code, Verdict
 from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.rules import RegKind
 from pyprof.unwind.scalar import Caller, Outcome, Registers, Rules, Stop
 
 ENTRY_SIZE = 96
@@ -91,7 +92,7 @@ class RecordFallback:
         if base is None or sp is None:
             return Stop(StackEnd.NO_RULE, needs=chain.base if base is None else arch.sp)
         pc = registers.values[arch.pc] or 0
-        if base == 0 and not registers.exact and self._code.executable(lookup_pc(pc, False)):
+        if base == 0 and not registers.exact and self._may_keep_records(lookup_pc(pc, False)):
             # the ABIs' mark of the deepest frame, if nothing else used the register since
             return Stop(StackEnd.NO_RULE if self._frames_above(sp, memory) else StackEnd.ROOT)
         if base % arch.word or base < sp:
@@ -99,6 +100,8 @@ class RecordFallback:
         following = memory.word(base + chain.next_off)
         if following is None:
             return self._unreadable(base + chain.next_off, sp)
+        if chain.zero_is_root and following == 0 and not registers.exact:
+            return Stop(StackEnd.ROOT)
         at = (following if chain.ra_in_next else base) + chain.ra_off
         ra = memory.word(at)
         if ra is None:
@@ -112,6 +115,8 @@ class RecordFallback:
         if not ascends and (chain.cfa_off is None or self._rules(lookup_pc(pc, False), False) is None):
             return Stop(StackEnd.NO_RULE)
         caller_sp = following if chain.cfa_off is None else base + chain.cfa_off
+        if not chain.sp_known:
+            caller_sp = max(caller_sp, self._sp_by_rule(pc, following))
         return self._caller(registers, pc, caller_sp, following, Trust.FP)
 
     def _frames_above(self, sp: int, memory: LaneMemory) -> bool:
@@ -124,6 +129,22 @@ class RecordFallback:
             if self._code.return_address(self._arch.code_address(value, pac=True)) is Verdict.YES:
                 return True
         return False
+
+    def _may_keep_records(self, avma: int) -> bool:
+        """Is it code of which we know that it has no tables? Those of a core file's modules may just not be here."""
+        image = self._images.image(self._space, avma)
+        return self._code.is_readable(avma) and (image is None or not image.lacks_tables)
+
+    def _sp_by_rule(self, pc: int, base: int) -> int:
+        """The sp of a caller whose base register is known: its own rule says how far its record lies from sp; 0 if it
+        does not, and needs no sp.
+        """
+        arch = self._arch
+        known = self._rules(lookup_pc(pc, False), False)
+        if known is None or known.rule.cfa_reg != arch.sp or known.rule.cfa_deref:
+            return 0
+        saved = dict(known.rule.regs).get(arch.fp)
+        return base - saved.n - known.rule.cfa_off if saved is not None and saved.kind is RegKind.AT_CFA else 0
 
     def _before_frame(self, registers: Registers, memory: LaneMemory, proof: Proof) -> Caller | None:
         """An exact pc whose function has not linked its record yet, never does, or has undone it.

@@ -23,7 +23,9 @@ def follow_records(
     """Step some lanes by the records that their frame pointers point to. which, result: indexes into lanes."""
     chain = arch.chain
     which = which[lanes.fp_known[which] & ~lanes.exact[which]]
-    if chain is None or chain.base != arch.fp or chain.ra_in_next or chain.cfa_off is None or not len(which):
+    if chain is None or chain.base != arch.fp or chain.ra_in_next or chain.cfa_off is None or not chain.sp_known:
+        return which[:0]
+    if not len(which):
         return which[:0]
     some = lanes.take(which)
     base, mask = some.fp, np.uint64(arch.mask)

@@ -31,6 +31,8 @@ def first_registers(batch: SampleBatch, lane: int) -> Registers:
     """The innermost frame's registers of a sample."""
     arch = batch.arch
     values: list[int | None] = batch.regs[lane].tolist()
+    for column in batch.unknown:
+        values[column] = None
     if batch.kind[lane] != SampleKind.BLOCKED:
         return Registers(values, True)
     known = {arch.sp, arch.pc}

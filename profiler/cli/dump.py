@@ -1,4 +1,4 @@
-"""`pyprof dump`: the stacks of all threads, now."""
+"""`pyprof dump`: the stacks of all threads, now, or as a core file has them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from pyprof.cli.arguments import bytes_size, positive_int, source_list
 from pyprof.options import DEFAULT_MAX_DEPTH, DEFAULT_SOURCES, DEFAULT_STACK_SIZE, CollectOptions, UnwindOptions
 
 if TYPE_CHECKING:
+    from pyprof.cli.crash import CrashSignal
     from pyprof.model.profile import Frame, Profile, ThreadInfo
     from pyprof.model.walk import StackEnd
 
 DESCRIPTION = """\
 Print the stacks of all threads of a process as they are now: state, name, and for each
-frame how it was found. Sleeping threads are read without stopping them.
+frame how it was found. Sleeping threads are read without stopping them. With --core: as
+they were when the process died, the thread that got the signal first.
 """
 
 EPILOG = """\
@@ -26,11 +28,14 @@ sframe, eh_frame, debug_frame (unwind tables), fp (frame pointer), lr (link regi
 sigreturn (the kernel's signal frame), inlined (DWARF: in the function below it).
 
 exit status:
-  0 all stacks whole, 3 some cut short, 1 error, 2 wrong usage.
+  0 all stacks whole, 3 some cut short (of a core also: files are missing), 1 error,
+  2 wrong usage.
 
 examples:
   pyprof dump -p 1234
   pyprof dump -p 1234 --json | jq '.threads[] | {tid, state, top: .frames[0].function}'
+  pyprof dump --core core
+  pyprof dump --core core.arm --exe ./server --sysroot /srv/board
 """
 
 
@@ -42,7 +47,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-p", "--pid", type=positive_int, metavar="PID", required=True, help="the process")
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument("-p", "--pid", type=positive_int, metavar="PID", help="the process")
+    target.add_argument("--core", metavar="CORE", help="a core file instead of a process")
+    parser.add_argument("--exe", metavar="FILE", default="", help="with --core: the program that it is of")
+    parser.add_argument("--sysroot", metavar="DIR", default="", help="with --core: where the target's files are")
     parser.add_argument("--json", action="store_true", help="as JSON, innermost frame first; a stable form")
     parser.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
     parser.add_argument("--unwind", type=source_list, default=DEFAULT_SOURCES, metavar="LIST", help="see record")
@@ -61,14 +70,68 @@ class ThreadDump:
     frames: list[Frame]
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What was dumped. states: by tid. order: tids as they are printed, () for ascending. signal: what killed it.
+
+    unseen: threads without a sample.
+    """
+
+    pid: int
+    exe: str
+    arch: str
+    profile: Profile
+    states: dict[int, str]
+    order: tuple[int, ...] = ()
+    signal: CrashSignal | None = None
+    core: str = ""
+    unseen: tuple[ThreadDump, ...] = ()
+
+
 def run(arguments: argparse.Namespace) -> int:
     import orjson
 
+    from pyprof.errors import UsageError
+    from pyprof.model.walk import StackEnd
+
+    if not arguments.core and (arguments.exe or arguments.sysroot):
+        raise UsageError("--exe and --sysroot belong to --core", "pyprof dump --core CORE --exe FILE --sysroot DIR")
+    subject = of_core(arguments) if arguments.core else of_process(arguments)
+    profile = subject.profile
+    threads = [*thread_dumps(profile, subject.states), *subject.unseen]
+    place = {tid: at for at, tid in enumerate(subject.order)}
+    threads.sort(key=lambda thread: place.get(thread.info.tid, 0))
+    if arguments.json:
+        terminal.json(document(subject, threads), orjson.OPT_INDENT_2)
+    else:
+        for text in header_lines(subject):
+            terminal.line(text)
+        for thread in threads:
+            for text in text_lines(thread, profile, arguments.full_paths):
+                terminal.line(text)
+    if subject.core:
+        complain_of_core(profile)
+    elif not arguments.json:
+        for key, count in profile.summary.errors.items():
+            terminal.complain(f"{key}: {count}")
+    whole = bool(threads) and all(t.end == StackEnd.ROOT for t in threads)
+    return 0 if whole and not (subject.core and lacks_files(profile)) else 3
+
+
+def lacks_files(profile: Profile) -> bool:
+    """Stacks may miss frames: not all files of their modules are known."""
+    from pyprof.collectors.core_modules import NO_PROGRAM, OTHER_PROGRAM
+    from pyprof.objfile.images import DIFFERS, NOT_COMPARED, NOT_FOUND
+
+    return not profile.summary.errors.keys().isdisjoint({DIFFERS, NOT_COMPARED, NOT_FOUND, NO_PROGRAM, OTHER_PROGRAM})
+
+
+def of_process(arguments: argparse.Namespace) -> Subject:
+    """A live process."""
     from pyprof.collectors import attach, procfs
     from pyprof.collectors.ptrace import PtraceCollector
     from pyprof.diagnostics import Diagnostics
     from pyprof.model.arch import X86_64
-    from pyprof.model.walk import StackEnd
     from pyprof.session.session import Session
 
     pid: int = arguments.pid
@@ -84,17 +147,63 @@ def run(arguments: argparse.Namespace) -> int:
     )
     window = session.snapshot(lambda: set(tasks(pid)))
     profile = session.profile(window, exe, collect.rate_hz, idle=True)
-    threads = [*thread_dumps(profile, states), *unseen(pid, profile, states)]
-    if arguments.json:
-        terminal.json(document(pid, exe, X86_64.name, threads, profile), orjson.OPT_INDENT_2)
-    else:
-        terminal.line(f"process {pid} {exe} ({X86_64.name})")
-        for thread in threads:
-            for text in text_lines(thread, profile, arguments.full_paths):
-                terminal.line(text)
-        for key, count in profile.summary.errors.items():
-            terminal.complain(f"{key}: {count}")
-    return 0 if threads and all(t.end == StackEnd.ROOT for t in threads) else 3
+    return Subject(pid, exe, X86_64.name, profile, states, unseen=tuple(unseen(pid, profile, states)))
+
+
+def of_core(arguments: argparse.Namespace) -> Subject:
+    """A core file."""
+    from pyprof.cli.crash import crash_signal
+    from pyprof.collectors.core_file import CoreFileCollector
+    from pyprof.diagnostics import Diagnostics
+    from pyprof.session.session import Session
+
+    diagnostics = Diagnostics()
+    collector = CoreFileCollector(arguments.core, arguments.exe, arguments.sysroot, arguments.stack_size, diagnostics)
+    session = Session(collector, UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth), diagnostics)
+    window, _ = session.run(None, lambda window, number: None, lambda: None)
+    if session.failure is not None:
+        raise session.failure
+    profile = session.profile(window, collector.exe, 1.0, idle=True)
+    signal = crash_signal(collector.crashed)
+    states = dict.fromkeys(collector.order, "stopped")
+    if signal and collector.order:
+        states[collector.order[0]] = "crashed"
+    return Subject(
+        collector.pid,
+        collector.exe,
+        collector.arch.name,
+        profile,
+        states,
+        tuple(collector.order),
+        signal,
+        arguments.core,
+    )
+
+
+def header_lines(subject: Subject) -> Iterator[str]:
+    if not subject.core:
+        yield f"process {subject.pid} {subject.exe} ({subject.arch})"
+        return
+    yield f"core {subject.core} of process {subject.pid} {subject.exe} ({subject.arch})"
+    if subject.signal:
+        yield f"killed by {subject.signal.text}"
+
+
+def complain_of_core(profile: Profile) -> None:
+    """What was tolerated, what modules lack and what mends it; each remedy once."""
+    from pyprof.collectors.core_modules import NO_PROGRAM, OTHER_PROGRAM
+    from pyprof.objfile.images import REMEDY
+
+    said = set()
+    for key, count in profile.summary.errors.items():
+        remedy = REMEDY if key in (NO_PROGRAM, OTHER_PROGRAM) else ""
+        terminal.complain(f"{key}: {count}", remedy)
+        said.add(remedy)
+    for module in profile.summary.modules:
+        for problem in module.problems:
+            remedy = "" if problem.remedy in said else problem.remedy
+            terminal.complain(f"{module.path}: {problem.text}", remedy)
+            said.add(remedy)
 
 
 def thread_dumps(profile: Profile, states: dict[int, str]) -> Iterator[ThreadDump]:
@@ -139,7 +248,8 @@ def tasks(pid: int) -> list[int]:
 
 def text_lines(thread: ThreadDump, profile: Profile, full_paths: bool) -> Iterator[str]:
     yield ""
-    yield f'thread {thread.info.tid} "{thread.info.name}" {thread.state}'
+    name = f'"{thread.info.name}" ' if thread.info.name else ""
+    yield f"thread {thread.info.tid} {name}{thread.state}"
     number = 0
     for frame in thread.frames:
         module = profile.modules[frame.module] if frame.module >= 0 else None
@@ -160,23 +270,28 @@ def text_lines(thread: ThreadDump, profile: Profile, full_paths: bool) -> Iterat
         yield f"  [cut short: {thread.end.label}]"
 
 
-def document(pid: int, exe: str, arch: str, threads: list[ThreadDump], profile: Profile) -> dict[str, Any]:
-    """The stable form of --json."""
-    return {
-        "pid": pid,
-        "exe": exe,
-        "arch": arch,
-        "threads": [
-            {
-                "tid": t.info.tid,
-                "name": t.info.name,
-                "state": t.state,
-                "end": t.end.label,
-                "frames": [entry for frame in t.frames for entry in frame_json(frame, profile)],
-            }
-            for t in threads
-        ],
-    }
+def document(subject: Subject, threads: list[ThreadDump]) -> dict[str, Any]:
+    """The stable form of --json; signal and problems: of a core only."""
+    profile = subject.profile
+    found: dict[str, Any] = {"pid": subject.pid, "exe": subject.exe, "arch": subject.arch}
+    if subject.core:
+        found["signal"] = subject.signal.to_json() if subject.signal else None
+        found["problems"] = [
+            {"module": module.path, "build_id": module.build_id or None, "text": problem.text, "remedy": problem.remedy}
+            for module in profile.summary.modules
+            for problem in module.problems
+        ]
+    found["threads"] = [
+        {
+            "tid": t.info.tid,
+            "name": t.info.name,
+            "state": t.state,
+            "end": t.end.label,
+            "frames": [entry for frame in t.frames for entry in frame_json(frame, profile)],
+        }
+        for t in threads
+    ]
+    return found
 
 
 def frame_json(frame: Frame, profile: Profile) -> Iterator[dict[str, Any]]:

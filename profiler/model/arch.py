@@ -1,14 +1,15 @@
 """Architectures as data. Adding one means adding an Arch here; nothing else decides by architecture.
 
-What an Arch is: arch_type. The tables: arch_x86, arch_arm, arch_s390. How to add one: docs/porting.md.
+What an Arch is: arch_type. The tables: arch_x86, arch_arm, arch_s390, arch_ppc. How to add one: docs/porting.md.
 """
 
 from __future__ import annotations
 
 from pyprof.model.arch_arm import AARCH64, AARCH64_BE, ARM, ARMEB
+from pyprof.model.arch_ppc import PPC64LE
 from pyprof.model.arch_s390 import S390X
 from pyprof.model.arch_type import Arch, FrameChain, SigFrame
-from pyprof.model.arch_x86 import I386, X86_64
+from pyprof.model.arch_x86 import I386, X32, X86_64
 
 __all__ = [
     "AARCH64",
@@ -17,7 +18,9 @@ __all__ = [
     "ARM",
     "ARMEB",
     "I386",
+    "PPC64LE",
     "S390X",
+    "X32",
     "X86_64",
     "Arch",
     "FrameChain",
@@ -25,12 +28,12 @@ __all__ = [
     "find_arch",
 ]
 
-_ALL = (X86_64, AARCH64, AARCH64_BE, ARM, ARMEB, S390X, I386)
+_ALL = (X86_64, AARCH64, AARCH64_BE, ARM, ARMEB, S390X, I386, X32, PPC64LE)
 
 ARCHES: dict[tuple[int, int, str], Arch] = {(a.elf_machine, a.elf_class, a.byteorder): a for a in _ALL}
 """Supported architectures by ELF (e_machine, class 32 or 64, byte order of data "little" or "big")."""
 
 
 def find_arch(elf_machine: int, elf_class: int, byteorder: str) -> Arch | None:
-    """The architecture of an ELF file's header; None if it is not supported (x32: e_machine 62, class 32)."""
+    """The architecture of an ELF file's header; None if it is not supported."""
     return ARCHES.get((elf_machine, elf_class, byteorder))

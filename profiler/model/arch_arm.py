@@ -114,7 +114,7 @@ AARCH64 = Arch(
     jumps=_aarch64_jumps,
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     pac_mask=0xFFFF_0000_0000_0000,
-    chain=FrameChain(base=29, next_off=0, ra_off=8, cfa_off=16),
+    chain=FrameChain(base=29, next_off=0, ra_off=8, cfa_off=16, sp_known=False),
 )
 
 AARCH64_BE = replace(AARCH64, name="aarch64_be", byteorder="big")

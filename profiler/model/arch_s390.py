@@ -54,7 +54,7 @@ S390X = Arch(
     fp=11,
     lr=14,
     callee_saved=frozenset({*range(6, 14), *range(24, 32)}),
-    # psw mask, psw addr, gprs, acrs, orig_gpr2; the floating-point registers are in NT_FPREGSET
+    # psw mask, psw addr, gprs, acrs, orig_gpr2
     prstatus=(*range(2, 18), *(-1 for _ in range(16)), 1),
     syscall_return=4,
     syscall_number=-1,  # NT_S390_SYSTEM_CALL
@@ -67,4 +67,5 @@ S390X = Arch(
     sp_off=-160,
     chain=FrameChain(base=15, next_off=0, ra_off=112, cfa_off=None, ra_in_next=True),  # -mbackchain
     more_sigframes=(SigFrame(bytes.fromhex("0a77"), _sigregs(176)),),  # svc 119 (sigreturn)
+    fpregset={16 + slot: 1 + number for slot, number in enumerate(_FPR_ORDER)},  # fpc and padding, f0..f15
 )

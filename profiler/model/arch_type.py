@@ -8,7 +8,7 @@ call ends (follows_call), where frame records lie, and what the kernel's signal 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ class FrameChain:
     """Records that compiled code links by a register; base is the value of column `base`.
 
     next = [base + next_off], the base of the caller. ra = [base + ra_off], or [next + ra_off] where ra_in_next.
-    cfa = base + cfa_off, or next where cfa_off is None.
+    cfa = base + cfa_off, or next where cfa_off is None. zero_is_root: every frame of the ABI has a record, so that
+    next = 0 marks the outermost one. sp_known: cfa is the caller's sp; where records lie at the bottom of frames
+    (AArch64) that is not told.
     """
 
     base: int
@@ -36,6 +38,8 @@ class FrameChain:
     ra_off: int
     cfa_off: int | None
     ra_in_next: bool = False
+    zero_is_root: bool = False
+    sp_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Arch:
     more_sigframes: further signal trampolines.
     new_thread: (code before, codes of which one stands after) the pc at which a thread begins, its system call's result
     being 0: C libraries end their tables before that system call. (b"", ()) where that is not known.
+    fpregset: column -> index of its word in the kernel's floating-point registers (NT_FPREGSET), for those that
+    unwinding may need.
     """
 
     name: str
@@ -92,6 +98,7 @@ class Arch:
     chain: FrameChain | None = None
     more_sigframes: tuple[SigFrame, ...] = ()
     new_thread: tuple[bytes, tuple[bytes, ...]] = (b"", ())
+    fpregset: dict[int, int] = field(default_factory=dict)
 
     @property
     def mask(self) -> int:

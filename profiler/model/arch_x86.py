@@ -1,6 +1,8 @@
-"""x86_64 and i386."""
+"""x86_64, x32 and i386."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from pyprof.model.arch_type import Arch, FrameChain, SigFrame
 
@@ -82,6 +84,17 @@ X86_64 = Arch(
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     chain=FrameChain(base=6, next_off=0, ra_off=8, cfa_off=16),
     new_thread=(b"\x0f\x05", (b"\x48\x85\xc0", b"\x85\xc0")),  # syscall; test %rax,%rax (glibc) or %eax (musl)
+)
+
+# Addresses of 32 bits, but registers, pushes and saved registers are of 64: stack words are x86_64's. struct
+# ucontext_x32 has uc_mcontext at +24; __NR_rt_sigreturn is 0x40000201.
+X32 = replace(
+    X86_64,
+    name="x32",
+    elf_class=32,
+    sigreturn_code=bytes.fromhex("48c7c0010200400f05"),
+    sigcontext={column: 24 + 8 * slot for slot, column in enumerate(_X86_64_GREGS)},
+    pc_mask=0xFFFF_FFFF,
 )
 
 # struct sigcontext_32: gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip, by column

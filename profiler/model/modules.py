@@ -6,7 +6,7 @@ avma = address in the running process; svma = address stated in the file; rel = 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 ReadMemory = Callable[[int, int], bytes]
@@ -64,13 +64,18 @@ class Module:
         return self.inode != 0 and self.path.startswith("/")
 
 
+FindFiles = Callable[[Module], Iterable[tuple[str, bool]]]
+"""(module) -> (our path, did the user name it as this module's?), best first."""
+
+
 @dataclass(frozen=True, eq=False)
 class AddressSpace:
     """The modules of one process image at one time; compared by identity.
 
     id: unique within a recording; SampleBatch.space refers to it. generation: grows with each dlopen, munmap
     or exec of the same pid. root: where the target's file names start ("/proc/PID/root").
-    read: reads the target's memory now (b"" once the process is gone).
+    read: reads the target's memory now (b"" once the process is gone). files: None where the target is a process of
+    this machine; else where on our disk its files may be.
     """
 
     id: int
@@ -79,6 +84,7 @@ class AddressSpace:
     mappings: tuple[Mapping, ...]
     read: ReadMemory
     root: str
+    files: FindFiles | None = None
     modules: tuple[Module, ...] = field(init=False)
     _starts: list[int] = field(init=False)
     _module_starts: list[int] = field(init=False)

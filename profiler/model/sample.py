@@ -57,7 +57,8 @@ class SampleBatch:
     kind: SampleKind. time_ns: CLOCK_MONOTONIC. space: AddressSpace.id, a key of spaces. cpu: -1 where not known.
     weight: how many sampling periods the sample stands for (1, more if the collector skipped). Registers that a
     BLOCKED sample does not know
-    are 0 in regs. Lanes of one tid are in time order.
+    are 0 in regs. Lanes of one tid are in time order. unknown: columns of regs that no lane knows (a core file without
+    floating-point registers); pc, sp, fp and lr are always known.
     """
 
     arch: Arch
@@ -71,6 +72,7 @@ class SampleBatch:
     regs: U64
     stack: StackSlab
     spaces: Mapping[int, AddressSpace]
+    unknown: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.kind)

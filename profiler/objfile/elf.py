@@ -18,10 +18,10 @@ from pyprof.errors import FormatError
 from pyprof.objfile.compressed import inflate_section, inflate_zdebug
 from pyprof.objfile.source import BytesSource, FileSource, Source
 
-ET_REL = 1
-PT_LOAD, PT_DYNAMIC, PT_NOTE = 1, 2, 4
+ET_REL, ET_CORE = 1, 4
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_PHDR = 1, 2, 3, 4, 6
 PT_GNU_EH_FRAME, PT_GNU_SFRAME, PT_ARM_EXIDX = 0x6474E550, 0x6474E554, 0x70000001
-PF_X = 1
+PF_X, PF_W, PF_R = 1, 2, 4
 SHT_PROGBITS, SHT_STRTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 1, 3, 4, 6, 7, 8, 11
 SHT_GNU_SFRAME, SHT_ARM_EXIDX = 0x6FFFFFF4, 0x70000001
 SHF_ALLOC, SHF_EXECINSTR, SHF_COMPRESSED = 2, 4, 0x800
@@ -171,13 +171,15 @@ class ElfFile:
         self.type: int = fields[0]
         self.machine: int = fields[1]
         self.entry: int = fields[3]
-        self._phoff, self._shoff = fields[4], fields[5]
+        self.phoff: int = fields[4]
+        """File offset of the program headers."""
+        self._shoff = fields[5]
         self._phentsize, self._phnum, self._shentsize, self._shnum, self._shstrndx = fields[8:13]
 
     @property
     def headers_size(self) -> int:
         """Bytes from the file's start to the end of its program headers."""
-        table_end: int = self._phoff + self._phnum * self._phentsize
+        table_end: int = self.phoff + self._phnum * self._phentsize
         return max(64 if self.elf_class == 64 else 52, table_end)
 
     def _section_layout(self) -> struct.Struct:
@@ -199,12 +201,12 @@ class ElfFile:
             return
         layout = struct.Struct(self.order + ("IIQQQQQQ" if self.elf_class == 64 else "IIIIIIII"))
         if not layout.size <= self._phentsize <= MAX_ENTRY:
-            raise FormatError("program headers", self._phoff, f"entry size {self._phentsize}")
+            raise FormatError("program headers", self.phoff, f"entry size {self._phentsize}")
         if count > MAX_SEGMENTS:
-            raise FormatError("program headers", self._phoff, f"{count} segments")
-        data = self.source.read(self._phoff, count * self._phentsize)
+            raise FormatError("program headers", self.phoff, f"{count} segments")
+        data = self.source.read(self.phoff, count * self._phentsize)
         if len(data) < count * self._phentsize:
-            raise FormatError("program headers", self._phoff, "past the end of the file")
+            raise FormatError("program headers", self.phoff, "past the end of the file")
         for at in range(0, len(data), self._phentsize):
             if self.elf_class == 64:
                 kind, flags, offset, vaddr, _, filesz, memsz, _ = layout.unpack_from(data, at)

@@ -9,16 +9,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf import PT_DYNAMIC, ElfFile
 from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
-from pyprof.objfile.memory_image import rebuilt_image, vdso_image
+from pyprof.objfile.memory_image import build_id_in_memory, rebuilt_image, vdso_image
+from pyprof.objfile.synthetic import DIRECT
 
 DIFFERS = "file differs from the mapped one"
+NOT_FOUND = "file of a module not found"
+NOT_COMPARED = "file could not be compared with the mapped one"
+REMEDY = "name the program by --exe FILE, the target's files by --sysroot DIR"
+"""Where the target is no process of this machine."""
 
 
 @dataclass(eq=False)
@@ -39,6 +45,14 @@ class Image:
 
     def __post_init__(self) -> None:
         self.base = self.bias + self.elf.min_vaddr
+
+    @cached_property
+    def lacks_tables(self) -> bool:
+        """Rebuilt from a memory that does not hold the unwind tables which the file has."""
+        sections = self.elf.sections
+        return self.from_memory and any(
+            s.type in DIRECT and s.type != PT_DYNAMIC and DIRECT[s.type][0] not in sections for s in self.elf.segments
+        )
 
     def svma(self, avma: int) -> int:
         """Address as the file states it."""
@@ -100,10 +114,11 @@ class ImageStore:
             identity = Identity.DIFFERENT if bias is None else identify(space, module, candidate.elf, bias)
             if bias is not None and accepted(candidate, identity):
                 return self._made(Image(module, candidate.elf, bias, space.root))
-            differs = differs or (identity is Identity.DIFFERENT and (candidate.same_file or not candidate.handle))
+            telling = candidate.same_file or not candidate.handle or space.files is not None
+            differs = differs or (identity is Identity.DIFFERENT and telling)
             unproved = unproved or identity in (Identity.UNKNOWN, Identity.CONTENT)
         image = self._from_memory(space, module, at)
-        self._report(module, image, differs, unproved)
+        self._report(space, module, image, differs, unproved)
         return image
 
     def _from_memory(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
@@ -129,20 +144,26 @@ class ImageStore:
             _ = image.debug  # the way into another root ends with the target
         return image
 
-    def _report(self, module: Module, image: Image | None, differs: bool, unproved: bool) -> None:
+    def _report(self, space: AddressSpace, module: Module, image: Image | None, differs: bool, unproved: bool) -> None:
         how = "read from memory" if image else "not used, and its memory cannot be read"
+        here = space.files is None
         if differs:
             self._diagnostics.count(DIFFERS)
-            self._diagnostics.problem(
-                module.path, f"{DIFFERS}: {how}", "restart the target, so that it runs the file that is on disk"
-            )
-        elif module.deleted and image:
+            remedy = "restart the target, so that it runs the file that is on disk" if here else REMEDY
+            self._diagnostics.problem(module.path, f"{DIFFERS}: {how}", remedy)
+        elif module.deleted and image and here:
             self._diagnostics.count("deleted file read from memory")
         elif unproved and image is None:
-            self._diagnostics.count("file could not be compared with the mapped one")
-            self._diagnostics.problem(module.path, "not proved to be the mapped file, not used", "")
+            self._diagnostics.count(NOT_COMPARED)
+            self._diagnostics.problem(module.path, "not proved to be the mapped file, not used", "" if here else REMEDY)
+        elif not here:
+            build_id = build_id_in_memory(space.read, module.start)
+            self._diagnostics.count(NOT_FOUND)
+            known = f" (build-id {build_id})" if build_id else ""
+            text = f"file not found{known}: unwound by frame pointers only, frames may be missing"
+            self._diagnostics.problem(module.path, text, REMEDY)
         elif image is None and module.path and not module.path.startswith("/memfd:"):
-            self._diagnostics.count("file of a module not found")
+            self._diagnostics.count(NOT_FOUND)
 
 
 def _is_our_root(root: str) -> bool:

@@ -3,6 +3,9 @@
 Candidates in order: the target's own name for it seen from its root, the kernel's handle of the mapping (exact
 even if the file is deleted or in another mount namespace; needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), the
 handle of the executable, the plain name. A candidate is taken only if it is proved to be the mapped file.
+
+Of a target that is no process of this machine (a core file) candidates are what AddressSpace.files names. There
+the content is proof, and what the user named is believed where the memory tells nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
+from pyprof.objfile.dynamic import same_dynamic
 from pyprof.objfile.elf import PAGE, PF_X, PT_NOTE, ElfFile, build_id_in_notes
 
 MAX_HANDLES = 4
@@ -32,7 +37,8 @@ class Identity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An open ELF file that may be the mapped one. handle: named by the kernel, not by a path.
+    """An open ELF file that may be the mapped one. handle: named by the kernel, not by a path; where there is no
+    process: named as a file of the target. named: by the user.
 
     same_file: device and inode are those of the mapping; same_inode: the inode is (overlayfs and btrfs
     show another device).
@@ -42,13 +48,14 @@ class Candidate:
     handle: bool
     same_file: bool
     same_inode: bool
+    named: bool = False
 
 
 def candidates(
     space: AddressSpace, module: Module, opened: dict[tuple[int, int, int, int], ElfFile]
 ) -> Iterator[Candidate]:
     """Files worth comparing, best first. opened: (device, inode, size, mtime) -> file, so that none is opened twice."""
-    for path, handle in _paths(space, module):
+    for path, handle, named in _paths(space, module):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError):
@@ -67,21 +74,28 @@ def candidates(
                 elf.name = module.path
         finally:
             os.close(fd)
+        if space.files is not None:
+            yield Candidate(elf, True, False, False, named)
+            continue
         same_inode = status.st_ino == module.inode
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
         yield Candidate(elf, handle, same_inode and device == module.dev, same_inode)
 
 
-def _paths(space: AddressSpace, module: Module) -> Iterator[tuple[str, bool]]:
+def _paths(space: AddressSpace, module: Module) -> Iterator[tuple[str, bool, bool]]:
+    """(path, handle, named) of Candidate."""
+    if space.files is not None:
+        yield from ((path, True, named) for path, named in space.files(module))
+        return
     name = module.path.replace("\\012", "\n")  # the one escape of /proc/PID/maps
     if not module.deleted:
-        yield space.root.rstrip("/") + name, False
+        yield space.root.rstrip("/") + name, False, False
     for mapping in sorted(module.mappings, key=lambda m: not m.executable)[:MAX_HANDLES]:
-        yield f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}", True
+        yield f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}", True, False
     if _inode(f"/proc/{space.pid}/exe") == module.inode:
-        yield f"/proc/{space.pid}/exe", True
+        yield f"/proc/{space.pid}/exe", True, False
     if not module.deleted:
-        yield name, False
+        yield name, False, False
 
 
 def _inode(path: str) -> int:
@@ -97,7 +111,8 @@ def accepted(candidate: Candidate, identity: Identity) -> bool:
         return True
     if identity is Identity.CONTENT:
         return candidate.same_inode or candidate.handle
-    return identity is Identity.UNKNOWN and (candidate.same_file or (candidate.handle and candidate.same_inode))
+    known = candidate.named or candidate.same_file or (candidate.handle and candidate.same_inode)
+    return identity is Identity.UNKNOWN and known
 
 
 def read_target(space: AddressSpace, avma: int, size: int) -> bytes:
@@ -109,7 +124,7 @@ def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Id
     """Compare a file with the target's memory, if it were loaded with this bias.
 
     By the build-id where its note is mapped. Else by the headers; a mapping without them (V8 maps its builtins out
-    of the executable a second time) by its code.
+    of the executable a second time) by its code. Where neither is readable (core files) by the dynamic table.
     """
     if elf.build_id:
         readable = False
@@ -126,6 +141,8 @@ def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Id
     first = next((s for s in elf.loads if s.offset == 0), None)
     if first is not None and _is_mapped(space, module, 0, bias + first.vaddr):
         compared.append(_same_bytes(space, elf, bias + first.vaddr, 0, min(elf.headers_size, first.filesz, MAX_PROOF)))
+    if not {True, False} & set(compared):
+        compared.append(same_dynamic(elf, bias, partial(read_target, space)))
     if False in compared:
         return Identity.DIFFERENT
     return Identity.CONTENT if True in compared else Identity.UNKNOWN

@@ -9,14 +9,15 @@ from __future__ import annotations
 import struct
 
 from pyprof.errors import FormatError
-from pyprof.model.modules import AddressSpace, Mapping, Module
-from pyprof.objfile.elf import PT_DYNAMIC, ElfFile, Segment
+from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
+from pyprof.objfile.elf import PAGE, PT_DYNAMIC, PT_NOTE, ElfFile, Segment, build_id_in_notes
 from pyprof.objfile.locate import read_target
 from pyprof.objfile.source import BytesSource, PiecesSource
 
 MAX_IMAGE = 256 << 20
 MAX_VDSO = 1 << 20
 CHUNK = 1 << 20
+MAX_NOTE = 1 << 16
 ADDRESS_TAGS = frozenset({3, 4, 5, 6, 7, 12, 13, 17, 23, 25, 26, 32, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE})
 """Dynamic tags whose value is an address (gABI "Dynamic Section"); glibc's loader adds the bias to them in place."""
 
@@ -45,6 +46,23 @@ def vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] | Non
     return (elf, module.start - first.vaddr) if first else None
 
 
+def build_id_in_memory(read: ReadMemory, start: int) -> str:
+    """The build-id of a file whose first page stands at start; "" where that is not readable or has none."""
+    page = read(start, PAGE)
+    try:
+        headers = ElfFile(BytesSource(page), "[memory]", with_sections=False)
+    except FormatError:
+        return ""
+    first = next((s for s in headers.loads if s.offset == 0), None)
+    for segment in headers.segments if first is not None else ():
+        at = start + segment.vaddr - first.vaddr if first is not None else 0
+        if segment.type == PT_NOTE and 0 <= at < 1 << 64:
+            found = build_id_in_notes(memoryview(read(at, min(segment.filesz, MAX_NOTE))), headers.order)
+            if found:
+                return found
+    return ""
+
+
 def rebuilt_image(space: AddressSpace, module: Module, avma: int) -> tuple[ElfFile, int] | None:
     """(image, bias) of a file's module, read from memory; None where no ELF header is mapped. Raises FormatError."""
     mapping = header_mapping(space, module, avma)
@@ -71,7 +89,11 @@ def rebuilt_image(space: AddressSpace, module: Module, avma: int) -> tuple[ElfFi
     for segment in headers.segments:
         if segment.type == PT_DYNAMIC:
             pieces = [_unrelocated(headers, segment, bias, at, data) for at, data in pieces]
-    return ElfFile(PiecesSource(pieces), module.path, with_sections=False), bias
+    elf = ElfFile(PiecesSource(pieces), module.path, with_sections=False)
+    for name, section in list(elf.sections.items()):
+        if len(elf.source.read(section.offset, section.size)) < section.size:
+            del elf.sections[name]  # not in memory, as in most core files
+    return elf, bias
 
 
 def _read(space: AddressSpace, avma: int, size: int) -> bytearray:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.model.arch import AARCH64, ARCHES, ARM, I386, S390X, X86_64, Arch, find_arch
+from pyprof.model.arch import AARCH64, ARCHES, ARM, I386, PPC64LE, S390X, X32, X86_64, Arch, find_arch
 from tests.support import build, need
 
 ALL = sorted(ARCHES.values(), key=lambda arch: arch.name)
@@ -19,13 +19,13 @@ def test_columns_of_an_architecture_agree(arch: Arch) -> None:
     columns = range(len(arch.registers))
     assert len(set(arch.registers)) == len(arch.registers)
     assert len(arch.prstatus) == len(arch.registers)
-    assert set(arch.dwarf.values()) == set(columns)
+    assert set(arch.dwarf.values()) | {arch.pc} == set(columns)  # ppc64le: pc has no DWARF number
     slots = [slot for slot in arch.prstatus if slot >= 0]
     assert len(set(slots)) == len(slots)
     assert {arch.pc, arch.sp, arch.fp} <= {column for column in columns if arch.prstatus[column] >= 0}
     assert arch.fp in arch.callee_saved
     assert arch.callee_saved.isdisjoint({arch.pc, arch.sp, arch.lr})
-    assert arch.word * 8 == arch.elf_class
+    assert arch.word * 8 == (64 if arch is X32 else arch.elf_class)
     assert arch.dwarf[arch.ra_dwarf] == (arch.pc if arch.lr < 0 else arch.lr)
 
 
@@ -41,7 +41,8 @@ def test_signal_frames_save_what_an_unwinder_needs_in_distinct_words(arch: Arch)
 
 def test_architecture_is_found_by_machine_class_and_byte_order() -> None:
     assert find_arch(62, 64, "little") is X86_64
-    assert find_arch(62, 32, "little") is None  # x32
+    assert find_arch(62, 32, "little") is X32
+    assert find_arch(21, 64, "little") is PPC64LE
     assert find_arch(183, 64, "little") is AARCH64
     big = find_arch(183, 64, "big")
     assert big is not None
@@ -84,6 +85,12 @@ def test_thumb_bit_and_pointer_signature_are_no_address() -> None:
         (S390X, "a7e50010", True),  # bras %r14
         (S390X, "0de1", True),  # basr %r14, %r1
         (S390X, "07fe", False),  # br %r14
+        (PPC64LE, "01000048", True),  # bl
+        (PPC64LE, "2104804e", True),  # bctrl
+        (PPC64LE, "2100804e", True),  # blrl
+        (PPC64LE, "2000804e", False),  # blr
+        (PPC64LE, "2004804e", False),  # bctr
+        (PPC64LE, "00000048", False),  # b
         (I386, "e800000000", True),
         (I386, "ffd0", True),
         (I386, "c3", False),
@@ -135,6 +142,9 @@ def test_every_call_of_a_real_arm_program_is_recognised(mode: str, tmp_path: Pat
         (S390X, "c0e5fffffffd", 0x1006, 0xFFA),
         (S390X, "a7e50010", 0x1004, 0x1020),
         (S390X, "0de1", 0x1002, None),
+        (PPC64LE, "fdffff4b", 0x1004, 0xFFC),
+        (PPC64LE, "05000048", 0x1004, 0x1004),
+        (PPC64LE, "2104804e", 0x1004, None),
     ],
 )
 def test_target_of_a_direct_call_is_computed(arch: Arch, code: str, address: int, target: int | None) -> None:
@@ -157,6 +167,8 @@ def test_target_of_a_direct_call_is_computed(arch: Arch, code: str, address: int
         (ARM, "2de9f04f", False),  # T32 push.w
         (S390X, "c01000000000e31010000004", True),
         (S390X, "ebcff0600024", False),  # stmg
+        (PPC64LE, "180041f80000823d", True),  # std r2,24(r1); addis r12,r2
+        (PPC64LE, "a602087c", False),  # mflr r0
     ],
 )
 def test_plt_entry_is_code_that_jumps_on(arch: Arch, code: str, expected: bool) -> None:

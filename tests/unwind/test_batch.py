@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
+from pyprof.model.arch import AARCH64, ARM, I386, PPC64LE, S390X, X86_64, Arch
 from pyprof.model.sample import SampleKind
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.options import UnwindOptions
 from tests.unwind.made_stacks import MadeLane, Program, batch_of, make_lane, unwinder_of
 
-ARCHES = [X86_64, AARCH64, ARM, S390X, I386]
+ARCHES = [X86_64, AARCH64, ARM, S390X, I386, PPC64LE]
 MANY = 24
 """More lanes than the walker would take one by one."""
 
