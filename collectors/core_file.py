@@ -134,7 +134,7 @@ class CoreFileCollector:
         for kind in (AT_PHDR, AT_ENTRY):
             mapping = self.space.mapping_at(self._notes.auxv.get(kind, 0))
             if mapping is not None and mapping.path.startswith("/"):
-                return mapping.path
+                return mapping.path.removesuffix(" (deleted)")
         return self._files.program_path
 
     @property
