@@ -24,6 +24,11 @@ class Source(Protocol):
     name: str
     trust: Trust
 
+    @property
+    def exact(self) -> bool:
+        """Is it right at every instruction, not only at calls? If not it is asked last at exact pcs."""
+        ...
+
     def function_at(self, svma: int) -> FunctionRows | None:
         """The rows of the function that covers svma; None if the table does not cover it."""
         ...

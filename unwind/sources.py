@@ -56,6 +56,6 @@ def open_sources(
 def ask_order(sources: Sequence[Source], exact: bool) -> Sequence[Source]:
     """The order for one pc. exact: the pc itself, not a return address, is looked up.
 
-    Then a source that says of itself that it is less exact there (its attribute `exact` is False) comes last.
+    Then a source that is not exact at every instruction comes last.
     """
-    return sorted(sources, key=lambda source: not getattr(source, "exact", True)) if exact else sources
+    return sorted(sources, key=lambda source: not source.exact) if exact else sources

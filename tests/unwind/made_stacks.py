@@ -57,6 +57,7 @@ class HandSource:
     all: Sequence[FunctionRows]
     name: str = "eh_frame"
     trust: Trust = Trust.EH_FRAME
+    exact: bool = True
 
     def function_at(self, svma: int) -> FunctionRows | None:
         return next((f for f in self.all if f.start <= svma < f.end), None)

@@ -24,6 +24,7 @@ class DebugFrame:
 
     name = "debug_frame"
     trust = Trust.DEBUG_FRAME
+    exact = True
 
     def __init__(self, elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> None:
         self._elf = elf

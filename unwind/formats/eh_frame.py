@@ -31,6 +31,7 @@ class EhFrame:
 
     name = "eh_frame"
     trust = Trust.EH_FRAME
+    exact = True
 
     def __init__(
         self,
