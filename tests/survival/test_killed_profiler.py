@@ -24,6 +24,9 @@ def profiler(pid: int, idle: bool, ready: int = -1) -> int:
     if child:
         return child
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         options = CollectOptions(rate_hz=5000, idle=idle, flush_s=0.01)
         for _ in PtraceCollector(pid, options, Diagnostics()).batches():
             if ready >= 0:
