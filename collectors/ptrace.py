@@ -60,7 +60,7 @@ class PtraceCollector:
         self._old_sigchld: object = None
         self._raise_file_limit()
         self._builder = BatchBuilder(self._arch, options.stack_size)
-        self._stopper = Stopper(self._arch, self._builder, diagnostics)
+        self._stopper = Stopper(self._arch, self._builder, diagnostics, options.idle)
         self._sampler = Sampler(self._stopper, self._builder, diagnostics, options.idle)
         self._finder: ChildFinder | None = None
         self._seen: set[int] = set()
@@ -216,16 +216,6 @@ class PtraceCollector:
         finally:
             self._leave()
         pace.stopped(self._stopper.stopped_ns - stopped_before)
-        if pace.adjust(time.monotonic_ns()):
-            self._note_rate(pace)
-
-    def _note_rate(self, pace: Pace) -> None:
-        self._notes[:] = [note for note in self._notes if not note.startswith("The rate was lowered")]
-        limit = 100 * (self._options.max_overhead or 0.0)
-        self._notes.append(
-            f"The rate was lowered from {self._options.rate_hz:g} to as little as {pace.lowest_hz:.3g} samples "
-            f"a second to keep the target stopped less than {limit:g} % of the time."
-        )
 
     def _describe(self, target: Target, thread: Thread) -> None:
         thread.known = True
@@ -269,7 +259,7 @@ class PtraceCollector:
         batch = feedback.batch
         kinds, tids, pids = batch.kind.tolist(), batch.tid.tolist(), batch.pid.tolist()
         bases, tops, missing = batch.stack.base.tolist(), feedback.top.tolist(), feedback.missing.tolist()
-        stops = feedback.stop.tolist()
+        stops, sizes = feedback.stop.tolist(), batch.stack.size.tolist()
         for lane, kind in enumerate(kinds):
             if kind == SampleKind.UNCHANGED:
                 continue
@@ -278,6 +268,8 @@ class PtraceCollector:
             if target is None or thread is None:
                 continue
             region = target.spaces.region_at(missing[lane]) if missing[lane] else None
+            if missing[lane] and sizes[lane] >= self._options.stack_size:
+                self._diagnostics.count("stack longer than --stack-size, which can be raised (--stack-size 8M)")
             learned = thread.shape.learn(bases[lane], tops[lane], missing[lane], region)
             if learned and kind == SampleKind.BLOCKED and missing[lane]:
                 thread.slept = None  # its stack is the same, but there is more of it to copy
@@ -299,8 +291,17 @@ class PtraceCollector:
             unchanged=self._sampler.unchanged,
             blocked=self._sampler.blocked,
             errors={},  # they are in the recording's Diagnostics
-            notes=tuple(self._notes),
+            notes=(*self._notes, *self._rate_note(pace)),
         )
+
+    def _rate_note(self, pace: Pace | None) -> list[str]:
+        if pace is None or not pace.left_out:
+            return []
+        limit = 100 * (self._options.max_overhead or 0.0)
+        return [
+            f"rate lowered from {self._options.rate_hz:g} to {pace.rate_hz:.3g} samples a second, "
+            f"so that the target is stopped at most {limit:g} % of the time"
+        ]
 
     def stop(self) -> None:
         self._stopping = True

@@ -22,7 +22,7 @@ from pyprof.collectors import libc
 from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.procfs import parse_stat, thread_status
 from pyprof.collectors.spaces import SpaceTracker
-from pyprof.collectors.syscalls import EINTR, SYSCALL_INSTRUCTION, restartable
+from pyprof.collectors.syscalls import EINTR, RESTARTS, SYSCALL_INSTRUCTION, restartable
 from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
@@ -43,6 +43,8 @@ _SLICE_NS = 100_000
 _SCAN = 64 << 10
 _U64 = 2**64 - 1
 _EINTR = (-EINTR) & _U64
+_INTERRUPTED_CALLS = frozenset(-code & _U64 for code in (EINTR, *RESTARTS))
+FELL_ASLEEP = "thread fell asleep between the look and the stop, not counted as running"
 
 
 @dataclass(eq=False, slots=True)
@@ -64,6 +66,7 @@ class Outcome(IntEnum):
     REFUSED = 2  # a debugger has it, or we may not
     GONE = 3
     UNUSABLE = 4  # it stopped, but there is nothing to unwind
+    ASLEEP = 5  # it had fallen asleep before it stopped, and sleepers are not wanted
 
 
 class Stopper:
@@ -71,7 +74,7 @@ class Stopper:
     stopped_ns: their sum.
     """
 
-    def __init__(self, arch: Arch, builder: BatchBuilder, diagnostics: Diagnostics) -> None:
+    def __init__(self, arch: Arch, builder: BatchBuilder, diagnostics: Diagnostics, idle: bool) -> None:
         self.door = libc.StopDoor()
         self.held: dict[int, Held] = {}
         self.pauses = PauseLog()
@@ -79,6 +82,7 @@ class Stopper:
         self._arch = arch
         self._builder = builder
         self._diagnostics = diagnostics
+        self._idle = idle
         self._words = np.frombuffer(memoryview(self.door.regs), np.uint64)
         self._sp_word = arch.prstatus[arch.sp]
         self._pc_word = arch.prstatus[arch.pc]
@@ -231,6 +235,9 @@ class Stopper:
         if got != libc.REGSET_SIZE:
             self._diagnostics.count("thread ran 32-bit code")
             return Outcome.UNUSABLE
+        if not self._idle and self._was_asleep():
+            self._diagnostics.count(FELL_ASLEEP)
+            return Outcome.ASLEEP
         self._lane(held, at, maps)
         return Outcome.TAKEN
 
@@ -283,6 +290,11 @@ class Stopper:
         builder = self._builder
         size = min(self._size, len(earlier))
         return size > 0 and builder.arena.data[builder.used : builder.used + size] == earlier[:size]
+
+    def _was_asleep(self) -> bool:
+        """Did our interrupt end a sleep? Then the system call's result says that it was interrupted."""
+        regs, arch = self.door.regs, self._arch
+        return not regs[arch.syscall_number] >> 63 and regs[arch.syscall_return] in _INTERRUPTED_CALLS
 
     def _lane(self, held: Held, at_ns: int, maps: bytes) -> None:
         """maps: as they were at the stop, b"" if nobody looked."""

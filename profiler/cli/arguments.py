@@ -12,8 +12,15 @@ def positive(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below a million, without a unit")
+    return value
+
+
+def percent(text: str) -> float:
+    value = positive(text)
+    if value > 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than 100 percent")
     return value
 
 

@@ -180,7 +180,7 @@ def compare(inspection: Inspection, arguments: argparse.Namespace) -> int:
                     terminal.line(f"    {name:<12} {words.text}")
     counted = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     print(f"{first} is the first, {second} the second: {counted}", file=sys.stderr)
-    return 3 if any(kinds.values()) else 0
+    return 3 if any(number for kind, number in kinds.items() if kind != "not comparable") else 0
 
 
 def text(words: RuleWords | None) -> str | None:

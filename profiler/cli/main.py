@@ -45,6 +45,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(argv: Sequence[str]) -> int:
     """Exit code of one invocation: 0 done, 1 error, 2 usage; `dump` adds 3, `record -- CMD` returns CMD's."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     tolerate_encodings()
     arguments = build_parser().parse_args(argv)
     arguments.environment = dict(os.environ)  # for the command that `record` starts

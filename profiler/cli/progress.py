@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from dataclasses import dataclass, field
@@ -42,16 +43,20 @@ class Progress:
         console = Console(stderr=True, highlight=False)
         line = Text(printable(text) + "  (Ctrl-C to finish)", overflow="ellipsis", no_wrap=True)
         line.truncate(console.width - 1)
-        sys.stderr.write("\r\x1b[K")
-        console.print(line, end="")
-        sys.stderr.flush()
-        self._shown = True
+        try:
+            sys.stderr.write("\r\x1b[K")
+            console.print(line, end="")
+            sys.stderr.flush()
+        except OSError:  # the terminal was closed
+            self.quiet = True
+        self._shown = not self.quiet
 
     def clear(self) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
             self._shown = False
+            with contextlib.suppress(OSError):
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
 
 
 def summary_lines(summary: Summary, most_modules: int = 8) -> list[str]:

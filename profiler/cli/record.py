@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import bytes_size, positive, positive_int, source_list
+from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, source_list
 from pyprof.cli.terminal import complain, failure, line
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import registry
@@ -90,7 +90,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     what.add_argument(
         "--max-overhead",
-        type=positive,
+        type=percent,
         metavar="PERCENT",
         help="share of time the target may be stopped; the rate falls to keep it",
     )
@@ -174,14 +174,19 @@ class _Recording:
         for text in summary_lines(profile.summary):
             self.say(f"  {text}")
         if not profile.summary.samples:
-            self.say("  nothing was sampled: " + _why_empty(a))
+            self.say("  nothing was sampled: " + _why_empty(self))
         return code
 
 
-def _why_empty(arguments: argparse.Namespace) -> str:
+def _why_empty(recording: _Recording) -> str:
+    from pyprof.collectors import procfs
+
+    arguments = recording.arguments
+    if procfs.state(recording.pid, recording.pid) == "stopped":
+        return f"the target is stopped: kill -CONT {recording.pid}"
     children = "" if arguments.subprocesses else "; -s follows its children"
-    if arguments.idle:
-        return f"the target ended before the first sample{children}"
+    if arguments.idle or arguments.cmd:
+        return f"the target ended before it could be sampled, or did not run{children}"
     return f"no thread was running; -i samples sleeping threads too{children}"
 
 
@@ -195,6 +200,8 @@ def _write_summary(summary: Summary, out: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
+    if len(command) == 1 and command[0].isdigit() and not arguments.pid:
+        raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
     if bool(command) == bool(arguments.pid):
         raise UsageError("give either -p PID or a command", "pyprof record -p PID, or pyprof record -- CMD ...")
     from pyprof.cli.output import Names, check_writable
@@ -271,7 +278,8 @@ def _record(
             launched.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGALRM):
-        signal.signal(number, end)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup is obeyed
+            signal.signal(number, end)
     if command:
         launched = launch(command, arguments.environment)
     pid = launched.pid if launched else arguments.pid
@@ -302,6 +310,8 @@ def _record(
         arguments.every, cut, lambda: progress.update(session.collector.stats(), session.recorder.samples)
     )
     progress.clear()
+    if not ended and not launched:
+        say("pyprof: the target has ended")
     code = recording.finish(window, last)
     if background.wait():
         code = 1
@@ -309,5 +319,7 @@ def _record(
         failure(session.failure)
         code = 1
     if launched:
+        if launched.poll() is None:
+            say("pyprof: the command runs on; waiting for its end")
         return launched.wait() or code
     return code

@@ -20,7 +20,12 @@ def printable(text: str) -> str:
 
 def line(text: str, out: TextIO | None = None) -> None:
     """Print one line; out: standard output unless said."""
-    print(printable(text), file=out or sys.stdout)
+    try:
+        print(printable(text), file=out or sys.stdout)
+    except OSError:
+        if (out or sys.stdout) is sys.stdout:
+            raise
+        # standard error is a terminal that was closed: nobody is there to tell, and there is still something to write
 
 
 def json(document: object, option: int = 0) -> None:

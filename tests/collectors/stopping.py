@@ -53,7 +53,7 @@ def stopping(pid: int) -> Iterator[Stopping]:
     diagnostics = Diagnostics()
     builder = BatchBuilder(X86_64, 65536)
     target = Target(pid, 65536, iter(range(1, 1000)).__next__, diagnostics)
-    stopper = Stopper(X86_64, builder, diagnostics)
+    stopper = Stopper(X86_64, builder, diagnostics, idle=True)
     target.look(builder)
     try:
         yield Stopping(stopper, builder, target, diagnostics)

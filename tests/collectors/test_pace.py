@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,33 +35,30 @@ def test_slots_that_went_by_are_skipped_and_counted_and_not_made_up_for() -> Non
     assert (pace.skipped, pace.weight) == (4, 1)
 
 
-def test_a_low_limit_thins_the_slots_and_relief_brings_them_back() -> None:
-    pace = Pace(100, 0.01, 0, lambda: 0.5)
-    pace.stopped(50 * MS)
-    assert not pace.adjust(100 * MS)
-    assert pace.adjust(1000 * MS)
-    assert pace.stride == 5
-    assert pace.lowest_hz == 20
-    before = pace.next_due(1000 * MS)
-    assert pace.next_due(1000 * MS) - before == 50 * MS
-    assert pace.weight == 5
-    for second in range(2, 9):
-        assert not pace.adjust(second * 1000 * MS)
-    assert pace.stride == 1
-    assert pace.lowest_hz == 20
+@pytest.mark.parametrize("limit", [0.001, 0.01, 0.2])
+@pytest.mark.parametrize("pause_us", [20, 400, 3000])
+def test_time_stopped_stays_within_the_limit_from_the_first_second_on(limit: float, pause_us: int) -> None:
+    pace, now, stopped = Pace(500, limit, 0, random.Random(1).random), 0, 0
+    weights = 0
+    while now < 60_000 * MS:
+        now = pace.next_due(now)
+        weights += pace.weight
+        now += pause_us * 1000
+        stopped += pause_us * 1000
+        pace.stopped(pause_us * 1000)
+        assert stopped <= limit * now + 2 * pause_us * 1000
+    assert weights + pace.skipped == pytest.approx(now / pace.period_ns, abs=2)
+    assert pace.rate_hz <= 500
+    if limit * 1e6 > 2 * pause_us * 500:
+        assert pace.left_out < 200, "a limit that does not bite costs next to no samples"
 
 
-def test_no_limit_never_changes_the_rate() -> None:
+def test_no_limit_never_leaves_a_slot_out() -> None:
     pace = Pace(100, None, 0, lambda: 0.5)
     pace.stopped(10**12)
-    assert not pace.adjust(10**12)
-    assert pace.stride == 1
-
-
-def test_a_limit_of_nothing_leaves_one_sample_a_second() -> None:
-    pace = Pace(100, 0.0, 0, lambda: 0.5)
-    pace.adjust(1000 * MS)
-    assert pace.stride == 100
+    for n in range(5):
+        pace.next_due(n * 10 * MS)
+    assert (pace.left_out, pace.weight, pace.rate_hz) == (0, 1, 100)
 
 
 @given(st.lists(st.integers(0, 10**9), max_size=50), st.floats(1, 20000))

@@ -140,7 +140,8 @@ def test_a_sleeper_that_lacks_a_register_is_stopped_once_if_its_call_allows(prog
     target = program("c_sleepers", "0", "30000000", "futex", "epoll_wait", "semtimedop")
     wait_asleep(target.pid)
     tids = dict(zip(("futex", "epoll_wait", "semtimedop"), map(int, target.ready), strict=True))
-    recording = record(target.pid, samples(150), learn=lambda batch: feedback(batch, stop=True), rate_hz=500, idle=True)
+    # at 100 Hz it is asleep again at the next look; a thread that is seen running may be stopped like any other
+    recording = record(target.pid, samples(90), learn=lambda batch: feedback(batch, stop=True), rate_hz=100, idle=True)
     stopped = [lane.tid for lane in recording.of(SampleKind.STOPPED)]
     assert stopped.count(tids["futex"]) == 1
     assert tids["epoll_wait"] not in stopped
@@ -161,10 +162,11 @@ def test_every_stop_is_timed(program: Start) -> None:
 
 def test_the_rate_falls_when_the_target_would_be_stopped_for_too_long(program: Start) -> None:
     target = program("c_spin", "1")
-    recording = record(target.pid, lambda r: bool(r.stats and r.stats.notes), rate_hz=4000, max_overhead=0.005)
+    recording = record(
+        target.pid, lambda r: any(lane.batch.weight.max() > 1 for lane in r.lanes), rate_hz=4000, max_overhead=0.005
+    )
     assert recording.stats is not None
     assert "0.5 %" in recording.stats.notes[0]
-    assert max(lane.batch.weight.max() for lane in recording.lanes) > 1
 
 
 def seize_and_stop(here: Stopping, tid: int) -> None:
