@@ -60,6 +60,8 @@ class RecordFallback:
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
         """The caller of a frame without a rule. A refusal is ROOT in the program's entry function, else NO_RULE."""
+        if not registers.exact and registers.values[self._arch.pc] == self._arch.mask & self._arch.pc_mask:
+            return Stop(StackEnd.ROOT, no_frame=True)  # all ones: what lr holds at reset (ARMv7-M, B1.5.5)
         if not registers.exact and self._code.impossible(lookup_pc(registers.values[self._arch.pc] or 0, False)):
             return Stop(StackEnd.NO_RULE, no_frame=True)
         if registers.exact and self._behind_clone(registers):
