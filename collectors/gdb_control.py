@@ -10,13 +10,13 @@ Signals that arrive for the target are handed on. Raises ConnectionLost, RemoteE
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from pyprof.collectors.gdb_stub import StopReply, Stub, ThreadId
 from pyprof.errors import ConnectionLost, NotTraceable, RemoteError
+from pyprof.model.pauses import PauseLog
 
 HALT_S = 3.0
 SLICE_S = 0.02
@@ -31,7 +31,7 @@ class Control(Protocol):
     """ended: the target is no more. pauses: ns, one a stop. note: what the reader of the summary should know."""
 
     ended: bool
-    pauses: array[int]
+    pauses: PauseLog
     note: str
     paced: bool
     """Does rest() follow the clock?"""
@@ -115,7 +115,7 @@ class AllStop:
 
     def __init__(self, stub: Stub, pid: int, hold: bool) -> None:
         self.ended = False
-        self.pauses = array("q")
+        self.pauses = PauseLog()
         self.note = ""
         self._stub = stub
         self._pid = pid
@@ -186,7 +186,7 @@ class AllStop:
         finally:
             if ran:
                 self._resume()
-                self.pauses.append(time.monotonic_ns() - began)
+                self.pauses.add(time.monotonic_ns() - began)
 
     @contextmanager
     def reachable(self) -> Iterator[None]:
@@ -199,7 +199,7 @@ class AllStop:
             yield
         finally:
             self._resume()
-            self.pauses.append(time.monotonic_ns() - began)
+            self.pauses.add(time.monotonic_ns() - began)
 
     def leave(self) -> None:
         if self.ended or self._deaf:
@@ -221,7 +221,7 @@ class Stepping:
 
     def __init__(self, stub: Stub, pid: int, steps: int) -> None:
         self.ended = False
-        self.pauses = array("q")
+        self.pauses = PauseLog()
         self.note = (
             f"Sampled by stepping: one sample each {steps} instructions. Shares are shares of instructions; "
             "the target ran much slower than by itself."

@@ -7,13 +7,13 @@ thread does not resume before its stop is acknowledged.
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 
 from pyprof.collectors.gdb_control import HALT_S, SIGNAL_0, SIGSTOP, SIGTRAP, SLICE_S, ListThreads
 from pyprof.collectors.gdb_stub import StopReply, Stub, ThreadId
 from pyprof.errors import RemoteError
+from pyprof.model.pauses import PauseLog
 
 MOST_QUEUED = 1 << 16
 
@@ -25,7 +25,7 @@ class NonStop:
 
     def __init__(self, stub: Stub, pid: int, stop: StopReply | None) -> None:
         self.ended = False
-        self.pauses = array("q")
+        self.pauses = PauseLog()
         self.note = ""
         self._stub = stub
         self._pid = pid
@@ -112,7 +112,7 @@ class NonStop:
                 yield thread
             finally:
                 self._send_on(stop)
-                self.pauses.append(time.monotonic_ns() - began)
+                self.pauses.add(time.monotonic_ns() - began)
 
     def _stop(self, thread: ThreadId) -> StopReply | None:
         """None if the thread ended."""

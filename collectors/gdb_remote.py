@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.gdb_batch import RemoteBatch
 from pyprof.collectors.gdb_control import AllStop, Control, Stepping, first_stop, no_interrupt
@@ -30,6 +28,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, FormatError, RemoteError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import Piece, SampleBatch
 from pyprof.objfile.elf import ElfFile
@@ -207,14 +206,14 @@ class GdbRemoteCollector:
 
     def _tick(self, control: Control) -> None:
         """One sample of each thread."""
-        before = len(control.pauses)
+        before = control.pauses.snapshot().total_ns
         with contextlib.closing(control.looks(self._list)) as still:
             for thread_id in still:
                 self._sample(thread_id)
                 if self._batch.full:
                     break
         self._ticks += 1
-        self._pace.stopped(sum(control.pauses[before:]))
+        self._pace.stopped(control.pauses.snapshot().total_ns - before)
         if self._pace.adjust(time.monotonic_ns()):
             self._note_rate()
 
@@ -326,10 +325,9 @@ class GdbRemoteCollector:
         return {t.id.tid: words.get(t.state, "halted") for t in self._threads.all.values()}
 
     def stats(self) -> CollectorStats:
-        pauses = self._control.pauses if self._control is not None else ()
         return CollectorStats(
             ticks=self._ticks,
-            pauses_ns=np.array(pauses, np.int64),
+            pauses=self._control.pauses.snapshot() if self._control is not None else Pauses(),
             skipped=self._pace.skipped if self._control is not None and self._control.paced else 0,
             unchanged=0,
             blocked=0,
