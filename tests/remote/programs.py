@@ -60,11 +60,18 @@ def ladder(name: str) -> Path:
 
 
 @cache
-def bare() -> Path:
-    """The Cortex-M program; nothing but .ARM.exidx says how to unwind it."""
+def bare(*more: str) -> Path:
+    """The Cortex-M program; nothing but .ARM.exidx says how to unwind it. more: further flags."""
     flags = ("-mcpu=cortex-m3", "-mthumb", "-funwind-tables", "-ffreestanding", "-nostdlib", *COMMON)
     script = ("-T", str(PROGRAMS / "remote_bare.ld"))
-    return build(PROGRAMS / "remote_bare.c", folder() / "bare.elf", *flags, *script, compiler="arm-none-eabi-gcc")
+    return build(
+        PROGRAMS / "remote_bare.c",
+        folder() / f"bare{''.join(more)}.elf",
+        *flags,
+        *more,
+        *script,
+        compiler="arm-none-eabi-gcc",
+    )
 
 
 @cache

@@ -33,6 +33,25 @@ def test_samples_of_the_running_board_are_whole(tmp_path: Path) -> None:
         assert len(again.stacks) > 2
 
 
+def test_samples_in_an_interrupt_reach_the_code_that_it_interrupted(tmp_path: Path) -> None:
+    program = bare("-DTICK")
+    with qemu_system_arm(program) as address:
+        recorded = record(address, tmp_path, "--exe", str(program), "-r", "100", seconds=3)
+    assert recorded.summary["ends"] == {"root": recorded.summary["samples"]}
+    handlers = ("tick", "t_01", "t_02")
+    inside = 0
+    for stack, count in recorded.stacks.items():
+        assert stack[0] == "reset"
+        returns = [at for at, name in enumerate(stack) if name.startswith("[unknown]+0xffffff")]
+        if returns:
+            (at,) = returns
+            assert stack[at + 1 :] == handlers[: len(stack) - at - 1]
+            inside += count
+            stack = stack[:at]
+        assert stack == ("reset",) or on_the_ladder(stack)
+    assert inside > 5
+
+
 def test_board_whose_profiler_was_killed_can_be_recorded_again(tmp_path: Path) -> None:
     with qemu_system_arm(bare()) as address:
         command = [
