@@ -1,4 +1,4 @@
-/* The ladder of remote_ladder.h in a process. Goes up and down ARGUMENT times (default: once). */
+/* The ladder of remote_ladder.h in a process: remote_ladder [TIMES [ROUNDS]]. Goes up and down TIMES times. */
 
 #include "remote_ladder.h"
 
@@ -8,6 +8,8 @@ int main(int argc, char **argv)
 {
 	long times = argc > 1 ? atol(argv[1]) : 1;
 	volatile word x = 1;
+	if (argc > 2)
+		rounds = (word)atol(argv[2]);
 	while (times--)
 		x = r_01(x);
 	return 0;
