@@ -123,11 +123,13 @@ class AllStop:
         self._running = False
         self._deaf = False
         self._handed: tuple[int, ThreadId | None] = (0, None)
+        self._began_ns = time.monotonic_ns()
         stub.pass_signals(frozenset({SIGINT, SIGTRAP, SIGSTOP}))
 
     def go(self) -> None:
         if not self._hold:
             self._resume()
+            self.pauses.add(time.monotonic_ns() - self._began_ns)
 
     def rest(self, until_ns: int, stopping: Callable[[], bool]) -> None:
         stops = 0

@@ -161,14 +161,14 @@ class GdbRemoteCollector:
             return 0
 
     def batches(self) -> Iterator[SampleBatch]:
-        """The first batch while the target still stands where it was found, so that its files can be looked at."""
+        """The first sample is taken while the target still stands as the connection left it."""
         control = self._control
         assert control is not None
         flush_ns = round(self._options.flush_s * 1e9)
         try:
             self._tick(control)
-            yield self._batch.take()
             control.go()
+            yield self._batch.take()
             flushed = time.monotonic_ns()
             while not self._stopping and not control.ended:
                 if self._wait(control, flushed + max(flush_ns, _SIGN_OF_LIFE_NS)):
@@ -258,7 +258,10 @@ class GdbRemoteCollector:
         self._space = AddressSpace(
             number, 0, number, mappings, self._memory.read, self._remote.sysroot, self._files.find
         )
-        self._files.fetch_missing(mappings, self._memory.fresh)
+        self._files.fetch_missing(mappings, self._memory.read)
+        for mapping in mappings:
+            if mapping.executable and mapping.inode:
+                self._memory.read(mapping.start, 1)  # its first page proves the file: read now, not by a stop later
 
     def _sample(self, thread_id: ThreadId) -> None:
         thread = self._threads.all.get(thread_id.text)

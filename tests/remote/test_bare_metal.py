@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyprof.objfile.elf import ElfFile
 from tests.remote.programs import bare
-from tests.remote.runs import PYPROF, on_the_ladder, record
+from tests.remote.runs import PYPROF, dump, on_the_ladder, record
 from tests.remote.stubs import qemu_system_arm
 
 
@@ -16,6 +16,11 @@ def test_program_has_no_table_but_exidx() -> None:
     sections = ElfFile.open(str(bare())).sections
     assert ".ARM.exidx" in sections
     assert not {".eh_frame", ".debug_frame", ".sframe"} & set(sections)
+
+
+def places_of_running_board(address: str) -> set[str]:
+    """pcs at a few moments: a board that was left standing has one."""
+    return {dump(address, "--exe", str(bare()))["threads"][0]["frames"][0]["pc"] for _ in range(4)}
 
 
 def test_samples_of_the_running_board_are_whole(tmp_path: Path) -> None:
@@ -28,9 +33,7 @@ def test_samples_of_the_running_board_are_whole(tmp_path: Path) -> None:
         assert len(recorded.stacks) > 3
         assert recorded.summary["rate_wanted"] == 50
         assert 0 < recorded.summary["rate_reached"] <= 60
-        # it was let go of running, and can be recorded again
-        again = record(address, tmp_path, "--exe", str(bare()), "-r", "50", seconds=1)
-        assert len(again.stacks) > 2
+        assert len(places_of_running_board(address)) > 1
 
 
 def test_samples_in_an_interrupt_reach_the_code_that_it_interrupted(tmp_path: Path) -> None:
