@@ -56,3 +56,11 @@ class UnsupportedArchitecture(PyprofError):
 
 class OutputError(PyprofError, OSError):
     """The output cannot be written."""
+
+
+class RemoteError(PyprofError):
+    """A remote stub cannot be reached, breaks the protocol, or cannot do what is asked."""
+
+
+class ConnectionLost(RemoteError, ConnectionError):
+    """The connection to a remote stub is gone, or the stub fell silent."""

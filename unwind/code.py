@@ -53,14 +53,14 @@ class Code:
         return self.executable(avma) and bool(self.read(avma, 1))
 
     def impossible(self, avma: int) -> bool:
-        """avma is no code: too low, in the kernel's half, or in a mapping that may not be executed.
+        """avma is no code: in a mapping that may not be executed, or in none, and too low or in the kernel's half.
 
         Where nothing is known to be mapped there may be code that came after the mappings were read.
         """
-        if avma < LOWEST_CODE or (self._arch.word == 8 and avma >> 63):
-            return True
         mapping = self._space.mapping_at(avma)
-        return mapping is not None and not mapping.executable
+        if mapping is not None:
+            return not mapping.executable  # a board's code may begin at 0
+        return avma < LOWEST_CODE or (self._arch.word == 8 and avma >> 63 != 0)
 
     def return_address(self, avma: int) -> Verdict:
         """Could avma be a return address: is it code, right behind a call?"""

@@ -14,6 +14,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.images import ImageStore
 from pyprof.unwind.code import Code, Verdict
+from pyprof.unwind.exception_return import interrupted
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind
 from pyprof.unwind.scalar import Caller, Outcome, Registers, Rules, Stop
@@ -60,6 +61,8 @@ class RecordFallback:
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
         """The caller of a frame without a rule. A refusal is ROOT in the program's entry function, else NO_RULE."""
+        if self._arch.exception_return and (registers.values[self._arch.pc] or 0) >= self._arch.exception_return:
+            return interrupted(registers, memory, self._arch)
         if not registers.exact and self._code.impossible(lookup_pc(registers.values[self._arch.pc] or 0, False)):
             return Stop(StackEnd.NO_RULE, no_frame=True)
         if registers.exact and self._behind_clone(registers):

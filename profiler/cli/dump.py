@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
 from pyprof.cli.arguments import bytes_size, positive_int, source_list
+from pyprof.cli.remote import GDB_HELP, remote_options
 from pyprof.options import DEFAULT_MAX_DEPTH, DEFAULT_SOURCES, DEFAULT_STACK_SIZE, CollectOptions, UnwindOptions
 
 if TYPE_CHECKING:
     from pyprof.cli.crash import CrashSignal
     from pyprof.model.profile import Frame, Profile, ThreadInfo
     from pyprof.model.walk import StackEnd
+
+_SLOW_LINK_S = 60.0
 
 DESCRIPTION = """\
 Print the stacks of all threads of a process as they are now: state, name, and for each
@@ -34,6 +37,7 @@ exit status:
 examples:
   pyprof dump -p 1234
   pyprof dump -p 1234 --json | jq '.threads[] | {tid, state, top: .frames[0].function}'
+  pyprof dump --gdb board:2345 --sysroot /usr/arm-linux-gnueabihf
   pyprof dump --core core
   pyprof dump --core core.arm --exe ./server --sysroot /srv/board
 """
@@ -49,9 +53,10 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("-p", "--pid", type=positive_int, metavar="PID", help="the process")
+    target.add_argument("--gdb", metavar="HOST:PORT", help=GDB_HELP)
     target.add_argument("--core", metavar="CORE", help="a core file instead of a process")
-    parser.add_argument("--exe", metavar="FILE", default="", help="with --core: the program that it is of")
-    parser.add_argument("--sysroot", metavar="DIR", default="", help="with --core: where the target's files are")
+    parser.add_argument("--exe", metavar="FILE", default="", help="with --core, --gdb: the program's file here")
+    parser.add_argument("--sysroot", metavar="DIR", default="", help="with --core, --gdb: where the target's files are")
     parser.add_argument("--json", action="store_true", help="as JSON, innermost frame first; a stable form")
     parser.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
     parser.add_argument("--unwind", type=source_list, default=DEFAULT_SOURCES, metavar="LIST", help="see record")
@@ -94,9 +99,9 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.errors import UsageError
     from pyprof.model.walk import StackEnd
 
-    if not arguments.core and (arguments.exe or arguments.sysroot):
+    if arguments.pid and (arguments.exe or arguments.sysroot):
         raise UsageError("--exe and --sysroot belong to --core", "pyprof dump --core CORE --exe FILE --sysroot DIR")
-    subject = of_core(arguments) if arguments.core else of_process(arguments)
+    subject = of_core(arguments) if arguments.core else of_stub(arguments) if arguments.gdb else of_process(arguments)
     profile = subject.profile
     threads = [*thread_dumps(profile, subject.states), *subject.unseen]
     place = {tid: at for at, tid in enumerate(subject.order)}
@@ -148,6 +153,23 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     window = session.snapshot(lambda: set(tasks(pid)))
     profile = session.profile(window, exe, collect.rate_hz, idle=True)
     return Subject(pid, exe, X86_64.name, profile, states, unseen=tuple(unseen(pid, profile, states)))
+
+
+def of_stub(arguments: argparse.Namespace) -> Subject:
+    """What runs behind a GDB stub."""
+    from pyprof.collectors.gdb_remote import GdbRemoteCollector
+    from pyprof.diagnostics import Diagnostics
+    from pyprof.session.session import Session
+
+    remote = remote_options(arguments)
+    assert remote is not None
+    collect = CollectOptions(rate_hz=500, idle=True, stack_size=arguments.stack_size, flush_s=0)
+    diagnostics = Diagnostics()
+    collector = GdbRemoteCollector(remote, collect, diagnostics)
+    session = Session(collector, UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth), diagnostics)
+    window = session.snapshot(lambda: set(collector.states()), most_s=_SLOW_LINK_S)
+    profile = session.profile(window, collector.path, collect.rate_hz, idle=True)
+    return Subject(collector.pid, collector.path, collector.arch.name, profile, collector.states())
 
 
 def of_core(arguments: argparse.Namespace) -> Subject:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, source_list
+from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.terminal import complain, failure, line
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import registry
@@ -25,6 +26,8 @@ from pyprof.options import (
 )
 
 if TYPE_CHECKING:
+    from pyprof.collectors.base import Collector
+    from pyprof.collectors.gdb_remote import RemoteOptions
     from pyprof.exporters.base import Exporter
     from pyprof.model.summary import Summary
     from pyprof.session.recorder import Window
@@ -53,6 +56,7 @@ examples:
   pyprof record -d 10 -o - -f collapsed -p 1234 | awk '{print $NF, $0}' | sort -n
   pyprof record -s --every 60 -o 'web-%t.pb.gz' -p 1234
   pyprof record -o build.html -- make -j4
+  pyprof record --gdb board:2345 --sysroot /usr/arm-linux-gnueabihf -d 10
 """
 
 
@@ -69,11 +73,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         description=DESCRIPTION,
         epilog=EPILOG.replace("FORMATS", formats()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="pyprof record [options] (-p PID | [--] CMD ...)",
+        usage="pyprof record [options] (-p PID | --gdb HOST:PORT | [--] CMD ...)",
     )
     parser.add_argument("-p", "--pid", type=positive_int, metavar="PID", help="the process to attach to")
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="CMD", help="or the command to start and record")
 
+    add_remote(parser)
     what = parser.add_argument_group("what is sampled")
     what.add_argument("-d", "--duration", type=positive, metavar="S", help="stop after S seconds (default: Ctrl-C)")
     what.add_argument(
@@ -100,6 +105,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         default=DEFAULT_STACK_SIZE,
         metavar="BYTES",
         help="most of a stack that is copied, with K or M (default: 1M)",
+    )
+
+    what.add_argument(
+        "--step",
+        type=positive_int,
+        metavar="N",
+        help="with --gdb: one sample each N instructions, by single-stepping, where a stub cannot interrupt",
     )
 
     how = parser.add_argument_group("how stacks are unwound")
@@ -182,7 +194,7 @@ def _why_empty(recording: _Recording) -> str:
     from pyprof.collectors import procfs
 
     arguments = recording.arguments
-    if procfs.state(recording.pid, recording.pid) == "stopped":
+    if arguments.pid and procfs.state(arguments.pid, arguments.pid) == "stopped":
         return f"the target is stopped: kill -CONT {recording.pid}"
     children = "" if arguments.subprocesses else "; -s follows its children"
     if arguments.idle or arguments.cmd:
@@ -200,9 +212,10 @@ def _write_summary(summary: Summary, out: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
-    if len(command) == 1 and command[0].isdigit() and not arguments.pid:
+    remote = remote_options(arguments)
+    if len(command) == 1 and command[0].isdigit() and not arguments.pid and not remote:
         raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
-    if bool(command) == bool(arguments.pid):
+    if sum(map(bool, (command, arguments.pid, remote))) != 1:
         raise UsageError("give either -p PID or a command", "pyprof record -p PID, or pyprof record -- CMD ...")
     from pyprof.cli.output import Names, check_writable
 
@@ -221,7 +234,7 @@ def run(arguments: argparse.Namespace) -> int:
         max_overhead=arguments.max_overhead / 100 if arguments.max_overhead else None,
     )
     unwind = UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth)
-    return _record(arguments, command, exporter, template, collect, unwind)
+    return _record(arguments, command, remote, exporter, template, collect, unwind)
 
 
 def _choose_format(name: str | None, output: str | None) -> Exporter:
@@ -246,6 +259,7 @@ def _choose_format(name: str | None, output: str | None) -> Exporter:
 def _record(
     arguments: argparse.Namespace,
     command: list[str],
+    remote: RemoteOptions | None,
     exporter: Exporter,
     template: str,
     collect: CollectOptions,
@@ -253,6 +267,7 @@ def _record(
 ) -> int:
     from pyprof.cli.progress import Progress
     from pyprof.collectors import attach, procfs
+    from pyprof.collectors.gdb_remote import GdbRemoteCollector
     from pyprof.collectors.launch import Launched, launch
     from pyprof.collectors.ptrace import PtraceCollector
     from pyprof.diagnostics import Diagnostics
@@ -263,7 +278,7 @@ def _record(
         if not arguments.quiet:
             line(text, sys.stderr)
 
-    collector: PtraceCollector | None = None
+    collector: Collector | None = None
     ended = False
 
     launched: Launched | None = None
@@ -284,9 +299,14 @@ def _record(
         launched = launch(command, arguments.environment)
     pid = launched.pid if launched else arguments.pid
     try:
-        attach.check_target(pid)
         diagnostics = Diagnostics()
-        collector = PtraceCollector(pid, collect, diagnostics)
+        if remote is not None:
+            collector = GdbRemoteCollector(remote, collect, diagnostics)
+            pid, name = collector.pid, collector.name
+        else:
+            attach.check_target(pid)
+            collector = PtraceCollector(pid, collect, diagnostics)
+            name = os.path.basename(command[0]) if command else procfs.name(pid)
         session = Session(collector, unwind, diagnostics)
         if ended:
             collector.stop()
@@ -296,7 +316,6 @@ def _record(
         if launched:
             launched.cancel()
         raise
-    name = os.path.basename(command[0]) if command else procfs.name(pid)
     recording = _Recording(arguments, exporter, template, session, pid, name, say)
     progress = Progress(f"{name} ({pid})", arguments.quiet)
     background = Background()

@@ -147,6 +147,7 @@ ARM = Arch(
     call_target=_arm_call_target,
     jumps=_arm_jumps,
     pc_mask=0xFFFF_FFFE,
+    exception_return=0xFFFF_FF80,  # ARMv8-M ARM, "EXC_RETURN"; ARMv7-M uses the lowest six bits only
     chain=None,  # GCC A32: [r11 - 4], [r11]; clang: [r11], [r11 + 4]; T32: r7, and GCC leaves locals below the record
     more_sigframes=(
         SigFrame(bytes.fromhex("ad70a0e3ad0090ef"), _ARM_RT_SIGFRAME),  # the kernel's: svc #0x9000ad

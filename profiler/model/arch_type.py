@@ -65,6 +65,8 @@ class Arch:
     sp_off: the caller's sp = cfa + sp_off, unless a rule says otherwise.
     chain: the frame records that code built with frame pointers leaves; None where their layout is not one.
     more_sigframes: further signal trampolines.
+    exception_return: from this address on there is no code: what a handler of the hardware returns to instead of an
+    address (Cortex-M: EXC_RETURN); 0 where there is no such thing.
     new_thread: (code before, codes of which one stands after) the pc at which a thread begins, its system call's result
     being 0: C libraries end their tables before that system call. (b"", ()) where that is not known.
     fpregset: column -> index of its word in the kernel's floating-point registers (NT_FPREGSET), for those that
@@ -97,6 +99,7 @@ class Arch:
     sp_off: int = 0
     chain: FrameChain | None = None
     more_sigframes: tuple[SigFrame, ...] = ()
+    exception_return: int = 0
     new_thread: tuple[bytes, tuple[bytes, ...]] = (b"", ())
     fpregset: dict[int, int] = field(default_factory=dict)
 

@@ -137,7 +137,8 @@ def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Id
                     return Identity.BUILD_ID
         if readable:
             return Identity.DIFFERENT
-    compared = [_same_bytes(space, elf, m.start, m.offset, PAGE) for m in module.mappings if m.executable][:MAX_HANDLES]
+    code = [m for m in module.mappings if m.executable][:MAX_HANDLES]
+    compared = [_same_bytes(space, elf, m.start, m.offset, min(PAGE, m.end - m.start)) for m in code]
     first = next((s for s in elf.loads if s.offset == 0), None)
     if first is not None and _is_mapped(space, module, 0, bias + first.vaddr):
         compared.append(_same_bytes(space, elf, bias + first.vaddr, 0, min(elf.headers_size, first.filesz, MAX_PROOF)))

@@ -1,0 +1,117 @@
+"""Packets of the GDB remote serial protocol as bytes (GDB manual, "Overview" of the remote protocol). No I/O.
+
+    packet          $ payload # two hex digits, the sum of the payload's bytes as sent
+    notification    % payload # two hex digits
+    acknowledgement + or -
+    in a payload    } x stands for x ^ 0x20; c * n stands for c and n - 29 more of it
+
+What comes in is hostile: a payload has at most MAX_PAYLOAD bytes, run lengths expanded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pyprof.errors import RemoteError
+
+MAX_PAYLOAD = 1 << 20
+MAX_NOISE = 1 << 16
+"""Most bytes between two packets that are neither: a serial line's noise, a boot loader's greeting."""
+
+INTERRUPT = b"\x03"
+_SPECIAL = frozenset(b"#$}*")
+
+
+class Kind(Enum):
+    PACKET = "packet"
+    NOTIFICATION = "notification"
+    ACK = "acknowledgement"
+    NAK = "request to send again"
+    BROKEN = "wrong checksum"
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    kind: Kind
+    payload: bytes = b""
+
+
+def frame(payload: bytes) -> bytes:
+    """The packet of a payload."""
+    body = escape(payload)
+    return b"$%b#%02x" % (body, sum(body) & 0xFF)
+
+
+def escape(payload: bytes) -> bytes:
+    """Binary data as it stands in a packet."""
+    if not _SPECIAL.intersection(payload):
+        return payload
+    return b"".join(bytes((0x7D, byte ^ 0x20)) if byte in _SPECIAL else bytes((byte,)) for byte in payload)
+
+
+def unescape(body: bytes) -> bytes:
+    """The payload of a packet's body: escapes and run lengths undone. Raises RemoteError."""
+    if b"}" not in body and b"*" not in body:
+        return body
+    out = bytearray()
+    at, size = 0, len(body)
+    while at < size:
+        byte = body[at]
+        if byte == 0x7D:
+            if at + 1 >= size:
+                raise RemoteError("The stub sent an escape without its byte.")
+            out.append(body[at + 1] ^ 0x20)
+            at += 2
+        elif byte == 0x2A:
+            count = body[at + 1] - 29 if at + 1 < size else 0
+            if not out or not 3 <= count <= 97:
+                raise RemoteError("The stub sent a run length that makes no sense.")
+            out += out[-1:] * count
+            at += 2
+        else:
+            out.append(byte)
+            at += 1
+        if len(out) > MAX_PAYLOAD:
+            raise RemoteError(f"The stub sent a packet of more than {MAX_PAYLOAD >> 20} MiB.")
+    return bytes(out)
+
+
+class PacketReader:
+    """Finds packets in the bytes of a connection."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._noise = 0
+        self._searched = 0
+
+    def feed(self, data: bytes) -> None:
+        self._data += data
+
+    def next(self) -> Incoming | None:
+        """The next thing that has come in whole, None if more bytes are needed. Raises RemoteError."""
+        while self._data:
+            first = self._data[0]
+            if first in b"$%":
+                return self._packet(Kind.PACKET if first == 0x24 else Kind.NOTIFICATION)
+            del self._data[:1]
+            if first in b"+-":
+                return Incoming(Kind.ACK if first == 0x2B else Kind.NAK)
+            self._noise += 1
+            if self._noise > MAX_NOISE:
+                raise RemoteError("What answers does not speak the GDB remote protocol.")
+        return None
+
+    def _packet(self, kind: Kind) -> Incoming | None:
+        end = self._data.find(b"#", max(1, self._searched))
+        if end < 0 or len(self._data) < end + 3:
+            if len(self._data) > MAX_PAYLOAD:
+                raise RemoteError(f"The stub sent a packet of more than {MAX_PAYLOAD >> 20} MiB.")
+            self._searched = max(1, len(self._data)) if end < 0 else end
+            return None
+        body, digits = bytes(self._data[1:end]), bytes(self._data[end + 1 : end + 3])
+        del self._data[: end + 3]
+        self._noise = self._searched = 0
+        if digits.lower() != b"%02x" % (sum(body) & 0xFF):
+            return Incoming(Kind.BROKEN)
+        return Incoming(kind, unescape(body))

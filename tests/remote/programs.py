@@ -1,0 +1,85 @@
+"""The ladder of tests/programs/remote_ladder.c for each architecture, built once a run."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tests.support import PROGRAMS, build, need
+
+RUNGS = tuple(f"r_{n:02}" for n in range(1, 13))
+"""Outermost first."""
+
+COMMON = ("-O2", "-fomit-frame-pointer")
+ARM = "arm-linux-gnueabihf-"
+A64 = "aarch64-linux-gnu-"
+S390 = "s390x-linux-gnu-"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """emulator: of qemu-user. entry: bytes of an instruction, for a breakpoint; Thumb: 2."""
+
+    prefix: str
+    flags: tuple[str, ...]
+    emulator: str
+    entry: int = 4
+
+
+RECIPES = {
+    "a32": Recipe(ARM, ("-marm", "-funwind-tables", "-static"), "qemu-arm"),
+    "t32": Recipe(ARM, ("-mthumb", "-funwind-tables", "-static"), "qemu-arm", 2),
+    "a32_dwarf": Recipe(ARM, ("-marm", "-g", "-static"), "qemu-arm"),
+    "t32_dwarf": Recipe(ARM, ("-mthumb", "-g", "-static"), "qemu-arm", 2),
+    "a32_dynamic": Recipe(ARM, ("-marm", "-funwind-tables", "-no-pie"), "qemu-arm"),
+    "a64": Recipe(A64, ("-static", "-mbranch-protection=none"), "qemu-aarch64"),
+    "a64_pac": Recipe(A64, ("-static", "-mbranch-protection=standard"), "qemu-aarch64"),
+    "a64_dynamic": Recipe(A64, ("-no-pie",), "qemu-aarch64"),
+    "s390x": Recipe(S390, ("-static",), "qemu-s390x", 2),
+    "s390x_dynamic": Recipe(S390, ("-no-pie",), "qemu-s390x", 2),
+}
+
+
+@cache
+def folder() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="pyprof-remote-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+@cache
+def ladder(name: str) -> Path:
+    """A ladder by its name in RECIPES."""
+    recipe = RECIPES[name]
+    return build(PROGRAMS / "remote_ladder.c", folder() / name, *COMMON, *recipe.flags, compiler=recipe.prefix + "gcc")
+
+
+@cache
+def bare(*more: str) -> Path:
+    """The Cortex-M program; nothing but .ARM.exidx says how to unwind it. more: further flags."""
+    flags = ("-mcpu=cortex-m3", "-mthumb", "-funwind-tables", "-ffreestanding", "-nostdlib", *COMMON)
+    script = ("-T", str(PROGRAMS / "remote_bare.ld"))
+    return build(
+        PROGRAMS / "remote_bare.c",
+        folder() / f"bare{''.join(more)}.elf",
+        *flags,
+        *more,
+        *script,
+        compiler="arm-none-eabi-gcc",
+    )
+
+
+@cache
+def symbol(path: Path, name: str) -> int:
+    """svma of a function, without the Thumb bit."""
+    text = subprocess.run([need("nm"), str(path)], capture_output=True, text=True, timeout=60, check=True).stdout
+    for line in text.splitlines():
+        parts = line.split()
+        if parts[-1] == name and len(parts) == 3:
+            return int(parts[0], 16) & ~1
+    raise AssertionError(f"{path} has no {name}")

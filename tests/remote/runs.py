@@ -1,0 +1,62 @@
+"""pyprof on a stub, through the command line, and what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.remote.programs import RUNGS
+
+PYPROF = [sys.executable, "-m", "pyprof"]
+LADDER = (*RUNGS, "r_top")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """stacks: names outermost first -> samples. summary: as --summary writes it."""
+
+    stacks: dict[tuple[str, ...], int]
+    summary: dict[str, Any]
+
+
+def record(address: str, folder: Path, *options: str, seconds: float = 1.5) -> Recorded:
+    output, summary = folder / "out.collapsed", folder / "out.json"
+    command = [*PYPROF, "record", "--gdb", address, "-d", str(seconds), "-f", "collapsed", "-q", "-o", str(output)]
+    done = subprocess.run(
+        [*command, "--summary", str(summary), *options], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    stacks: dict[tuple[str, ...], int] = {}
+    for line in output.read_text().splitlines():
+        stack, _, count = line.rpartition(" ")
+        stacks[tuple(stack.split(";"))] = int(count)
+    return Recorded(stacks, json.loads(summary.read_text()))
+
+
+def dump(address: str, *options: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
+    done = subprocess.run(
+        [*PYPROF, "dump", "--gdb", address, "--json", *options],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode in codes, (done.returncode, done.stdout, done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def names(thread: dict[str, Any]) -> list[str]:
+    """Functions of a dumped thread, outermost first."""
+    return [frame["function"] for frame in reversed(thread["frames"]) if not frame["inlined"]]
+
+
+def on_the_ladder(stack: Sequence[str]) -> bool:
+    """Is what stands above main a beginning of the ladder, in order and without a gap?"""
+    above = list(stack)[list(stack).index("main") + 1 :] if "main" in stack else ["?"]
+    return tuple(above) == LADDER[: len(above)]

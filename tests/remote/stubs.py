@@ -1,0 +1,155 @@
+"""Stubs to talk to: gdbserver, qemu-user, qemu-system-arm, and a relay that lets several debuggers see one moment."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyprof.collectors.gdb_link import Link
+from pyprof.collectors.gdb_packets import Kind, PacketReader, frame
+from tests.support import need
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Is there a listener? Seen in /proc/net/tcp: a connection would be the stub's only one."""
+    del process
+    wanted = f":{port:04X} "
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table) as lines:
+            if any(wanted in line and " 0A " in line for line in lines):
+                return True
+    return False
+
+
+@contextmanager
+def stub_process(command: Sequence[str | Path], port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A stub that listens."""
+    process = subprocess.Popen(
+        [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not _listens(port, process):
+            assert process.poll() is None, f"{command} ended"
+            assert time.monotonic() < deadline, f"{command} does not listen"
+            time.sleep(0.02)
+        yield process
+    finally:
+        process.kill()
+        process.wait(timeout=30)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@contextmanager
+def gdbserver(pid: int) -> Iterator[str]:
+    """gdbserver on a process: its address."""
+    port = free_port()
+    with stub_process([need("gdbserver"), "--attach", f"localhost:{port}", str(pid)], port):
+        yield f"localhost:{port}"
+
+
+@contextmanager
+def qemu_user(emulator: str, program: Path, *arguments: str) -> Iterator[str]:
+    """A program that waits at its first instruction: its stub's address."""
+    port = free_port()
+    root = {"qemu-aarch64": "/usr/aarch64-linux-gnu", "qemu-s390x": "/usr/s390x-linux-gnu"}
+    library = root.get(emulator, "/usr/arm-linux-gnueabihf")
+    with stub_process([need(emulator), "-L", library, "-g", str(port), program, *arguments], port):
+        yield f"localhost:{port}"
+
+
+@contextmanager
+def qemu_system_arm(program: Path) -> Iterator[str]:
+    """A Cortex-M3 board that runs the program: its stub's address."""
+    port = free_port()
+    machine = ["-M", "lm3s6965evb", "-display", "none", "-serial", "none", "-monitor", "none"]
+    with stub_process([need("qemu-system-arm"), *machine, "-kernel", program, "-gdb", f"tcp:localhost:{port}"], port):
+        yield f"localhost:{port}"
+
+
+class Relay:
+    """Stands before a stub whose target stands still, and serves one debugger after the other.
+
+    A debugger that leaves takes nothing along: detach and kill are answered here.
+    """
+
+    def __init__(self, address: str, hidden: Sequence[str]) -> None:
+        """hidden: requests that are answered as if the stub did not know them."""
+        self._hidden = tuple(name.encode() for name in hidden)
+        self.upstream = Link.connect(address)
+        self.upstream.acknowledge()
+        self.upstream.ask(b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+")
+        self.upstream.ask(b"?")
+        self._listener = socket.create_server(("localhost", 0))
+        self.address = f"localhost:{self._listener.getsockname()[1]}"
+        self.asked: list[bytes] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def run_to(self, avma: int, kind: int) -> None:
+        """Let the target run to an address; kind: bytes of its instruction."""
+        assert self.upstream.ask(b"Z0,%x,%x" % (avma, kind)) == b"OK"
+        self.upstream.send(b"vCont;c")
+        stop = self.upstream.receive(30)
+        assert stop.startswith(b"T05"), stop
+        assert self.upstream.ask(b"z0,%x,%x" % (avma, kind)) == b"OK"
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client, contextlib.suppress(OSError):
+                client.settimeout(60)
+                self._one(client)
+
+    def _one(self, client: socket.socket) -> None:
+        reader = PacketReader()
+        while data := client.recv(1 << 16):
+            reader.feed(data)
+            while (found := reader.next()) is not None:
+                if found.kind is not Kind.PACKET:
+                    continue
+                self.asked.append(found.payload)
+                reply = self._reply(found.payload)
+                client.sendall(b"+" + frame(reply))
+
+    def _reply(self, payload: bytes) -> bytes:
+        if payload[:1] in (b"D", b"k") or payload.startswith(b"vKill"):
+            return b"OK"
+        if payload.startswith((b"QStartNoAckMode", *self._hidden)):
+            return b""
+        self.upstream.send(payload)
+        reply = self.upstream.receive(30)
+        if payload.startswith(b"qSupported"):
+            items = reply.split(b";")
+            reply = b";".join(i for i in items if not i.startswith((b"QStartNoAckMode", *self._hidden)))
+        return reply
+
+    def close(self) -> None:
+        self._listener.close()
+        self.upstream.close()
+
+
+@contextmanager
+def relay(address: str, *hidden: str) -> Iterator[Relay]:
+    made = Relay(address, hidden)
+    try:
+        yield made
+    finally:
+        made.close()
