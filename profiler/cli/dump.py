@@ -24,8 +24,8 @@ they were when the process died, the thread that got the signal first.
 
 EPILOG = """\
 The last column says how each frame was found: context (the innermost: the kernel's registers),
-sframe, eh_frame, debug_frame (unwind tables), fp (frame pointer), lr (link register),
-sigreturn (the kernel's signal frame), inlined (DWARF: in the function below it).
+sframe, eh_frame, debug_frame (unwind tables), breakpad (a symbol file), fp (frame pointer),
+lr (link register), sigreturn (the kernel's signal frame), inlined (DWARF: in the function below it).
 
 exit status:
   0 all stacks whole, 3 some cut short (of a core also: files are missing), 1 error,
@@ -55,6 +55,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON, innermost frame first; a stable form")
     parser.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
     parser.add_argument("--unwind", type=source_list, default=DEFAULT_SOURCES, metavar="LIST", help="see record")
+    parser.add_argument("--symbols", action="append", default=[], metavar="PATH|URL", help="see record")
     parser.add_argument("--max-depth", type=positive_int, default=DEFAULT_MAX_DEPTH, metavar="N", help="see record")
     parser.add_argument("--stack-size", type=bytes_size, default=DEFAULT_STACK_SIZE, metavar="BYTES", help="see record")
     parser.set_defaults(run=run)
@@ -142,7 +143,7 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     diagnostics = Diagnostics()
     session = Session(
         PtraceCollector(pid, collect, diagnostics),
-        UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth),
+        UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth, symbols=tuple(arguments.symbols)),
         diagnostics,
     )
     window = session.snapshot(lambda: set(tasks(pid)))

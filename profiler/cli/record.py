@@ -111,6 +111,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help=f"sources in the order in which they are asked (default: {','.join(DEFAULT_SOURCES)})",
     )
     how.add_argument(
+        "--symbols",
+        action="append",
+        default=[],
+        metavar="PATH|URL",
+        help="Breakpad symbol files: one, or a folder or an HTTP server of NAME/ID/NAME.sym; may be repeated",
+    )
+    how.add_argument(
         "--max-depth",
         type=positive_int,
         default=DEFAULT_MAX_DEPTH,
@@ -213,7 +220,7 @@ def run(arguments: argparse.Namespace) -> int:
         stack_size=arguments.stack_size,
         max_overhead=arguments.max_overhead / 100 if arguments.max_overhead else None,
     )
-    unwind = UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth)
+    unwind = UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth, symbols=tuple(arguments.symbols))
     return _record(arguments, command, exporter, template, collect, unwind)
 
 

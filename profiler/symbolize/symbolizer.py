@@ -15,6 +15,7 @@ from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.elf import SHT_NOBITS, ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.objfile.packages import Packages
+from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.lines import Place, SourceLines
@@ -73,6 +74,7 @@ class Symbolizer:
         self._source_budget_s = source_budget_s
         self._tables: dict[ElfFile, tuple[SymbolTable, bool]] = {}
         self._sources: dict[ElfFile, SourceLines | None] = {}
+        self._symbol_files: dict[ElfFile, SymbolFileNames | None] = {}
         self._packages = Packages()
 
     def resolve(self, keys: Sequence[FrameKey]) -> Resolved:
@@ -86,6 +88,7 @@ class Symbolizer:
         for image, inside in by_image.items():
             self._name(image, inside)
             self._add_source(image, inside, deadline)
+            self._add_symbol_file(image, inside)
             self._report_missing(image, inside)
         names = [item.system_name for item in found]
         names += [place.name for item in found for place in item.source]
@@ -140,6 +143,25 @@ class Symbolizer:
         lines.broken.clear()
         if lines.split:
             self._diagnostics.problem(path, "split DWARF: inlined functions are in .dwo files, which are not read")
+
+    def _add_symbol_file(self, image: Image, inside: Sequence[_Found]) -> None:
+        """What the user's symbol file knows and the object file does not: its exported names are not all functions."""
+        _, complete = self._table(image)
+        names = self._symbol_file(image)
+        for item in inside if names else ():
+            place = names.find(image.rel(item.lookup)) if names else None
+            if place is None:
+                continue
+            if not item.system_name or (place.sized and not complete):
+                item.system_name, item.function = place.name, place.start + image.elf.min_vaddr
+            item.source = item.source or place.places
+
+    def _symbol_file(self, image: Image) -> SymbolFileNames | None:
+        elf = image.elf
+        if elf not in self._symbol_files:
+            file = image.symbols
+            self._symbol_files[elf] = SymbolFileNames(file) if file else None
+        return self._symbol_files[elf]
 
     def _source_lines(self, image: Image) -> SourceLines | None:
         """None where there is no DWARF."""
