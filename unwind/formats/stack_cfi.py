@@ -20,7 +20,7 @@ from pyprof.objfile.elf import ElfFile
 from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.postfix import PostfixFailed
 from pyprof.unwind.formats.postfix_rules import RuleCompiler
-from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegRule, Rule
+from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 ALIASES = {
     "arm": {"fp": "r11", "ip": "r12", "r13": "sp", "r14": "lr", "r15": "pc"},
@@ -53,9 +53,9 @@ class StackCfi:
         self._diagnostics = diagnostics
         self._file: SymbolFile | None = None
         self._searched = False
+        self._arch = arch
         self._names = RegisterNames(arch)
         self._compiler = RuleCompiler(arch, self._names.column)
-        self._signs = arch.pac_mask != 0
         self._known: dict[tuple[tuple[str, str], ...], Rule | None] = {}
 
     def function_at(self, svma: int) -> FunctionRows | None:
@@ -136,15 +136,17 @@ class StackCfi:
             except PostfixFailed:
                 self._diagnostics.count("STACK CFI: rule of a register not usable")
                 regs[column] = UNDEFINED
-        regs.pop(self._names.pc, None)
-        return Rule(cfa_reg, cfa_off, ra, tuple(sorted(regs.items())), cfa_deref, cfa_expr, pac=self._signs)
+        regs.pop(self._arch.pc, None)
+        if regs.get(self._arch.sp) == RegRule(RegKind.CFA_PLUS, self._arch.sp_off):
+            del regs[self._arch.sp]  # what holds anyway: a rule without it is a fast one
+        signed = self._arch.pac_mask != 0
+        return Rule(cfa_reg, cfa_off, ra, tuple(sorted(regs.items())), cfa_deref, cfa_expr, pac=signed)
 
 
 class RegisterNames:
     """Registers of an architecture by Breakpad's names, with and without "$"."""
 
     def __init__(self, arch: Arch) -> None:
-        self.pc = arch.pc
         names = {name: column for column, name in enumerate(arch.registers)}
         for alias, name in ALIASES.get(arch.name.removesuffix("_be"), {}).items():
             if name in names:
