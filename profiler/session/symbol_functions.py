@@ -26,11 +26,12 @@ NO_DEADLINE = Deadline(None)
 
 
 class _Body(NamedTuple):
-    """A function: address, bytes, its name's number, where its body is in the temporary file."""
+    """A function: address, bytes, numbers of its name and of DWARF's name for it, its place in the temporary file."""
 
     address: int
     size: int
     name: int
+    own: int
     offset: int
     length: int
 
@@ -41,8 +42,16 @@ class Functions:
     files: paths, origins: names of inlined functions, names: of functions; by number. left_out: why -> how many.
     """
 
-    def __init__(self, elf: ElfFile, find_alternate: Callable[[ElfFile], ElfFile | None] | None = None) -> None:
-        self._elf = elf
+    def __init__(
+        self,
+        elf: ElfFile,
+        symbol: Callable[[int], str],
+        find_alternate: Callable[[ElfFile], ElfFile | None] | None = None,
+    ) -> None:
+        """symbol: address -> the name of the symbol that begins there, "" if none does; it is better than DWARF's, which
+        is short for functions without a linkage name.
+        """
+        self._symbol = symbol
         self._base = elf.min_vaddr
         self._code = [(s.vaddr, s.vaddr + s.memsz) for s in elf.loads if s.flags & PF_X]
         self._numbers: dict[str, int] = {}
@@ -83,7 +92,7 @@ class Functions:
             body, same = bodies[at], at + 1
             while same < len(bodies) and bodies[same].address == body.address:
                 same += 1
-            multiple = "m " * any(other.name != body.name for other in bodies[at + 1 : same])
+            multiple = "m " * any(other.own != body.own for other in bodies[at + 1 : same])
             head = f"FUNC {multiple}{body.address:x} {body.size:x} 0 {shown(names[body.name])}\n"
             self._spool.seek(body.offset)
             yield head.encode("utf-8", "backslashreplace") + self._spool.read(body.length)
@@ -99,7 +108,8 @@ class Functions:
         for start, end, function in inlines.functions():
             if not any(low <= start and end <= high for low, high in self._code):
                 continue  # dropped by the linker
-            name = _text(inlines.name(function, NO_DEADLINE))
+            own = _text(inlines.name(function, NO_DEADLINE))
+            name = self._symbol(start - self._base) or own
             if not name:
                 self.left_out["functions without a name"] += 1
                 continue
@@ -108,8 +118,8 @@ class Functions:
             ).encode()
             place = self._spool.tell()
             self._spool.write(body)
-            number = self._name_numbers.setdefault(name, len(self._name_numbers))
-            self._bodies.append(_Body(start - self._base, end - start, number, place, len(body)))
+            numbers = [self._name_numbers.setdefault(known, len(self._name_numbers)) for known in (name, own)]
+            self._bodies.append(_Body(start - self._base, end - start, *numbers, place, len(body)))
 
     def _lines(self, lines: LineTable, start: int, end: int) -> Iterator[str]:
         """Neighbours that say the same become one record."""

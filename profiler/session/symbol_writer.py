@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import IO
 
 import numpy as np
@@ -85,7 +86,7 @@ class SymbolWriter:
         dwarf = next((file for file in (self.elf, self._debug) if file and has_dwarf(file)), None)
         extents: list[tuple[int, int]] = []
         if dwarf is not None:
-            with closing(Functions(dwarf, lambda debug: self._debug_files.find_alternate(debug, ""))) as functions:
+            with closing(Functions(dwarf, self._symbol, self._alternate)) as functions:
                 shown = _shown([*functions.names, *functions.origins])
                 yield "FILE", (_line(f"FILE {at} {name}") for at, name in enumerate(functions.files))
                 origins = enumerate(functions.origins)
@@ -103,9 +104,26 @@ class SymbolWriter:
         if self.elf.build_id:
             yield _line(f"INFO CODE_ID {self.elf.build_id.upper()}")
 
+    def _alternate(self, debug: ElfFile) -> ElfFile | None:
+        return self._debug_files.find_alternate(debug, "")
+
+    @cached_property
+    def _table(self) -> SymbolTable:
+        return SymbolTable(symbol_sources(self.elf, lambda: self._debug).rows)
+
+    @cached_property
+    def _row_at(self) -> dict[int, int]:
+        """Address of a symbol's start -> its row."""
+        rel = self._table.start - np.uint64(self.elf.min_vaddr)
+        return {start: row for row, start in enumerate(rel.tolist())}
+
+    def _symbol(self, address: int) -> str:
+        row = self._row_at.get(address)
+        return "" if row is None else self._table.name(row)
+
     def _publics(self, functions: list[tuple[int, int]]) -> Iterator[bytes]:
         """Symbols that no FUNC covers."""
-        table = SymbolTable(symbol_sources(self.elf, lambda: self._debug).rows)
+        table = self._table
         starts = np.array([start for start, _ in functions], np.uint64)
         reach = np.maximum.accumulate(np.array([end for _, end in functions], np.uint64)) if functions else starts
         rel = table.start - np.uint64(self.elf.min_vaddr)
