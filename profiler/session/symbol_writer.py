@@ -55,7 +55,7 @@ class SymbolWriter:
     def __init__(self, path: str) -> None:
         """Raises OSError, FormatError, UnsupportedArchitecture, and PyprofError where there is no identifier."""
         self.elf = ElfFile.open(path)
-        self.name = os.path.basename(path)
+        self.name = os.path.basename(os.path.realpath(path))
         elf = self.elf
         arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
         if arch is None or arch.name not in ARCH_NAMES:
