@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import Any
 
 DESCRIPTION = """\
@@ -44,7 +43,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.cli import output
+    from pyprof.cli import output, terminal
     from pyprof.errors import OutputError, PyprofError
     from pyprof.session.symbol_writer import SymbolWriter, Written
 
@@ -68,10 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     output.write(path, write)
     if arguments.store:
-        print(path)
+        terminal.line(path)
     if not arguments.quiet:
         kinds = ", ".join(f"{count} {kind}" for kind, count in written.records.items() if kind != "MODULE")
-        print(f"pyprof: {arguments.file}: {kinds or 'nothing but its id'}", file=sys.stderr)
+        terminal.complain(f"{arguments.file}: {kinds or 'nothing but its id'}")
         for reason, count in sorted(written.left_out.items()):
-            print(f"pyprof: left out: {reason}: {count}", file=sys.stderr)
+            terminal.complain(f"left out: {reason}: {count}")
     return 0

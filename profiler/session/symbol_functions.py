@@ -48,8 +48,8 @@ class Functions:
         symbol: Callable[[int], str],
         find_alternate: Callable[[ElfFile], ElfFile | None] | None = None,
     ) -> None:
-        """symbol: address -> the name of the symbol that begins there, "" if none does; it is better than DWARF's, which
-        is short for functions without a linkage name.
+        """symbol: address -> the name of the symbol that begins there, "" if none does; it is better than DWARF's,
+        which is short for functions without a linkage name.
         """
         self._symbol = symbol
         self._base = elf.min_vaddr
@@ -118,8 +118,8 @@ class Functions:
             ).encode()
             place = self._spool.tell()
             self._spool.write(body)
-            numbers = [self._name_numbers.setdefault(known, len(self._name_numbers)) for known in (name, own)]
-            self._bodies.append(_Body(start - self._base, end - start, *numbers, place, len(body)))
+            number, own_number = (self._name_numbers.setdefault(n, len(self._name_numbers)) for n in (name, own))
+            self._bodies.append(_Body(start - self._base, end - start, number, own_number, place, len(body)))
 
     def _lines(self, lines: LineTable, start: int, end: int) -> Iterator[str]:
         """Neighbours that say the same become one record."""
