@@ -217,4 +217,5 @@ def test_frames_are_those_of_the_tables_wherever_a_row_was_written(name: str, mo
     assert found.samples >= 100
     assert found.same >= 0.4 * found.samples
     if name == "ladder":
-        assert found.same == found.whole == found.samples
+        assert found.same == found.samples
+        assert found.whole >= 0.9 * found.samples  # the others are threads that have just been made
