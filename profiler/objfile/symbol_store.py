@@ -77,7 +77,7 @@ class SymbolStore:
             found = self._open(candidate)
             if found is None:
                 continue
-            if same_id(wanted, found.module.id) and elf.build_id.startswith(found.code_id):
+            if same_id(wanted, found.module.id) and (not elf.build_id or elf.build_id.startswith(found.code_id)):
                 return found
             if found.module.name == name:
                 others.append(found)

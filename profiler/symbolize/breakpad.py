@@ -15,6 +15,8 @@ from pyprof.symbolize.dwarf.lines import Place
 
 MAX_UNSIZED = 1 << 16
 """Most bytes that a PUBLIC, which has no size, reaches."""
+MAX_INLINED = 256
+"""Most calls inlined into each other at one address."""
 MAX_KEPT = 1 << 12
 """Functions whose lines are kept."""
 
@@ -46,10 +48,11 @@ class SymbolFileNames:
         self._file = file
         self._bodies: dict[int, _Body] = {}
 
-    def find(self, address: int) -> NamedPlace | None:
+    def find(self, address: int, with_lines: bool = True) -> NamedPlace | None:
         function = self._file.function_at(address)
         if function is not None:
-            return NamedPlace(function.name, function.address, True, self._places(function, address))
+            places = self._places(function, address) if with_lines else []
+            return NamedPlace(function.name, function.address, True, places)
         public = self._file.public_at(address)
         if public is None or address - public.address >= MAX_UNSIZED:
             return None
@@ -81,7 +84,7 @@ class SymbolFileNames:
             if len(self._bodies) >= MAX_KEPT:
                 self._bodies.clear()
             lines, inlines = self._file.body_at(function.address)
-            lines.sort(key=lambda line: line.address)
+            lines = sorted((line for line in lines if line.size), key=lambda line: line.address)
             self._bodies[function.address] = _Body([line.address for line in lines], lines, inlines)
         return self._bodies[function.address]
 
@@ -90,6 +93,8 @@ def _chain(inlines: list[InlineRecord], address: int) -> list[InlineRecord]:
     """Calls inlined at an address, the outermost first; a depth that is left out ends the chain."""
     chain: list[InlineRecord] = []
     for inline in inlines:
+        if len(chain) >= MAX_INLINED:
+            break
         if inline.depth == len(chain) and any(start <= address < end for start, end in inline.ranges):
             chain.append(inline)
     return chain

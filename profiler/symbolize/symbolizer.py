@@ -88,7 +88,7 @@ class Symbolizer:
         for image, inside in by_image.items():
             self._name(image, inside)
             self._add_source(image, inside, deadline)
-            self._add_symbol_file(image, inside)
+            self._add_symbol_file(image, inside, deadline)
             self._report_missing(image, inside)
         names = [item.system_name for item in found]
         names += [place.name for item in found for place in item.source]
@@ -135,8 +135,7 @@ class Symbolizer:
                 if item.source and not item.system_name:
                     item.system_name = item.source[-1].name
         except OutOfTime:
-            self._diagnostics.count("lines not looked up: out of time")
-            self._diagnostics.problem(path, f"lines only in part: reading them takes over {self._source_budget_s:g} s")
+            self._out_of_time(path)
         for error in lines.broken:
             self._diagnostics.count("broken DWARF")
             self._diagnostics.problem(path, f"broken DWARF: {error}")
@@ -144,17 +143,30 @@ class Symbolizer:
         if lines.split:
             self._diagnostics.problem(path, "split DWARF: inlined functions are in .dwo files, which are not read")
 
-    def _add_symbol_file(self, image: Image, inside: Sequence[_Found]) -> None:
+    def _add_symbol_file(self, image: Image, inside: Sequence[_Found], deadline: Deadline) -> None:
         """What the user's symbol file knows and the object file does not: its exported names are not all functions."""
         _, complete = self._table(image)
         names = self._symbol_file(image)
-        for item in inside if names else ():
-            place = names.find(image.rel(item.lookup)) if names else None
+        if names is None:
+            return
+        with_lines = True
+        for item in inside:
+            try:
+                deadline.check()
+            except OutOfTime:
+                if with_lines:
+                    self._out_of_time(image.module.path)
+                with_lines = False
+            place = names.find(image.rel(item.lookup), with_lines)
             if place is None:
                 continue
             if not item.system_name or (place.sized and not complete):
                 item.system_name, item.function = place.name, place.start + image.elf.min_vaddr
             item.source = item.source or place.places
+
+    def _out_of_time(self, path: str) -> None:
+        self._diagnostics.count("lines not looked up: out of time")
+        self._diagnostics.problem(path, f"lines only in part: reading them takes over {self._source_budget_s:g} s")
 
     def _symbol_file(self, image: Image) -> SymbolFileNames | None:
         elf = image.elf

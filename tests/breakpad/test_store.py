@@ -69,7 +69,7 @@ def test_id_without_build_id_is_the_code_in_lanes(tmp_path: Path) -> None:
     assert hashed_text(elf) == bytes(lanes)
     assert breakpad_id(elf).endswith(bytes(lanes[8:]).hex().upper() + "0")
     sym = tmp_path / "a.sym"
-    sym.write_bytes(text(breakpad_id(elf), "a"))
+    sym.write_bytes(text(breakpad_id(elf), "a", hashed_text(elf).hex().upper()))  # dump_syms has the hash there, too
     assert SymbolStore([str(sym)], Diagnostics()).find(elf) is not None
 
 
