@@ -44,13 +44,15 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.cli import output, terminal
-    from pyprof.errors import OutputError, PyprofError
+    from pyprof.errors import FormatError, OutputError, PyprofError
     from pyprof.session.symbol_writer import SymbolWriter, Written
 
     try:
         writer = SymbolWriter(arguments.file)
     except OSError as error:
         raise PyprofError(f"{arguments.file}: {error.strerror}") from error
+    except FormatError as error:
+        raise PyprofError(f"{arguments.file}: {error.message}") from error
     path = arguments.output
     if arguments.store:
         path = os.path.join(arguments.store, writer.store_path)

@@ -186,5 +186,5 @@ def test_command_refuses_what_is_no_elf_file_in_one_sentence(content: bytes | No
         [sys.executable, "-m", "pyprof", "symbols", str(path)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("pyprof: ")
+    assert done.stderr.startswith(f"pyprof: {path}: ")
     assert "Traceback" not in done.stderr
