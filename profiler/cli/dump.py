@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
-from pyprof.cli.arguments import bytes_size, positive_int, source_list
-from pyprof.options import DEFAULT_MAX_DEPTH, DEFAULT_SOURCES, DEFAULT_STACK_SIZE, CollectOptions, UnwindOptions
+from pyprof.cli.arguments import bytes_size, positive_int, source_list, unwind_options
+from pyprof.options import DEFAULT_MAX_DEPTH, DEFAULT_SOURCES, DEFAULT_STACK_SIZE, CollectOptions
 
 if TYPE_CHECKING:
     from pyprof.cli.crash import CrashSignal
@@ -136,6 +136,7 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     from pyprof.session.session import Session
 
     pid: int = arguments.pid
+    unwind = unwind_options(arguments)
     attach.check_target(pid)
     states = {tid: procfs.state(pid, tid) for tid in procfs.tasks(pid)}
     exe = procfs.exe(pid)
@@ -143,7 +144,7 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     diagnostics = Diagnostics()
     session = Session(
         PtraceCollector(pid, collect, diagnostics),
-        UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth, symbols=tuple(arguments.symbols)),
+        unwind,
         diagnostics,
     )
     window = session.snapshot(lambda: set(tasks(pid)))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import bytes_size, positive, positive_int, source_list
+from pyprof.cli.arguments import bytes_size, positive, positive_int, source_list, unwind_options
 from pyprof.cli.terminal import complain, failure, line
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import registry
@@ -220,8 +220,7 @@ def run(arguments: argparse.Namespace) -> int:
         stack_size=arguments.stack_size,
         max_overhead=arguments.max_overhead / 100 if arguments.max_overhead else None,
     )
-    unwind = UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth, symbols=tuple(arguments.symbols))
-    return _record(arguments, command, exporter, template, collect, unwind)
+    return _record(arguments, command, exporter, template, collect, unwind_options(arguments))
 
 
 def _choose_format(name: str | None, output: str | None) -> Exporter:

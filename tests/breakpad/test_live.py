@@ -127,6 +127,14 @@ def test_symbol_file_of_another_build_is_said_in_the_summary(tmp_path: Path) -> 
     assert not any("a_30" in stack for stack in recording.stacks)
 
 
+def test_unwinding_by_symbol_files_alone_without_any_is_refused(tmp_path: Path) -> None:
+    command = [*PYPROF, "record", *ONLY, "--", sys.executable, "-c", "print('ran')"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--symbols PATH|URL" in done.stderr
+    assert "ran" not in done.stdout
+
+
 def test_place_that_does_not_exist_is_refused_before_anything_starts(tmp_path: Path) -> None:
     command = [*PYPROF, "record", "--symbols", str(tmp_path / "none"), "--", sys.executable, "-c", "print('ran')"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)

@@ -6,7 +6,7 @@ import pytest
 
 from pyprof.objfile.breakpad_records import WinRecord
 from pyprof.unwind.formats.postfix import PostfixFailed, PostfixProblem
-from pyprof.unwind.formats.stack_win import INNERMOST, Callee, caller
+from pyprof.unwind.formats.stack_win import INNERMOST, Callee, caller, parameters_at
 from tests.breakpad.support import symbol_file
 
 STACK = 0x8000
@@ -114,6 +114,11 @@ def test_program_that_cannot_be_evaluated_fails(program: str, problem: PostfixPr
     with pytest.raises(PostfixFailed) as failed:
         caller(record(program), registers(eip=STACK - 4), INNERMOST, Stack(RETURN).read)
     assert failed.value.problem == problem
+
+
+def test_parameters_are_those_of_stack_win_before_those_of_the_function() -> None:
+    file = symbol_file("FUNC 10 10 4 f\nPUBLIC 40 c p\nSTACK WIN 4 18 4 0 0 8 0 0 0 1 $eip 0 =\n")
+    assert [parameters_at(file, at) for at in (0x10, 0x18, 0x41, 0x8)] == [4, 8, 12, 0]
 
 
 def test_stack_that_is_not_there_fails() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import random
 import subprocess
@@ -24,6 +25,7 @@ from pyprof.unwind.sources import READERS
 from tests.live.support.ladders import ladder
 from tests.support import build, need
 from tests.symbolize.test_source_lines import PROGRAMS, reference
+from tests.unwind.sframe.fixtures import FOLDER as FIXTURES
 
 LIBC = Path("/lib/x86_64-linux-gnu/libc.so.6")
 
@@ -54,16 +56,47 @@ def rows_of(function: FunctionRows) -> list[tuple[int, int, Rule]]:
     return list(zip(function.starts, [*function.starts[1:], function.end], function.rules, strict=True))
 
 
-@pytest.mark.parametrize("name", ["ladder", "ladder_throw", "ladder_drap", "ladder_plt", "ladder_debug_frame", "libc"])
-def test_rows_are_those_of_the_file_but_for_what_is_counted(name: str) -> None:
-    path = LIBC if name == "libc" else ladder(name)
+def arm_program(folder: Path) -> Path:
+    """Its only table is .ARM.exidx."""
+    source = folder / "arm.c"
+    source.write_text("int g(int *); int f(int n) { int a[40]; a[0] = n; return g(a) + a[n]; }\n")
+    flags = ("-O2", "-shared", "-fPIC", "-nostdlib", "-funwind-tables", "-Wl,--unresolved-symbols=ignore-all")
+    return build(source, folder / "arm.so", *flags, compiler="arm-linux-gnueabihf-gcc")
+
+
+def program(name: str, folder: Path) -> Path:
+    if name == "libc":
+        return LIBC
+    if name == "arm":
+        return arm_program(folder)
+    if name.endswith(".so"):
+        (folder / name).write_bytes(gzip.decompress((FIXTURES / f"{name}.gz").read_bytes()))
+        return folder / name
+    return ladder(name)
+
+
+FILES = [
+    "ladder",
+    "ladder_throw",
+    "ladder_drap",
+    "ladder_plt",
+    "ladder_debug_frame",
+    "libc",
+    "v2-aarch64-code.so",
+    "arm",
+]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_rows_are_those_of_the_file_but_for_what_is_counted(name: str, tmp_path: Path) -> None:
+    path = program(name, tmp_path)
     writer, data, done = written(path)
     arch = writer.arch
     file, diagnostics = read_back(data)
     source = StackCfi(lambda: file, writer.elf.min_vaddr, arch, diagnostics)
     missing: Counter[str] = Counter()
     same = 0
-    for table in ("eh_frame", "debug_frame"):
+    for table in ("eh_frame", "debug_frame", "exidx"):
         theirs = READERS[table](writer.elf, arch, Diagnostics())
         for function in theirs.functions() if theirs else ():
             for start, end, rule in rows_of(function):
@@ -76,7 +109,7 @@ def test_rows_are_those_of_the_file_but_for_what_is_counted(name: str) -> None:
                     mine = next(row for row in rows_of(rows) if row[0] <= start < row[1])
                     assert meaning(mine[2], arch) == meaning(rule, arch), hex(start)
                     same += 1
-    assert same > 5
+    assert same > (1 if name == "arm" else 5)
     assert set(missing) <= set(done.left_out)
     assert diagnostics.counts == {}
     if name == "ladder_drap":

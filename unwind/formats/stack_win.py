@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyprof.objfile.breakpad import SymbolFile
 from pyprof.objfile.breakpad_records import WinRecord
 from pyprof.unwind.expr import Read
 from pyprof.unwind.formats.postfix import PostfixFailed, PostfixProblem, run
@@ -39,6 +40,12 @@ def caller(record: WinRecord, registers: Mapping[str, int], callee: Callee, read
     if record.program:
         return by_program(record, registers, callee, read)
     return by_frame_size(record, registers, callee, read)
+
+
+def parameters_at(file: SymbolFile, address: int) -> int:
+    """Bytes of arguments of the function at an address, for Callee: by STACK WIN, else by FUNC or PUBLIC, else 0."""
+    record = file.win_at(address) or file.function_at(address) or file.public_at(address)
+    return record.parameters if record else 0
 
 
 def frame_size(record: WinRecord, callee: Callee) -> int:
