@@ -61,8 +61,12 @@ class SymbolStore:
                 raise UsageError(f"--symbols {place}: no such file or directory")
 
     def know(self, elf: ElfFile, path: str) -> None:
-        """path: as the target names an object file, if that is not elf.name."""
+        """An object file is mapped by a target. path: as the target names it."""
         self._paths.setdefault(elf, path)
+
+    def find_mapped(self, elf: ElfFile) -> SymbolFile | None:
+        """The symbol file of an object file that know() was told of. A separate debug file is none: nothing maps it."""
+        return self.find(elf) if elf in self._paths else None
 
     def find(self, elf: ElfFile) -> SymbolFile | None:
         """The symbol file of an object file."""

@@ -29,7 +29,7 @@ class Session:
         self.failure: Exception | None = None
         store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
         self.images = ImageStore(diagnostics, symbol_store=store)
-        readers = with_symbols(store.find) if store else READERS
+        readers = with_symbols(store.find_mapped) if store else READERS
         self.unwinder = Unwinder(self.images, unwind, diagnostics, readers)
         self.recorder = Recorder(collector, self.unwinder, diagnostics)
 

@@ -159,7 +159,7 @@ def walk_twice(pid: int, batches: int) -> Compared:
     images = ImageStore(diagnostics, symbol_store=symbols)
     tables = Unwinder(images, UnwindOptions(), Diagnostics())
     options = UnwindOptions(sources=("breakpad", "fp"))
-    files = Unwinder(images, options, diagnostics, with_symbols(symbols.find))
+    files = Unwinder(images, options, diagnostics, with_symbols(symbols.find_mapped))
     collector = PtraceCollector(pid, CollectOptions(rate_hz=500, idle=True, flush_s=0), Diagnostics())
     found = Compared()
     try:

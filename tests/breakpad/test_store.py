@@ -133,6 +133,14 @@ def test_file_that_cannot_be_read_is_counted(content: bytes, elf: ElfFile, tmp_p
     assert diagnostics.counts == {"symbol file that cannot be read": 1}
 
 
+def test_file_that_nothing_maps_is_not_looked_up_for_the_walk(elf: ElfFile, tmp_path: Path) -> None:
+    put(tmp_path, text())
+    store = SymbolStore([str(tmp_path)], Diagnostics())
+    assert store.find_mapped(elf) is None
+    store.know(elf, "/usr/lib/renamed/app")
+    assert store.find_mapped(elf) is not None
+
+
 def test_place_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         SymbolStore([str(tmp_path / "none")], Diagnostics())
