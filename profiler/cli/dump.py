@@ -161,7 +161,7 @@ def of_core(arguments: argparse.Namespace) -> Subject:
 
     diagnostics = Diagnostics()
     collector = CoreFileCollector(arguments.core, arguments.exe, arguments.sysroot, arguments.stack_size, diagnostics)
-    session = Session(collector, UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth), diagnostics)
+    session = Session(collector, unwind_options(arguments), diagnostics)
     window, _ = session.run(None, lambda window, number: None, lambda: None)
     if session.failure is not None:
         raise session.failure

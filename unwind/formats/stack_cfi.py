@@ -45,6 +45,7 @@ class StackCfi:
 
     name = "breakpad"
     trust = Trust.BREAKPAD
+    exact = True
 
     def __init__(self, find: Callable[[], SymbolFile | None], base: int, arch: Arch, diagnostics: Diagnostics) -> None:
         """base: svma of the module's load address."""
