@@ -214,8 +214,6 @@ class GdbRemoteCollector:
                     break
         self._ticks += 1
         self._pace.stopped(control.pauses.snapshot().total_ns - before)
-        if self._pace.adjust(time.monotonic_ns()):
-            self._note_rate()
 
     @property
     def _is_timed(self) -> bool:
@@ -288,14 +286,6 @@ class GdbRemoteCollector:
             thread.known = True
             self._infos[thread_id.tid] = ThreadInfo(self.pid, thread_id.tid, thread.name or self.name, self.name)
 
-    def _note_rate(self) -> None:
-        self._notes[:] = [note for note in self._notes if not note.startswith("The rate was lowered")]
-        limit = 100 * (self._options.max_overhead or 0.0)
-        self._notes.append(
-            f"The rate was lowered from {self._options.rate_hz:g} to as little as {self._pace.lowest_hz:.3g} samples "
-            f"a second to keep the target stopped less than {limit:g} % of the time."
-        )
-
     def learn(self, feedback: Feedback) -> None:
         batch = feedback.batch
         by_tid: dict[int, RemoteThread] = {thread.id.tid: thread for thread in self._threads.all.values()}
@@ -335,7 +325,7 @@ class GdbRemoteCollector:
             unchanged=0,
             blocked=0,
             errors={},
-            notes=tuple(self._notes),
+            notes=(*self._notes, *self._pace.notes),
         )
 
     def stop(self) -> None:

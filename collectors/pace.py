@@ -39,6 +39,16 @@ class Pace:
         """Slots a second that were meant to be used; below the wanted rate once the limit took hold."""
         return self._rate_hz * self._used / max(self._used + self.left_out, 1)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the limit did to the rate, as a sentence for the summary; nothing if it did nothing."""
+        if not self.left_out or self._limit is None:
+            return ()
+        return (
+            f"rate lowered from {self._rate_hz:g} to {self.rate_hz:.3g} samples a second, "
+            f"so that the target is stopped at most {100 * self._limit:g} % of the time",
+        )
+
     def next_due(self, now_ns: int) -> int:
         """Go to the next slot; monotonic time at which to sample. Slots wholly in the past are skipped.
 

@@ -291,17 +291,8 @@ class PtraceCollector:
             unchanged=self._sampler.unchanged,
             blocked=self._sampler.blocked,
             errors={},  # they are in the recording's Diagnostics
-            notes=(*self._notes, *self._rate_note(pace)),
+            notes=(*self._notes, *(pace.notes if pace else ())),
         )
-
-    def _rate_note(self, pace: Pace | None) -> list[str]:
-        if pace is None or not pace.left_out:
-            return []
-        limit = 100 * (self._options.max_overhead or 0.0)
-        return [
-            f"rate lowered from {self._options.rate_hz:g} to {pace.rate_hz:.3g} samples a second, "
-            f"so that the target is stopped at most {limit:g} % of the time"
-        ]
 
     def stop(self) -> None:
         self._stopping = True

@@ -9,7 +9,7 @@ DEFAULT_STACK_SIZE = 1 << 20
 DEFAULT_MAX_DEPTH = 1 << 17
 FALLBACK = "fp"
 """The name in UnwindOptions.sources that is no table: it allows what is done where all tables passed."""
-KNOWN_SOURCES = ("sframe", "eh_frame", "exidx", "debug_frame", FALLBACK)
+KNOWN_SOURCES = ("sframe", "eh_frame", "exidx", "debug_frame", "breakpad", FALLBACK)
 """Names for --unwind, in the order of the default."""
 DEFAULT_SOURCES = KNOWN_SOURCES
 
@@ -32,7 +32,11 @@ class CollectOptions:
 
 @dataclass(frozen=True, slots=True)
 class UnwindOptions:
-    """sources: names in the order in which they are asked, per pc. max_depth: most frames of a stack."""
+    """sources: names in the order in which they are asked, per pc. max_depth: most frames of a stack.
+
+    symbols: where Breakpad symbol files are: files, folders, URLs.
+    """
 
     sources: tuple[str, ...] = DEFAULT_SOURCES
     max_depth: int = DEFAULT_MAX_DEPTH
+    symbols: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from pyprof.unwind.formats.debug_frame import debug_frame_source
 from pyprof.unwind.formats.eh_frame import eh_frame_source
 from pyprof.unwind.formats.exidx import exidx_source
 from pyprof.unwind.formats.sframe import sframe_source
+from pyprof.unwind.formats.stack_cfi import FindSymbols, breakpad_reader
 
 Reader = Callable[[ElfFile, Arch, Diagnostics], Source | None]
 """Opens one table of a file; None where the file has none."""
@@ -27,6 +28,11 @@ READERS: dict[str, Reader] = {
     "exidx": exidx_source,
     "debug_frame": debug_frame_source,
 }
+
+
+def with_symbols(find: FindSymbols) -> dict[str, Reader]:
+    """READERS and one for Breakpad symbol files. find: the symbol file of an object file."""
+    return {**READERS, "breakpad": breakpad_reader(find)}
 
 
 def open_sources(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from pyprof.options import KNOWN_SOURCES
+from pyprof.errors import UsageError
+from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES, UnwindOptions
 
 
 def positive(text: str) -> float:
@@ -37,6 +38,14 @@ def bytes_size(text: str) -> int:
     if not number.isascii() or not number.isdigit() or not 4096 <= int(number) * scale <= 1 << 30:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size between 4K and 1G")
     return int(number) * scale
+
+
+def unwind_options(arguments: argparse.Namespace) -> UnwindOptions:
+    """Of --unwind, --max-depth and --symbols. Raises UsageError."""
+    sources, symbols = arguments.unwind, tuple(arguments.symbols)
+    if "breakpad" in sources and sources != DEFAULT_SOURCES and not symbols:
+        raise UsageError("--unwind breakpad unwinds by symbol files, and none is given", "--symbols PATH|URL")
+    return UnwindOptions(sources=sources, max_depth=arguments.max_depth, symbols=symbols)
 
 
 def source_list(text: str) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
-from pyprof.cli.arguments import bytes_size, positive_int, source_list
+from pyprof.cli.arguments import bytes_size, positive_int, source_list, unwind_options
 from pyprof.cli.remote import GDB_HELP, remote_options
-from pyprof.options import DEFAULT_MAX_DEPTH, DEFAULT_SOURCES, DEFAULT_STACK_SIZE, CollectOptions, UnwindOptions
+from pyprof.options import DEFAULT_MAX_DEPTH, DEFAULT_SOURCES, DEFAULT_STACK_SIZE, CollectOptions
 
 if TYPE_CHECKING:
     from pyprof.cli.crash import CrashSignal
@@ -27,8 +27,8 @@ they were when the process died, the thread that got the signal first.
 
 EPILOG = """\
 The last column says how each frame was found: context (the innermost: the kernel's registers),
-sframe, eh_frame, debug_frame (unwind tables), fp (frame pointer), lr (link register),
-sigreturn (the kernel's signal frame), inlined (DWARF: in the function below it).
+sframe, eh_frame, debug_frame (unwind tables), breakpad (a symbol file), fp (frame pointer),
+lr (link register), sigreturn (the kernel's signal frame), inlined (DWARF: in the function below it).
 
 exit status:
   0 all stacks whole, 3 some cut short (of a core also: files are missing), 1 error,
@@ -60,6 +60,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON, innermost frame first; a stable form")
     parser.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
     parser.add_argument("--unwind", type=source_list, default=DEFAULT_SOURCES, metavar="LIST", help="see record")
+    parser.add_argument("--symbols", action="append", default=[], metavar="PATH|URL", help="see record")
     parser.add_argument("--max-depth", type=positive_int, default=DEFAULT_MAX_DEPTH, metavar="N", help="see record")
     parser.add_argument("--stack-size", type=bytes_size, default=DEFAULT_STACK_SIZE, metavar="BYTES", help="see record")
     parser.set_defaults(run=run)
@@ -140,6 +141,7 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     from pyprof.session.session import Session
 
     pid: int = arguments.pid
+    unwind = unwind_options(arguments)
     attach.check_target(pid)
     states = {tid: procfs.state(pid, tid) for tid in procfs.tasks(pid)}
     exe = procfs.exe(pid)
@@ -147,7 +149,7 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     diagnostics = Diagnostics()
     session = Session(
         PtraceCollector(pid, collect, diagnostics),
-        UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth),
+        unwind,
         diagnostics,
     )
     window = session.snapshot(lambda: set(tasks(pid)))
@@ -166,7 +168,7 @@ def of_stub(arguments: argparse.Namespace) -> Subject:
     collect = CollectOptions(rate_hz=500, idle=True, stack_size=arguments.stack_size, flush_s=0)
     diagnostics = Diagnostics()
     collector = GdbRemoteCollector(remote, collect, diagnostics)
-    session = Session(collector, UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth), diagnostics)
+    session = Session(collector, unwind_options(arguments), diagnostics)
     window = session.snapshot(lambda: set(collector.states()), most_s=_SLOW_LINK_S)
     profile = session.profile(window, collector.path, collect.rate_hz, idle=True)
     return Subject(collector.pid, collector.path, collector.arch.name, profile, collector.states())
@@ -181,7 +183,7 @@ def of_core(arguments: argparse.Namespace) -> Subject:
 
     diagnostics = Diagnostics()
     collector = CoreFileCollector(arguments.core, arguments.exe, arguments.sysroot, arguments.stack_size, diagnostics)
-    session = Session(collector, UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth), diagnostics)
+    session = Session(collector, unwind_options(arguments), diagnostics)
     window, _ = session.run(None, lambda window, number: None, lambda: None)
     if session.failure is not None:
         raise session.failure

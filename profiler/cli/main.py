@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from pyprof import __version__
-from pyprof.cli import completion, doctor, dump, inspect, record
+from pyprof.cli import completion, doctor, dump, inspect, record, symbols
 from pyprof.cli.terminal import complain, tolerate_encodings
 from pyprof.errors import PyprofError
 
@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"pyprof {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (record, dump, doctor, inspect, completion):
+    for module in (record, dump, doctor, inspect, symbols, completion):
         module.add(commands)
     return parser
 

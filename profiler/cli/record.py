@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, source_list
+from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, source_list, unwind_options
 from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.terminal import complain, failure, line
 from pyprof.errors import OutputError, UsageError
@@ -121,6 +121,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         default=DEFAULT_SOURCES,
         metavar="LIST",
         help=f"sources in the order in which they are asked (default: {','.join(DEFAULT_SOURCES)})",
+    )
+    how.add_argument(
+        "--symbols",
+        action="append",
+        default=[],
+        metavar="PATH|URL",
+        help="Breakpad symbol files: one, or a folder or an HTTP server of NAME/ID/NAME.sym; may be repeated",
     )
     how.add_argument(
         "--max-depth",
@@ -233,8 +240,7 @@ def run(arguments: argparse.Namespace) -> int:
         stack_size=arguments.stack_size,
         max_overhead=arguments.max_overhead / 100 if arguments.max_overhead else None,
     )
-    unwind = UnwindOptions(sources=arguments.unwind, max_depth=arguments.max_depth)
-    return _record(arguments, command, remote, exporter, template, collect, unwind)
+    return _record(arguments, command, remote, exporter, template, collect, unwind_options(arguments))
 
 
 def _choose_format(name: str | None, output: str | None) -> Exporter:

@@ -14,10 +14,12 @@ from functools import cached_property
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
+from pyprof.objfile.breakpad import SymbolFile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf import PT_DYNAMIC, ElfFile
 from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
 from pyprof.objfile.memory_image import build_id_in_memory, rebuilt_image, vdso_image
+from pyprof.objfile.symbol_store import SymbolStore
 from pyprof.objfile.synthetic import DIRECT
 
 DIFFERS = "file differs from the mapped one"
@@ -32,7 +34,8 @@ class Image:
     """An object file where it is loaded; compared by identity.
 
     bias: avma - svma, in bytes. base: avma of rel 0. root: where the target's file names start. from_memory: rebuilt
-    from the target's memory. debug_files: where separate debug files are looked for, None for nowhere.
+    from the target's memory. debug_files: where separate debug files are looked for, None for nowhere; symbol_store:
+    where Breakpad symbol files are, likewise.
     """
 
     module: Module
@@ -41,6 +44,7 @@ class Image:
     root: str = ""
     from_memory: bool = False
     debug_files: DebugFiles | None = field(default=None, repr=False)
+    symbol_store: SymbolStore | None = field(default=None, repr=False)
     base: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +71,11 @@ class Image:
         """The separate debug file, found at the first use; None if there is none."""
         return self.debug_files.find(self.elf, self.module.path, self.root) if self.debug_files else None
 
+    @property
+    def symbols(self) -> SymbolFile | None:
+        """The Breakpad symbol file that the user gave, found at the first use; None if there is none."""
+        return self.symbol_store.find(self.elf) if self.symbol_store else None
+
     def alternate(self, debug: ElfFile) -> ElfFile | None:
         """The file that holds what debug shares with other debug files; None if there is none."""
         return self.debug_files.find_alternate(debug, self.root) if self.debug_files else None
@@ -75,8 +84,14 @@ class Image:
 class ImageStore:
     """All images of a recording, by address space. Never raises for what a target or a file contains."""
 
-    def __init__(self, diagnostics: Diagnostics, debug_dirs: Sequence[str] = ("/usr/lib/debug",)) -> None:
+    def __init__(
+        self,
+        diagnostics: Diagnostics,
+        debug_dirs: Sequence[str] = ("/usr/lib/debug",),
+        symbol_store: SymbolStore | None = None,
+    ) -> None:
         self._diagnostics = diagnostics
+        self._symbol_store = symbol_store
         self._debug_files = DebugFiles(diagnostics, debug_dirs)
         self._opened: dict[tuple[int, int, int, int], ElfFile] = {}
         self._images: dict[tuple[int, Module], Image | None] = {}
@@ -140,6 +155,9 @@ class ImageStore:
             self._diagnostics.count(oddity)
         image.elf.oddities.clear()
         image.debug_files = self._debug_files
+        image.symbol_store = self._symbol_store
+        if self._symbol_store:
+            self._symbol_store.know(image.elf, image.module.path)
         if not _is_our_root(image.root):
             _ = image.debug  # the way into another root ends with the target
         return image

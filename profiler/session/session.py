@@ -9,9 +9,11 @@ from pyprof.collectors.base import Collector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.profile import Profile
 from pyprof.objfile.images import ImageStore
+from pyprof.objfile.symbol_store import SymbolStore
 from pyprof.options import UnwindOptions
 from pyprof.session.assemble import assemble
 from pyprof.session.recorder import Recorder, Window
+from pyprof.unwind.sources import READERS, with_symbols
 from pyprof.unwind.unwinder import Unwinder
 
 CloseWindow = Callable[[Window, int], None]
@@ -25,8 +27,10 @@ class Session:
         self.collector = collector
         self.diagnostics = diagnostics
         self.failure: Exception | None = None
-        self.images = ImageStore(diagnostics)
-        self.unwinder = Unwinder(self.images, unwind, diagnostics)
+        store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
+        self.images = ImageStore(diagnostics, symbol_store=store)
+        readers = with_symbols(store.find_mapped) if store else READERS
+        self.unwinder = Unwinder(self.images, unwind, diagnostics, readers)
         self.recorder = Recorder(collector, self.unwinder, diagnostics)
 
     def run(self, every_s: float | None, cut: CloseWindow, beat: Callable[[], None]) -> tuple[Window, int]:

@@ -15,6 +15,7 @@ from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.elf import SHT_NOBITS, ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.objfile.packages import Packages
+from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.lines import Place, SourceLines
@@ -73,6 +74,7 @@ class Symbolizer:
         self._source_budget_s = source_budget_s
         self._tables: dict[ElfFile, tuple[SymbolTable, bool]] = {}
         self._sources: dict[ElfFile, SourceLines | None] = {}
+        self._symbol_files: dict[ElfFile, SymbolFileNames | None] = {}
         self._packages = Packages()
 
     def resolve(self, keys: Sequence[FrameKey]) -> Resolved:
@@ -86,6 +88,7 @@ class Symbolizer:
         for image, inside in by_image.items():
             self._name(image, inside)
             self._add_source(image, inside, deadline)
+            self._add_symbol_file(image, inside, deadline)
             self._report_missing(image, inside)
         names = [item.system_name for item in found]
         names += [place.name for item in found for place in item.source]
@@ -132,14 +135,45 @@ class Symbolizer:
                 if item.source and not item.system_name:
                     item.system_name = item.source[-1].name
         except OutOfTime:
-            self._diagnostics.count("lines not looked up: out of time")
-            self._diagnostics.problem(path, f"lines only in part: reading them takes over {self._source_budget_s:g} s")
+            self._out_of_time(path)
         for error in lines.broken:
             self._diagnostics.count("broken DWARF")
             self._diagnostics.problem(path, f"broken DWARF: {error}")
         lines.broken.clear()
         if lines.split:
             self._diagnostics.problem(path, "split DWARF: inlined functions are in .dwo files, which are not read")
+
+    def _add_symbol_file(self, image: Image, inside: Sequence[_Found], deadline: Deadline) -> None:
+        """What the user's symbol file knows and the object file does not: its exported names are not all functions."""
+        _, complete = self._table(image)
+        names = self._symbol_file(image)
+        if names is None:
+            return
+        with_lines = True
+        for item in inside:
+            try:
+                deadline.check()
+            except OutOfTime:
+                if with_lines:
+                    self._out_of_time(image.module.path)
+                with_lines = False
+            place = names.find(image.rel(item.lookup), with_lines)
+            if place is None:
+                continue
+            if not item.system_name or (place.sized and not complete):
+                item.system_name, item.function = place.name, place.start + image.elf.min_vaddr
+            item.source = item.source or place.places
+
+    def _out_of_time(self, path: str) -> None:
+        self._diagnostics.count("lines not looked up: out of time")
+        self._diagnostics.problem(path, f"lines only in part: reading them takes over {self._source_budget_s:g} s")
+
+    def _symbol_file(self, image: Image) -> SymbolFileNames | None:
+        elf = image.elf
+        if elf not in self._symbol_files:
+            file = image.symbols
+            self._symbol_files[elf] = SymbolFileNames(file) if file else None
+        return self._symbol_files[elf]
 
     def _source_lines(self, image: Image) -> SourceLines | None:
         """None where there is no DWARF."""

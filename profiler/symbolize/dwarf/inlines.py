@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -57,6 +58,25 @@ class Inlines:
         self._functions.sort(key=lambda item: (item[0], -item[1]))
         self._starts = [start for start, _, _ in self._functions]
 
+    def functions(self) -> Iterator[tuple[int, int, Function]]:
+        """(start, end svma, function), ascending; a function in parts comes once for each."""
+        yield from self._functions
+
+    def name(self, function: Function, deadline: Deadline) -> bytes:
+        """As the symbol table would have it. Raises FormatError."""
+        entry = self._unit.entry(function.offset)
+        return self._name(entry[1], deadline) if entry else b""
+
+    def calls(self, function: Function, deadline: Deadline) -> list[Inlined]:
+        """All calls that were inlined into a function, parents first. Raises FormatError."""
+        if function.decoded is None:
+            decoded = []
+            for offset, parent in function.inlined:
+                deadline.check()
+                decoded.append(self._decode(offset, parent, deadline))
+            function.decoded = decoded
+        return function.decoded
+
     def find(self, svma: int, deadline: Deadline) -> tuple[bytes, list[Inlined]]:
         """(name of the outer function, inlined calls from the outermost to the innermost)."""
         at = bisect_right(self._starts, svma)
@@ -64,15 +84,9 @@ class Inlines:
         function = next((function for _, end, function in near if svma < end), None)
         if function is None:
             return b"", []
-        if function.decoded is None:
-            decoded = []
-            for offset, parent in function.inlined:
-                deadline.check()
-                decoded.append(self._decode(offset, parent, deadline))
-            function.decoded = decoded
         chain: list[Inlined] = []
         last = -1
-        for index, inlined in enumerate(function.decoded):
+        for index, inlined in enumerate(self.calls(function, deadline)):
             if inlined.parent == last and any(start <= svma < end for start, end in inlined.ranges):
                 chain.append(inlined)
                 last = index

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pyprof.errors import FormatError
@@ -48,6 +49,21 @@ class LineTable:
                 file, line = self._rows[row]
                 return self.file(file), line
         return None, 0
+
+    def between(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """(start, end, file number, line) of the rows in a range of svmas, ascending in each sequence."""
+        at = bisect_left(self._starts, end)
+        for sequence in self._sequences[max(0, at - 8) : at]:
+            if sequence.end <= start:
+                continue
+            first = max(bisect_right(self._addresses, start, sequence.first, sequence.last) - 1, sequence.first)
+            for row in range(first, sequence.last):
+                low = max(self._addresses[row], start)
+                following = self._addresses[row + 1] if row + 1 < sequence.last else sequence.end
+                if low >= end:
+                    break
+                if low < min(following, end):
+                    yield low, min(following, end), *self._rows[row]
 
     def file(self, index: int) -> str | None:
         """Path of a file by its number, which starts at 1 up to DWARF 4."""

@@ -1,0 +1,182 @@
+"""Records of a Breakpad symbol file, one line each: bytes in, values out. ValueError where a line is no such record.
+
+Addresses are relative to the module's load address. Text that is not UTF-8 is escaped.
+Source: docs/symbol_files.md of Breakpad; for the forms of INLINE, src/processor/basic_source_line_resolver.cc.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_NUMBER = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRecord:
+    """os: "Linux", "windows", "mac"; arch: "x86_64", "arm64"...; id: GUID and age in hex, as the file has it."""
+
+    os: str
+    arch: str
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FuncRecord:
+    """A FUNC, or a PUBLIC (size 0). parameters: bytes of arguments on the stack; multiple: other names were folded."""
+
+    address: int
+    size: int
+    parameters: int
+    name: str
+    multiple: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LineRecord:
+    """file: number of a FILE record."""
+
+    address: int
+    size: int
+    line: int
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
+class InlineRecord:
+    """A call that was inlined. depth: 0 in the FUNC itself; file: number of the FILE of the call, -1 unknown, None in
+    the old form, which does not say it. ranges: (start, end), end excluded.
+    """
+
+    depth: int
+    line: int
+    file: int | None
+    origin: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WinRecord:
+    """STACK WIN. type: 4 frame data, 0 FPO. program: "" where allocates_base_pointer speaks. Sizes in bytes."""
+
+    type: int
+    address: int
+    size: int
+    prologue: int
+    epilogue: int
+    parameters: int
+    saved: int
+    locals: int
+    max_stack: int
+    program: str
+    allocates_base_pointer: bool
+
+
+def text(field: bytes) -> str:
+    return field.decode("utf-8", "backslashreplace")
+
+
+def number(field: bytes, base: int = 16) -> int:
+    """Raises ValueError for signs, prefixes and underscores, which int() would take, and beyond 64 bits."""
+    if not field.isalnum() or field[1:2] in (b"x", b"X"):
+        raise ValueError(field)
+    value = int(field, base)
+    if value >= MAX_NUMBER:
+        raise ValueError(field)
+    return value
+
+
+def signed(field: bytes) -> int:
+    return -number(field[1:], 10) if field.startswith(b"-") else number(field, 10)
+
+
+def parse_module(line: bytes) -> ModuleRecord:
+    fields = line.split(None, 4)
+    if len(fields) < 4 or fields[0] != b"MODULE":
+        raise ValueError(line)
+    number(fields[3][:16])
+    if len(fields[3]) > 64:
+        raise ValueError(line)
+    return ModuleRecord(text(fields[1]), text(fields[2]), text(fields[3]), text(fields[4]) if len(fields) > 4 else "")
+
+
+def parse_func(line: bytes) -> FuncRecord:
+    """FUNC [m] address size parameter_size name"""
+    fields = line.split(None, 1)[1:]
+    multiple = bool(fields) and fields[0].startswith(b"m ")
+    fields = fields[0][2 * multiple :].split(None, 3) if fields else []
+    if len(fields) < 3:
+        raise ValueError(line)
+    name = text(fields[3]) if len(fields) > 3 else ""
+    return FuncRecord(number(fields[0]), number(fields[1]), number(fields[2]), name, multiple)
+
+
+def parse_public(line: bytes) -> FuncRecord:
+    """PUBLIC [m] address parameter_size name"""
+    fields = line.split(None, 1)[1:]
+    multiple = bool(fields) and fields[0].startswith(b"m ")
+    fields = fields[0][2 * multiple :].split(None, 2) if fields else []
+    if len(fields) < 2:
+        raise ValueError(line)
+    return FuncRecord(number(fields[0]), 0, number(fields[1]), text(fields[2]) if len(fields) > 2 else "", multiple)
+
+
+def parse_line(line: bytes) -> LineRecord:
+    """address size line file"""
+    address, size, source_line, file = line.split()
+    return LineRecord(number(address), number(size), number(source_line, 10), number(file, 10))
+
+
+def parse_inline(line: bytes) -> InlineRecord:
+    """INLINE depth call_line [call_file] origin (address size)+, told apart by the parity of the fields."""
+    fields = line.split()[1:]
+    if len(fields) < 5:
+        raise ValueError(line)
+    file = signed(fields[2]) if len(fields) % 2 == 0 else None
+    at = 2 if file is None else 3
+    ranges = []
+    for place in range(at + 1, len(fields), 2):
+        start = number(fields[place])
+        ranges.append((start, start + number(fields[place + 1])))
+    return InlineRecord(number(fields[0], 10), number(fields[1], 10), file, number(fields[at], 10), tuple(ranges))
+
+
+def parse_file(line: bytes) -> str:
+    """FILE number name"""
+    return text(line.split(None, 2)[2])
+
+
+def parse_origin(line: bytes) -> tuple[str, int | None]:
+    """(name, number of the function's FILE in the old form, else None) of INLINE_ORIGIN id [file] name."""
+    name = line.split(None, 2)[2]
+    first, _, rest = name.partition(b" ")
+    if rest and first.removeprefix(b"-").isdigit():
+        return text(rest), int(first)
+    return text(name), None
+
+
+def parse_rules(rules: bytes) -> dict[str, str]:
+    """Register -> postfix expression, of "name: expression name: expression ..."."""
+    found: dict[str, list[str]] = {}
+    words: list[str] | None = None
+    for word in text(rules).split():
+        if word.endswith(":") and len(word) > 1:
+            words = found[word[:-1]] = []
+        elif words is None:
+            raise ValueError(rules)
+        else:
+            words.append(word)
+    if not found or not all(found.values()):
+        raise ValueError(rules)
+    return {name: " ".join(expression) for name, expression in found.items()}
+
+
+def parse_win(line: bytes) -> WinRecord:
+    """STACK WIN type rva size prologue epilogue parameters saved locals max_stack has_program program_or_flag"""
+    fields = line.split(None, 12)[2:]
+    if len(fields) < 11:
+        raise ValueError(line)
+    kind, rva, size, prologue, epilogue, parameters, saved, local, most, has_program = map(number, fields[:10])
+    program = text(fields[10]).strip() if has_program else ""
+    flag = not has_program and number(fields[10].strip()) != 0
+    return WinRecord(kind, rva, size, prologue, epilogue, parameters, saved, local, most, program, flag)

@@ -1,0 +1,59 @@
+"""Written symbol files read by another reader, the PyPI package `symbolic` (78 MB, so by hand and not in CI).
+
+    pip install symbolic && python -m tests.breakpad.other_reader ELF...
+
+For each address of .text: functions and lines, inlined ones first. Prints how many agree; exit status 1 if any differ.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from pathlib import Path
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.objfile.breakpad import SymbolFile
+from pyprof.objfile.source import BytesSource
+from pyprof.session.symbol_writer import SymbolWriter
+from pyprof.symbolize.breakpad import SymbolFileNames
+
+STEPS = 20_000
+"""Most addresses of one file."""
+
+
+def compare(path: str) -> int:
+    """How many addresses differ."""
+    import symbolic
+
+    writer, out = SymbolWriter(path), io.BytesIO()
+    writer.write(out)
+    mine = SymbolFileNames(SymbolFile(BytesSource(out.getvalue()), path, Diagnostics()))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "written.sym"
+        file.write_bytes(out.getvalue())
+        theirs = next(symbolic.Archive.open(str(file)).iter_objects())
+        cache = theirs.make_symcache()
+    assert theirs.debug_id.replace("-", "").upper() == writer.id[:32]
+    assert (theirs.code_id or "") == writer.elf.build_id
+    text = writer.elf.sections[".text"]
+    start = text.addr - writer.elf.min_vaddr
+    same = differ = 0
+    for rel in range(start, start + text.size, max(1, text.size // STEPS)):
+        found = mine.find(rel)
+        if found is None or not found.places or not all(place.line for place in found.places):
+            continue
+        known = [(place.name, place.file, place.line) for place in found.places]
+        read = [(place.symbol, place.full_path, place.line) for place in cache.lookup(rel)]
+        if known == read:
+            same += 1
+        else:
+            differ += 1
+            if differ <= 3:
+                print(f"{rel:#x}\n  ours   {known}\n  theirs {read}")
+    print(f"{path}: {same} addresses agree, {differ} differ")
+    return differ
+
+
+if __name__ == "__main__":
+    sys.exit(max(compare(path) > 0 for path in sys.argv[1:]))

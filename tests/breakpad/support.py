@@ -1,0 +1,14 @@
+"""Symbol files from text."""
+
+from __future__ import annotations
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.objfile.breakpad import SymbolFile
+from pyprof.objfile.source import BytesSource
+
+HEAD = "MODULE Linux x86_64 4FFB3F8C0A4D4EF6B2A9E0C35E4F1A6B0 a program\n"
+
+
+def symbol_file(text: str | bytes, diagnostics: Diagnostics | None = None) -> SymbolFile:
+    data = text if isinstance(text, bytes) else (HEAD + text).encode()
+    return SymbolFile(BytesSource(data), "made.sym", diagnostics or Diagnostics())
