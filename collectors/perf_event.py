@@ -1,0 +1,279 @@
+"""Samples from the kernel's perf_events: no thread is ever stopped.
+
+The kernel copies registers and stack of a running thread into rings; here they become batches that look into the rings
+themselves: nothing is copied before it is unwound, and a ring's room is given back when the next batch is asked for.
+What was mapped when is known from records in the same rings.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import select
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from pyprof.collectors import libc
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.children import descendants
+from pyprof.collectors.perf_attr import MOST_STACK, Event, PerfNotAllowed, choose_event
+from pyprof.collectors.perf_events import EventSet, Fork
+from pyprof.collectors.perf_family import Family
+from pyprof.collectors.perf_records import (
+    FORK,
+    LOST,
+    LOST_SAMPLES,
+    OVERHEAD,
+    THROTTLE,
+    Samples,
+    Scan,
+    parse_lost,
+    parse_task,
+    read_samples,
+    scan,
+)
+from pyprof.collectors.perf_ring import LEAST_RING, Rings, RingTooLarge, online_cpus
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import AccessDenied, NoSuchProcess
+from pyprof.model.arch import X86_64
+from pyprof.model.modules import AddressSpace
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.options import CollectOptions
+
+_MOST_RING = 8 << 20
+_MOST_RINGS = 32 << 20
+_FIRST_FLUSH_NS = 20_000_000
+_FORWARD_NS = 2**62
+
+
+class PerfCollector:
+    """Samples pid (and its children with options.subprocesses) until they end or stop() is called.
+
+    A sample is taken each 1/rate seconds of a thread's own time on a processor: threads that do not run cost nothing.
+    Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
+    """
+
+    def __init__(self, pid: int, options: CollectOptions, diagnostics: Diagnostics, ring_size: int = 0) -> None:
+        """ring_size: bytes of each processor's ring, a power of two; 0: chosen by the rate and by what is allowed."""
+        self._options = options
+        self._diagnostics = diagnostics
+        self._pid = pid
+        self._stopping = self._closed = False
+        ids = itertools.count(1)
+        self._family = Family(lambda: next(ids))
+        self._sampled: set[int] = set()
+        self._lost = 0
+        self._began_ns = self._ended_ns = time.monotonic_ns()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._rings: Rings | None = None
+        self._events: EventSet | None = None
+        _raise_file_limit()
+        try:
+            self._open(pid, ring_size)
+        except ProcessLookupError:
+            self.close()
+            raise NoSuchProcess(f"There is no process {pid}.", "List processes with: ps -e") from None
+        except PerfNotAllowed:
+            self.close()
+            raise
+        except PermissionError:
+            self.close()
+            raise AccessDenied(f"Process {pid} may not be looked at.", f"Try: pyprof doctor {pid}") from None
+
+    def _open(self, pid: int, ring_size: int) -> None:
+        cpus = online_cpus()
+        options = self._options
+        self._event: Event = choose_event(pid, cpus[0], options.subprocesses, options.rate_hz)
+        self._stack_size = max(min(options.stack_size, MOST_STACK) & ~7, 8)
+        self._rings = _open_rings(cpus, ring_size or self._ring_size(len(cpus)), bool(ring_size))
+        self._events = EventSet(self._event, options.rate_hz, self._stack_size, self._rings)
+        pids = [pid, *descendants([pid])] if options.subprocesses else [pid]
+        self._events.attach(pids, self._forks)
+        for each in pids:
+            try:
+                self._family.add(each)
+            except (ProcessLookupError, PermissionError):
+                if each == pid:
+                    raise
+
+    def _ring_size(self, cpus: int) -> int:
+        """Room for all samples of two batches, as far as that is not too much memory."""
+        wanted = 2 * self._options.rate_hz * self._options.flush_s * (OVERHEAD + 8192)
+        most = max(min(_MOST_RING, _MOST_RINGS // cpus), LEAST_RING)
+        size = 1 << 20
+        while size < wanted:
+            size *= 2
+        while size > most:
+            size //= 2
+        return size
+
+    def batches(self) -> Iterator[SampleBatch]:
+        assert self._rings is not None
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        watched: set[int] = set()
+        wait_ns = _FIRST_FLUSH_NS
+        last = False
+        self._began_ns = time.monotonic_ns()
+        while not last:
+            for fd in self._family.alive.values():
+                if fd not in watched:
+                    watched.add(fd)
+                    poll.register(fd, select.POLLIN)
+            due = time.monotonic_ns() + min(wait_ns, self._longest_wait_ns())
+            while not self._stopping and (left := due - time.monotonic_ns()) > 0:
+                for fd, _ in poll.poll(left / 1e6):
+                    if fd != self._wake:
+                        poll.unregister(fd)
+                        watched.discard(fd)
+                        self._family.ended(fd)
+                if not self._goes_on():
+                    break
+            last = self._stopping or not self._goes_on()
+            found = self._scan(time.monotonic_ns() if not last else _FORWARD_NS)
+            yield self._batch(found)
+            found.give_back()
+            wait_ns = min(2 * wait_ns, round(self._options.flush_s * 1e9))
+        self._ended_ns = time.monotonic_ns()
+
+    def _goes_on(self) -> bool:
+        return bool(self._family.alive) if self._options.subprocesses else self._pid in self._family.alive
+
+    def _longest_wait_ns(self) -> int:
+        """Until a ring may be half full: on one processor only one thread at a time is sampled."""
+        assert self._rings is not None
+        records = self._rings.size // (2 * (OVERHEAD + self._stack_size))
+        return round(max(records, 1) * 1e9 / self._options.rate_hz)
+
+    def _scan(self, until_ns: int) -> Scan:
+        assert self._rings is not None
+        found = Scan()
+        for ring in self._rings.rings.values():
+            scan(ring, self._rings.words, until_ns, found)
+        found.others.sort(key=lambda record: record.time_ns)
+        if found.broken:
+            self._diagnostics.count("ring held something else than records", found.broken)
+        return found
+
+    def _forks(self) -> list[Fork]:
+        """All forks in the rings, which stay as they are."""
+        forks = []
+        for record in self._scan(_FORWARD_NS).others:
+            ids = parse_task(record.body) if record.kind == FORK else None
+            if ids is not None:
+                forks.append((record.time_ns, ids[2], ids[3]))
+        return forks
+
+    def _batch(self, found: Scan) -> SampleBatch:
+        assert self._rings is not None
+        lost = 0
+        for record in found.others:
+            if record.kind in (LOST, LOST_SAMPLES):
+                lost += parse_lost(record.kind, record.body)
+            elif record.kind == THROTTLE:
+                self._diagnostics.count("kernel throttled the sampling (kernel.perf_event_max_sample_rate)")
+        self._family.take(found.others)
+        samples, left_out = read_samples(self._rings.words, found.samples)
+        if left_out:
+            self._diagnostics.count("sample without 64-bit registers (32-bit code, or a thread that ends)", left_out)
+        spaces, space, kept = self._place(samples)
+        if lost:
+            self._lost += lost
+            self._diagnostics.count("sample lost: the ring was full", lost)
+            for history in self._family.histories.values():
+                if history.image.alive:
+                    history.reread()
+        self._sampled.update(np.unique(samples.tid).tolist())
+        n = len(samples)
+        batch = SampleBatch(
+            arch=X86_64,
+            kind=np.full(n, SampleKind.STOPPED, np.uint8),
+            time_ns=samples.time_ns,
+            tid=samples.tid,
+            pid=samples.pid,
+            space=space,
+            cpu=samples.cpu,
+            weight=np.ones(n, np.int64),
+            regs=samples.regs,
+            stack=StackSlab(self._rings.words.view(np.uint8), samples.base, samples.offset, samples.size),
+            spaces=spaces,
+        )
+        return batch if kept.all() else batch.take(np.flatnonzero(kept))
+
+    def _place(
+        self, samples: Samples
+    ) -> tuple[dict[int, AddressSpace], np.ndarray[tuple[int], np.dtype[np.int32]], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+        """(spaces, space of each sample, which samples belong to a process that we know)."""
+        spaces: dict[int, AddressSpace] = {}
+        space = np.zeros(len(samples), np.int32)
+        for pid, history in list(self._family.histories.items()):
+            lanes = np.flatnonzero(samples.pid == pid)
+            space[lanes], used = history.settle(samples.time_ns[lanes])
+            spaces.update(used)
+        kept = space > 0
+        if not kept.all():
+            self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(~kept)))
+        return spaces, space, kept
+
+    def learn(self, feedback: Feedback) -> None:
+        pass
+
+    def threads(self) -> list[ThreadInfo]:
+        return self._family.infos(self._sampled)
+
+    def stats(self) -> CollectorStats:
+        now = self._ended_ns if self._closed else time.monotonic_ns()
+        return CollectorStats(
+            ticks=int((now - self._began_ns) / 1e9 * self._options.rate_hz),
+            pauses_ns=np.zeros(0, np.int64),
+            skipped=self._lost,
+            unchanged=0,
+            blocked=0,
+            errors={},
+            notes=self._notes(),
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        return (f"Sampled by perf_events ({self._event.name}).",)
+
+    def stop(self) -> None:
+        self._stopping = True
+        if not self._closed:
+            os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._ended_ns = time.monotonic_ns()
+        if self._events is not None:
+            self._events.close()
+        if self._rings is not None:
+            self._rings.close()
+        self._family.close()
+        os.close(self._wake)
+
+
+def _open_rings(cpus: list[int], size: int, exactly: bool) -> Rings:
+    """The largest rings up to size that the kernel gives."""
+    while True:
+        try:
+            return Rings(cpus, size)
+        except RingTooLarge:
+            if exactly or size <= LEAST_RING:
+                raise
+            size //= 2
+
+
+def _raise_file_limit() -> None:
+    """A descriptor for each thread and processor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1 << 20) if hard > 0 else 1 << 20, hard))
+
+
+__all__ = ["PerfCollector", "PerfNotAllowed"]
