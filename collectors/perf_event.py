@@ -36,6 +36,7 @@ from pyprof.collectors.perf_records import (
     scan,
 )
 from pyprof.collectors.perf_ring import LEAST_RING, Rings, RingTooLarge, online_cpus
+from pyprof.collectors.perf_size import StackSize
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import X86_64
@@ -88,9 +89,9 @@ class PerfCollector:
         cpus = online_cpus()
         options = self._options
         self._event: Event = choose_event(pid, cpus[0], options.subprocesses, options.rate_hz)
-        self._stack_size = max(min(options.stack_size, MOST_STACK) & ~7, 8)
+        self._size = StackSize(max(min(options.stack_size, MOST_STACK) & ~7, 8))
         self._rings = _open_rings(cpus, ring_size or self._ring_size(len(cpus)), bool(ring_size))
-        self._events = EventSet(self._event, options.rate_hz, self._stack_size, self._rings)
+        self._events = EventSet(self._event, options.rate_hz, self._size.bytes, self._rings)
         pids = [pid, *descendants([pid])] if options.subprocesses else [pid]
         self._events.attach(pids, self._forks)
         for each in pids:
@@ -137,8 +138,24 @@ class PerfCollector:
             found = self._scan(time.monotonic_ns() if not last else _FORWARD_NS)
             yield self._batch(found)
             found.give_back()
+            self._resize()
             wait_ns = min(2 * wait_ns, round(self._options.flush_s * 1e9))
         self._ended_ns = time.monotonic_ns()
+
+    def _resize(self) -> None:
+        """Other events in place of those that copy too little or too much."""
+        size = self._size.change()
+        if not size or self._rings is None or self._events is None:
+            return
+        fresh = EventSet(self._event, self._options.rate_hz, size, self._rings)
+        try:
+            fresh.attach(self._family.alive, self._forks)
+        except (ProcessLookupError, PerfNotAllowed):
+            fresh.close()
+        else:
+            self._events.close()
+            self._events = fresh
+        self._size.changed(size)
 
     def _goes_on(self) -> bool:
         return bool(self._family.alive) if self._options.subprocesses else self._pid in self._family.alive
@@ -146,7 +163,7 @@ class PerfCollector:
     def _longest_wait_ns(self) -> int:
         """Until a ring may be half full: on one processor only one thread at a time is sampled."""
         assert self._rings is not None
-        records = self._rings.size // (2 * (OVERHEAD + self._stack_size))
+        records = self._rings.size // (2 * (OVERHEAD + self._size.bytes))
         return round(max(records, 1) * 1e9 / self._options.rate_hz)
 
     def _scan(self, until_ns: int) -> Scan:
@@ -220,7 +237,7 @@ class PerfCollector:
         return spaces, space, kept
 
     def learn(self, feedback: Feedback) -> None:
-        pass
+        self._size.learn(feedback)
 
     def threads(self) -> list[ThreadInfo]:
         return self._family.infos(self._sampled)

@@ -45,8 +45,9 @@ class Family:
         self._watch(pid)
 
     def _watch(self, pid: int) -> None:
-        with contextlib.suppress(OSError):
-            self.alive[pid] = os.pidfd_open(pid)
+        if pid not in self.alive:
+            with contextlib.suppress(OSError):
+                self.alive[pid] = os.pidfd_open(pid)
 
     def take(self, others: Iterable[Other]) -> None:
         """Records in order of time."""
@@ -81,7 +82,7 @@ class Family:
         pid, parent, tid, parent_tid = ids
         known = self._names.get(parent_tid) or self._names.get(parent)
         self._names[tid] = (pid, known[1] if known else "?")
-        if pid != parent and parent in self.histories:
+        if pid != parent and parent in self.histories and pid not in self.alive:
             self.histories[pid] = self.histories[parent].child(pid, record.time_ns)
             self._watch(pid)
 

@@ -44,14 +44,15 @@ class PtraceCollector:
     Raises NoSuchProcess, AccessDenied where the process cannot even be looked at (see attach.check_target).
     """
 
-    def __init__(self, pid: int, options: CollectOptions, diagnostics: Diagnostics) -> None:
+    def __init__(self, pid: int, options: CollectOptions, diagnostics: Diagnostics, note: str = "") -> None:
+        """note: what the reader should know of why this collector was taken."""
         self._options = options
         self._diagnostics = diagnostics
         self._arch = X86_64
         self._ids = itertools.count(1)
         self._targets: dict[int, Target] = {}
         self._infos: dict[tuple[int, int], ThreadInfo] = {}
-        self._notes: list[str] = []
+        self._notes: list[str] = [note] if note else []
         self._stopping = False
         self._closed = False
         self._entered = False

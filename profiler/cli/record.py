@@ -25,6 +25,7 @@ from pyprof.options import (
 )
 
 if TYPE_CHECKING:
+    from pyprof.collectors.base import Collector
     from pyprof.exporters.base import Exporter
     from pyprof.model.summary import Summary
     from pyprof.session.recorder import Window
@@ -85,6 +86,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="samples a second of each thread (default: %(default)g)",
     )
     what.add_argument("-i", "--idle", action="store_true", help="also threads that are not running (wall-clock time)")
+    what.add_argument(
+        "--collector",
+        choices=("auto", "ptrace", "perf"),
+        default="auto",
+        help="perf: the kernel takes the samples and the target is never stopped; ptrace: short stops, sleeping "
+        "threads too; auto (default): perf where it is allowed and -i is not given",
+    )
     what.add_argument(
         "-s", "--subprocesses", action="store_true", help="also the children that exist and those to come"
     )
@@ -201,6 +209,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     exporter = _choose_format(arguments.format, arguments.output)
     template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if arguments.every else ''}{exporter.suffixes[0]}"
+    if arguments.collector == "perf" and arguments.idle:
+        raise UsageError("perf_events sample running threads only", "-i without --collector perf, or no -i")
     if arguments.every and template != "-" and not any(mark in template for mark in ("%i", "%t")):
         raise UsageError("--every writes several files: they need different names", "-o 'name-%i.html'")
     for path in filter(None, (template, arguments.summary)):
@@ -247,7 +257,7 @@ def _record(
     from pyprof.cli.progress import Progress
     from pyprof.collectors import attach, procfs
     from pyprof.collectors.launch import Launched, launch
-    from pyprof.collectors.ptrace import PtraceCollector
+    from pyprof.collectors.choice import open_collector
     from pyprof.diagnostics import Diagnostics
     from pyprof.session.background import Background
     from pyprof.session.session import Session
@@ -256,7 +266,7 @@ def _record(
         if not arguments.quiet:
             line(text, sys.stderr)
 
-    collector: PtraceCollector | None = None
+    collector: Collector | None = None
     ended = False
 
     launched: Launched | None = None
@@ -278,7 +288,7 @@ def _record(
     try:
         attach.check_target(pid)
         diagnostics = Diagnostics()
-        collector = PtraceCollector(pid, collect, diagnostics)
+        collector = open_collector(arguments.collector, pid, collect, diagnostics)
         session = Session(collector, unwind, diagnostics)
         if ended:
             collector.stop()
