@@ -23,6 +23,7 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.base import Source
 from pyprof.unwind.code import Code
+from pyprof.unwind.reuse import OuterParts
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sigreturn import find_trampoline, sigreturn_rule
 from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources
@@ -252,6 +253,7 @@ class SpaceIndex:
         self.space = space
         self.code = Code(space, index.images, index.arch)
         self._index = index
+        self.outer = OuterParts()
         self._caches = (RowCache(), RowCache())
 
     def rule_id(self, pc: int, exact: bool) -> int:

@@ -134,6 +134,8 @@ class Stepped:
 
     missing: avma of the word that an UNREADABLE lane needs. slow: the lane must be walked by scalar.py, its other
     columns mean nothing. uncovered: no table covers the pc, the fallback must say. trust: of the frame found.
+    For those that remember what a step read (reuse.py): flags of the rules; ra at ra_slot; the fp_value that a rule
+    with FP_SAVED found at fp_slot, lost where it is not in the copy; top of the lanes.
     """
 
     end: npt.NDArray[np.uint8]
@@ -141,6 +143,13 @@ class Stepped:
     slow: Mask
     uncovered: Mask
     trust: npt.NDArray[np.uint8]
+    flags: npt.NDArray[np.uint16]
+    ra_slot: U64
+    ra: U64
+    fp_slot: U64
+    fp_value: U64
+    lost: Mask
+    top: U64
 
 
 def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Words, arch: Arch) -> Stepped:
@@ -166,6 +175,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
         cfa &= mask
 
     ra, unreadable, crooked, missing = load(cfa + rules.ra_off[ids], lanes, words, mask)
+    read = ra
     if union & RA_LR:
         by_lr = (flags & RA_LR) != 0
         ra = np.where(by_lr, lanes.lr, ra)
@@ -175,6 +185,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     slow = slow | (crooked & ~stay)
 
     fp, fp_known = lanes.fp, lanes.fp_known
+    slot, value, lost = missing, read, none
     if union & FP_SAVED:
         slot = cfa + rules.fp_off[ids]
         saved = (flags & FP_SAVED) != 0
@@ -220,7 +231,9 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     else:
         lanes.lr_known = none
     lanes.pc, lanes.sp, lanes.fp, lanes.fp_known, lanes.exact = pc, caller_sp, fp, fp_known, exact
-    return Stepped(end, missing, slow, uncovered, rules.trust[ids])
+    return Stepped(
+        end, missing, slow, uncovered, rules.trust[ids], flags, missing, read, slot, value, lost, lanes.top
+    )
 
 
 def load(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask, U64]:

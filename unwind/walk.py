@@ -7,6 +7,7 @@ for a step costs the same for one lane as for a hundred.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,7 @@ from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.records import follow_records
+from pyprof.unwind.reuse import OuterParts, Rest, Trail, looked_up, ranges
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker, Stop
 from pyprof.unwind.step import Lanes, Stepped, Words, step
 from pyprof.unwind.table import RuleTable
@@ -75,6 +77,8 @@ class BatchWalk:
         self._frames = _Found()
         self._singles: dict[int, LaneWalk] = {}
         self._replaced = np.zeros(n, np.bool_)
+        self._spoiled = np.zeros(n, np.bool_)  # the trail does not say all that the walk depended on
+        self._rests: list[Rest] = []
 
     def scalar(self, lanes: I64, walker: ScalarWalker) -> None:
         """Walk lanes one by one, from their first frame."""
@@ -85,7 +89,7 @@ class BatchWalk:
 
     def group(self, lane: I64, index: SpaceIndex, walker: ScalarWalker) -> None:
         """Walk the lanes of one address space."""
-        if len(lane) <= FEW_LANES:
+        if len(lane) <= FEW_LANES and not index.outer.worth_steps():
             self.scalar(lane, walker)
             return
         plain = self._words.whole[lane]
@@ -96,13 +100,45 @@ class BatchWalk:
             lane = lane[plain]
         lanes = Lanes.start(self._batch, self._words, lane)
         self._frames.add(0, lanes, np.full(len(lanes), Trust.CONTEXT, np.uint8))
-        depth = 1
-        while len(lanes) > FEW_LANES:
-            lanes = self._step(lanes, depth, index, walker)
+        trail = Trail()
+        rests: list[Rest] = []
+        self._spoiled[:] = self._batch.arch.lr >= 0
+        depth, steps_for_all = 1, index.outer.steps_for_all()
+        while True:
+            lanes = self._known_rests(lanes, depth, index.outer, rests)
+            if len(lanes) <= (FEW_LANES if depth > steps_for_all else 0):
+                break
+            lanes = self._step(lanes, depth, index, walker, trail)
             depth += 1
         self._go_on(lanes, depth, walker)
+        self._learn(lane, index.outer, trail, rests)
 
-    def _step(self, lanes: Lanes, depth: int, index: SpaceIndex, walker: ScalarWalker) -> Lanes:
+    def _known_rests(self, lanes: Lanes, depth: int, outer: OuterParts, rests: list[Rest]) -> Lanes:
+        """Finish the lanes whose outer part was walked before; the others."""
+        if not looked_up(depth - 1) or not len(lanes):
+            return lanes
+        found = outer.find(lanes, self._words, depth - 1, self._max_depth - depth)
+        if found is None:
+            return lanes
+        rest, hit = found
+        rests.append(rest)
+        self._rests.append(rest)
+        self._end[rest.lane] = StackEnd.ROOT
+        self._top[rest.lane] = rest.top
+        return lanes.take(~hit)
+
+    def _learn(self, lane: I64, outer: OuterParts, trail: Trail, rests: list[Rest]) -> None:
+        whole = lane[(self._end[lane] == StackEnd.ROOT) & ~self._spoiled[lane] & ~self._replaced[lane]]
+        if rests or self._singles:
+            done = np.zeros(len(self._batch), np.bool_)
+            for rest in rests:
+                done[rest.lane] = True
+            done[list(self._singles)] = True
+            whole = whole[~done[whole]]
+        kept = [rest for rest in rests if not self._spoiled[rest.lane].any()]
+        outer.learn(trail, whole, kept, self._words)
+
+    def _step(self, lanes: Lanes, depth: int, index: SpaceIndex, walker: ScalarWalker, trail: Trail) -> Lanes:
         """One step of all lanes; those that go on."""
         pcs = lookup_pcs(lanes.pc, lanes.exact)
         if lanes.exact.any() and not lanes.exact.all():
@@ -111,8 +147,11 @@ class BatchWalk:
             ids[~lanes.exact] = index.rule_ids(pcs[~lanes.exact], False)
         else:
             ids = index.rule_ids(pcs, bool(lanes.exact[0]))
+        before = copy(lanes)
         done = step(lanes, ids, self._rules, self._words, self._batch.arch)
+        trail.add(before, done)
         if done.uncovered.any():
+            self._spoiled[lanes.lane[done.uncovered]] = True
             self._fall_back(lanes, done, index, walker)
         if done.slow.any():
             self.scalar(lanes.lane[done.slow], walker)
@@ -202,6 +241,8 @@ class BatchWalk:
         counts = stepped.copy()
         for lane, walk in self._singles.items():
             counts[lane] += len(walk.frames)
+        for rest in self._rests:
+            counts[rest.lane] += rest.count
         start = np.zeros(n + 1, np.int64)
         np.cumsum(counts, out=start[1:])
         pc = np.zeros(start[-1], np.uint64)
@@ -217,4 +258,7 @@ class BatchWalk:
             if walk.frames:
                 place = slice(int(start[lane] + stepped[lane]), int(start[lane + 1]))
                 pc[place], exact[place], trust[place] = zip(*walk.frames, strict=True)
+        for rest in self._rests:
+            at = ranges(start[rest.lane] + stepped[rest.lane], rest.count)
+            pc[at], exact[at], trust[at] = rest.pc, rest.exact, rest.trust
         return Walk(start, pc, exact, trust, self._end, self._missing, self._top, self._lacks)
