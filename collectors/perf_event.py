@@ -48,6 +48,7 @@ from pyprof.options import CollectOptions
 _MOST_RING = 8 << 20
 _MOST_RINGS = 32 << 20
 _FIRST_FLUSH_NS = 20_000_000
+_SLACK_S = 0.1
 _FORWARD_NS = 2**62
 
 
@@ -161,10 +162,13 @@ class PerfCollector:
         return bool(self._family.alive) if self._options.subprocesses else self._pid in self._family.alive
 
     def _longest_wait_ns(self) -> int:
-        """Until a ring may be half full: on one processor only one thread at a time is sampled."""
+        """Until a ring is filled so far that there is still room for _SLACK_S, or at least a quarter: on one processor
+        only one thread at a time is sampled.
+        """
         assert self._rings is not None
-        records = self._rings.size // (2 * (OVERHEAD + self._size.bytes))
-        return round(max(records, 1) * 1e9 / self._options.rate_hz)
+        size, rate, record = self._rings.size, self._options.rate_hz, OVERHEAD + self._size.bytes
+        fill = min(size * 3 // 4, max(size - _SLACK_S * rate * record, size / 4))
+        return round(max(fill / record, 1) * 1e9 / rate)
 
     def _scan(self, until_ns: int) -> Scan:
         assert self._rings is not None
@@ -203,7 +207,7 @@ class PerfCollector:
             self._diagnostics.count("sample lost: the ring was full", lost)
             for history in self._family.histories.values():
                 if history.image.alive:
-                    history.reread()
+                    history.look()
         self._sampled.update(np.unique(samples.tid).tolist())
         n = len(samples)
         batch = SampleBatch(

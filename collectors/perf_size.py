@@ -9,7 +9,7 @@ import numpy as np
 
 from pyprof.collectors.base import Feedback
 
-_LEAST = 4096
+_LEAST = 2048
 _SURE_AFTER = 256
 
 
@@ -35,12 +35,9 @@ class StackSize:
 
     def change(self) -> int:
         """The size to change to, 0 to keep what is there. Grows at once, shrinks once that is safe."""
-        wanted = _LEAST
-        while wanted < 2 * self._need:
-            wanted *= 2
-        wanted = min(wanted, self.most)
+        wanted = min(max(_LEAST, (self._need + self._need // 2 + 1023) & ~1023), self.most)
         if self._short and self.bytes < wanted:
-            return wanted
+            return min(max(wanted, 2 * self.bytes), self.most)
         if self._seen >= _SURE_AFTER and 2 * wanted <= self.bytes:
             return wanted
         return 0

@@ -6,6 +6,7 @@ is read again. A generation is made only for a stretch of time in which a sample
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,40 +21,48 @@ from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
 
 Mappings = tuple[Mapping, ...]
+Change = Mapping | Mappings | None
 
 
 @dataclass(eq=False)
 class History:
-    """The mappings of one process over time. name: of the process. Times are CLOCK_MONOTONIC.
+    """The mappings of one process over time. Times are CLOCK_MONOTONIC.
 
-    changes: (time, what) since the last settle(), what being a new mapping, or None for an exec.
+    _changes: (time, order, what) that no settle() has taken in yet; what: a new mapping, None for an exec, or all
+    mappings as they were found. _now: what was found last.
     """
 
     pid: int
     next_id: Callable[[], int]
     mappings: Mappings
     image: Image = field(default_factory=Image)
-    _changes: list[tuple[int, int, Mapping | None]] = field(default_factory=list)
+    _changes: list[tuple[int, int, Change]] = field(default_factory=list)
     _space: AddressSpace | None = None
     _generation: int = 0
+    _order: int = 0
     _now: Mappings = ()
 
     def __post_init__(self) -> None:
         self._now = self.mappings
 
     def mapped(self, time_ns: int, mapping: Mapping) -> None:
-        insort(self._changes, (time_ns, len(self._changes), mapping), key=lambda change: change[:2])
+        """A new executable mapping."""
+        self._note(time_ns, mapping)
 
     def executed(self, time_ns: int) -> None:
         """A new program image begins."""
-        insort(self._changes, (time_ns, len(self._changes), None), key=lambda change: change[:2])
+        self._note(time_ns, None)
+
+    def _note(self, time_ns: int, change: Change) -> None:
+        self._order += 1
+        insort(self._changes, (time_ns, self._order, change), key=lambda noted: noted[:2])
 
     def child(self, pid: int, time_ns: int) -> History:
         """A forked process has the mappings that its parent has at that time."""
         mappings = self.mappings
         for at, _, change in self._changes:
             if at <= time_ns:
-                mappings = () if change is None else overlay(mappings, change)
+                mappings = self._after(mappings, change)
         return History(pid, self.next_id, mappings)
 
     def settle(self, times_ns: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], dict[int, AddressSpace]]:
@@ -63,37 +72,43 @@ class History:
         """
         ids = np.zeros(len(times_ns), np.int32)
         spaces: dict[int, AddressSpace] = {}
-        if self._changes:
-            self._look()
+        changes, self._changes = self._changes, []
+        if any(not isinstance(change, tuple) for _, _, change in changes):
+            self.look()
         start = 0
-        for at, _, change in self._changes:
+        for at, _, change in changes:
             end = int(np.searchsorted(times_ns, at))
             if end > start:
                 space = self._current()
                 ids[start:end], spaces[space.id] = space.id, space
                 start = end
             self._apply(change)
-        if self._changes:
-            self._changes.clear()
-            self._correct()
         if start < len(times_ns):
             space = self._current()
             ids[start:], spaces[space.id] = space.id, space
         return ids, spaces
 
-    def reread(self) -> None:
-        """Records may have been lost: take what is mapped now."""
-        self._look()
-        self._correct()
+    def look(self) -> None:
+        """Read what is mapped. It counts from now on: records of what was mapped before may still be to come."""
+        at = time.monotonic_ns()
+        now = _maps(self.pid)
+        if now:
+            self._now = now
+            self._note(at, now)
 
-    def _apply(self, change: Mapping | None) -> None:
+    def _apply(self, change: Change) -> None:
         if change is None:
             self.image.alive = False
             self.image = Image()
-            self.mappings = ()
-        else:
-            self.mappings = overlay(self.mappings, *self._segments(change))
+        elif isinstance(change, tuple) and _code(change) == _code(self.mappings):
+            return
+        self.mappings = self._after(self.mappings, change)
         self._space = None
+
+    def _after(self, mappings: Mappings, change: Change) -> Mappings:
+        if change is None:
+            return ()
+        return change if isinstance(change, tuple) else overlay(mappings, *self._segments(change))
 
     def _segments(self, code: Mapping) -> Sequence[Mapping]:
         """The mapping and the data of the same file around it, where it still stands."""
@@ -101,53 +116,47 @@ class History:
             return (code,)
         return (*[m for m in self._now if (m.dev, m.inode, m.path) == (code.dev, code.inode, code.path)], code)
 
-    def _look(self) -> None:
-        try:
-            directory = ProcDir(self.pid)
-        except OSError:
-            return
-        try:
-            self._now = parse_maps(directory.maps()) or self._now
-        except (OSError, FormatError):
-            pass
-        finally:
-            directory.close()
-
-    def _correct(self) -> None:
-        """Take over what maps says, as of now, if it knows more than the records: what went away."""
-        if _code(self._now) != _code(self.mappings):
-            self.mappings = self._now
-            self._space = None
-
     def _current(self) -> AddressSpace:
         if self._space is None:
             self._generation += 1
             mappings = self.mappings
-            read = _guarded(memory_reader(self.pid, self.image.is_alive), mappings, self)
+            read = _guarded(memory_reader(self.pid, self.image.is_alive), mappings, self.pid)
             self._space = AddressSpace(
                 self.next_id(), self.pid, self._generation, mappings, read, f"/proc/{self.pid}/root"
             )
         return self._space
 
-    def mapping_now(self, avma: int) -> Mapping | None:
-        return _at(self._now, avma)
-
     def ended(self) -> None:
         self.image.alive = False
 
 
-def _guarded(read: ReadMemory, then: Mappings, history: History) -> ReadMemory:
+def _guarded(read: ReadMemory, then: Mappings, pid: int) -> ReadMemory:
     """Reads of a file's memory only where the same file still stands: what came after it is not taken for it."""
 
     def guarded(avma: int, size: int) -> bytes:
+        data = read(avma, size)
         was = _at(then, avma)
-        if was is not None and was.inode:
-            now = history.mapping_now(avma)
+        if data and was is not None and was.inode:
+            now = _at(_maps(pid), avma)
             if now is None or (now.inode, now.dev, now.start - now.offset) != (was.inode, was.dev, was.start - was.offset):
                 return b""
-        return read(avma, size)
+        return data
 
     return guarded
+
+
+def _maps(pid: int) -> Mappings:
+    """What a process has mapped, () if it is gone."""
+    try:
+        directory = ProcDir(pid)
+    except OSError:
+        return ()
+    try:
+        return parse_maps(directory.maps())
+    except (OSError, FormatError):
+        return ()
+    finally:
+        directory.close()
 
 
 def _at(mappings: Mappings, avma: int) -> Mapping | None:
