@@ -12,7 +12,7 @@ import os
 import resource
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -59,14 +59,22 @@ class PerfCollector:
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
     """
 
-    def __init__(self, pid: int, options: CollectOptions, diagnostics: Diagnostics, ring_size: int = 0) -> None:
-        """ring_size: bytes of each processor's ring, a power of two; 0: chosen by the rate and by what is allowed."""
+    def __init__(
+        self,
+        pid: int,
+        options: CollectOptions,
+        diagnostics: Diagnostics,
+        ring_size: int = 0,
+        ids: Callable[[], int] | None = None,
+    ) -> None:
+        """ring_size: bytes of each processor's ring, a power of two; 0: chosen by the rate and by what is allowed.
+        ids: gives the ids of address spaces, where several collectors make one recording.
+        """
         self._options = options
         self._diagnostics = diagnostics
         self._pid = pid
         self._stopping = self._closed = False
-        ids = itertools.count(1)
-        self._family = Family(lambda: next(ids))
+        self._family = Family(ids or itertools.count(1).__next__)
         self._sampled: set[int] = set()
         self._lost = 0
         self._began_ns = self._ended_ns = time.monotonic_ns()

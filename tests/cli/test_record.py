@@ -68,14 +68,14 @@ def test_summary_has_the_stable_keys_and_true_numbers(tmp_path: Path) -> None:
 
 
 def wait_until_it_looks_at(profiler: int, target: int | None = None) -> None:
-    """The profiler holds files of the target's threads open from its first sample on. None: of whatever target."""
+    """The profiler holds files of the target's threads, or events, open from its first sample on. None: of whatever target."""
     begins = f"/proc/{target}/task/" if target else "/proc/"
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         for fd in Path(f"/proc/{profiler}/fd").iterdir():
             with contextlib.suppress(OSError):
                 name = os.readlink(fd)
-                if name.startswith(begins) and "/task/" in name:
+                if (name.startswith(begins) and "/task/" in name) or name == "anon_inode:[perf_event]":
                     return
         time.sleep(0.01)
     raise AssertionError("the profiler did not begin")
