@@ -98,8 +98,9 @@ class PerfCollector:
         cpus = online_cpus()
         options = self._options
         self._event: Event = choose_event(pid, cpus[0], options.subprocesses, options.rate_hz)
-        self._size = StackSize(max(min(options.stack_size, MOST_STACK) & ~7, 8))
         self._rings = _open_rings(cpus, ring_size or self._ring_size(len(cpus)), bool(ring_size))
+        # a ring that holds less than a few records loses them, and cannot even say so
+        self._size = StackSize(max(min(options.stack_size, MOST_STACK, self._rings.size // 4) & ~7, 8))
         self._events = EventSet(self._event, options.rate_hz, self._size.bytes, self._rings)
         pids = [pid, *descendants([pid])] if options.subprocesses else [pid]
         self._events.attach(pids, self._forks)

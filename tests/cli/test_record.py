@@ -132,7 +132,7 @@ def test_sleeping_target_is_sampled_only_with_idle(tmp_path: Path) -> None:
 def test_windows_follow_each_other_without_a_gap(tmp_path: Path) -> None:
     with python(BUSY) as target:
         done = pyprof(
-            *("record", "-p", str(target.pid), "-d", "3.2", "--every", "1"),
+            *("record", "-p", str(target.pid), "-d", "3.2", "--every", "1", "--collector", "ptrace"),
             *("-o", str(tmp_path / "w%i.collapsed"), "--summary", str(tmp_path / "s%i.json")),
         )
     assert done.returncode == 0, done.stderr
