@@ -38,6 +38,7 @@ TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 class PerfNotAllowed(AccessDenied):
     """perf_events cannot be used here; ptrace still may."""
 
+
 _DUMMY = 9
 DUMMY = _ATTR.pack(
     _SOFTWARE, _ATTR.size, _DUMMY, 0, SAMPLE_TIME, 0, _EXCLUDE_KERNEL | _EXCLUDE_HV | _USE_CLOCKID, 0, 0, 0, 0, 0,
@@ -71,7 +72,8 @@ class Event:
 
 
 def choose_event(tid: int, cpu: int, children: bool, rate_hz: float) -> Event:
-    """The best event that the kernel lets us have on a thread: cycles before the clock, kernel time included before not.
+    """The best event that the kernel lets us have on a thread: with the time in the kernel, if it may be; cycles, if they
+    can be counted.
 
     With time in the kernel included, a sample taken there has the registers and the stack with which it was entered.
     Raises PerfNotAllowed, ProcessLookupError.

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pyprof.collectors import libc
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import descendants
 from pyprof.collectors.perf_attr import MOST_STACK, Event, PerfNotAllowed, choose_event
@@ -236,7 +235,9 @@ class PerfCollector:
 
     def _place(
         self, samples: Samples
-    ) -> tuple[dict[int, AddressSpace], np.ndarray[tuple[int], np.dtype[np.int32]], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    ) -> tuple[
+        dict[int, AddressSpace], np.ndarray[tuple[int], np.dtype[np.int32]], np.ndarray[tuple[int], np.dtype[np.bool_]]
+    ]:
         """(spaces, space of each sample, which samples belong to a process that we know)."""
         spaces: dict[int, AddressSpace] = {}
         space = np.zeros(len(samples), np.int32)
@@ -268,7 +269,10 @@ class PerfCollector:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        return (f"Sampled by perf_events ({self._event.name}).",)
+        note = f"Sampled by perf_events ({self._event.name}): the target was never stopped."
+        if self._event.user_only:
+            note += " Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it."
+        return (note,)
 
     def stop(self) -> None:
         self._stopping = True

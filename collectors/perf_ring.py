@@ -1,7 +1,7 @@
 """The kernel's ring buffers, one a processor, side by side in one stretch of our memory.
 
-So all rings of a collector are one array, and a batch refers to records of several of them without a copy. Behind each
-ring stands spare room: a record that wraps around the ring's end is continued there, and every record lies in one piece.
+So all rings of a collector are one array, and a batch refers to records of several of them without a copy. Behind
+each ring stands spare room: a record that wraps around the ring's end is continued there, and lies in one piece.
 
 linux/perf_event.h, struct perf_event_mmap_page: data_head at 1024, data_tail at 1032. Loads and stores of head and tail
 need no barrier on x86-64, which keeps their order.
@@ -58,7 +58,7 @@ class Ring:
 
 
 class Rings:
-    """A ring on each of some processors. words: all of them, as words; see Ring.first. owners: processor -> descriptor."""
+    """A ring on each of some processors. words: all of them, as words; see Ring.first. owners: processor -> fd."""
 
     def __init__(self, cpus: Sequence[int], size: int) -> None:
         """size: bytes of each ring, a power of two. Raises PerfNotAllowed, RingTooLarge."""

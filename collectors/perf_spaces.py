@@ -1,7 +1,7 @@
 """Address spaces by the kernel's own account: /proc/PID/maps once, from then on each new mapping at its time.
 
-The kernel reports executable mappings as they are made, not when they go: what is mapped over goes, and now and then maps
-is read again. A generation is made only for a stretch of time in which a sample was taken.
+The kernel reports executable mappings as they are made, not when they go: what is mapped over goes, and after each
+report maps is read again. A generation is made only for a stretch of time in which a sample was taken.
 """
 
 from __future__ import annotations
@@ -138,7 +138,11 @@ def _guarded(read: ReadMemory, then: Mappings, pid: int) -> ReadMemory:
         was = _at(then, avma)
         if data and was is not None and was.inode:
             now = _at(_maps(pid), avma)
-            if now is None or (now.inode, now.dev, now.start - now.offset) != (was.inode, was.dev, was.start - was.offset):
+            if now is None or (now.inode, now.dev, now.start - now.offset) != (
+                was.inode,
+                was.dev,
+                was.start - was.offset,
+            ):
                 return b""
         return data
 

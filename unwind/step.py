@@ -231,9 +231,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     else:
         lanes.lr_known = none
     lanes.pc, lanes.sp, lanes.fp, lanes.fp_known, lanes.exact = pc, caller_sp, fp, fp_known, exact
-    return Stepped(
-        end, missing, slow, uncovered, rules.trust[ids], flags, missing, read, slot, value, lost, lanes.top
-    )
+    return Stepped(end, missing, slow, uncovered, rules.trust[ids], flags, missing, read, slot, value, lost, lanes.top)
 
 
 def load(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask, U64]:

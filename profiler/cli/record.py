@@ -256,8 +256,8 @@ def _record(
 ) -> int:
     from pyprof.cli.progress import Progress
     from pyprof.collectors import attach, procfs
-    from pyprof.collectors.launch import Launched, launch
     from pyprof.collectors.choice import open_collector
+    from pyprof.collectors.launch import Launched, launch
     from pyprof.diagnostics import Diagnostics
     from pyprof.session.background import Background
     from pyprof.session.session import Session

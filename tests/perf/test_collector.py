@@ -51,7 +51,8 @@ def test_batches_are_in_order_of_time_and_hold_the_stack_from_sp_on(spinner: int
         assert set(batch.space.tolist()) == set(batch.spaces)
         for lane, space in enumerate(batch.space.tolist()):
             code = batch.spaces[space].mapping_at(int(batch.regs[lane, batch.arch.pc]))
-            assert code is not None and code.executable
+            assert code is not None
+            assert code.executable
         if seen > 200:
             taken.stop()
     taken.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +16,11 @@ from tests.support import missing
 
 
 @pytest.fixture(autouse=True)
-def allowed() -> Iterator[None]:
-    import os
-
+def allowed() -> None:
     try:
         choose_event(os.getpid(), 0, False, 99)
     except PerfNotAllowed as error:
         missing(f"needs perf_events: {error.message} {error.hint}")
-    yield
 
 
 def by_perf(pid: int, folder: Path, *options: str, seconds: float = 1.5, rate: int = 499) -> Recording:

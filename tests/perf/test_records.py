@@ -39,7 +39,9 @@ END = 2**62
 class Written:
     """A ring in our own memory, and the hand that writes it."""
 
-    words: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros((PAGE + SIZE + (1 << 16) + PAGE) // 8, np.uint64))
+    words: npt.NDArray[np.uint64] = field(
+        default_factory=lambda: np.zeros((PAGE + SIZE + (1 << 16) + PAGE) // 8, np.uint64)
+    )
 
     def __post_init__(self) -> None:
         self.ring = Ring(self.words, 0, SIZE)

@@ -13,7 +13,7 @@ from pyprof.model.arch import I386, X86_64, Arch
 from pyprof.model.sample import SampleBatch
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder
-from tests.unwind.made_stacks import Program, batch_of, make_lane, made_space, unwinder_of
+from tests.unwind.made_stacks import Program, batch_of, made_space, make_lane, unwinder_of
 from tests.unwind.test_batch import assert_same
 
 ROUNDS = 10
@@ -58,7 +58,9 @@ def test_stacks_that_come_again_are_learned() -> None:
 @pytest.mark.parametrize("arch", [X86_64, I386], ids=lambda arch: arch.name)
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 1 << 32), damage=st.integers(0, 1 << 32))
-def test_stacks_in_which_words_have_changed_are_walked_by_what_they_hold_now(arch: Arch, seed: int, damage: int) -> None:
+def test_stacks_in_which_words_have_changed_are_walked_by_what_they_hold_now(
+    arch: Arch, seed: int, damage: int
+) -> None:
     batch, unwinder = made(arch, seed)
     rng = np.random.default_rng(damage)
     for _ in range(ROUNDS):
@@ -84,7 +86,9 @@ def test_lanes_with_other_registers_are_walked_by_these(seed: int, change: int) 
     regs = batch.regs.copy()
     for column in (X86_64.fp, X86_64.sp, X86_64.pc):
         lanes = rng.integers(0, len(batch), 6)
-        regs[lanes, column] = regs[rng.integers(0, len(batch), 6), column] + np.uint64(8) * rng.integers(0, 2, 6, np.uint64)
+        regs[lanes, column] = regs[rng.integers(0, len(batch), 6), column] + np.uint64(8) * rng.integers(
+            0, 2, 6, np.uint64
+        )
     changed = replace(batch, regs=regs)
     assert_same(unwinder.walk(changed), unwinder.walk_scalar(changed))
 
