@@ -72,8 +72,8 @@ class Event:
 
 
 def choose_event(tid: int, cpu: int, children: bool, rate_hz: float) -> Event:
-    """The best event that the kernel lets us have on a thread: with the time in the kernel, if it may be; cycles, if they
-    can be counted.
+    """The best event that the kernel lets us have on a thread: time in the kernel included if it may be,
+    cycles if they can be counted.
 
     With time in the kernel included, a sample taken there has the registers and the stack with which it was entered.
     Raises PerfNotAllowed, ProcessLookupError.

@@ -44,10 +44,12 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
 
-_MOST_RING = 8 << 20
+_MOST_RING = 16 << 20
 _MOST_RINGS = 32 << 20
 _FIRST_FLUSH_NS = 20_000_000
 _SLACK_S = 0.1
+_HOLD = 4
+_BATCH = 2000
 _FORWARD_NS = 2**62
 
 
@@ -112,7 +114,7 @@ class PerfCollector:
 
     def _ring_size(self, cpus: int) -> int:
         """Room for all samples of two batches, as far as that is not too much memory."""
-        wanted = 2 * self._options.rate_hz * self._options.flush_s * (OVERHEAD + 8192)
+        wanted = self._options.rate_hz * (_HOLD * self._options.flush_s + 2 * _SLACK_S) * (OVERHEAD + 8192)
         most = max(min(_MOST_RING, _MOST_RINGS // cpus), LEAST_RING)
         size = 1 << 20
         while size < wanted:
@@ -126,15 +128,17 @@ class PerfCollector:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         watched: set[int] = set()
+        flush_ns = round(self._options.flush_s * 1e9)
         wait_ns = _FIRST_FLUSH_NS
         last = False
-        self._began_ns = time.monotonic_ns()
+        self._began_ns = begun_ns = time.monotonic_ns()
         while not last:
             for fd in self._family.alive.values():
                 if fd not in watched:
                     watched.add(fd)
                     poll.register(fd, select.POLLIN)
-            due = time.monotonic_ns() + min(wait_ns, self._longest_wait_ns())
+            hold_ns = min(wait_ns, self._longest_wait_ns())
+            due = time.monotonic_ns() + min(hold_ns, max(flush_ns, _FIRST_FLUSH_NS))
             while not self._stopping and (left := due - time.monotonic_ns()) > 0:
                 for fd, _ in poll.poll(left / 1e6):
                     if fd != self._wake:
@@ -144,12 +148,22 @@ class PerfCollector:
                 if not self._goes_on():
                     break
             last = self._stopping or not self._goes_on()
-            found = self._scan(time.monotonic_ns() if not last else _FORWARD_NS)
+            now = time.monotonic_ns()
+            if not last and now - begun_ns < hold_ns:
+                yield self._batch(Scan())
+                continue
+            found = self._scan(_FORWARD_NS if last else now)
             yield self._batch(found)
             found.give_back()
             self._resize()
-            wait_ns = min(2 * wait_ns, round(self._options.flush_s * 1e9))
+            begun_ns = now
+            wait_ns = max(min(2 * wait_ns, self._full_batch_ns()), min(flush_ns, 2 * wait_ns))
         self._ended_ns = time.monotonic_ns()
+
+    def _full_batch_ns(self) -> int:
+        """How long samples may wait in the rings for others: a batch costs much of its time for being a batch."""
+        options = self._options
+        return round(1e9 * min(_BATCH / options.rate_hz, _HOLD * options.flush_s))
 
     def _resize(self) -> None:
         """Other events in place of those that copy too little or too much."""

@@ -25,6 +25,8 @@ MOST_NEW = 32
 
 _MOST_WORDS = 1 << 20
 _STEPS, _MOST_STEPS, _LEARN_EVERY = 8, 256, 8
+_FEW_STEPS, _OFTEN = 2, 3
+"""A stack that so few steps lead to a known one is learned if it was seen so often in one batch."""
 _ALTERNATIVES = 4
 _K1, _K2, _K3 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
 _EXACT, _USES_FP = np.uint64(0x8000000000000000), np.uint64(0x27D4EB2F165667C5)
@@ -176,6 +178,7 @@ class OuterParts:
         found for others. Those are taken whose first state is the most frequent.
         """
         lanes = np.concatenate([whole, *[rest.lane for rest in rests if rest.depth]])
+        saves = np.concatenate([np.full(len(whole), _MOST_STEPS), *[np.full(len(r.lane), r.depth) for r in rests if r.depth]])
         if not len(lanes) or not trail.steps:
             return
         first = trail.steps[0].lanes
@@ -184,6 +187,10 @@ class OuterParts:
         at = place[lanes]
         key = _hash(first.pc[at], first.sp[at], first.fp[at], first.exact[at], True)
         _, index, times = np.unique(key, return_index=True, return_counts=True)
+        worth = (saves[index] > _FEW_STEPS) | (times >= _OFTEN)
+        index, times = index[worth], times[worth]
+        if not len(index):
+            return
         if len(index) > MOST_NEW:
             index = index[np.argsort(-times, kind="stable")[:MOST_NEW]]
         chosen = np.sort(lanes[index])
