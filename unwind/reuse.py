@@ -178,7 +178,9 @@ class OuterParts:
         found for others. Those are taken whose first state is the most frequent.
         """
         lanes = np.concatenate([whole, *[rest.lane for rest in rests if rest.depth]])
-        saves = np.concatenate([np.full(len(whole), _MOST_STEPS), *[np.full(len(r.lane), r.depth) for r in rests if r.depth]])
+        saves = np.concatenate(
+            [np.full(len(whole), _MOST_STEPS), *[np.full(len(r.lane), r.depth) for r in rests if r.depth]]
+        )
         if not len(lanes) or not trail.steps:
             return
         first = trail.steps[0].lanes

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Attach to a running process (-p PID) or start a command, sample its stacks, and write a
-profile. The target is stopped for microseconds a sample and is left running whatever
-happens to pyprof. Ctrl-C, SIGTERM, -d or the target's end finish the recording; what was
-recorded until then is written.
+profile. Where the kernel's perf_events are allowed the target is never stopped, else for
+microseconds a sample; it is left running whatever happens to pyprof. Ctrl-C, SIGTERM,
+-d or the target's end finish the recording; what was recorded until then is written.
 """
 
 EPILOG = """\
