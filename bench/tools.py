@@ -53,7 +53,8 @@ def _pyprof_by(collector: str) -> Recorder:
         f"pyprof --collector {collector}",
         lambda pid, rate, seconds, folder: [
             *_pyprof(), "record", "-q", "-p", str(pid), "-r", f"{rate:g}", "-d", f"{seconds:g}",
-            "--collector", collector, "-f", "collapsed", "-o", str(folder / "out"), "--summary", str(folder / "summary.json"),
+            "--collector", collector, "-f", "collapsed", "-o", str(folder / "out"),
+            "--summary", str(folder / "summary.json"),
         ],
         lambda folder: None,
         _pyprof_samples,

@@ -5,6 +5,7 @@ The kernel wants it so: an event that new threads inherit can have a ring only i
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -16,7 +17,7 @@ from pyprof.collectors import libc, procfs
 from pyprof.collectors.perf_attr import Event, refusal
 from pyprof.collectors.perf_ring import Rings
 
-_SET_OUTPUT = 0x2405
+_DISABLE, _SET_OUTPUT = 0x2401, 0x2405
 _ROUNDS = 20
 _FORK_SHOWS_S = 0.001
 
@@ -84,6 +85,8 @@ class EventSet:
     def close(self) -> None:
         """End these events, also where they were inherited."""
         for fd in self._fds:
+            with contextlib.suppress(OSError):  # a forked writer of an earlier window may hold it open
+                fcntl.ioctl(fd, _DISABLE, 0)
             os.close(fd)
         self._fds.clear()
 

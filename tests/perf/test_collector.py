@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from pyprof.collectors.perf_attr import PerfNotAllowed, refusal
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NoSuchProcess
-from pyprof.options import CollectOptions
+from pyprof.options import CollectOptions, UnwindOptions
+from pyprof.session.session import Session
 from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, running
 from tests.support import missing
@@ -60,6 +62,21 @@ def test_batches_are_in_order_of_time_and_hold_the_stack_from_sp_on(spinner: int
     assert {info.pid for info in taken.threads()} == {spinner}
 
 
+def test_number_of_samples_is_the_time_that_the_threads_had(spinner: int) -> None:
+    def on_processors() -> int:
+        texts = [
+            (Path(f"/proc/{spinner}/task") / tid / "schedstat").read_text()
+            for tid in os.listdir(f"/proc/{spinner}/task")
+        ]
+        return sum(int(text.split()[0]) for text in texts)
+
+    taken = collector(spinner)
+    session = Session(taken, UnwindOptions(), taken._diagnostics)
+    began = on_processors()
+    window, _ = session.run(None, lambda window, number: None, lambda: len(session.recorder._rows) > 8 and taken.stop())
+    assert len(window.time_ns) / 1000 == pytest.approx((on_processors() - began) / 1e9, rel=0.1, abs=0.02)
+
+
 def test_samples_that_found_no_room_are_counted(spinner: int) -> None:
     taken = collector(spinner, CollectOptions(rate_hz=5000), ring_size=1 << 16)
     for number, _ in enumerate(taken.batches()):
@@ -72,9 +89,6 @@ def test_samples_that_found_no_room_are_counted(spinner: int) -> None:
 
 
 def test_copies_shrink_to_what_walks_need_and_grow_again(spinner: int) -> None:
-    from pyprof.options import UnwindOptions
-    from pyprof.session.session import Session
-
     taken = collector(spinner)
     session = Session(taken, UnwindOptions(), taken._diagnostics)
     sizes = []
