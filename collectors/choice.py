@@ -105,7 +105,7 @@ class Changing:
             return now
         return CollectorStats(
             ticks=before.ticks + now.ticks,
-            pauses_ns=now.pauses_ns,
+            pauses=now.pauses,
             skipped=before.skipped + now.skipped,
             unchanged=before.unchanged + now.unchanged,
             blocked=before.blocked + now.blocked,

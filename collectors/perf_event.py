@@ -40,6 +40,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace
+from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
@@ -274,7 +275,7 @@ class PerfCollector:
         now = self._ended_ns if self._closed else time.monotonic_ns()
         return CollectorStats(
             ticks=int((now - self._began_ns) / 1e9 * self._options.rate_hz),
-            pauses_ns=np.zeros(0, np.int64),
+            pauses=Pauses(),
             skipped=self._lost,
             unchanged=0,
             blocked=0,

@@ -160,7 +160,7 @@ class OuterParts:
         """Which lanes' copies hold all words of the entry."""
         base = lanes.base[todo]
         low, high = self._low[entry], self._high[entry]
-        good = (low >= base) & (high - base <= lanes.last[todo]) & ((base & words.misaligned) == 0)
+        good: Mask = (low >= base) & (high - base <= lanes.last[todo]) & ((base & words.misaligned) == 0)
         if not good.all():
             todo, entry, base = todo[good], entry[good], base[good]
             if not len(todo):
@@ -268,7 +268,8 @@ class OuterParts:
 def ranges(start: I64, count: I64) -> I64:
     """start[0] .. start[0] + count[0], start[1] .. and so on."""
     begin = np.cumsum(count) - count
-    return np.arange(int(count.sum())) + np.repeat(start - begin, count)
+    each: I64 = np.arange(int(count.sum())) + np.repeat(start - begin, count)
+    return each
 
 
 @dataclass(slots=True)

@@ -68,7 +68,7 @@ def test_summary_has_the_stable_keys_and_true_numbers(tmp_path: Path) -> None:
 
 
 def wait_until_it_looks_at(profiler: int, target: int | None = None) -> None:
-    """The profiler holds files of the target's threads, or events, open from its first sample on. None: of whatever target."""
+    """The profiler holds files of the target's threads, or events, open from its first sample on. None: of whatever."""
     begins = f"/proc/{target}/task/" if target else "/proc/"
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:

