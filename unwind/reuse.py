@@ -23,7 +23,8 @@ Mask = npt.NDArray[np.bool_]
 MOST_NEW = 32
 """Most stacks that are learned from one batch: what is learned costs a little, what repeats comes again."""
 
-_MOST_WORDS = 1 << 20
+_MOST_WORDS = 1 << 19
+_MOST_TRAIL = 512
 _STEPS, _MOST_STEPS, _LEARN_EVERY = 8, 256, 8
 _FEW_STEPS, _OFTEN = 2, 3
 """A stack that so few steps lead to a known one is learned if it was seen so often in one batch."""
@@ -45,11 +46,15 @@ class _Step:
 
 @dataclass(slots=True)
 class Trail:
-    """What the steps of a group of lanes read. kept[d]: the lanes before step d, and what it did."""
+    """What the last steps of a group of lanes read: the lanes before each step, and what it did. Of deep stacks only
+    the outermost part is kept; the part before it comes the next time, in front of what is known then.
+    """
 
     steps: list[_Step] = field(default_factory=list)
 
     def add(self, before: Lanes, done: Stepped) -> None:
+        if len(self.steps) == _MOST_TRAIL:
+            self.steps.clear()
         self.steps.append(_Step(before, done))
 
 
@@ -184,9 +189,11 @@ class OuterParts:
         if not len(lanes) or not trail.steps:
             return
         first = trail.steps[0].lanes
-        place = np.full(int(first.lane.max()) + 1, -1, np.int64)
+        place = np.full(int(max(first.lane.max(), lanes.max())) + 1, -1, np.int64)
         place[first.lane] = np.arange(len(first.lane))
         at = place[lanes]
+        if (at < 0).any():  # ended before the part that the trail has kept
+            lanes, saves, at = lanes[at >= 0], saves[at >= 0], at[at >= 0]
         key = _hash(first.pc[at], first.sp[at], first.fp[at], first.exact[at], True)
         _, index, times = np.unique(key, return_index=True, return_counts=True)
         worth = (saves[index] > _FEW_STEPS) | (times >= _OFTEN)

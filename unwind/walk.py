@@ -8,7 +8,7 @@ for a step costs the same for one lane as for a hundred.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -135,7 +135,10 @@ class BatchWalk:
                 done[rest.lane] = True
             done[list(self._singles)] = True
             whole = whole[~done[whole]]
-        kept = [rest for rest in rests if not self._spoiled[rest.lane].any()]
+        kept = []
+        for rest in rests:
+            plain = ~self._spoiled[rest.lane]
+            kept.append(replace(rest, lane=rest.lane[plain], entry=rest.entry[plain]))
         outer.learn(trail, whole, kept, self._words)
 
     def _step(self, lanes: Lanes, depth: int, index: SpaceIndex, walker: ScalarWalker, trail: Trail) -> Lanes:

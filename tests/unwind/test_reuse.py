@@ -108,3 +108,16 @@ def test_depth_limit_holds_for_known_stacks_too() -> None:
     for _ in range(ROUNDS):
         assert_same(cut.walk(batch), cut.walk_scalar(batch))
         assert_same(whole.walk(batch), whole.walk_scalar(batch))
+
+
+def test_stacks_deeper_than_what_is_kept_of_a_walk_are_learned_bit_by_bit() -> None:
+    program = Program(X86_64, 11)
+    program.functions = [function for function in program.functions if function.kind in FAST]
+    batch = batch_of(X86_64, [make_lane(program, 540 + 10 * n) for n in range(20)])
+    unwinder = unwinder_of(program)
+    truth = unwinder.walk_scalar(batch)
+    known = []
+    for _ in range(ROUNDS):
+        assert_same(unwinder.walk(batch), truth)
+        known.append(learned(unwinder, batch))
+    assert known[0] < known[-1]
