@@ -52,7 +52,7 @@ def test_default_name_says_what_was_recorded(tmp_path: Path) -> None:
 def test_summary_has_the_stable_keys_and_true_numbers(tmp_path: Path) -> None:
     with python(BUSY) as target:
         pyprof(
-            *("record", "-p", str(target.pid), "-d", "1", "-r", "50"),
+            *("record", "-p", str(target.pid), "-d", "1", "-r", "50", "--collector", "ptrace"),
             *("-o", str(tmp_path / "a.collapsed"), "--summary", str(tmp_path / "s.json")),
         )
     summary = json.loads((tmp_path / "s.json").read_text())
