@@ -49,6 +49,8 @@ _MOST_RING = 16 << 20
 _MOST_RINGS = 32 << 20
 _FIRST_FLUSH_NS = 20_000_000
 _SLACK_S = 0.1
+_FIRST_BATCHES_S = 0.6
+_LEAST_FIRST = 8192
 _HOLD = 4
 _BATCH = 2000
 _FORWARD_NS = 2**62
@@ -102,7 +104,10 @@ class PerfCollector:
         self._event: Event = choose_event(pid, cpus[0], options.subprocesses, options.rate_hz)
         self._rings = _open_rings(cpus, ring_size or self._ring_size(len(cpus)), bool(ring_size))
         # a ring that holds less than a few records loses them, and cannot even say so
-        self._size = StackSize(max(min(options.stack_size, MOST_STACK, self._rings.size // 4) & ~7, 8))
+        most = max(min(options.stack_size, MOST_STACK, self._rings.size // 4) & ~7, 8)
+        # the first batches take long: tables are read for the first time
+        room = max(round(self._rings.size / (options.rate_hz * _FIRST_BATCHES_S)), _LEAST_FIRST) & ~7
+        self._size = StackSize(most, room)
         self._events = EventSet(self._event, options.rate_hz, self._size.bytes, self._rings)
         pids = [pid, *descendants([pid])] if options.subprocesses else [pid]
         self._events.attach(pids, self._forks)
@@ -117,7 +122,7 @@ class PerfCollector:
         """Room for all samples of two batches, as far as that is not too much memory."""
         wanted = self._options.rate_hz * (_HOLD * self._options.flush_s + 2 * _SLACK_S) * (OVERHEAD + 8192)
         most = max(min(_MOST_RING, _MOST_RINGS // cpus), LEAST_RING)
-        size = 1 << 20
+        size = 8 << 20
         while size < wanted:
             size *= 2
         while size > most:

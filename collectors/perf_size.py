@@ -16,8 +16,10 @@ _SURE_AFTER = 256
 class StackSize:
     """bytes: what is copied now. most: the limit."""
 
-    def __init__(self, most: int) -> None:
-        self.bytes = self.most = most
+    def __init__(self, most: int, first: int) -> None:
+        """first: where to begin, at most most."""
+        self.most = most
+        self.bytes = min(first, most)
         self._seen = 0
         self._need = 0
         self._short = False

@@ -23,6 +23,9 @@ from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
 Mappings = tuple[Mapping, ...]
 Change = Mapping | Mappings | None
 
+_MOST_SEEN = 4096
+_NEAR_NS = 20_000_000
+
 
 @dataclass(eq=False)
 class History:
@@ -40,6 +43,8 @@ class History:
     _space: AddressSpace | None = None
     _generation: int = 0
     _order: int = 0
+    contested: list[tuple[int, int]] = field(default_factory=list)
+    _code_seen: set[tuple[int, int, int]] = field(default_factory=set)
     _now: Mappings = ()
 
     def __post_init__(self) -> None:
@@ -47,7 +52,17 @@ class History:
 
     def mapped(self, time_ns: int, mapping: Mapping) -> None:
         """A new executable mapping."""
+        self._contest(mapping)
         self._note(time_ns, mapping)
+
+    def _contest(self, mapping: Mapping) -> None:
+        """Where two files were mapped at one address, memory read now may be that of either."""
+        place = (mapping.start, mapping.end, mapping.inode)
+        if mapping.inode and place not in self._code_seen and len(self._code_seen) < _MOST_SEEN:
+            for start, end, inode in self._code_seen:
+                if inode != mapping.inode and start < mapping.end and mapping.start < end:
+                    self.contested.append((min(start, mapping.start), max(end, mapping.end)))
+            self._code_seen.add(place)
 
     def executed(self, time_ns: int) -> None:
         """A new program image begins."""
@@ -76,7 +91,10 @@ class History:
         if any(not isinstance(change, tuple) for _, _, change in changes):
             self.look()
         start = 0
+        reported = [at for at, _, change in changes if not isinstance(change, tuple)]
         for at, _, change in changes:
+            if isinstance(change, tuple) and any(abs(at - other) < _NEAR_NS for other in reported):
+                continue  # what was read while it changed is of no one moment
             end = int(np.searchsorted(times_ns, at))
             if end > start:
                 space = self._current()
@@ -120,7 +138,7 @@ class History:
         if self._space is None:
             self._generation += 1
             mappings = self.mappings
-            read = _guarded(memory_reader(self.pid, self.image.is_alive), mappings, self.pid)
+            read = _guarded(memory_reader(self.pid, self.image.is_alive), mappings, self)
             self._space = AddressSpace(
                 self.next_id(), self.pid, self._generation, mappings, read, f"/proc/{self.pid}/root"
             )
@@ -130,20 +148,19 @@ class History:
         self.image.alive = False
 
 
-def _guarded(read: ReadMemory, then: Mappings, pid: int) -> ReadMemory:
+def _guarded(read: ReadMemory, then: Mappings, history: History) -> ReadMemory:
     """Reads of a file's memory only where the same file still stands: what came after it is not taken for it."""
 
     def guarded(avma: int, size: int) -> bytes:
-        data = read(avma, size)
         was = _at(then, avma)
-        if data and was is not None and was.inode:
-            now = _at(_maps(pid), avma)
-            if now is None or (now.inode, now.dev, now.start - now.offset) != (
-                was.inode,
-                was.dev,
-                was.start - was.offset,
-            ):
-                return b""
+        if was is None or not was.inode:
+            return read(avma, size)
+        if any(start <= avma < end for start, end in history.contested):
+            return b""
+        data = read(avma, size)
+        now = _at(_maps(history.pid), avma) if data else None
+        if now is None or (now.inode, now.start - now.offset) != (was.inode, was.start - was.offset):
+            return b""
         return data
 
     return guarded

@@ -57,7 +57,8 @@ def test_libraries_that_come_and_go_are_those_of_the_sample_s_moment(tmp_path: P
     loader = r"(?!.*;(?:one|other)_\d\d).*"
     allowed_ = rf"{MAIN}(?:;visit(?:{'|'.join(steps)}|{loader})?)?"
     wrong = {stack: n for stack, n in recording.stacks.items() if not re.fullmatch(allowed_, ";".join(stack))}
-    assert sum(wrong.values()) <= 0.01 * recording.samples, wrong
+    # docs/perf.md: hundreds of libraries a second at one address
+    assert sum(wrong.values()) <= 0.04 * recording.samples, wrong
     assert {"one_top", "other_top"} <= {stack[-1] for stack in recording.stacks}
 
 
