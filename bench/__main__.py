@@ -65,7 +65,7 @@ def record_table(console: Console, seconds: float, rounds: int, threads: int, ra
         source = TARGETS / "ladder.c"
         flags = ["-O2", "-fomit-frame-pointer", "-pthread"]
         subprocess.run(["gcc", *flags, "-o", str(program), str(source)], check=True)
-        tools = [tool for tool in (PYPROF, PERF, PY_SPY) if found(tool)]
+        tools = [tool for tool in (*PYPROF, PERF, PY_SPY) if found(tool)]
         measured: dict[str, list[Row]] = {tool.name: [] for tool in tools}
         noise: list[float] = []
         for _ in range(rounds):

@@ -48,15 +48,20 @@ def _perf_samples(folder: Path) -> int | None:
     return len(re.findall(rb"^\S.*:\s*$", text, re.M))
 
 
-PYPROF = Recorder(
-    "pyprof",
-    lambda pid, rate, seconds, folder: [
-        *_pyprof(), "record", "-q", "-p", str(pid), "-r", f"{rate:g}", "-d", f"{seconds:g}",
-        "-f", "collapsed", "-o", str(folder / "out"), "--summary", str(folder / "summary.json"),
-    ],
-    lambda folder: None,
-    _pyprof_samples,
-)  # fmt: skip
+def _pyprof_by(collector: str) -> Recorder:
+    return Recorder(
+        f"pyprof --collector {collector}",
+        lambda pid, rate, seconds, folder: [
+            *_pyprof(), "record", "-q", "-p", str(pid), "-r", f"{rate:g}", "-d", f"{seconds:g}",
+            "--collector", collector, "-f", "collapsed", "-o", str(folder / "out"),
+            "--summary", str(folder / "summary.json"),
+        ],
+        lambda folder: None,
+        _pyprof_samples,
+    )  # fmt: skip
+
+
+PYPROF = (_pyprof_by("perf"), _pyprof_by("ptrace"))
 
 PERF = Recorder(
     "perf --call-graph dwarf + script",

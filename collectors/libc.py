@@ -10,6 +10,8 @@ added here (linux/ptrace.h, process_vm_readv(2)).
 from __future__ import annotations
 
 import ctypes
+import errno
+import mmap
 import os
 import signal
 from collections.abc import Callable
@@ -213,3 +215,39 @@ def reap(tid: int) -> int | None:
     except ChildProcessError:
         return None
     return status if got else None
+
+
+_perf_syscall = _libc.syscall
+_perf_syscall.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, _ulong)
+_perf_syscall.restype = ctypes.c_long
+_mmap = _libc.mmap
+_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_mmap.restype = ctypes.c_void_p
+_MAP_FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
+_SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "s390x": 331, "armv7l": 364, "i686": 336}
+_PERF_FLAG_FD_CLOEXEC = 8
+
+
+def perf_event_open(attr: bytes, tid: int, cpu: int) -> int:
+    """perf_event_open(2) without a group. A descriptor, or -errno."""
+    number = _SYS_PERF_EVENT_OPEN.get(os.uname().machine)
+    if number is None:
+        return -errno.ENOSYS
+    fd = _perf_syscall(number, attr, tid, cpu, -1, _PERF_FLAG_FD_CLOEXEC)
+    return int(fd) if fd >= 0 else -_get_errno()
+
+
+def address_of(memory: mmap.mmap) -> int:
+    """Where a mapping of ours begins."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def map_over(address: int, size: int, fd: int) -> int:
+    """Map a descriptor, shared, over memory that we have; fd -1: fresh zeros. 0 or -errno."""
+    flags = _MAP_FIXED | (mmap.MAP_SHARED if fd >= 0 else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    got = _mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
+    return 0 if got != _MAP_FAILED else -_get_errno()
+
+
+_MAP_FIXED = 0x10
+MAP_NORESERVE = 0x4000

@@ -15,7 +15,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import ChildFinder, child_finder
@@ -44,14 +44,24 @@ class PtraceCollector:
     Raises NoSuchProcess, AccessDenied where the process cannot even be looked at (see attach.check_target).
     """
 
-    def __init__(self, pid: int, options: CollectOptions, diagnostics: Diagnostics) -> None:
+    def __init__(
+        self,
+        pid: int,
+        options: CollectOptions,
+        diagnostics: Diagnostics,
+        note: str = "",
+        ids: Callable[[], int] | None = None,
+    ) -> None:
+        """note: what the reader should know of why this collector was taken. ids: gives the ids of address spaces,
+        where several collectors make one recording.
+        """
         self._options = options
         self._diagnostics = diagnostics
         self._arch = X86_64
-        self._ids = itertools.count(1)
+        self._next_id = ids or itertools.count(1).__next__
         self._targets: dict[int, Target] = {}
         self._infos: dict[tuple[int, int], ThreadInfo] = {}
-        self._notes: list[str] = []
+        self._notes: list[str] = [note] if note else []
         self._stopping = False
         self._closed = False
         self._entered = False
@@ -84,7 +94,7 @@ class PtraceCollector:
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
 
     def _add(self, pid: int) -> Target:
-        target = Target(pid, self._options.stack_size, lambda: next(self._ids), self._diagnostics)
+        target = Target(pid, self._options.stack_size, self._next_id, self._diagnostics)
         self._targets[pid] = target
         self._seen.add(pid)
         return target

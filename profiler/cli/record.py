@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Attach to a running process (-p PID) or start a command, sample its stacks, and write a
-profile. The target is stopped for microseconds a sample and is left running whatever
-happens to pyprof. Ctrl-C, SIGTERM, -d or the target's end finish the recording; what was
-recorded until then is written.
+profile. Where the kernel's perf_events are allowed the target is never stopped, else for
+microseconds a sample; it is left running whatever happens to pyprof. Ctrl-C, SIGTERM,
+-d or the target's end finish the recording; what was recorded until then is written.
 """
 
 EPILOG = """\
@@ -90,6 +90,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="samples a second of each thread (default: %(default)g)",
     )
     what.add_argument("-i", "--idle", action="store_true", help="also threads that are not running (wall-clock time)")
+    what.add_argument(
+        "--collector",
+        choices=("auto", "ptrace", "perf"),
+        default="ptrace",
+        help="ptrace (default): short stops, sleeping threads too; perf: the kernel takes the samples and the target "
+        "is never stopped; auto: perf where it is allowed and -i is not given",
+    )
     what.add_argument(
         "-s", "--subprocesses", action="store_true", help="also the children that exist and those to come"
     )
@@ -228,6 +235,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     exporter = _choose_format(arguments.format, arguments.output)
     template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if arguments.every else ''}{exporter.suffixes[0]}"
+    if arguments.collector == "perf" and arguments.idle:
+        raise UsageError("perf_events sample running threads only", "-i without --collector perf, or no -i")
     if arguments.every and template != "-" and not any(mark in template for mark in ("%i", "%t")):
         raise UsageError("--every writes several files: they need different names", "-o 'name-%i.html'")
     for path in filter(None, (template, arguments.summary)):
@@ -273,9 +282,9 @@ def _record(
 ) -> int:
     from pyprof.cli.progress import Progress
     from pyprof.collectors import attach, procfs
+    from pyprof.collectors.choice import open_collector
     from pyprof.collectors.gdb_remote import GdbRemoteCollector
     from pyprof.collectors.launch import Launched, launch
-    from pyprof.collectors.ptrace import PtraceCollector
     from pyprof.diagnostics import Diagnostics
     from pyprof.session.background import Background
     from pyprof.session.session import Session
@@ -311,7 +320,7 @@ def _record(
             pid, name = collector.pid, collector.name
         else:
             attach.check_target(pid)
-            collector = PtraceCollector(pid, collect, diagnostics)
+            collector = open_collector(arguments.collector, pid, collect, diagnostics)
             name = os.path.basename(command[0]) if command else procfs.name(pid)
         session = Session(collector, unwind, diagnostics)
         if ended:

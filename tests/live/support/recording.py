@@ -49,7 +49,8 @@ class Recording:
 
 
 def record(pid: int, folder: Path, *options: str, seconds: float = 1.5, rate: int = 199) -> Recording:
-    """pyprof record, as collapsed stacks."""
+    """pyprof record, as collapsed stacks; by ptrace unless options say otherwise."""
+    options = options if "--collector" in options else ("--collector", "ptrace", *options)
     output, summary = folder / f"{pid}.collapsed", folder / f"{pid}.json"
     command = [*PYPROF, "record", "-p", str(pid), "-d", str(seconds), "-r", str(rate), "-f", "collapsed", "-q"]
     done = subprocess.run(

@@ -1,0 +1,121 @@
+"""Which collector records a process: by name, or what is allowed here and sees whole stacks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.perf_attr import MOST_STACK, PerfNotAllowed
+from pyprof.collectors.perf_event import PerfCollector
+from pyprof.collectors.ptrace import PtraceCollector
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch
+from pyprof.options import CollectOptions
+
+MOST_CUT = 0.02
+"""Share of stacks, among the last ones, that may be longer than the kernel's copies or go on in another stack."""
+
+_JUDGED, _SURE = 1000, 8
+
+
+def open_collector(name: str, pid: int, options: CollectOptions, diagnostics: Diagnostics) -> Collector:
+    """name: auto, ptrace or perf. auto takes perf_events where they are allowed and can do what is asked; the notes of
+    the collector's statistics say which it took and why. Raises what the collectors raise.
+    """
+    if name == "perf":
+        return PerfCollector(pid, options, diagnostics)
+    if name == "ptrace":
+        return PtraceCollector(pid, options, diagnostics)
+    ids = itertools.count(1).__next__
+    if options.idle:
+        return PtraceCollector(pid, options, diagnostics, note=_why("perf_events see running threads only."), ids=ids)
+    try:
+        perf = PerfCollector(pid, options, diagnostics, ids=ids)
+    except PerfNotAllowed as error:
+        return PtraceCollector(pid, options, diagnostics, note=_why(f"{error.message} {error.hint}"), ids=ids)
+
+    def by_stops(note: str) -> Collector:
+        return PtraceCollector(pid, options, diagnostics, note=_why(note), ids=ids)
+
+    return Changing(perf, by_stops)
+
+
+def _why(reason: str) -> str:
+    return f"Sampled by short stops (ptrace): {reason}"
+
+
+class Changing:
+    """Goes on with another collector when too many stacks of the first are cut short."""
+
+    def __init__(self, first: Collector, second: Callable[[str], Collector]) -> None:
+        """second: makes the other one, given the reason; may raise what a collector raises."""
+        self._collector = first
+        self._second: Callable[[str], Collector] | None = second
+        self._before: CollectorStats | None = None
+        self._known: dict[tuple[int, int], ThreadInfo] = {}
+        self._seen = self._cut = 0
+        self._stopping = self._leave = False
+
+    def batches(self) -> Iterator[SampleBatch]:
+        for batch in self._collector.batches():
+            yield batch
+            if self._leave:
+                break
+        if not self._leave or self._stopping:
+            return
+        self._known = {(info.pid, info.tid): info for info in self._collector.threads()}
+        before = self._collector.stats()
+        self._collector.close()
+        note = f"{self._cut} of {self._seen} stacks were longer than the kernel copies, or went on in another stack."
+        assert self._second is not None
+        try:
+            self._collector = self._second(note)
+        except (ProcessLookupError, PermissionError):
+            return
+        finally:
+            self._second = None
+        self._before = before
+        if self._stopping:
+            self._collector.stop()
+        yield from self._collector.batches()
+
+    def learn(self, feedback: Feedback) -> None:
+        self._collector.learn(feedback)
+        if self._second is None or self._leave:
+            return
+        missing, base = feedback.missing, feedback.batch.stack.base
+        beyond = (missing > 0) & (missing - base > MOST_STACK * 15 // 16)  # less: larger copies are on their way
+        self._seen += len(base)
+        self._cut += int(np.count_nonzero(beyond))
+        self._leave = self._cut >= _SURE and self._cut > MOST_CUT * self._seen
+        if self._seen > _JUDGED:
+            self._seen = self._cut = 0
+
+    def threads(self) -> list[ThreadInfo]:
+        known = self._known | {(info.pid, info.tid): info for info in self._collector.threads()}
+        return [known[key] for key in sorted(known)]
+
+    def stats(self) -> CollectorStats:
+        now, before = self._collector.stats(), self._before
+        if before is None:
+            return now
+        return CollectorStats(
+            ticks=before.ticks + now.ticks,
+            pauses=now.pauses,
+            skipped=before.skipped + now.skipped,
+            unchanged=before.unchanged + now.unchanged,
+            blocked=before.blocked + now.blocked,
+            errors=now.errors,
+            notes=before.notes + now.notes,
+        )
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._collector.stop()
+
+    def close(self) -> None:
+        self._collector.close()

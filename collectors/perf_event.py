@@ -1,0 +1,333 @@
+"""Samples from the kernel's perf_events: no thread is ever stopped.
+
+The kernel copies registers and stack of a running thread into rings; here they become batches that look into the rings
+themselves: nothing is copied before it is unwound, and a ring's room is given back when the next batch is asked for.
+What was mapped when is known from records in the same rings.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import select
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.children import descendants
+from pyprof.collectors.perf_attr import MOST_STACK, Event, PerfNotAllowed, choose_event
+from pyprof.collectors.perf_events import EventSet, Fork
+from pyprof.collectors.perf_family import Family
+from pyprof.collectors.perf_records import (
+    FORK,
+    LOST,
+    LOST_SAMPLES,
+    OVERHEAD,
+    THROTTLE,
+    Samples,
+    Scan,
+    parse_lost,
+    parse_task,
+    read_samples,
+    scan,
+)
+from pyprof.collectors.perf_ring import LEAST_RING, Rings, RingTooLarge, online_cpus
+from pyprof.collectors.perf_size import StackSize
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import AccessDenied, NoSuchProcess
+from pyprof.model.arch import X86_64
+from pyprof.model.modules import AddressSpace
+from pyprof.model.pauses import Pauses
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.options import CollectOptions
+
+_MOST_RING = 16 << 20
+_MOST_RINGS = 32 << 20
+_FIRST_FLUSH_NS = 20_000_000
+_SLACK_S = 0.1
+_FIRST_BATCHES_S = 0.6
+_LEAST_FIRST = 8192
+_HOLD = 4
+_BATCH = 2000
+_FORWARD_NS = 2**62
+
+
+class PerfCollector:
+    """Samples pid (and its children with options.subprocesses) until they end or stop() is called.
+
+    A sample is taken each 1/rate seconds of a thread's own time on a processor: threads that do not run cost nothing.
+    Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        options: CollectOptions,
+        diagnostics: Diagnostics,
+        ring_size: int = 0,
+        ids: Callable[[], int] | None = None,
+    ) -> None:
+        """ring_size: bytes of each processor's ring, a power of two; 0: chosen by the rate and by what is allowed.
+        ids: gives the ids of address spaces, where several collectors make one recording.
+        """
+        self._options = options
+        self._diagnostics = diagnostics
+        self._pid = pid
+        self._stopping = self._closed = False
+        self._family = Family(ids or itertools.count(1).__next__)
+        self._sampled: set[int] = set()
+        self._lost = 0
+        self._began_ns = self._ended_ns = time.monotonic_ns()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._rings: Rings | None = None
+        self._events: EventSet | None = None
+        _raise_file_limit()
+        try:
+            self._open(pid, ring_size)
+        except ProcessLookupError:
+            self.close()
+            raise NoSuchProcess(f"There is no process {pid}.", "List processes with: ps -e") from None
+        except PerfNotAllowed:
+            self.close()
+            raise
+        except PermissionError:
+            self.close()
+            raise AccessDenied(f"Process {pid} may not be looked at.", f"Try: pyprof doctor {pid}") from None
+
+    def _open(self, pid: int, ring_size: int) -> None:
+        cpus = online_cpus()
+        options = self._options
+        self._event: Event = choose_event(pid, cpus[0], options.subprocesses, options.rate_hz)
+        self._rings = _open_rings(cpus, ring_size or self._ring_size(len(cpus)), bool(ring_size))
+        # a ring that holds less than a few records loses them, and cannot even say so
+        most = max(min(options.stack_size, MOST_STACK, self._rings.size // 4) & ~7, 8)
+        # the first batches take long: tables are read for the first time
+        room = max(round(self._rings.size / (options.rate_hz * _FIRST_BATCHES_S)), _LEAST_FIRST) & ~7
+        self._size = StackSize(most, room)
+        self._events = EventSet(self._event, options.rate_hz, self._size.bytes, self._rings)
+        pids = [pid, *descendants([pid])] if options.subprocesses else [pid]
+        self._events.attach(pids, self._forks)
+        for each in pids:
+            try:
+                self._family.add(each)
+            except (ProcessLookupError, PermissionError):
+                if each == pid:
+                    raise
+
+    def _ring_size(self, cpus: int) -> int:
+        """Room for all samples of two batches, as far as that is not too much memory."""
+        wanted = self._options.rate_hz * (_HOLD * self._options.flush_s + 2 * _SLACK_S) * (OVERHEAD + 8192)
+        most = max(min(_MOST_RING, _MOST_RINGS // cpus), LEAST_RING)
+        size = 8 << 20
+        while size < wanted:
+            size *= 2
+        while size > most:
+            size //= 2
+        return size
+
+    def batches(self) -> Iterator[SampleBatch]:
+        assert self._rings is not None
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        watched: set[int] = set()
+        flush_ns = round(self._options.flush_s * 1e9)
+        wait_ns = _FIRST_FLUSH_NS
+        last = False
+        self._began_ns = begun_ns = time.monotonic_ns()
+        while not last:
+            for fd in self._family.alive.values():
+                if fd not in watched:
+                    watched.add(fd)
+                    poll.register(fd, select.POLLIN)
+            hold_ns = min(wait_ns, self._longest_wait_ns())
+            due = time.monotonic_ns() + min(hold_ns, max(flush_ns, _FIRST_FLUSH_NS))
+            while not self._stopping and (left := due - time.monotonic_ns()) > 0:
+                for fd, _ in poll.poll(left / 1e6):
+                    if fd != self._wake:
+                        poll.unregister(fd)
+                        watched.discard(fd)
+                        self._family.ended(fd)
+                if not self._goes_on():
+                    break
+            last = self._stopping or not self._goes_on()
+            now = time.monotonic_ns()
+            if not last and now - begun_ns < hold_ns:
+                yield self._batch(Scan())
+                continue
+            found = self._scan(_FORWARD_NS if last else now)
+            yield self._batch(found)
+            found.give_back()
+            self._resize()
+            begun_ns = now
+            wait_ns = max(min(2 * wait_ns, self._full_batch_ns()), min(flush_ns, 2 * wait_ns))
+        self._ended_ns = time.monotonic_ns()
+
+    def _full_batch_ns(self) -> int:
+        """How long samples may wait in the rings for others: a batch costs much of its time for being a batch."""
+        options = self._options
+        return round(1e9 * min(_BATCH / options.rate_hz, _HOLD * options.flush_s))
+
+    def _resize(self) -> None:
+        """Other events in place of those that copy too little or too much."""
+        size = self._size.change()
+        if not size or self._rings is None or self._events is None:
+            return
+        fresh = EventSet(self._event, self._options.rate_hz, size, self._rings)
+        try:
+            fresh.attach(self._family.alive, self._forks)
+        except (ProcessLookupError, PerfNotAllowed):
+            fresh.close()
+        else:
+            self._events.close()
+            self._events = fresh
+        self._size.changed(size)
+
+    def _goes_on(self) -> bool:
+        return bool(self._family.alive) if self._options.subprocesses else self._pid in self._family.alive
+
+    def _longest_wait_ns(self) -> int:
+        """Until a ring is filled so far that there is still room for _SLACK_S, or at least a quarter: on one processor
+        only one thread at a time is sampled.
+        """
+        assert self._rings is not None
+        size, rate, record = self._rings.size, self._options.rate_hz, OVERHEAD + self._size.bytes
+        fill = min(size * 3 // 4, max(size - _SLACK_S * rate * record, size / 4))
+        return round(max(fill / record, 1) * 1e9 / rate)
+
+    def _scan(self, until_ns: int) -> Scan:
+        assert self._rings is not None
+        found = Scan()
+        for ring in self._rings.rings.values():
+            scan(ring, self._rings.words, until_ns, found)
+        found.others.sort(key=lambda record: record.time_ns)
+        if found.broken:
+            self._diagnostics.count("ring held something else than records", found.broken)
+        return found
+
+    def _forks(self) -> list[Fork]:
+        """All forks in the rings, which stay as they are."""
+        forks = []
+        for record in self._scan(_FORWARD_NS).others:
+            ids = parse_task(record.body) if record.kind == FORK else None
+            if ids is not None:
+                forks.append((record.time_ns, ids[2], ids[3]))
+        return forks
+
+    def _batch(self, found: Scan) -> SampleBatch:
+        assert self._rings is not None
+        lost = 0
+        for record in found.others:
+            if record.kind in (LOST, LOST_SAMPLES):
+                lost += parse_lost(record.kind, record.body)
+            elif record.kind == THROTTLE:
+                self._diagnostics.count("kernel throttled the sampling (kernel.perf_event_max_sample_rate)")
+        self._family.take(found.others)
+        samples, left_out = read_samples(self._rings.words, found.samples)
+        if left_out:
+            self._diagnostics.count("sample without 64-bit registers (32-bit code, or a thread that ends)", left_out)
+        spaces, space, kept = self._place(samples)
+        if lost:
+            self._lost += lost
+            self._diagnostics.count("sample lost: the ring was full", lost)
+            for history in self._family.histories.values():
+                if history.image.alive:
+                    history.look()
+        self._sampled.update(np.unique(samples.tid).tolist())
+        n = len(samples)
+        batch = SampleBatch(
+            arch=X86_64,
+            kind=np.full(n, SampleKind.STOPPED, np.uint8),
+            time_ns=samples.time_ns,
+            tid=samples.tid,
+            pid=samples.pid,
+            space=space,
+            cpu=samples.cpu,
+            weight=np.ones(n, np.int64),
+            regs=samples.regs,
+            stack=StackSlab(self._rings.words.view(np.uint8), samples.base, samples.offset, samples.size),
+            spaces=spaces,
+        )
+        return batch if kept.all() else batch.take(np.flatnonzero(kept))
+
+    def _place(
+        self, samples: Samples
+    ) -> tuple[
+        dict[int, AddressSpace], np.ndarray[tuple[int], np.dtype[np.int32]], np.ndarray[tuple[int], np.dtype[np.bool_]]
+    ]:
+        """(spaces, space of each sample, which samples belong to a process that we know)."""
+        spaces: dict[int, AddressSpace] = {}
+        space = np.zeros(len(samples), np.int32)
+        for pid, history in list(self._family.histories.items()):
+            lanes = np.flatnonzero(samples.pid == pid)
+            space[lanes], used = history.settle(samples.time_ns[lanes])
+            spaces.update(used)
+        kept = space > 0
+        if not kept.all():
+            self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(~kept)))
+        return spaces, space, kept
+
+    def learn(self, feedback: Feedback) -> None:
+        self._size.learn(feedback)
+
+    def threads(self) -> list[ThreadInfo]:
+        return self._family.infos(self._sampled)
+
+    def stats(self) -> CollectorStats:
+        now = self._ended_ns if self._closed else time.monotonic_ns()
+        return CollectorStats(
+            ticks=int((now - self._began_ns) / 1e9 * self._options.rate_hz),
+            pauses=Pauses(),
+            skipped=self._lost,
+            unchanged=0,
+            blocked=0,
+            errors={},
+            notes=self._notes(),
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        note = f"Sampled by perf_events ({self._event.name}): the target was never stopped."
+        if self._event.user_only:
+            note += " Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it."
+        return (note,)
+
+    def stop(self) -> None:
+        self._stopping = True
+        if not self._closed:
+            os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._ended_ns = time.monotonic_ns()
+        if self._events is not None:
+            self._events.close()
+        if self._rings is not None:
+            self._rings.close()
+        self._family.close()
+        os.close(self._wake)
+
+
+def _open_rings(cpus: list[int], size: int, exactly: bool) -> Rings:
+    """The largest rings up to size that the kernel gives."""
+    while True:
+        try:
+            return Rings(cpus, size)
+        except RingTooLarge:
+            if exactly or size <= LEAST_RING:
+                raise
+            size //= 2
+
+
+def _raise_file_limit() -> None:
+    """A descriptor for each thread and processor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1 << 20) if hard > 0 else 1 << 20, hard))
+
+
+__all__ = ["PerfCollector", "PerfNotAllowed"]

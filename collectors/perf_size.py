@@ -1,0 +1,49 @@
+"""How much of each stack the kernel is asked to copy: all that it can at first, then what the walks needed, with room.
+
+One size for all threads of a recording: it belongs to the event, which new threads inherit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyprof.collectors.base import Feedback
+
+_LEAST = 2048
+_SURE_AFTER = 256
+
+
+class StackSize:
+    """bytes: what is copied now. most: the limit."""
+
+    def __init__(self, most: int, first: int) -> None:
+        """first: where to begin, at most most."""
+        self.most = most
+        self.bytes = min(first, most)
+        self._seen = 0
+        self._need = 0
+        self._short = False
+
+    def learn(self, feedback: Feedback) -> None:
+        """What the walks of a batch read: up to top, or for a copy that was too short up to missing."""
+        base = feedback.batch.stack.base
+        reach = np.maximum(feedback.top, feedback.missing)
+        need = reach[reach > base] - base[reach > base]
+        self._seen += len(base)
+        if len(need):
+            near = need[need < 4 * self.most]  # farther: another stack
+            self._need = max(self._need, int(near.max()) if len(near) else 0)
+        self._short = self._need > self.bytes
+
+    def change(self) -> int:
+        """The size to change to, 0 to keep what is there. Grows at once, shrinks once that is safe."""
+        wanted = min(max(_LEAST, (self._need + self._need // 2 + 1023) & ~1023), self.most)
+        if self._short and self.bytes < wanted:
+            return min(max(wanted, 2 * self.bytes), self.most)
+        if self._seen >= _SURE_AFTER and 2 * wanted <= self.bytes:
+            return wanted
+        return 0
+
+    def changed(self, size: int) -> None:
+        self.bytes = size
+        self._short = False

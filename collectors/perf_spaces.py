@@ -1,0 +1,210 @@
+"""Address spaces by the kernel's own account: /proc/PID/maps once, from then on each new mapping at its time.
+
+The kernel reports executable mappings as they are made, not when they go: what is mapped over goes, and after each
+report maps is read again. A generation is made only for a stretch of time in which a sample was taken.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.libc import memory_reader
+from pyprof.collectors.procfs import ProcDir, parse_maps
+from pyprof.collectors.spaces import Image
+from pyprof.errors import FormatError
+from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
+
+Mappings = tuple[Mapping, ...]
+Change = Mapping | Mappings | None
+
+_MOST_SEEN = 4096
+_NEAR_NS = 20_000_000
+
+
+@dataclass(eq=False)
+class History:
+    """The mappings of one process over time. Times are CLOCK_MONOTONIC.
+
+    _changes: (time, order, what) that no settle() has taken in yet; what: a new mapping, None for an exec, or all
+    mappings as they were found. _now: what was found last.
+    """
+
+    pid: int
+    next_id: Callable[[], int]
+    mappings: Mappings
+    image: Image = field(default_factory=Image)
+    _changes: list[tuple[int, int, Change]] = field(default_factory=list)
+    _space: AddressSpace | None = None
+    _generation: int = 0
+    _order: int = 0
+    contested: list[tuple[int, int]] = field(default_factory=list)
+    _code_seen: set[tuple[int, int, int]] = field(default_factory=set)
+    _now: Mappings = ()
+
+    def __post_init__(self) -> None:
+        self._now = self.mappings
+
+    def mapped(self, time_ns: int, mapping: Mapping) -> None:
+        """A new executable mapping."""
+        self._contest(mapping)
+        self._note(time_ns, mapping)
+
+    def _contest(self, mapping: Mapping) -> None:
+        """Where two files were mapped at one address, memory read now may be that of either."""
+        place = (mapping.start, mapping.end, mapping.inode)
+        if mapping.inode and place not in self._code_seen and len(self._code_seen) < _MOST_SEEN:
+            for start, end, inode in self._code_seen:
+                if inode != mapping.inode and start < mapping.end and mapping.start < end:
+                    self.contested.append((min(start, mapping.start), max(end, mapping.end)))
+            self._code_seen.add(place)
+
+    def executed(self, time_ns: int) -> None:
+        """A new program image begins."""
+        self._note(time_ns, None)
+
+    def _note(self, time_ns: int, change: Change) -> None:
+        self._order += 1
+        insort(self._changes, (time_ns, self._order, change), key=lambda noted: noted[:2])
+
+    def child(self, pid: int, time_ns: int) -> History:
+        """A forked process has the mappings that its parent has at that time."""
+        mappings = self.mappings
+        for at, _, change in self._changes:
+            if at <= time_ns:
+                mappings = self._after(mappings, change)
+        return History(pid, self.next_id, mappings)
+
+    def settle(self, times_ns: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], dict[int, AddressSpace]]:
+        """The space of each sample. times_ns: (k,) ascending. Result: (k,) ids, and the spaces of these ids.
+
+        Changes are taken in with it: a sample that comes late is given what holds then.
+        """
+        ids = np.zeros(len(times_ns), np.int32)
+        spaces: dict[int, AddressSpace] = {}
+        changes, self._changes = self._changes, []
+        if any(not isinstance(change, tuple) for _, _, change in changes):
+            self.look()
+        start = 0
+        reported = [at for at, _, change in changes if not isinstance(change, tuple)]
+        for at, _, change in changes:
+            if isinstance(change, tuple) and any(abs(at - other) < _NEAR_NS for other in reported):
+                continue  # what was read while it changed is of no one moment
+            end = int(np.searchsorted(times_ns, at))
+            if end > start:
+                space = self._current()
+                ids[start:end], spaces[space.id] = space.id, space
+                start = end
+            self._apply(change)
+        if start < len(times_ns):
+            space = self._current()
+            ids[start:], spaces[space.id] = space.id, space
+        return ids, spaces
+
+    def look(self) -> None:
+        """Read what is mapped. It counts from now on: records of what was mapped before may still be to come."""
+        at = time.monotonic_ns()
+        now = _maps(self.pid)
+        if now:
+            self._now = now
+            self._note(at, now)
+
+    def _apply(self, change: Change) -> None:
+        if change is None:
+            self.image.alive = False
+            self.image = Image()
+        elif isinstance(change, tuple) and _code(change) == _code(self.mappings):
+            return
+        self.mappings = self._after(self.mappings, change)
+        self._space = None
+
+    def _after(self, mappings: Mappings, change: Change) -> Mappings:
+        if change is None:
+            return ()
+        return change if isinstance(change, tuple) else overlay(mappings, *self._segments(change))
+
+    def _segments(self, code: Mapping) -> Sequence[Mapping]:
+        """The mapping and the data of the same file around it, where it still stands."""
+        if not code.inode or not any(_same(code, m) for m in self._now):
+            return (code,)
+        return (*[m for m in self._now if (m.dev, m.inode, m.path) == (code.dev, code.inode, code.path)], code)
+
+    def _current(self) -> AddressSpace:
+        if self._space is None:
+            self._generation += 1
+            mappings = self.mappings
+            read = _guarded(memory_reader(self.pid, self.image.is_alive), mappings, self)
+            self._space = AddressSpace(
+                self.next_id(), self.pid, self._generation, mappings, read, f"/proc/{self.pid}/root"
+            )
+        return self._space
+
+    def ended(self) -> None:
+        self.image.alive = False
+
+
+def _guarded(read: ReadMemory, then: Mappings, history: History) -> ReadMemory:
+    """Reads of a file's memory only where the same file still stands: what came after it is not taken for it."""
+
+    def guarded(avma: int, size: int) -> bytes:
+        was = _at(then, avma)
+        if was is None or not was.inode:
+            return read(avma, size)
+        if any(start <= avma < end for start, end in history.contested):
+            return b""
+        data = read(avma, size)
+        now = _at(_maps(history.pid), avma) if data else None
+        if now is None or (now.inode, now.start - now.offset) != (was.inode, was.start - was.offset):
+            return b""
+        return data
+
+    return guarded
+
+
+def _maps(pid: int) -> Mappings:
+    """What a process has mapped, () if it is gone."""
+    try:
+        directory = ProcDir(pid)
+    except OSError:
+        return ()
+    try:
+        return parse_maps(directory.maps())
+    except (OSError, FormatError):
+        return ()
+    finally:
+        directory.close()
+
+
+def _at(mappings: Mappings, avma: int) -> Mapping | None:
+    at = bisect_right(mappings, avma, key=lambda m: m.start) - 1
+    return mappings[at] if at >= 0 and avma < mappings[at].end else None
+
+
+def _same(a: Mapping, b: Mapping) -> bool:
+    return (a.start, a.end, a.offset, a.inode) == (b.start, b.end, b.offset, b.inode)
+
+
+def _code(mappings: Iterable[Mapping]) -> set[tuple[int, int, int, int]]:
+    return {(m.start, m.end, m.offset, m.inode) for m in mappings if m.executable and m.path != "[vsyscall]"}
+
+
+def overlay(mappings: Mappings, *new: Mapping) -> Mappings:
+    """New mappings over others: what they cover is cut out of those."""
+    for mapping in new:
+        kept: list[Mapping] = []
+        for old in mappings:
+            if old.end <= mapping.start or old.start >= mapping.end:
+                kept.append(old)
+                continue
+            if old.start < mapping.start:
+                kept.append(replace(old, end=mapping.start))
+            if old.end > mapping.end:
+                kept.append(replace(old, start=mapping.end, offset=old.offset + mapping.end - old.start))
+        insort(kept, mapping, key=lambda m: m.start)
+        mappings = tuple(kept)
+    return mappings

@@ -1,0 +1,1 @@
+"""The perf_event collector: records, spaces, whole recordings."""

@@ -1,0 +1,170 @@
+"""The collector itself: what it refuses, what it counts, what it gives back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyprof.collectors.perf_attr import PerfNotAllowed, refusal
+from pyprof.collectors.perf_event import PerfCollector
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import NoSuchProcess
+from pyprof.options import CollectOptions, UnwindOptions
+from pyprof.session.session import Session
+from tests.live.support.ladders import ladder
+from tests.live.support.recording import LIFE, running
+from tests.support import missing
+
+SPINNING = CollectOptions(rate_hz=1000)
+
+
+@pytest.fixture
+def spinner() -> Iterator[int]:
+    with running(ladder("ladder"), "spin", LIFE) as program:
+        yield program.pid
+
+
+def collector(pid: int, options: CollectOptions = SPINNING, ring_size: int = 0) -> PerfCollector:
+    try:
+        return PerfCollector(pid, options, Diagnostics(), ring_size)
+    except PerfNotAllowed as error:
+        missing(f"needs perf_events: {error.message} {error.hint}")
+        raise
+
+
+def test_batches_are_in_order_of_time_and_hold_the_stack_from_sp_on(spinner: int) -> None:
+    taken = collector(spinner)
+    last: dict[int, int] = {}
+    seen = 0
+    for batch in taken.batches():
+        seen += len(batch)
+        assert np.all(np.diff(batch.time_ns) >= 0)
+        for tid, at in zip(batch.tid.tolist(), batch.time_ns.tolist(), strict=True):
+            assert at >= last.get(tid, 0)
+            last[tid] = at
+        assert np.array_equal(batch.stack.base, batch.regs[:, batch.arch.sp])
+        assert np.all(batch.stack.size > 0)
+        assert set(batch.space.tolist()) == set(batch.spaces)
+        for lane, space in enumerate(batch.space.tolist()):
+            code = batch.spaces[space].mapping_at(int(batch.regs[lane, batch.arch.pc]))
+            assert code is not None
+            assert code.executable
+        if seen > 200:
+            taken.stop()
+    taken.close()
+    assert seen > 200
+    assert {info.pid for info in taken.threads()} == {spinner}
+
+
+def test_number_of_samples_is_the_time_that_the_threads_had(spinner: int) -> None:
+    def on_processors() -> int:
+        texts = [
+            (Path(f"/proc/{spinner}/task") / tid / "schedstat").read_text()
+            for tid in os.listdir(f"/proc/{spinner}/task")
+        ]
+        return sum(int(text.split()[0]) for text in texts)
+
+    taken = collector(spinner)
+    session = Session(taken, UnwindOptions(), taken._diagnostics)
+    began = on_processors()
+    window, _ = session.run(None, lambda window, number: None, lambda: len(session.recorder._rows) > 8 and taken.stop())
+    assert len(window.time_ns) / 1000 == pytest.approx((on_processors() - began) / 1e9, rel=0.1, abs=0.02)
+
+
+def test_samples_that_found_no_room_are_counted(spinner: int) -> None:
+    taken = collector(spinner, CollectOptions(rate_hz=5000), ring_size=1 << 16)
+    for number, _ in enumerate(taken.batches()):
+        time.sleep(0.1)
+        if number == 8:
+            taken.stop()
+    taken.close()
+    assert taken.stats().skipped > 10
+    assert taken._diagnostics.counts["sample lost: the ring was full"] == taken.stats().skipped
+
+
+def test_copies_shrink_to_what_walks_need_and_grow_again(spinner: int) -> None:
+    taken = collector(spinner)
+    session = Session(taken, UnwindOptions(), taken._diagnostics)
+    sizes = []
+
+    def beat() -> None:
+        sizes.append(taken._size.bytes)
+        if len(sizes) > 200 or sizes[-1] < sizes[0]:
+            taken.stop()
+
+    window, _ = session.run(None, lambda window, number: None, beat)
+    assert sizes[-1] < 16384 < sizes[0]
+    assert len(window.time_ns) > 200
+
+
+def test_end_of_the_target_ends_the_recording() -> None:
+    with running(ladder("ladder"), "spin", "1") as program:
+        taken = collector(program.pid)
+        samples = sum(len(batch) for batch in taken.batches())
+        taken.close()
+        assert program.wait(timeout=30) is not None
+    assert samples > 0
+
+
+def test_what_was_opened_is_closed_and_batches_outlive_the_rings(spinner: int) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    taken = collector(spinner)
+    batches = taken.batches()
+    batch = next(batches)
+    batches.close()
+    taken.close()
+    taken.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert batch.stack.data.sum() >= 0
+
+
+def test_process_that_is_not_there_is_named() -> None:
+    with pytest.raises(NoSuchProcess):
+        PerfCollector(2**22 + 5, SPINNING, Diagnostics())
+
+
+def test_process_of_another_user_is_refused_with_the_command_that_helps(spinner: int) -> None:
+    if os.geteuid() != 0:
+        missing("needs root: another user's process is refused")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "nothing"
+        try:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            PerfCollector(spinner, SPINNING, Diagnostics())
+        except PerfNotAllowed as error:
+            said = f"{error.message} {error.hint}"
+        finally:
+            os.write(write, said.encode())
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    assert "not allowed" in said
+    assert "sudo" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "says", "hint"),
+    [
+        (errno.EACCES, 4, "perf_event_paranoid is 4", "sudo sysctl kernel.perf_event_paranoid=2"),
+        (errno.EPERM, 2, "not ours", "sudo pyprof"),
+        (errno.ENOSYS, None, "no perf_events", "ptrace"),
+        (errno.EMFILE, 2, "not enough", "ulimit -n"),
+        (errno.EINVAL, 2, "Invalid argument", "ptrace"),
+    ],
+)
+def test_refusal_says_why_and_what_to_type(error: int, level: int | None, says: str, hint: str) -> None:
+    refused = refusal(error, 7, lambda: level)
+    assert says in refused.message
+    assert hint in refused.hint

@@ -1,0 +1,188 @@
+"""Records as the kernel writes them, made by hand in a ring of plain memory."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyprof.collectors.perf_records import (
+    COMM,
+    EXIT,
+    FORK,
+    LOST,
+    MMAP2,
+    SAMPLE,
+    Samples,
+    Scan,
+    parse_comm,
+    parse_lost,
+    parse_mmap2,
+    parse_task,
+    read_samples,
+    scan,
+)
+from pyprof.collectors.perf_ring import Ring
+from pyprof.model.arch import X86_64
+from pyprof.model.modules import Mapping
+
+SIZE = 1 << 16
+PAGE = 4096
+END = 2**62
+
+
+@dataclass
+class Written:
+    """A ring in our own memory, and the hand that writes it."""
+
+    words: npt.NDArray[np.uint64] = field(
+        default_factory=lambda: np.zeros((PAGE + SIZE + (1 << 16) + PAGE) // 8, np.uint64)
+    )
+
+    def __post_init__(self) -> None:
+        self.ring = Ring(self.words, 0, SIZE)
+        self.data = self.words.view(np.uint8)[PAGE : PAGE + SIZE]
+        self.head = 0
+
+    def start_at(self, position: int) -> None:
+        self.head = position
+        self._publish()
+        self.ring.give_back(position)
+
+    def write(self, record: bytes) -> None:
+        at = np.arange(self.head, self.head + len(record)) % SIZE
+        self.data[at] = np.frombuffer(record, np.uint8)
+        self.head += len(record)
+        self._publish()
+
+    def _publish(self) -> None:
+        self.words[1024 // 8] = self.head
+
+    def read(self, until: int = END) -> tuple[Scan, Samples]:
+        found = Scan()
+        scan(self.ring, self.words, until, found)
+        samples, _ = read_samples(self.words, found.samples)
+        return found, samples
+
+
+def sample(time: int, tid: int, stack: bytes, room: int = 512, abi: int = 2, misc: int = 2) -> bytes:
+    """Registers are numbered by their place in asm/perf_regs.h; sp is 0x7000 + tid."""
+    regs = [100 + n for n in range(17)]
+    regs[7] = 0x7000 + 8 * tid
+    body = struct.pack("=QIIQIIQ17QQ", 1, 7, tid, time, 3, 0, abi, *regs, room)
+    body += stack.ljust(room, b"\xee") + struct.pack("=Q", len(stack))
+    return struct.pack("=IHH", SAMPLE, misc, 8 + len(body)) + body
+
+
+def other(kind: int, time: int, body: bytes, misc: int = 0) -> bytes:
+    body = body.ljust(-(-len(body) // 8) * 8, b"\0") + struct.pack("=IIQII", 7, 9, time, 3, 0)
+    return struct.pack("=IHH", kind, misc, 8 + len(body)) + body
+
+
+def test_samples_become_columns_and_their_stacks_stay_where_they_are() -> None:
+    ring = Written()
+    for n in range(5):
+        ring.write(sample(10 + n, n, bytes([n]) * 64))
+    found, samples = ring.read()
+    assert samples.time_ns.tolist() == [10, 11, 12, 13, 14]
+    assert samples.pid.tolist() == [7] * 5
+    assert samples.tid.tolist() == [0, 1, 2, 3, 4]
+    assert samples.size.tolist() == [64] * 5
+    assert samples.base.tolist() == [0x7000 + 8 * n for n in range(5)]
+    # rax rdx rcx rbx rsi rdi rbp rsp r8..r15 rip
+    expected = [100, 103, 102, 101, 104, 105, 106, 0x7000, *range(109, 117), 108]
+    assert samples.regs[0].tolist() == expected
+    assert samples.regs.shape[1] == len(X86_64.registers)
+    whole = ring.words.view(np.uint8)
+    for n, offset in enumerate(samples.offset.tolist()):
+        assert bytes(whole[offset : offset + 64]) == bytes([n]) * 64
+    assert len(found.samples) == 1
+    found.give_back()
+    assert ring.ring.tail == ring.head
+
+
+def test_record_that_wraps_around_lies_in_one_piece() -> None:
+    stack = bytes(range(256)) * 2
+    size = len(sample(0, 0, stack))
+    for before_end in range(8, size, 8):
+        ring = Written()
+        ring.start_at(3 * SIZE - before_end)
+        ring.write(sample(1, 1, stack))
+        ring.write(sample(2, 2, stack))
+        _, samples = ring.read()
+        assert samples.tid.tolist() == [1, 2]
+        whole = ring.words.view(np.uint8)
+        for offset in samples.offset.tolist():
+            assert bytes(whole[offset : offset + 512]) == stack
+
+
+def test_records_of_other_kinds_and_sizes_do_not_hide_samples() -> None:
+    ring = Written()
+    ring.write(sample(1, 1, b"a" * 8))
+    ring.write(other(FORK, 2, struct.pack("=IIIIQ", 7, 7, 5, 4, 2)))
+    ring.write(sample(3, 1, b"b" * 8, misc=1))
+    ring.write(sample(4, 1, b"c" * 8, room=1024))
+    ring.write(other(LOST, 5, struct.pack("=QQ", 1, 42)))
+    ring.write(sample(6, 1, b"d" * 8, room=1024, misc=2))
+    found, samples = ring.read()
+    assert samples.time_ns.tolist() == [1, 3, 4, 6]
+    assert [record.kind for record in found.others] == [FORK, LOST]
+    assert parse_task(found.others[0].body) == (7, 7, 5, 4)
+    assert parse_lost(LOST, found.others[1].body) == 42
+
+
+def test_what_is_later_than_asked_stays_in_the_ring() -> None:
+    ring = Written()
+    for n in range(6):
+        ring.write(sample(n, 1, b""))
+    ring.write(other(EXIT, 6, bytes(24)))
+    found, samples = ring.read(until=3)
+    assert samples.time_ns.tolist() == [0, 1, 2, 3]
+    found.give_back()
+    found, samples = ring.read(until=5)
+    assert samples.time_ns.tolist() == [4, 5]
+    assert not found.others
+    found.give_back()
+    found, _ = ring.read()
+    assert [record.time_ns for record in found.others] == [6]
+
+
+def test_samples_without_64_bit_registers_are_left_out_and_counted() -> None:
+    ring = Written()
+    ring.write(sample(1, 1, b"a" * 8))
+    ring.write(sample(2, 2, b"a" * 8, abi=1))
+    found = Scan()
+    scan(ring.ring, ring.words, END, found)
+    samples, left_out = read_samples(ring.words, found.samples)
+    assert (samples.tid.tolist(), left_out) == ([1], 1)
+
+
+def test_mapping_is_read_as_maps_would_show_it() -> None:
+    body = struct.pack("=IIQQQIIQQII", 7, 9, 0x1000, 0x3000, 0x2000, 254, 1, 99, 0, 5, 2) + b"/lib/a b.so\0\0\0\0\0"
+    found = parse_mmap2(body)
+    assert found is not None
+    assert found.mapping == Mapping(0x1000, 0x4000, "r-xp", 0x2000, "fe:01", 99, "/lib/a b.so")
+    nameless = struct.pack("=IIQQQIIQQII", 7, 9, 0x1000, 0x3000, 0, 0, 0, 0, 0, 7, 1) + b"//anon\0\0"
+    found = parse_mmap2(nameless)
+    assert found is not None
+    assert (found.mapping.path, found.mapping.perms) == ("", "rwxs")
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=200), st.integers(0, 70000))
+def test_bodies_and_rings_of_any_bytes_are_taken_or_refused(body: bytes, position: int) -> None:
+    parse_mmap2(body)
+    parse_comm(body)
+    parse_task(body)
+    for kind in (LOST, COMM, MMAP2):
+        parse_lost(kind, body)
+    ring = Written()
+    ring.start_at(position & ~7)
+    ring.write(body[: len(body) & ~7])
+    found = Scan()
+    scan(ring.ring, ring.words, END, found)
+    assert found.tails[0][1] <= ring.head

@@ -1,0 +1,89 @@
+"""Which mappings hold for which sample."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.collectors.perf_spaces import History, overlay
+from pyprof.model.modules import Mapping
+
+NO_PROCESS = 2**22 + 5
+"""No pid is so high."""
+
+
+def code(start: int, end: int, name: str = "a") -> Mapping:
+    return Mapping(start, end, "r-xp", start, "8:1", ord(name[0]), f"/{name}")
+
+
+def history(*mappings: Mapping) -> History:
+    return History(NO_PROCESS, itertools.count(1).__next__, mappings)
+
+
+def names(known: History, times: list[int], avma: int) -> list[str]:
+    ids, spaces = known.settle(np.array(times, np.int64))
+    found = [spaces[i].mapping_at(avma) for i in ids.tolist()]
+    return [mapping.path if mapping else "" for mapping in found]
+
+
+def test_sample_sees_what_was_mapped_when_it_was_taken() -> None:
+    known = history(code(0x1000, 0x2000, "first"))
+    known.mapped(20, code(0x1000, 0x2000, "second"))
+    known.mapped(10, code(0x5000, 0x6000, "other"))
+    known.executed(30)
+    known.mapped(31, code(0x1000, 0x2000, "third"))
+    assert names(known, [5, 15, 20, 25, 30, 40], 0x1800) == ["/first", "/first", "/second", "/second", "", "/third"]
+    assert names(known, [50], 0x1800) == ["/third"]
+
+
+def test_generations_without_samples_are_not_made() -> None:
+    known = history(code(0x1000, 0x2000))
+    for at in range(100):
+        known.mapped(at, code(0x10000 + 0x1000 * at, 0x11000 + 0x1000 * at))
+    ids, spaces = known.settle(np.array([-1, 200, 201], np.int64))
+    assert len(spaces) == 2
+    assert ids[1] == ids[2] != ids[0]
+
+
+def test_child_begins_with_what_its_parent_had() -> None:
+    parent = history(code(0x1000, 0x2000, "first"))
+    parent.mapped(10, code(0x1000, 0x2000, "second"))
+    parent.mapped(30, code(0x1000, 0x2000, "third"))
+    child = parent.child(NO_PROCESS + 1, 20)
+    assert names(child, [20, 40], 0x1000) == ["/second", "/second"]
+
+
+def test_mappings_that_were_read_count_from_then_on() -> None:
+    known = History(os.getpid(), itertools.count(1).__next__, (code(0x1000, 0x2000, "gone"),))
+    known.look()
+    past, present = names(known, [0, 2**62], 0x1000)
+    assert (past, present) == ("/gone", "")
+
+
+def test_memory_of_another_file_is_not_read_as_that_of_the_first() -> None:
+    with open("/proc/self/maps", encoding="ascii") as file:
+        start, end = next(line.split()[0].split("-") for line in file if "r-xp" in line and "/" in line)
+    avma = int(start, 16)
+    wrong = History(os.getpid(), itertools.count(1).__next__, (code(avma, int(end, 16), "wrong"),))
+    ids, spaces = wrong.settle(np.array([0], np.int64))
+    assert spaces[int(ids[0])].read(avma, 16) == b""
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20), st.sampled_from("abc")), max_size=12))
+def test_later_mappings_cover_earlier_ones_page_by_page(made: list[tuple[int, int, str]]) -> None:
+    mappings: tuple[Mapping, ...] = ()
+    pages: dict[int, tuple[str, int]] = {}
+    for start, length, name in made:
+        new = code(start * 4096, (start + length) * 4096, name)
+        mappings = overlay(mappings, new)
+        pages |= {page: (new.path, page * 4096) for page in range(start, start + length)}
+    found = {}
+    for mapping in mappings:
+        for page in range(mapping.start // 4096, mapping.end // 4096):
+            assert page not in found
+            found[page] = (mapping.path, mapping.offset + page * 4096 - mapping.start)
+    assert found == pages
