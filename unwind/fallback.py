@@ -7,6 +7,7 @@ and the next record lies above it, unless a table takes over there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 
 from pyprof.model.arch import Arch
@@ -47,10 +48,19 @@ def returns_to_trampoline(rules: Rules, return_address: int) -> bool:
 
 
 class RecordFallback:
-    """The fallback of one address space. enabled: False refuses all but to see the root."""
+    """The fallback of one address space. enabled: False refuses all but to see the root, and to follow the records that
+    promised (of a lookup pc) says are kept there.
+    """
 
     def __init__(
-        self, arch: Arch, space: AddressSpace, images: ImageStore, code: Code, rules: Rules, enabled: bool
+        self,
+        arch: Arch,
+        space: AddressSpace,
+        images: ImageStore,
+        code: Code,
+        rules: Rules,
+        enabled: bool,
+        promised: Callable[[int], bool] = lambda pc: False,
     ) -> None:
         self._arch = arch
         self._space = space
@@ -58,6 +68,7 @@ class RecordFallback:
         self._code = code
         self._rules = rules
         self.enabled = enabled
+        self._promised = promised
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
         """The caller of a frame without a rule. A refusal is ROOT in the program's entry function, else NO_RULE."""
@@ -72,7 +83,7 @@ class RecordFallback:
             if registers.values[result] == 0:
                 return Stop(StackEnd.ROOT)
         found: Outcome = Stop(StackEnd.NO_RULE)
-        if self.enabled:
+        if self.enabled or self._promised(lookup_pc(registers.values[self._arch.pc] or 0, registers.exact)):
             if registers.exact:
                 early = self._before_frame(registers, memory, Proof.NONE if self._at_call(registers) else Proof.TARGET)
                 if early is not None:

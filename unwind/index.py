@@ -25,7 +25,7 @@ from pyprof.unwind.base import Source
 from pyprof.unwind.code import Code
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sigreturn import find_trampoline, sigreturn_rule
-from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources
+from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources, promises_frame_pointers
 from pyprof.unwind.table import UNCOVERED_ID, KnownRule, RuleTable
 
 Row = tuple[int, int, int]
@@ -299,6 +299,11 @@ class SpaceIndex:
         base = pc - image.rel(pc)
         module = image.module  # a broken table may claim more than there is
         return cache.add((max(base + start, module.start), min(base + end, module.end), rule), pc)
+
+    def frame_pointers(self, pc: int) -> bool:
+        """Does a table of the module of one pc promise frame records where it has no rows?"""
+        image = self._index.images.image(self.space, pc)
+        return image is not None and any(map(promises_frame_pointers, self._index.tables(image).sources))
 
     def function_start(self, pc: int, exact: bool) -> int | None:
         """avma where the function that covers pc begins, as the tables say."""

@@ -16,7 +16,7 @@ from pyprof.unwind.base import Source
 from pyprof.unwind.formats.debug_frame import debug_frame_source
 from pyprof.unwind.formats.eh_frame import eh_frame_source
 from pyprof.unwind.formats.exidx import exidx_source
-from pyprof.unwind.formats.sframe import sframe_source
+from pyprof.unwind.formats.sframe import SFrame, sframe_source
 from pyprof.unwind.formats.stack_cfi import FindSymbols, breakpad_reader
 
 Reader = Callable[[ElfFile, Arch, Diagnostics], Source | None]
@@ -57,6 +57,11 @@ def open_sources(
         if source is not None:
             found.append(source)
     return found
+
+
+def promises_frame_pointers(source: Source) -> bool:
+    """Does it say that the functions that it does not cover keep frame records (SFRAME_F_FRAME_POINTER)?"""
+    return isinstance(source, SFrame) and source.frame_pointers
 
 
 def ask_order(sources: Sequence[Source], exact: bool) -> Sequence[Source]:

@@ -86,7 +86,7 @@ class Unwinder:
         if key not in self._spaces:
             index = self._index(arch).space(space)
             enabled = FALLBACK in self._options.sources
-            fallback = RecordFallback(arch, space, self._images, index.code, index.known, enabled)
+            fallback = RecordFallback(arch, space, self._images, index.code, index.known, enabled, index.frame_pointers)
             recovery = Recovery(arch, space, index.code, index)
             self._spaces[key] = _Space(
                 index,
