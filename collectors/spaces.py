@@ -59,7 +59,7 @@ class Unsettled:
 @dataclass(eq=False)
 class SpaceTracker:
     """next_id: gives ids that are unique within the recording. ambiguous: called for a sample that fits neither side
-    better than the other. exec_count: images that were replaced. stale: a pc was seen that no known module explains.
+    better than the other. exec_count: images that were replaced. stale: a pc or a stack was seen that is not known.
     restless: modules have changed lately, and reading them is cheap: read right before and right after each round.
     """
 
@@ -94,7 +94,7 @@ class SpaceTracker:
         """A lane was sampled in the current space, as far as is known now."""
         self._unsettled.append(Unsettled(lane, pc, sp))
         code = self.current.mapping_at(pc)
-        if code is None or not code.executable:
+        if code is None or not code.executable or self.region_at(sp) is None:
             self.stale = True
 
     def witness(self) -> bytes:

@@ -64,7 +64,8 @@ class StackShape:
             if sp < self.top:
                 end = min(end, max(self.top + _SLACK, base + _LEAST))
         else:
-            end = base + self.away
+            # a new thread's stack may be newer than the last list of mappings: the read ends where the stack does
+            end = base + (self.away if self.home else self.most)
             region = region_at(sp)
             if region is not None:
                 end = min(end, region.end)

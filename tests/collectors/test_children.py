@@ -77,24 +77,24 @@ def test_existing_children_and_grandchildren_are_sampled(finder: str, monkeypatc
 def short_lived(program: Start, count: int) -> Recording:
     target = program("c_storm", "fork", str(count))
     recording = record(target.pid, go_then_wait(target), rate_hz=500, subprocesses=True)
-    assert target.finish() == f"done {count * (sum(i & 7 for i in range(200000)) & 127)}\n"
+    assert target.finish() == f"done {count * (28 * (10_000_000 // 8) & 127)}\n"
     return recording
 
 
 def test_every_short_lived_child_is_sampled_or_counted_as_missed(program: Start) -> None:
     need_connector()
-    recording = short_lived(program, 400)
+    recording = short_lived(program, 100)
     sampled = {lane.pid for lane in recording.lanes}
     assert len(sampled) > 20
     # a child that was looked at just before it ended is neither: it was seen, but gave no sample
-    assert 300 < len(sampled) - 1 + recording.diagnostics.counts[MISSED] <= 401
+    assert 75 < len(sampled) - 1 + recording.diagnostics.counts[MISSED] <= 101
 
 
 def test_short_lived_children_are_found_by_looking_where_the_kernel_does_not_tell(
     program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ptrace, "child_finder", lambda diagnostics, is_sampled: Poller())
-    recording = short_lived(program, 400)
+    recording = short_lived(program, 100)
     assert len({lane.pid for lane in recording.lanes}) > 3
 
 
