@@ -65,7 +65,7 @@ def first_stop(stub: Stub) -> StopReply | None:
     reply = StopReply.parse(packet)
     if reply.ended:
         raise NotTraceable(
-            f"The stub at {stub.link.address} holds no program.", "gdbserver :PORT PROGRAM, or gdbserver --attach"
+            f"the stub at {stub.link.address} holds no program", "gdbserver :PORT PROGRAM, or gdbserver --attach"
         )
     return reply
 
@@ -141,7 +141,7 @@ class AllStop:
             if stop is not None and self._took(stop):
                 stops += 1
                 if stops > _MOST_STOPS:
-                    raise RemoteError(f"The target stops by itself all the time (signal {stop.signal}).")
+                    raise RemoteError(f"the target stops by itself all the time (signal {stop.signal})")
                 self._resume()
 
     def _took(self, stop: StopReply) -> bool:
@@ -163,7 +163,7 @@ class AllStop:
         if stop is None:
             self._deaf = True
             raise RemoteError(
-                f"The stub at {self._stub.link.address} does not answer Ctrl-C while the target runs.",
+                f"the stub at {self._stub.link.address} does not answer Ctrl-C while the target runs",
                 "--step N takes samples by single-stepping instead",
             )
         self._took(stop)
@@ -226,7 +226,7 @@ class Stepping:
         self.pauses = PauseLog()
         self.note = (
             f"Sampled by stepping: one sample each {steps} instructions. Shares are shares of instructions; "
-            "the target ran much slower than by itself."
+            "the target ran much slower than by itself"
         )
         self._stub = stub
         self._pid = pid
@@ -247,7 +247,7 @@ class Stepping:
         self._stub.link.send(resume_packet(self._stub, "s", signal, thread))
         stop = await_stop(self._stub, HALT_S)
         if stop is None:
-            raise ConnectionLost(f"The stub at {self._stub.link.address} does not come back from a single step.")
+            raise ConnectionLost(f"the stub at {self._stub.link.address} does not come back from a single step")
         self.ended = stop.ended
         signal = stop.signal if stop.signal not in (SIGNAL_0, SIGTRAP) else 0
         self._handed = (signal, stop.thread)

@@ -63,7 +63,7 @@ class Link:
         except OSError as error:
             reason = error.strerror or str(error) or "timed out"
             raise ConnectionLost(
-                f"No stub answers at {address}: {reason}.", f"On the target: gdbserver --attach {_port(place)} PID"
+                f"no stub answers at {address}: {reason}", f"on the target: gdbserver --attach {_port(place)} PID"
             ) from None
         return cls(stream, address, answer_s)
 
@@ -131,7 +131,7 @@ class Link:
         until = time.monotonic() + within_s
         while not self.notifications:
             if self._from_buffer() is not None:
-                raise RemoteError(f"The stub at {self.address} answered what it was not asked.")
+                raise RemoteError(f"the stub at {self.address} answered what it was not asked")
             left = until - time.monotonic()
             if not self.notifications and not self._fill(max(left, 0.0)) and left <= 0:
                 return None
@@ -153,13 +153,13 @@ class Link:
         if kind is Kind.NOTIFICATION:
             self.notifications.append(found.payload)
             if len(self.notifications) > _MOST_NOTIFICATIONS:
-                raise RemoteError(f"The stub at {self.address} sends notifications without end.")
+                raise RemoteError(f"the stub at {self.address} sends notifications without end")
             return
         if kind is Kind.ACK:
             return
         self._broken += 1
         if not self.acks or self._broken > _MOST_TRIES:
-            raise RemoteError(f"The connection to {self.address} is no good: {kind.value}.")
+            raise RemoteError(f"the connection to {self.address} is no good: {kind.value}")
         self._write(b"-" if kind is Kind.BROKEN else self._last)
 
     def _fill(self, within_s: float) -> bool:
@@ -192,11 +192,11 @@ class Link:
 
     def _silent(self) -> ConnectionLost:
         return ConnectionLost(
-            f"The stub at {self.address} does not answer.", "It serves one debugger: is another one connected?"
+            f"the stub at {self.address} does not answer", "it serves one debugger: is another one connected?"
         )
 
     def _lost(self, reason: str) -> ConnectionLost:
-        return ConnectionLost(f"The connection to the stub at {self.address} is gone: {reason}.")
+        return ConnectionLost(f"the connection to the stub at {self.address} is gone: {reason}")
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

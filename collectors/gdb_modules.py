@@ -160,7 +160,7 @@ class RemoteModules:
     def _by_segments(self) -> tuple[Mapping, ...]:
         """A program that is loaded where its file says, to the byte: no pages, no loader."""
         if self.program.elf is None:
-            raise RemoteError("The stub does not tell what its target runs.", "Name the program's file: --exe FILE")
+            raise RemoteError("the stub does not tell what its target runs", "name the program's file: --exe FILE")
         inode = self._inode(self.program.path)
         found = [
             Mapping(s.vaddr, s.vaddr + s.filesz, _perms(s.flags), s.offset, DEVICE, inode, self.program.path)
@@ -196,7 +196,7 @@ def parse_libraries(text: bytes) -> Iterator[LinkedObject]:
         if tag != "library":
             return
         if len(found) >= MOST_LIBRARIES:
-            raise RemoteError("The stub's list of libraries has no end.")
+            raise RemoteError("the stub's list of libraries has no end")
         name = attributes.get("name", "")
         found.append(LinkedObject(int(attributes["l_addr"], 16), name, int(attributes.get("l_ld", "0"), 16)))
 
@@ -240,9 +240,9 @@ def program_of(stub: Stub, pid: int, exe: str | None) -> Program:
         try:
             elf = ElfFile.open(exe)
         except OSError as error:
-            raise RemoteError(f"{exe} cannot be read: {error.strerror}.") from None
+            raise RemoteError(f"{exe} cannot be read: {error.strerror}") from None
         except FormatError as error:
-            raise RemoteError(f"{exe} is no ELF file: {error.message}.") from None
+            raise RemoteError(f"{exe} is no ELF file: {error.message}") from None
     path = None
     if stub.has("qXfer:exec-file:read"):
         data = stub.object("exec-file", f"{pid:x}" if stub.multiprocess else "", limit=1 << 14)

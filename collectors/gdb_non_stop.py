@@ -74,7 +74,7 @@ class NonStop:
             self._sort(StopReply.parse(packet))
             packet = self._stub.link.ask(b"vStopped")
         else:
-            raise RemoteError("The stub reports stops without end.")
+            raise RemoteError("the stub reports stops without end")
         unwanted, self._unwanted = self._unwanted, []
         for stop in unwanted:
             self._send_on(stop)
@@ -128,7 +128,7 @@ class NonStop:
                 if self.ended or not self._stub.alive(thread):
                     return None
                 if time.monotonic() > until:
-                    raise RemoteError(f"The stub does not stop thread {thread.text}.")
+                    raise RemoteError(f"the stub does not stop thread {thread.text}")
             return self._arrived.pop(thread.text)
         finally:
             del self._wanted[thread.text]

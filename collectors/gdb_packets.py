@@ -60,20 +60,20 @@ def unescape(body: bytes) -> bytes:
         byte = body[at]
         if byte == 0x7D:
             if at + 1 >= size:
-                raise RemoteError("The stub sent an escape without its byte.")
+                raise RemoteError("the stub sent an escape without its byte")
             out.append(body[at + 1] ^ 0x20)
             at += 2
         elif byte == 0x2A:
             count = body[at + 1] - 29 if at + 1 < size else 0
             if not out or not 3 <= count <= 97:
-                raise RemoteError("The stub sent a run length that makes no sense.")
+                raise RemoteError("the stub sent a run length that makes no sense")
             out += out[-1:] * count
             at += 2
         else:
             out.append(byte)
             at += 1
         if len(out) > MAX_PAYLOAD:
-            raise RemoteError(f"The stub sent a packet of more than {MAX_PAYLOAD >> 20} MiB.")
+            raise RemoteError(f"the stub sent a packet of more than {MAX_PAYLOAD >> 20} MiB")
     return bytes(out)
 
 
@@ -99,14 +99,14 @@ class PacketReader:
                 return Incoming(Kind.ACK if first == 0x2B else Kind.NAK)
             self._noise += 1
             if self._noise > MAX_NOISE:
-                raise RemoteError("What answers does not speak the GDB remote protocol.")
+                raise RemoteError("what answers does not speak the GDB remote protocol")
         return None
 
     def _packet(self, kind: Kind) -> Incoming | None:
         end = self._data.find(b"#", max(1, self._searched))
         if end < 0 or len(self._data) < end + 3:
             if len(self._data) > MAX_PAYLOAD:
-                raise RemoteError(f"The stub sent a packet of more than {MAX_PAYLOAD >> 20} MiB.")
+                raise RemoteError(f"the stub sent a packet of more than {MAX_PAYLOAD >> 20} MiB")
             self._searched = max(1, len(self._data)) if end < 0 else end
             return None
         body, digits = bytes(self._data[1:end]), bytes(self._data[end + 1 : end + 3])

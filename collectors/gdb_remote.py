@@ -128,7 +128,7 @@ class GdbRemoteCollector:
         if not hold and no_interrupt(self._stub):
             self._control = control
             raise RemoteError(
-                f"The stub at {self._remote.address} is qemu-user's: it cannot be interrupted while its program runs.",
+                f"the stub at {self._remote.address} is qemu-user's: it cannot be interrupted while its program runs",
                 "--step N takes samples by single-stepping instead, one each N instructions",
             )
         return control
@@ -181,7 +181,7 @@ class GdbRemoteCollector:
             if not self._ticks:
                 raise
             self._stopping = True
-            self._notes.append(f"The recording ended early: {error.message}" + (f" {error.hint}" if error.hint else ""))
+            self._notes.append(f"the recording ended early: {error.message}" + (f" {error.hint}" if error.hint else ""))
             self._diagnostics.count("connection to the stub ended early")
         if len(self._batch):
             yield self._batch.take()
@@ -229,7 +229,7 @@ class GdbRemoteCollector:
             if not self._options.idle:
                 threads = [t for t in threads if t.state == "R" or not t.state]
         elif self._is_timed and not self._options.idle and not self._ticks:
-            self._notes.append("The stub does not say which threads run: sleeping ones are sampled too.")
+            self._notes.append("the stub does not say which threads run: sleeping ones are sampled too")
         return [thread.id for thread in threads]
 
     def _look(self, force: bool = False) -> None:
@@ -240,7 +240,7 @@ class GdbRemoteCollector:
         try:
             mappings = self._modules.look()
         except FormatError as error:
-            raise RemoteError(f"What the stub says of the target's mappings is broken: {error.message}") from None
+            raise RemoteError(f"what the stub says of the target's mappings is broken: {error.message}") from None
         self._looked_ns = time.monotonic_ns()
         pause = min(max(_LOOK_SHARE * (self._looked_ns - now), _LEAST_LOOK_NS), _MOST_LOOK_NS)
         self._look_ns = self._looked_ns + pause

@@ -38,7 +38,7 @@ class ThreadId:
         except ValueError:
             pid = tid = -1
         if pid < 0 or tid <= 0 or len(text) > 40:
-            raise RemoteError(f"The stub names a thread {text[:40]!r}.")
+            raise RemoteError(f"the stub names a thread {text[:40]!r}")
         return cls(text, pid & 0x7FFFFFFF, tid & 0x7FFFFFFF)
 
 
@@ -63,7 +63,7 @@ class StopReply:
                 return cls("N", 0, None)
             signal = int(text[1:3].partition(";")[0], 16)  # gdbserver: W0;process:1f
         except ValueError:
-            raise RemoteError(f"The stub reports a stop as {text[:40]!r}.") from None
+            raise RemoteError(f"the stub reports a stop as {text[:40]!r}") from None
         thread = None
         if text[:1] == "T":
             for pair in text[3:].split(";"):
@@ -71,7 +71,7 @@ class StopReply:
                 if key == "thread":
                     thread = ThreadId.parse(value)
         elif text[:1] not in ("S", "W", "X"):
-            raise RemoteError(f"The stub reports a stop as {text[:40]!r}.")
+            raise RemoteError(f"the stub reports a stop as {text[:40]!r}")
         return cls(text[0], signal, thread)
 
 
@@ -121,7 +121,7 @@ class Stub:
                 return bytes(data)
             if len(data) > limit:
                 break
-        raise RemoteError(f"The stub's {name} has no end: more than {min(limit, len(data)) >> 10} KiB.")
+        raise RemoteError(f"the stub's {name} has no end: more than {min(limit, len(data)) >> 10} KiB")
 
     def memory(self, avma: int, size: int) -> bytes:
         """As much of size bytes as is readable from avma on, in as few requests as the packet size allows."""
@@ -136,7 +136,7 @@ class Stub:
             for reply, want in zip(replies, wants, strict=True):
                 got = _hex(reply)
                 if len(got) > want:
-                    raise RemoteError("The stub answers with more memory than it was asked for.")
+                    raise RemoteError("the stub answers with more memory than it was asked for")
                 data += got
                 if len(got) < want:
                     if got or not reply:
@@ -196,7 +196,7 @@ class Stub:
             if len(found) == before or len(found) > MOST_THREADS:
                 break
             reply = self.link.ask(b"qsThreadInfo")
-        raise RemoteError("The stub's list of threads has no end.")
+        raise RemoteError("the stub's list of threads has no end")
 
     def current_thread(self) -> ThreadId | None:
         reply = self.link.ask(b"qC").decode("latin-1")
@@ -215,7 +215,7 @@ class Stub:
         if result is None or result[0] <= 0:
             return b""
         if len(result[1]) > size:
-            raise RemoteError("The stub answers with more of a file than it was asked for.")
+            raise RemoteError("the stub answers with more of a file than it was asked for")
         return result[1]
 
     def close_file(self, fd: int) -> None:
@@ -264,7 +264,7 @@ def _hex(reply: bytes) -> bytes:
     try:
         return bytes.fromhex(reply.decode("ascii"))
     except ValueError:
-        raise RemoteError("The stub answers a memory read with what is not hexadecimal.") from None
+        raise RemoteError("the stub answers a memory read with what is not hexadecimal") from None
 
 
 def _file_result(reply: bytes) -> tuple[int, bytes] | None:

@@ -64,7 +64,7 @@ def parse_description(fetch: Callable[[str], bytes | None]) -> Description | Non
             if tag == "include":
                 href = attributes.get("href", "")
                 if href in seen or len(seen) >= _MOST_FILES:
-                    raise RemoteError("The stub's target description includes itself.")
+                    raise RemoteError("the stub's target description includes itself")
                 more = fetch(href)
                 if more is not None:
                     read(href, more)
@@ -75,7 +75,7 @@ def parse_description(fetch: Callable[[str], bytes | None]) -> Description | Non
                 number = int(attributes.get("regnum", next_number))
                 bits = int(attributes["bitsize"])
                 if not (0 <= number < 1 << 20 and 0 < bits <= _MOST_BITS) or len(found.bits) >= MOST_REGISTERS:
-                    raise RemoteError("The stub's target description has an impossible register.")
+                    raise RemoteError("the stub's target description has an impossible register")
                 found.bits[number] = (attributes["name"], bits)
                 next_number = number + 1
 
@@ -134,12 +134,12 @@ def choose_arch(description: Description | None, elf: Arch | None) -> Arch:
                 order = elf.byteorder
             arch = find_arch(machine, bits, order)
             if arch is None:
-                raise UnsupportedArchitecture(f"The target is {name}: no rules for it.")
+                raise UnsupportedArchitecture(f"the target is {name}: no rules for it")
             return arch
     if name:
-        raise UnsupportedArchitecture(f"The target is {name[:60]}: no rules for it.")
+        raise UnsupportedArchitecture(f"the target is {name[:60]}: no rules for it")
     if elf is None:
-        raise RemoteError("The stub does not describe its target.", "Name the program's file: --exe FILE")
+        raise RemoteError("the stub does not describe its target", "name the program's file: --exe FILE")
     return elf
 
 
@@ -206,7 +206,7 @@ class RegisterMap:
             if len(data) == place.size:
                 values[column] = int.from_bytes(data, "big" if arch.byteorder == "big" else "little") & (1 << 64) - 1
             elif column in (arch.pc, arch.sp):
-                raise RemoteError(f"The stub's registers have no {place.name}.")
+                raise RemoteError(f"the stub's registers have no {place.name}")
         values[arch.pc] = arch.code_address(values[arch.pc] & arch.mask)
         return values
 
@@ -228,7 +228,7 @@ def register_map(description: Description | None, arch: Arch) -> RegisterMap:
             found = found or registers.get(other)
         places.append(found)
     if places[arch.pc] is None or places[arch.sp] is None:
-        raise RemoteError("The stub's target description lacks the program counter or the stack pointer.")
+        raise RemoteError("the stub's target description lacks the program counter or the stack pointer")
     return RegisterMap(arch, tuple(places))
 
 

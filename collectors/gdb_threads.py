@@ -116,7 +116,7 @@ class RemoteThreads:
         def start(tag: str, attributes: dict[str, str]) -> None:
             if tag == "thread":
                 if len(found) >= MOST_THREADS:
-                    raise RemoteError("The stub's list of threads has no end.")
+                    raise RemoteError("the stub's list of threads has no end")
                 found[ThreadId.parse(attributes["id"])] = attributes.get("name", "")[:100]
 
         parse_xml("list of threads", text, start)

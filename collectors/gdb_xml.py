@@ -26,10 +26,10 @@ def parse_xml(
         parser.CharacterDataHandler = words
 
     def refuse(*_: object) -> None:
-        raise RemoteError(f"The stub's {what} defines entities.")
+        raise RemoteError(f"the stub's {what} defines entities")
 
     parser.EntityDeclHandler = refuse
     try:
         parser.Parse(text, True)
     except (expat.ExpatError, KeyError, ValueError) as error:
-        raise RemoteError(f"The stub's {what} is broken: {error}.") from None
+        raise RemoteError(f"the stub's {what} is broken: {error}") from None

@@ -90,13 +90,13 @@ class PerfCollector:
             self._open(pid, ring_size)
         except ProcessLookupError:
             self.close()
-            raise NoSuchProcess(f"There is no process {pid}.", "List processes with: ps -e") from None
+            raise NoSuchProcess(f"there is no process {pid}", "list processes with: ps -e") from None
         except PerfNotAllowed:
             self.close()
             raise
         except PermissionError:
             self.close()
-            raise AccessDenied(f"Process {pid} may not be looked at.", f"Try: pyprof doctor {pid}") from None
+            raise AccessDenied(f"process {pid} may not be looked at", f"try: pyprof doctor {pid}") from None
 
     def _open(self, pid: int, ring_size: int) -> None:
         cpus = online_cpus()
@@ -289,9 +289,9 @@ class PerfCollector:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        note = f"Sampled by perf_events ({self._event.name}): the target was never stopped."
+        note = f"Sampled by perf_events ({self._event.name}): the target was never stopped"
         if self._event.user_only:
-            note += " Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it."
+            note += " Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it"
         return (note,)
 
     def stop(self) -> None:
