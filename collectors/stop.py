@@ -44,6 +44,8 @@ _SCAN = 64 << 10
 _U64 = 2**64 - 1
 _EINTR = (-EINTR) & _U64
 _INTERRUPTED_CALLS = frozenset(-code & _U64 for code in (EINTR, *RESTARTS))
+_THREAD_DATA = 4096
+"""Bytes at the end of a thread's stack mapping that hold glibc's struct pthread, not frames."""
 FELL_ASLEEP = "thread fell asleep between the look and the stop, not counted as running"
 
 
@@ -286,9 +288,14 @@ class Stopper:
         return bytes(builder.arena.data[at : at + self._size])
 
     def copied_equals(self, earlier: bytes) -> bool:
-        """Is the copy under way (no lane yet) the same stack as an earlier one of this base?"""
+        """Is the copy under way (no lane yet) the same stack as an earlier one of this base?
+
+        The end of a long copy is left out: there the kernel keeps what it tells the thread of its processor (rseq).
+        """
         builder = self._builder
         size = min(self._size, len(earlier))
+        if size > 2 * _THREAD_DATA:
+            size -= _THREAD_DATA
         return size > 0 and builder.arena.data[builder.used : builder.used + size] == earlier[:size]
 
     def _was_asleep(self) -> bool:

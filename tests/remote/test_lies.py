@@ -100,7 +100,7 @@ def test_lie_is_one_clear_error(lie: str) -> None:
     finally:
         tracemalloc.stop()
     assert time.monotonic() - began < MOST_S
-    assert raised.value.message.endswith((".", "it."))
+    assert not raised.value.message.endswith(".")
     assert "\n" not in raised.value.message
 
 
