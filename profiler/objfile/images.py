@@ -158,8 +158,10 @@ class ImageStore:
         image.symbol_store = self._symbol_store
         if self._symbol_store:
             self._symbol_store.know(image.elf, image.module.path)
-        if not _is_our_root(image.root):
-            _ = image.debug  # the way into another root ends with the target
+        if _is_our_root(image.root):
+            image.root = "/"  # the way through /proc ends with the target, ours does not
+        else:
+            _ = image.debug
         return image
 
     def _report(self, space: AddressSpace, module: Module, image: Image | None, differs: bool, unproved: bool) -> None:
