@@ -87,6 +87,7 @@ def record_table(console: Console, seconds: float, rounds: int, threads: int, ra
 def measure(
     tool: Recorder, program: Path, seconds: float, threads: int, rate: float, base: Inside, folder: Path
 ) -> Row:
+    folder = Path(tempfile.mkdtemp(dir=folder))  # a tool that fails must not be credited with another's output
     command = [part.replace("424242", "@PID@") for part in tool.record(424242, rate, seconds - 1, folder)]
     inside, cpu = run_ladder(program, seconds, threads, command)
     post = tool.post(folder)
