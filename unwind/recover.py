@@ -66,8 +66,8 @@ class Recovery:
                 return None
             proved = walk
         if proved is not None:
-            pc, exact, _ = proved.frames[0]
-            proved.frames[0] = (pc, exact, Trust.FP)
+            pc, exact, _, sp = proved.frames[0]
+            proved.frames[0] = (pc, exact, Trust.FP, sp)
         return proved
 
     def _ra_distance(self, known: KnownRule | None) -> int | None:

@@ -23,8 +23,8 @@ _AT_CFA, _AT_REG, _UNDEFINED = RegKind.AT_CFA, RegKind.AT_REG, RegKind.UNDEFINED
 _SLOTS = (RegKind.AT_CFA, RegKind.AT_REG, RegKind.AT_EXPR)
 _RUNNING, _ROOT, _STUCK = StackEnd.RUNNING, StackEnd.ROOT, StackEnd.STUCK
 
-Frame = tuple[int, bool, int]
-"""(pc, exact, Trust)"""
+Frame = tuple[int, bool, int, int]
+"""(pc, exact, Trust, sp); sp is 0 where it is not known"""
 
 
 @dataclass(slots=True)
@@ -251,7 +251,7 @@ class ScalarWalker:
         """All frames of a sample, from its registers."""
         arch = self.arch
         sp = registers.values[arch.sp] or 0
-        walk = LaneWalk([(registers.values[arch.pc] or 0, registers.exact, Trust.CONTEXT)])
+        walk = LaneWalk([(registers.values[arch.pc] or 0, registers.exact, Trust.CONTEXT, sp)])
         walk.top = sp if memory.holds(sp) else 0
         self.go_on(walk, registers, memory, self.max_depth - 1)
         return walk
@@ -284,7 +284,8 @@ class ScalarWalker:
                 walk.end = StackEnd.NO_RULE
             else:
                 registers = outcome.registers
-                frames.append((registers.values[arch.pc] or 0, registers.exact, outcome.trust))
+                values = registers.values
+                frames.append((values[arch.pc] or 0, registers.exact, outcome.trust, values[arch.sp] or 0))
 
     def step(self, known: KnownRule | None, pc: int, registers: Registers, memory: LaneMemory) -> Outcome:
         """The caller of one frame. known: the rule at lookup pc, None if the fallback must try."""

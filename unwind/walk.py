@@ -42,13 +42,14 @@ def first_registers(batch: SampleBatch, lane: int) -> Registers:
 
 @dataclass(slots=True)
 class _Found:
-    """Frames as the steps find them: a depth and (lane, pc, exact, trust) columns a step."""
+    """Frames as the steps find them: a depth and (lane, pc, exact, trust, sp) columns a step."""
 
     depth: list[int] = field(default_factory=list)
     lane: list[I64] = field(default_factory=list)
     pc: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     exact: list[npt.NDArray[np.bool_]] = field(default_factory=list)
     trust: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    sp: list[npt.NDArray[np.uint64]] = field(default_factory=list)
 
     def add(self, depth: int, lanes: Lanes, trust: npt.NDArray[np.uint8]) -> None:
         self.depth.append(depth)
@@ -56,6 +57,7 @@ class _Found:
         self.pc.append(lanes.pc)
         self.exact.append(lanes.exact)
         self.trust.append(trust)
+        self.sp.append(lanes.sp)
 
 
 class BatchWalk:
@@ -207,14 +209,15 @@ class BatchWalk:
         pc = np.zeros(start[-1], np.uint64)
         exact = np.zeros(start[-1], np.bool_)
         trust = np.zeros(start[-1], np.uint8)
+        sp = np.zeros(start[-1], np.uint64)
         all_kept = not (self._replaced.any() or self._no_frame.any())
-        columns = zip(found.depth, found.lane, found.pc, found.exact, found.trust, strict=True)
-        for depth, lanes, step_pc, step_exact, step_trust in columns:
+        columns = zip(found.depth, found.lane, found.pc, found.exact, found.trust, found.sp, strict=True)
+        for depth, lanes, step_pc, step_exact, step_trust, step_sp in columns:
             kept = slice(None) if all_kept else depth < stepped[lanes]
             at = start[lanes[kept]] + depth
-            pc[at], exact[at], trust[at] = step_pc[kept], step_exact[kept], step_trust[kept]
+            pc[at], exact[at], trust[at], sp[at] = step_pc[kept], step_exact[kept], step_trust[kept], step_sp[kept]
         for lane, walk in self._singles.items():
             if walk.frames:
                 place = slice(int(start[lane] + stepped[lane]), int(start[lane + 1]))
-                pc[place], exact[place], trust[place] = zip(*walk.frames, strict=True)
-        return Walk(start, pc, exact, trust, self._end, self._missing, self._top, self._lacks)
+                pc[place], exact[place], trust[place], sp[place] = zip(*walk.frames, strict=True)
+        return Walk(start, pc, exact, trust, sp, self._end, self._missing, self._top, self._lacks)

@@ -62,7 +62,8 @@ class Walk:
 
     pc: (m,) uint64, as found (a return address is not decremented). exact: (m,) bool, the pc is the pc itself
     (innermost, or interrupted by a signal), else it is a return address: look it up at pc - 1.
-    trust: (m,) uint8 Trust. end: (n,) uint8 StackEnd.
+    trust: (m,) uint8 Trust. sp: (m,) uint64, the frame's stack pointer (of a caller: what it was before the call), 0
+    where it is not known: on its stack, frame i has the bytes from sp[i] up to sp[i + 1]. end: (n,) uint8 StackEnd.
     missing: (n,) uint64, the avma of the word that an UNREADABLE lane needed, else 0.
     top: (n,) uint64, the highest cfa reached: how far up the stack the walk looked.
     lacks_register: (n,) bool, the lane ended because a register was needed that its sample does not know
@@ -73,6 +74,7 @@ class Walk:
     pc: npt.NDArray[np.uint64]
     exact: npt.NDArray[np.bool_]
     trust: npt.NDArray[np.uint8]
+    sp: npt.NDArray[np.uint64]
     end: npt.NDArray[np.uint8]
     missing: npt.NDArray[np.uint64]
     top: npt.NDArray[np.uint64]

@@ -20,6 +20,7 @@ def walk(stacks: list[list[int]], end: StackEnd = StackEnd.ROOT, trust: Trust = 
         np.array(pcs, np.uint64),
         np.isin(np.arange(len(pcs)), start),
         np.full(len(pcs), trust, np.uint8),
+        np.zeros(len(pcs), np.uint64),
         np.full(len(stacks), end, np.uint8),
         zeros,
         zeros,

@@ -51,7 +51,8 @@ class OneFrame:
         ends = np.where(lacks, StackEnd.NO_RULE, StackEnd.ROOT).astype(np.uint8)
         zeros, top = np.zeros(n, np.uint64), np.full(n, 0x7040, np.uint64)
         ones, contexts = np.ones(n, np.bool_), np.zeros(n, np.uint8)
-        return Walk(np.arange(n + 1), pc, ones, contexts, ends, zeros, top, lacks)
+        sp = batch.regs[:, X86_64.sp].copy()
+        return Walk(np.arange(n + 1), pc, ones, contexts, sp, ends, zeros, top, lacks)
 
 
 def batch(*samples: tuple[SampleKind, int, int]) -> SampleBatch:
