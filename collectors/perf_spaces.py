@@ -7,7 +7,7 @@ report maps is read again. A generation is made only for a stretch of time in wh
 from __future__ import annotations
 
 import time
-from bisect import bisect_right, insort
+from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.libc import memory_reader
+from pyprof.collectors.mapped_memory import guarded
 from pyprof.collectors.procfs import ProcDir, parse_maps
 from pyprof.collectors.spaces import Image
 from pyprof.errors import FormatError
@@ -138,7 +139,7 @@ class History:
         if self._space is None:
             self._generation += 1
             mappings = self.mappings
-            read = _guarded(memory_reader(self.pid, self.image.is_alive), mappings, self)
+            read = _uncontested(guarded(memory_reader(self.pid, self.image.is_alive), self.pid, mappings), self)
             self._space = AddressSpace(
                 self.next_id(), self.pid, self._generation, mappings, read, f"/proc/{self.pid}/root"
             )
@@ -148,22 +149,11 @@ class History:
         self.image.alive = False
 
 
-def _guarded(read: ReadMemory, then: Mappings, history: History) -> ReadMemory:
-    """Reads of a file's memory only where the same file still stands: what came after it is not taken for it."""
+def _uncontested(read: ReadMemory, history: History) -> ReadMemory:
+    def uncontested(avma: int, size: int) -> bytes:
+        return b"" if any(start <= avma < end for start, end in history.contested) else read(avma, size)
 
-    def guarded(avma: int, size: int) -> bytes:
-        was = _at(then, avma)
-        if was is None or not was.inode:
-            return read(avma, size)
-        if any(start <= avma < end for start, end in history.contested):
-            return b""
-        data = read(avma, size)
-        now = _at(_maps(history.pid), avma) if data else None
-        if now is None or (now.inode, now.start - now.offset) != (was.inode, was.start - was.offset):
-            return b""
-        return data
-
-    return guarded
+    return uncontested
 
 
 def _maps(pid: int) -> Mappings:
@@ -178,11 +168,6 @@ def _maps(pid: int) -> Mappings:
         return ()
     finally:
         directory.close()
-
-
-def _at(mappings: Mappings, avma: int) -> Mapping | None:
-    at = bisect_right(mappings, avma, key=lambda m: m.start) - 1
-    return mappings[at] if at >= 0 and avma < mappings[at].end else None
 
 
 def _same(a: Mapping, b: Mapping) -> bool:

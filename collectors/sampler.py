@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from pyprof.collectors.lanes import BatchBuilder
-from pyprof.collectors.spaces import SpaceTracker
+from pyprof.collectors.spaces import SpaceTracker, Witness
 from pyprof.collectors.stop import Outcome, Stopper
 from pyprof.collectors.syscalls import BlockedCall, parse_syscall, survives_stop
 from pyprof.collectors.threads import Thread
@@ -52,13 +52,14 @@ class Sampler:
                 return False
             if self._idle:
                 self._stopper.copy_stack(thread, spaces, call.sp)
+                witness = spaces.witness(call.pc)
             at_ns = time.monotonic_ns()
             if thread.schedstat() == before:
                 if not self._idle:
                     thread.woke()
                     thread.slept = before
                     return False
-                self._fell_asleep(thread, spaces, weight, call, before, at_ns)
+                self._fell_asleep(thread, spaces, weight, call, before, at_ns, witness)
                 return True
             if not self._idle:
                 break
@@ -68,7 +69,14 @@ class Sampler:
         return False
 
     def _fell_asleep(
-        self, thread: Thread, spaces: SpaceTracker, weight: int, call: BlockedCall, slept: bytes, at_ns: int
+        self,
+        thread: Thread,
+        spaces: SpaceTracker,
+        weight: int,
+        call: BlockedCall,
+        slept: bytes,
+        at_ns: int,
+        witness: Witness,
     ) -> None:
         """The first sample of a sleep, just copied; or the first look after the stop that we made in it."""
         stopped = thread.stopped
@@ -79,9 +87,9 @@ class Sampler:
             return
         thread.woke()
         thread.slept = slept
-        lane = self._stopper.lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns)
+        lane = self._stopper.lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns, witness)
         self._builder.set_sp_pc(lane, call.sp, call.pc)
-        spaces.took(lane, call.pc, call.sp)
+        spaces.took(lane, call.pc, call.sp, witness)
         self.blocked += 1
 
     def _still_asleep(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:

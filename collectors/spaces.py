@@ -2,7 +2,9 @@
 
 /proc/PID/maps is read before the samples of a tick and again before a batch leaves, within a budget. A sample is
 settled by the reads on both sides of it: where they agree it is certain; modules that only came or only went are
-taken as present; where one module took another's place the addresses of the sample decide.
+taken as present; where one module took another's place the addresses of the sample decide. Where the kernel answers
+questions about single mappings (map_query.py) each sample asks, at its stop, whether its own mapping is as it was, and
+all of them while modules come and go: then nothing is left to decide.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pyprof.collectors.libc import memory_reader
+from pyprof.collectors.map_query import Answer, MapQuery, Vma, executable_vmas
+from pyprof.collectors.mapped_memory import guarded
 from pyprof.collectors.procfs import ProcDir, parse_maps
 from pyprof.model.modules import AddressSpace, Mapping
 
@@ -24,6 +28,8 @@ _BUDGET = 50  # a read that took t is followed by none for 50 t: 2 % of the time
 _RESTLESS_READS = 64  # after a change, so many reads are made on both sides of a round of samples
 _RESTLESS_NS = 200_000  # but not where one takes longer than this
 _WITNESS_NS = 60_000  # and so long a read is made while a thread stands still
+_MOST_QUESTIONS = 64
+_FALSE_ALARMS = 8  # after so many the kernel's answers are not to be compared with its text
 
 
 @dataclass(eq=False)
@@ -49,11 +55,25 @@ class Region:
 
 @dataclass(slots=True)
 class Unsettled:
-    """A lane that waits for the next read of maps."""
+    """A lane that waits for the next read of maps. proved: the mapping at pc was as in the current space."""
 
     lane: int
     pc: int
     sp: int
+    proved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What is known of the mappings at the moment of a sample. text: all of them, b"" if nobody looked; proved: the
+    mapping at its pc is as in the current space.
+    """
+
+    text: bytes = b""
+    proved: bool = False
+
+
+_NOBODY_LOOKED = Witness()
 
 
 @dataclass(eq=False)
@@ -61,60 +81,105 @@ class SpaceTracker:
     """next_id: gives ids that are unique within the recording. ambiguous: called for a sample that fits neither side
     better than the other. exec_count: images that were replaced. stale: a pc or a stack was seen that is not known.
     restless: modules have changed lately, and reading them is cheap: read right before and right after each round.
+    query: asks the kernel about single mappings.
     """
 
     directory: ProcDir
     next_id: Callable[[], int]
     ambiguous: Callable[[], None]
+    query: MapQuery | None = None
     current: AddressSpace = field(init=False)
     image: Image = field(default_factory=Image)
     exec_count: int = 0
     stale: bool = False
     _text: bytes = b""
     _executable: tuple[bytes, ...] = ()
+    _vmas: tuple[Vma, ...] = ()
+    _known_vmas: frozenset[Vma] = frozenset()
+    _replaced: bool = False
+    _doubted: bool = False
+    _false_alarms: int = 0
     _starts: list[int] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)
     _not_before_ns: int = 0
     _restless_reads: int = 0
     _read_ns: int = 0
+    _usual_ns: int = 0
     _unsettled: list[Unsettled] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._text = self.directory.maps()
         self._executable = tuple(_EXECUTABLE.findall(self._text))
         self._starts, self._ends = _writable_regions(self._text)
-        self.current = self._space(parse_maps(self._text), 0)
+        mappings = parse_maps(self._text)
+        self._expect(mappings)
+        self.current = self._space(mappings, 0)
+
+    def close(self) -> None:
+        if self.query:
+            self.query.close()
+
+    def _expect(self, mappings: tuple[Mapping, ...]) -> None:
+        self._vmas = executable_vmas(mappings)
+        self._known_vmas = frozenset(self._vmas)
 
     def _space(self, mappings: tuple[Mapping, ...], generation: int) -> AddressSpace:
         pid = self.directory.pid
-        read = memory_reader(pid, self.image.is_alive)
+        read = guarded(memory_reader(pid, self.image.is_alive), pid, mappings)
         return AddressSpace(self.next_id(), pid, generation, mappings, read, f"/proc/{pid}/root")
 
-    def took(self, lane: int, pc: int, sp: int) -> None:
-        """A lane was sampled in the current space, as far as is known now."""
-        self._unsettled.append(Unsettled(lane, pc, sp))
+    def took(self, lane: int, pc: int, sp: int, witness: Witness = _NOBODY_LOOKED) -> None:
+        """A lane was sampled in the current space, as far as is known now; for certain if the witness has a text (the
+        caller has refreshed with it).
+        """
+        if witness.text:
+            return
+        self._unsettled.append(Unsettled(lane, pc, sp, witness.proved))
         code = self.current.mapping_at(pc)
         if code is None or not code.executable or self.region_at(sp) is None:
             self.stale = True
 
-    def witness(self) -> bytes:
-        """maps as they are while the thread that is read stands still: its sample then needs no settling.
+    def witness(self, pc: int) -> Witness:
+        """The mappings as they are while the thread that is read stands still. Never raises.
 
-        Only where modules change and the read is quick (it is part of the pause), else b"". Never raises.
+        It is part of the pause: the text is read only where something has changed, or modules change and nothing
+        cheaper tells, and only where reading it is quick.
         """
-        if not self.restless or self._read_ns > _WITNESS_NS:
-            return b""
+        answer = self._ask(pc)
+        if answer is Answer.SAME:
+            return Witness(self._text, proved=True)
+        if answer is Answer.NEAR:
+            return Witness(proved=True)
+        if answer is Answer.UNKNOWN:
+            if not self.restless or self._usual_ns >= _WITNESS_NS:
+                return _NOBODY_LOOKED
+        elif self._usual_ns >= _RESTLESS_NS:
+            self.stale = True
+            return _NOBODY_LOOKED
         try:
-            return self.directory.maps()
+            return Witness(self.directory.maps())
         except OSError:
-            return b""
+            return _NOBODY_LOOKED
+
+    def _ask(self, pc: int) -> Answer:
+        if self.query is None:
+            return Answer.UNKNOWN
+        if self._restless_reads and len(self._vmas) <= _MOST_QUESTIONS:
+            answer = self.query.every(self._vmas)
+        else:
+            answer = self.query.near(pc, self._known_vmas)
+        if answer is Answer.REPLACED:
+            self._replaced = True
+            self.query.renew()
+        self._doubted = answer is Answer.CHANGED
+        return answer
 
     def refresh(
         self, clock: Callable[[], int], force: bool = False, text: bytes = b""
     ) -> list[tuple[int, AddressSpace]]:
         """Read maps if the budget allows. Lanes whose space is not the one that was current when they were taken.
 
-        text: from witness(), instead of reading. Raises ProcessLookupError.
+        text: of a witness, instead of reading. Raises ProcessLookupError.
         """
         before = clock()
         if before < self._not_before_ns and not force and not self.restless:
@@ -126,20 +191,29 @@ class SpaceTracker:
         changes = self._compare(self.directory.maps())
         after = clock()
         self._read_ns = min(after - before, time.thread_time_ns() - cpu_before)  # waiting for a CPU is no work of ours
+        self._usual_ns = min(self._read_ns, self._usual_ns * 9 // 8 or self._read_ns)
         self._not_before_ns = after + _BUDGET * self._read_ns
         return changes
 
     def _compare(self, text: bytes) -> list[tuple[int, AddressSpace]]:
         changes: list[tuple[int, AddressSpace]] = []
         taken_in = self.current
-        if text and text != self._text:
+        if text and (text != self._text or self._replaced):
             self._text = text
             self._starts, self._ends = _writable_regions(text)
             executable = tuple(_EXECUTABLE.findall(text))
-            if executable != self._executable:
+            if executable != self._executable or self._replaced:
                 self._executable = executable
                 self._restless_reads = _RESTLESS_READS
-                changes = self._change(parse_maps(text))
+                self._doubted = False
+                mappings = parse_maps(text)
+                self._expect(mappings)
+                changes = self._change(mappings)
+        if self._doubted and self.query:
+            self._doubted = False
+            self._false_alarms += 1
+            if self._false_alarms > _FALSE_ALARMS:
+                self.query.close()
         if self.stale:
             self._count_unexplained(dict(changes), taken_in)
         self._unsettled.clear()
@@ -148,18 +222,21 @@ class SpaceTracker:
 
     @property
     def restless(self) -> bool:
-        return self._restless_reads > 0 and self._read_ns < _RESTLESS_NS
+        return self._restless_reads > 0 and self._usual_ns < _RESTLESS_NS
 
     def forget_unsettled(self) -> None:
         self._unsettled.clear()
 
     def _change(self, mappings: tuple[Mapping, ...]) -> list[tuple[int, AddressSpace]]:
         old = self.current
-        new_image = _is_new_image(old.mappings, mappings)
+        new_image = self._replaced or _is_new_image(old.mappings, mappings)
+        self._replaced = False
         if new_image:
             self.image.alive = False
             self.image = Image()
             self.exec_count += 1
+            if self.query:
+                self.query.renew()
         new = self.current = self._space(mappings, old.generation + 1)
         if not self._unsettled:
             return []
@@ -175,6 +252,8 @@ class SpaceTracker:
                 return [(u.lane, union) for u in self._unsettled]
         changes = []
         for unsettled in self._unsettled:
+            if unsettled.proved and (new_image or old.mapping_at(unsettled.pc) != new.mapping_at(unsettled.pc)):
+                continue
             score_old, score_new = (_score(space, unsettled.pc, unsettled.sp) for space in (old, new))
             if score_old == score_new > 1:
                 self.ambiguous()

@@ -21,7 +21,7 @@ import numpy as np
 from pyprof.collectors import libc
 from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.procfs import parse_stat, thread_status
-from pyprof.collectors.spaces import SpaceTracker
+from pyprof.collectors.spaces import SpaceTracker, Witness
 from pyprof.collectors.syscalls import EINTR, RESTARTS, SYSCALL_INSTRUCTION, restartable
 from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
@@ -217,14 +217,14 @@ class Stopper:
         """Copy what the sample needs, let the thread go, and only then make a lane of it."""
         thread, tid = held.thread, held.thread.tid
         regs = self.door.regs
-        got, maps = 0, b""
+        got, witness = 0, Witness()
         self._size = self._piece_size = 0
         at = time.monotonic_ns()
         try:
             got = self.door.read_registers(tid)
             if got == libc.REGSET_SIZE:
                 self.copy_stack(thread, held.spaces, regs[self._sp_word])
-                maps = held.spaces.witness()
+                witness = held.spaces.witness(regs[self._pc_word])
                 if regs[self._arch.syscall_return] == _EINTR:
                     self._restart(tid, status)
         finally:
@@ -240,7 +240,7 @@ class Stopper:
         if not self._idle and self._was_asleep():
             self._diagnostics.count(FELL_ASLEEP)
             return Outcome.ASLEEP
-        self._lane(held, at, maps)
+        self._lane(held, at, witness)
         return Outcome.TAKEN
 
     def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
@@ -267,8 +267,13 @@ class Stopper:
             got = door.read_memory(thread.tid, self._piece_base, size, into + ((self._size + 7) & ~7))
             self._piece_size = max(got, 0)
 
-    def lane(self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
-        """A lane of what copy_stack has copied."""
+    def lane(
+        self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, witness: Witness
+    ) -> int:
+        """A lane of what copy_stack has copied, in the space that the witness saw."""
+        if witness.text:
+            for earlier, space in spaces.refresh(time.monotonic_ns, text=witness.text):
+                self._builder.move(earlier, space)
         builder = self._builder
         piece_at = builder.used + ((self._size + 7) & ~7)
         lane = builder.add(kind, at_ns, thread.tid, spaces.current, weight, self._base, self._size)
@@ -303,17 +308,12 @@ class Stopper:
         regs, arch = self.door.regs, self._arch
         return not regs[arch.syscall_number] >> 63 and regs[arch.syscall_return] in _INTERRUPTED_CALLS
 
-    def _lane(self, held: Held, at_ns: int, maps: bytes) -> None:
-        """maps: as they were at the stop, b"" if nobody looked."""
-        words = self._words
-        if maps:
-            for earlier, space in held.spaces.refresh(time.monotonic_ns, text=maps):
-                self._builder.move(earlier, space)
-        lane = self.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns)
+    def _lane(self, held: Held, at_ns: int, witness: Witness) -> None:
+        words, sp = self._words, int(self._words[self._sp_word])
+        lane = self.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, witness)
         self._builder.set_regset(lane, words)
-        held.thread.last_sp = int(words[self._sp_word])
-        if not maps:
-            held.spaces.took(lane, int(words[self._pc_word]), int(words[self._sp_word]))
+        held.thread.last_sp = sp
+        held.spaces.took(lane, int(words[self._pc_word]), sp, witness)
 
     def _restart(self, tid: int, status: int) -> None:
         """Undo the EINTR of a call in which the thread fell asleep between our look and our interrupt.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from pyprof.collectors import procfs
 from pyprof.collectors.lanes import BatchBuilder
+from pyprof.collectors.map_query import MapQuery
 from pyprof.collectors.procfs import ProcDir
 from pyprof.collectors.spaces import SpaceTracker
 from pyprof.collectors.stack_shape import StackShape
@@ -28,7 +29,10 @@ class Target:
         self.directory = ProcDir(pid)
         try:
             self.spaces = SpaceTracker(
-                self.directory, next_id, lambda: diagnostics.count("modules changed while a sample was taken")
+                self.directory,
+                next_id,
+                lambda: diagnostics.count("modules changed while a sample was taken"),
+                MapQuery(lambda: self.directory.open("maps")),
             )
         except BaseException:
             self.directory.close()
@@ -114,4 +118,5 @@ class Target:
         for thread in self.threads.values():
             thread.close()
         self.threads.clear()
+        self.spaces.close()
         self.directory.close()

@@ -94,6 +94,7 @@ class ImageStore:
         self._symbol_store = symbol_store
         self._debug_files = DebugFiles(diagnostics, debug_dirs)
         self._opened: dict[tuple[int, int, int, int], ElfFile] = {}
+        self._proved: set[tuple[str, int, str, ElfFile]] = set()
         self._images: dict[tuple[int, Module], Image | None] = {}
         self._by_space: dict[tuple[int, int], Image | None] = {}
 
@@ -117,6 +118,7 @@ class ImageStore:
         self._images = {key: image for key, image in self._images.items() if key[0] != space.pid or id(image) in kept}
         files = {image.elf for image in self._images.values() if image is not None}
         self._opened = {key: elf for key, elf in self._opened.items() if elf in files}
+        self._proved = {file for file in self._proved if file[3] in files}
 
     def _find(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
         if not module.has_file:
@@ -127,7 +129,11 @@ class ImageStore:
         for candidate in candidates(space, module, self._opened):
             bias = find_bias(module, candidate.elf, at)
             identity = Identity.DIFFERENT if bias is None else identify(space, module, candidate.elf, bias)
-            if bias is not None and accepted(candidate, identity):
+            file = (module.dev, module.inode, module.path, candidate.elf)
+            if identity is Identity.BUILD_ID or (identity is Identity.CONTENT and accepted(candidate, identity)):
+                self._proved.add(file)
+            known = identity is Identity.UNKNOWN and file in self._proved
+            if bias is not None and (known or accepted(candidate, identity)):
                 return self._made(Image(module, candidate.elf, bias, space.root))
             telling = candidate.same_file or not candidate.handle or space.files is not None
             differs = differs or (identity is Identity.DIFFERENT and telling)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection, Sequence
 
 import pytest
 
+from pyprof.collectors.map_query import Answer, Vma, executable_vmas
+from pyprof.collectors.procfs import parse_maps
 from pyprof.collectors.spaces import Region, SpaceTracker
 from pyprof.collectors.stack_shape import StackShape
 
@@ -150,3 +153,89 @@ def test_a_main_stack_that_grew_since_maps_was_read_is_still_home() -> None:
     base, size = shape.span(0x7EFF_0000, region_at)
     assert base + size == stack.end
     assert size > 0x3_0000
+
+
+class Kernel:
+    """A kernel that answers questions about the mappings of a Directory."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
+        self.replaced = False
+        self.wrong = False
+
+    def _vmas(self) -> tuple[Vma, ...]:
+        return executable_vmas(parse_maps(self.directory.maps()))
+
+    def near(self, pc: int, expected: Collection[Vma]) -> Answer:
+        at = next((vma for vma in self._vmas() if pc < vma[1]), None)
+        return self._answer(Answer.NEAR if at in expected else Answer.CHANGED)
+
+    def every(self, expected: Sequence[Vma]) -> Answer:
+        return self._answer(Answer.SAME if self._vmas() == tuple(expected) else Answer.CHANGED)
+
+    def _answer(self, answer: Answer) -> Answer:
+        return Answer.CHANGED if self.wrong else Answer.REPLACED if self.replaced else answer
+
+    def renew(self) -> None:
+        self.replaced = False
+
+    def close(self) -> None:
+        self.wrong = False
+
+
+class Asked(Scene):
+    def __init__(self, *lines: str) -> None:
+        super().__init__(*lines)
+        self.kernel = Kernel(self.directory)
+        self.tracker.query = self.kernel  # type: ignore[assignment]
+
+    def sample(self, lane: int, pc: int, sp: int) -> list[str]:
+        """Names of the modules of the space that the sample is given at once."""
+        witness = self.tracker.witness(pc)
+        if witness.text:
+            self.tracker.refresh(self.clock, text=witness.text)
+        self.tracker.took(lane, pc, sp, witness)
+        return [module.name for module in self.tracker.current.modules]
+
+
+def test_a_sample_in_code_that_changed_is_settled_at_its_stop() -> None:
+    scene = Asked(PROGRAM, ONE, STACK)
+    assert scene.sample(0, 0x5800, 0xE100) == ["program", "one.so"]
+    scene.directory.say(PROGRAM, THREE_OVER_ONE, STACK)
+    assert scene.sample(1, 0x5800, 0xE100) == ["program", "three.so"]
+    assert scene.change(PROGRAM, TWO, STACK) == {}
+    assert scene.ambiguous == 0
+
+
+def test_a_sample_whose_own_module_stood_keeps_it_when_another_takes_the_place_later() -> None:
+    scene = Asked(PROGRAM, ONE, STACK)
+    scene.sample(0, 0x5800, 0xE100)
+    assert scene.change(PROGRAM, THREE_OVER_ONE, STACK) == {}
+    assert scene.ambiguous == 0
+
+
+def test_while_modules_come_and_go_all_of_them_are_asked_for() -> None:
+    scene = Asked(PROGRAM, ONE, STACK)
+    scene.change(PROGRAM, TWO, STACK)
+    scene.directory.say(PROGRAM, ONE, STACK)
+    assert scene.sample(0, 0x1800, 0xE100) == ["program", "one.so"]
+    assert scene.change(PROGRAM, TWO, STACK) == {}
+
+
+def test_an_exec_that_leaves_every_address_as_it_was_is_seen() -> None:
+    scene = Asked(PROGRAM, STACK, VDSO)
+    old = scene.tracker.current
+    scene.sample(0, 0x1800, 0xE100)
+    scene.kernel.replaced = True
+    scene.sample(1, 0x1800, 0xE100)
+    assert scene.tracker.exec_count == 1
+    assert scene.tracker.current is not old
+    assert not scene.kernel.replaced
+
+
+def test_a_kernel_whose_answers_do_not_fit_its_text_is_not_asked_for_ever() -> None:
+    scene = Asked(PROGRAM, STACK)
+    scene.kernel.wrong = True
+    for lane in range(20):
+        scene.sample(lane, 0x1800, 0xE100)
+    assert not scene.kernel.wrong  # closed

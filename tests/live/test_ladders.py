@@ -6,6 +6,7 @@ main or a thread's function may have any name: it depends on whether libc's debu
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -18,6 +19,11 @@ from tests.support import need
 
 MAIN = r"_start;[^;]+;[^;]+;main"
 THREAD = r"[^;]+;[^;]+"
+
+KERNEL = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+MISPLACED = 0.005 if KERNEL >= (6, 11) else 0.05
+"""Share of samples that may be wrong where modules or images change all the time: kernels before 6.11 do not tell what
+is mapped at a stop (docs/accuracy.md)."""
 
 BUILDS = ["ladder", "ladder_static", "ladder_static_pie", "ladder_fp", "ladder_debug_frame"]
 
@@ -155,12 +161,12 @@ def test_libraries_that_come_and_go_never_lend_their_names_to_each_other(tmp_pat
     one, other = ladder("libone.so"), ladder("libother.so")
     with running(ladder("ladder_dlopen"), "climb", LIFE, one, other) as program:
         recording = record(program.pid, tmp_path, seconds=3)
-    steps = [f";enter{climbing([*rungs(p), f'{p}_top'])}" for p in ("one", "other")]
+    steps = [f";enter(?:{climbing([*rungs(p), f'{p}_top'])}(?:@plt)?)?" for p in ("one", "other")]
     loader = r"(?!.*;(?:one|other)_\d\d).*"
     allowed = rf"{MAIN}(?:;visit(?:{'|'.join(steps)}|{loader})?)?"
     wrong = {stack: n for stack, n in recording.stacks.items() if not re.fullmatch(allowed, ";".join(stack))}
-    # a sample between two readings of /proc/PID/maps, where one library has taken the other's place
-    assert sum(wrong.values()) <= 0.05 * recording.samples, wrong
+    assert sum(wrong.values()) <= MISPLACED * recording.samples, wrong
+    assert recording.whole >= 1 - MISPLACED, recording.summary["ends"]
     seen = {name.split("_")[0] for stack in recording.stacks for name in stack}
     assert {"one", "other"} & seen
 
@@ -179,8 +185,8 @@ def test_children_images_and_short_threads_are_followed(mode: str, tmp_path: Pat
         recording = record(program.pid, tmp_path, "-s", seconds=2)
     allowed = re.compile(FORKS[mode].format(f=climbing([*rungs("f"), "f_top"])))
     wrong = {stack: n for stack, n in recording.stacks.items() if not allowed.fullmatch(";".join(stack))}
-    # exec: a sample between two readings of /proc/PID/maps, of an image that is gone at the second
-    assert sum(wrong.values()) <= 0.05 * recording.samples, wrong
+    assert sum(wrong.values()) <= MISPLACED * recording.samples, wrong
+    assert recording.whole >= 1 - MISPLACED, recording.summary["ends"]
     assert sum(n for stack, n in recording.stacks.items() if "f_top" in stack) > 0.5 * recording.samples
 
 

@@ -1,0 +1,62 @@
+"""Reads of a process's memory on behalf of an earlier moment: what stands there now may be another file's."""
+
+from __future__ import annotations
+
+import errno
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from pyprof.collectors.map_query import vma_at
+from pyprof.collectors.procfs import ProcDir, parse_maps
+from pyprof.errors import FormatError
+from pyprof.model.modules import Mapping, ReadMemory
+
+
+def mapping_at(mappings: Sequence[Mapping], avma: int) -> Mapping | None:
+    """mappings: ascending by start."""
+    at = bisect_right(mappings, avma, key=lambda m: m.start) - 1
+    return mappings[at] if at >= 0 and avma < mappings[at].end else None
+
+
+def guarded(read: ReadMemory, pid: int, then: Sequence[Mapping]) -> ReadMemory:
+    """Reads a file's memory only if, before and after, the place holds the part of that file that it held then.
+
+    read: of the process's memory now. Memory without a file is read as it is.
+    """
+
+    def guarded_read(avma: int, size: int) -> bytes:
+        was = mapping_at(then, avma)
+        if was is None or not was.inode:
+            return read(avma, size)
+        place = (was.inode, was.start - was.offset)
+        if _place(pid, avma) != place:
+            return b""
+        data = read(avma, size)
+        return data if _place(pid, avma) == place else b""
+
+    return guarded_read
+
+
+def _place(pid: int, avma: int) -> tuple[int, int] | None:
+    """(inode, where the file's first byte would stand) of the mapping at avma now; None without one."""
+    try:
+        directory = ProcDir(pid)
+    except OSError:
+        return None
+    try:
+        fd = directory.open("maps")
+        try:
+            start, _, offset, inode, _, _ = vma_at(fd, avma)
+            return inode, start - offset
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ESRCH):
+                return None
+        finally:
+            os.close(fd)
+        now = mapping_at(parse_maps(directory.maps()), avma)  # an older kernel
+        return (now.inode, now.start - now.offset) if now else None
+    except (OSError, FormatError):
+        return None
+    finally:
+        directory.close()
