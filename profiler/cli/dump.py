@@ -137,14 +137,13 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     from pyprof.collectors import attach, procfs
     from pyprof.collectors.ptrace import PtraceCollector
     from pyprof.diagnostics import Diagnostics
-    from pyprof.model.arch import X86_64
     from pyprof.session.session import Session
 
     pid: int = arguments.pid
     unwind = unwind_options(arguments)
     attach.check_target(pid)
     states = {tid: procfs.state(pid, tid) for tid in procfs.tasks(pid)}
-    exe = procfs.exe(pid)
+    exe, arch = procfs.exe(pid), procfs.arch(pid).name
     collect = CollectOptions(rate_hz=500, idle=True, stack_size=arguments.stack_size, flush_s=0)
     diagnostics = Diagnostics()
     session = Session(
@@ -154,7 +153,7 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     )
     window = session.snapshot(lambda: set(tasks(pid)))
     profile = session.profile(window, exe, collect.rate_hz, idle=True)
-    return Subject(pid, exe, X86_64.name, profile, states, unseen=tuple(unseen(pid, profile, states)))
+    return Subject(pid, exe, arch, profile, states, unseen=tuple(unseen(pid, profile, states)))
 
 
 def of_stub(arguments: argparse.Namespace) -> Subject:
