@@ -17,7 +17,7 @@ from pyprof.errors import (
     PyprofError,
     UnsupportedArchitecture,
 )
-from pyprof.model.arch import ARCHES, find_arch, native_arches
+from pyprof.model.arch import X86_64, find_arch
 
 CAP_SYS_PTRACE = 19
 CAP_NET_ADMIN = 12
@@ -73,9 +73,8 @@ def _sysctl(name: str) -> int | None:
 
 
 def _machine_findings() -> Iterator[Finding]:
-    if sys.platform != "linux" or not native_arches(platform.machine()):
-        known = ", ".join(sorted({machine for arch in ARCHES.values() for machine in arch.machines}))
-        text = f"this machine runs {platform.system()} on {platform.machine()}; live sampling knows Linux on {known}"
+    if sys.platform != "linux" or platform.machine() != X86_64.name:
+        text = f"this machine runs {platform.system()} on {platform.machine()}; live sampling knows Linux on x86_64"
         yield _fatal(UnsupportedArchitecture, text)
         return
     yield Finding(True, f"Linux {platform.release()} on {platform.machine()}")
@@ -223,16 +222,15 @@ def _architecture(pid: int, directory: procfs.ProcDir) -> Finding:
         return Finding(True, "its program file is gone")
     except OSError as error:
         return Finding(False, f"its program file cannot be read: {error.strerror}")
-    found = procfs.elf_arch(head)
-    if found is None:
+    if len(head) < 20 or head[:4] != b"\x7fELF":
         return Finding(True, "its program file is no ELF file")
-    machine, bits, _ = found
-    arch, native = find_arch(*found), native_arches(platform.machine())
-    if arch in native:
+    order = "little" if head[5] == 1 else "big"
+    bits, machine = 32 * head[4], int.from_bytes(head[18:20], "little" if order == "little" else "big")
+    arch = find_arch(machine, bits, order)
+    if arch is X86_64:
         return Finding(True, f"it runs {arch.name} code")
     what = f"{arch.name} code ({bits} bits)" if arch else f"{bits}-bit code of machine {machine}"
-    knows = ", ".join(each.name for each in native)
-    return _fatal(UnsupportedArchitecture, f"process {pid} runs {what}; live sampling knows {knows} here")
+    return _fatal(UnsupportedArchitecture, f"process {pid} runs {what}; live sampling knows {X86_64.name}")
 
 
 def _denied(pid: int, status: dict[str, str]) -> Finding:

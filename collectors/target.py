@@ -53,7 +53,6 @@ class Target:
             self.name = procfs.name(self.pid)
             for thread in self.threads.values():
                 thread.shape = StackShape(self._stack_size)
-                thread.arch = self.spaces.image.arch
                 thread.known = False
                 thread.woke()
         now = time.monotonic_ns()
@@ -81,7 +80,7 @@ class Target:
             thread.hollow = False
         for tid in tids:
             if tid not in self.threads:
-                thread = Thread(self.pid, tid, self.directory, StackShape(self._stack_size), self.spaces.image.arch)
+                thread = Thread(self.pid, tid, self.directory, StackShape(self._stack_size))
                 try:
                     thread.open()
                 except ProcessLookupError:

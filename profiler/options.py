@@ -9,9 +9,12 @@ DEFAULT_STACK_SIZE = 1 << 20
 DEFAULT_MAX_DEPTH = 1 << 17
 FALLBACK = "fp"
 """The name in UnwindOptions.sources that is no table: it allows what is done where all tables passed."""
-KNOWN_SOURCES = ("sframe", "eh_frame", "exidx", "debug_frame", "breakpad", FALLBACK)
-"""Names for --unwind, in the order of the default."""
-DEFAULT_SOURCES = KNOWN_SOURCES
+SCAN = "scan"
+"""Like FALLBACK: it allows to guess, where that refuses, too."""
+DEFAULT_SOURCES = ("sframe", "eh_frame", "exidx", "debug_frame", "breakpad", FALLBACK)
+"""Sources in the order in which they are asked."""
+KNOWN_SOURCES = (*DEFAULT_SOURCES, SCAN)
+"""Names for --unwind."""
 
 
 @dataclass(frozen=True, slots=True)

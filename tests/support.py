@@ -36,6 +36,7 @@ PACKAGES = {
     "ld.lld": "lld",
     "clang++": "clang",
     "llvm-symbolizer": "llvm",
+    "yaml2obj": "llvm",
     "dwz": "dwz",
     "xz": "xz-utils",
     "unshare": "util-linux",

@@ -52,6 +52,8 @@ class RecordFallback:
     promised (of a lookup pc) says are kept there.
     """
 
+    needs_all = False
+
     def __init__(
         self,
         arch: Arch,
@@ -191,10 +193,7 @@ class RecordFallback:
         target = self._code.call_target(ra)
         if target is None or self._code.is_jump(target):  # a PLT entry may lead to any function
             return proof is not Proof.TARGET
-        if target == ra:  # call $+5 asks for pc
-            return False
-        size = self._arch.leaf_size(self._code.read(target, 16))
-        return target <= pc < target + (size or LEAF_SIZE) or (proof is Proof.NONE and not size)
+        return target <= pc < target + LEAF_SIZE or proof is Proof.NONE
 
     def _at_call(self, registers: Registers) -> bool:
         """Is sp where a call leaves it, in code of a file? Such code aligns the stack before it calls, generated code

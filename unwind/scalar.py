@@ -32,12 +32,13 @@ class Registers:
     """Registers of one frame, by column; None where not known.
 
     exact: pc is the pc itself. withheld: columns that are None only because the sample does not tell them
-    (SampleKind.BLOCKED).
+    (SampleKind.BLOCKED). called: lookup pc of the frame that this one called, None of the innermost.
     """
 
     values: list[int | None]
     exact: bool
     withheld: frozenset[int] = frozenset()
+    called: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class LaneWalk:
     """What a walk of one lane found; columns of model.walk.Walk.
 
     needs: column of the register for whose lack it ended, or -1. no_frame: the frame before the first of frames is
-    none.
+    none. registers: of each of frames, if they are kept.
     """
 
     frames: list[Frame]
@@ -214,6 +215,7 @@ class LaneWalk:
     lacks_register: bool = False
     needs: int = -1
     no_frame: bool = False
+    registers: list[Registers] | None = None
 
 
 Rules = Callable[[int, bool], KnownRule | None]
@@ -221,9 +223,13 @@ Rules = Callable[[int, bool], KnownRule | None]
 
 
 class Fallback(Protocol):
-    """Finds the caller of a frame that no table covers. enabled: False refuses all but to see the root."""
+    """Finds the caller of a frame that no table covers. enabled: False refuses all but to see the root.
+
+    needs_all: it wants to know every register, not only pc, sp and fp.
+    """
 
     enabled: bool
+    needs_all: bool
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome: ...
 
@@ -247,11 +253,12 @@ class ScalarWalker:
     recover: Recover
     max_depth: int
 
-    def walk(self, registers: Registers, memory: LaneMemory) -> LaneWalk:
+    def walk(self, registers: Registers, memory: LaneMemory, keep_registers: bool = False) -> LaneWalk:
         """All frames of a sample, from its registers."""
         arch = self.arch
         sp = registers.values[arch.sp] or 0
         walk = LaneWalk([(registers.values[arch.pc] or 0, registers.exact, Trust.CONTEXT, sp)])
+        walk.registers = [registers] if keep_registers else None
         walk.top = sp if memory.holds(sp) else 0
         self.go_on(walk, registers, memory, self.max_depth - 1)
         return walk
@@ -278,14 +285,19 @@ class ScalarWalker:
                     if outcome.no_frame:
                         walk.no_frame = not frames
                         del frames[-1:]
+                        if walk.registers is not None:
+                            del walk.registers[-1:]
             elif len(frames) >= most:
                 walk.end = StackEnd.DEPTH
             elif accept is not None and not accept(registers, outcome.registers):
                 walk.end = StackEnd.NO_RULE
             else:
                 registers = outcome.registers
+                registers.called = pc
                 values = registers.values
                 frames.append((values[arch.pc] or 0, registers.exact, outcome.trust, values[arch.sp] or 0))
+                if walk.registers is not None:
+                    walk.registers.append(registers)
 
     def step(self, known: KnownRule | None, pc: int, registers: Registers, memory: LaneMemory) -> Outcome:
         """The caller of one frame. known: the rule at lookup pc, None if the fallback must try."""
@@ -301,4 +313,5 @@ class ScalarWalker:
             walk.end, walk.needs, walk.lacks_register = stop.end, stop.needs, True
         else:
             walk.frames += rest.frames
+            walk.registers = None
             walk.end, walk.top = rest.end, max(walk.top, rest.top)

@@ -13,13 +13,16 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk
 from pyprof.objfile.images import ImageStore
-from pyprof.options import FALLBACK, UnwindOptions
+from pyprof.options import FALLBACK, SCAN, UnwindOptions
 from pyprof.unwind.fallback import RecordFallback
 from pyprof.unwind.index import Index, SpaceIndex
+from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.recover import Recovery
-from pyprof.unwind.scalar import ScalarWalker
+from pyprof.unwind.scalar import Fallback, ScalarWalker
+from pyprof.unwind.scan import ScanFallback
 from pyprof.unwind.sources import READERS, Reader
-from pyprof.unwind.walk import BatchWalk
+from pyprof.unwind.walk import BatchWalk, first_registers
+from pyprof.unwind.windows_frames import STACK_WIN_ARCH, StackWinFallback
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ class Unwinder:
         self._options = options
         self._diagnostics = diagnostics
         self._readers = readers
-        self._indexes: dict[tuple[str, int], Index] = {}
-        self._spaces: dict[tuple[str, int, int], _Space] = {}
+        self._indexes: dict[str, Index] = {}
+        self._spaces: dict[tuple[str, int], _Space] = {}
 
     def walk(self, batch: SampleBatch) -> Walk:
         """Frames of all lanes. UNCHANGED lanes have nothing to walk: no frames, StackEnd.RUNNING."""
@@ -56,9 +59,18 @@ class Unwinder:
         """The same as walk, lane by lane: its specification."""
         return self._walk(batch, by_steps=False)
 
+    def registers(self, batch: SampleBatch) -> list[list[list[int | None]]]:
+        """For each lane, for each frame that walk finds: its registers by column, None where not known."""
+        found = []
+        for lane, space_id in enumerate(batch.space.tolist()):
+            space = self._space(batch.arch, batch.spaces[space_id])
+            walk = space.walker.walk(first_registers(batch, lane), LaneMemory(batch, lane), keep_registers=True)
+            found.append([registers.values for registers in walk.registers or ()])
+        return found
+
     def forget(self, space_id: int) -> None:
         """Drop what is kept for an address space that no sample will name again; its files' rules are kept."""
-        for key in [key for key in self._spaces if key[2] == space_id]:
+        for key in [key for key in self._spaces if key[1] == space_id]:
             del self._spaces[key]
         for index in self._indexes.values():
             index.forget(space_id)
@@ -70,25 +82,29 @@ class Unwinder:
         for space_id in np.unique(batch.space[fresh]).tolist():
             space = self._space(batch.arch, batch.spaces[space_id])
             lanes = np.flatnonzero(fresh & (batch.space == space_id))
-            if by_steps:
+            if by_steps and not space.walker.fallback.needs_all:
                 walk.group(lanes, space.index, space.walker)
             else:
                 walk.scalar(lanes, space.walker)
         return walk.finish()
 
     def _index(self, arch: Arch) -> Index:
-        """One for each architecture, and size of its addresses: the latter says where signatures begin."""
-        key = arch.name, arch.pac_mask
-        if key not in self._indexes:
-            self._indexes[key] = Index(arch, self._images, self._options, self._diagnostics, self._readers)
-        return self._indexes[key]
+        if arch.name not in self._indexes:
+            self._indexes[arch.name] = Index(arch, self._images, self._options, self._diagnostics, self._readers)
+        return self._indexes[arch.name]
 
     def _space(self, arch: Arch, space: AddressSpace) -> _Space:
-        key = arch.name, arch.pac_mask, space.id
+        key = (arch.name, space.id)
         if key not in self._spaces:
             index = self._index(arch).space(space)
             enabled = FALLBACK in self._options.sources
-            fallback = RecordFallback(arch, space, self._images, index.code, index.known, enabled, index.frame_pointers)
+            fallback: Fallback = RecordFallback(
+                arch, space, self._images, index.code, index.known, enabled, index.frame_pointers
+            )
+            if SCAN in self._options.sources:
+                fallback = ScanFallback(arch, space, self._images, index.code, fallback)
+            if arch.name == STACK_WIN_ARCH and "breakpad" in self._options.sources and self._options.symbols:
+                fallback = StackWinFallback(arch, space, self._images, fallback)
             recovery = Recovery(arch, space, index.code, index)
             self._spaces[key] = _Space(
                 index,

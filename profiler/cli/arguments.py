@@ -7,6 +7,8 @@ import argparse
 from pyprof.errors import UsageError
 from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES, UnwindOptions
 
+DEFAULT = "default"
+
 
 def positive(text: str) -> float:
     try:
@@ -43,13 +45,15 @@ def bytes_size(text: str) -> int:
 def unwind_options(arguments: argparse.Namespace) -> UnwindOptions:
     """Of --unwind, --max-depth and --symbols. Raises UsageError."""
     sources, symbols = arguments.unwind, tuple(arguments.symbols)
-    if "breakpad" in sources and sources != DEFAULT_SOURCES and not symbols:
+    if "breakpad" in sources and not set(DEFAULT_SOURCES) <= set(sources) and not symbols:
         raise UsageError("--unwind breakpad unwinds by symbol files, and none is given", "--symbols PATH|URL")
     return UnwindOptions(sources=sources, max_depth=arguments.max_depth, symbols=symbols)
 
 
 def source_list(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip().replace("-", "_") for name in text.split(",") if name.strip()))
+    """Names of sources; "default" stands for those of the default."""
+    words = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
+    names = tuple(dict.fromkeys(name for word in words for name in (DEFAULT_SOURCES if word == DEFAULT else (word,))))
     unknown = [name for name in names if name not in KNOWN_SOURCES]
     if unknown or not names:
         raise argparse.ArgumentTypeError(f"{text!r}: the sources are {', '.join(KNOWN_SOURCES)}")

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
 from pyprof.cli.arguments import bytes_size, positive_int, source_list, unwind_options
+from pyprof.cli.dump_subject import Subject, ThreadDump
 from pyprof.cli.remote import GDB_HELP, remote_options
 from pyprof.options import DEFAULT_MAX_DEPTH, DEFAULT_SOURCES, DEFAULT_STACK_SIZE, CollectOptions
 
 if TYPE_CHECKING:
-    from pyprof.cli.crash import CrashSignal
-    from pyprof.model.profile import Frame, Profile, ThreadInfo
-    from pyprof.model.walk import StackEnd
+    from pyprof.model.profile import Frame, Profile
 
 _SLOW_LINK_S = 60.0
+_REGISTERS_A_LINE = 4
 
 DESCRIPTION = """\
 Print the stacks of all threads of a process as they are now: state, name, and for each
-frame how it was found. Sleeping threads are read without stopping them. With --core: as
-they were when the process died, the thread that got the signal first.
+frame how it was found. Sleeping threads are read without stopping them. With --core and
+--minidump: as they were when the process died, the thread that crashed first.
 """
 
 EPILOG = """\
 The last column says how each frame was found: context (the innermost: the kernel's registers),
 sframe, eh_frame, debug_frame (unwind tables), breakpad (a symbol file), fp (frame pointer),
-lr (link register), sigreturn (the kernel's signal frame), inlined (DWARF: in the function below it).
+lr (link register), sigreturn (the kernel's signal frame), inlined (DWARF: in the function below it),
+scan (a guess: a word that may be a return address; only with --unwind default,scan).
 
 exit status:
-  0 all stacks whole, 3 some cut short (of a core also: files are missing), 1 error,
+  0 all stacks whole, 3 some cut short (of a core or minidump also: files are missing), 1 error,
   2 wrong usage.
 
 examples:
@@ -40,6 +40,7 @@ examples:
   pyprof dump --gdb board:2345 --sysroot /usr/arm-linux-gnueabihf
   pyprof dump --core core
   pyprof dump --core core.arm --exe ./server --sysroot /srv/board
+  pyprof dump --minidump crash.dmp --symbols https://symbols.example.org/
 """
 
 
@@ -55,9 +56,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     target.add_argument("-p", "--pid", type=positive_int, metavar="PID", help="the process")
     target.add_argument("--gdb", metavar="HOST:PORT", help=GDB_HELP)
     target.add_argument("--core", metavar="CORE", help="a core file instead of a process")
-    parser.add_argument("--exe", metavar="FILE", default="", help="with --core, --gdb: the program's file here")
-    parser.add_argument("--sysroot", metavar="DIR", default="", help="with --core, --gdb: where the target's files are")
+    target.add_argument(
+        "--minidump", metavar="FILE", help="a minidump, or a log with a microdump, instead of a process"
+    )
+    parser.add_argument("--exe", metavar="FILE", default="", help="with --core, --minidump, --gdb: the program's file")
+    parser.add_argument("--sysroot", metavar="DIR", default="", help="likewise: where the target's files are")
     parser.add_argument("--json", action="store_true", help="as JSON, innermost frame first; a stable form")
+    parser.add_argument("--registers", action="store_true", help="with --core, --minidump: of each frame, if known")
     parser.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
     parser.add_argument("--unwind", type=source_list, default=DEFAULT_SOURCES, metavar="LIST", help="see record")
     parser.add_argument("--symbols", action="append", default=[], metavar="PATH|URL", help="see record")
@@ -66,43 +71,18 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(run=run)
 
 
-@dataclass(frozen=True)
-class ThreadDump:
-    """One thread: its stack innermost first, markers left out, and why the stack ended there."""
-
-    info: ThreadInfo
-    state: str
-    end: StackEnd
-    frames: list[Frame]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What was dumped. states: by tid. order: tids as they are printed, () for ascending. signal: what killed it.
-
-    unseen: threads without a sample.
-    """
-
-    pid: int
-    exe: str
-    arch: str
-    profile: Profile
-    states: dict[int, str]
-    order: tuple[int, ...] = ()
-    signal: CrashSignal | None = None
-    core: str = ""
-    unseen: tuple[ThreadDump, ...] = ()
-
-
 def run(arguments: argparse.Namespace) -> int:
     import orjson
 
+    from pyprof.cli import post_mortem
     from pyprof.errors import UsageError
     from pyprof.model.walk import StackEnd
 
     if arguments.pid and (arguments.exe or arguments.sysroot):
         raise UsageError("--exe and --sysroot belong to --core", "pyprof dump --core CORE --exe FILE --sysroot DIR")
-    subject = of_core(arguments) if arguments.core else of_stub(arguments) if arguments.gdb else of_process(arguments)
+    if arguments.registers and not (arguments.core or arguments.minidump):
+        raise UsageError("--registers belongs to --core and --minidump")
+    subject = subject_of(arguments)
     profile = subject.profile
     threads = [*thread_dumps(profile, subject.states), *subject.unseen]
     place = {tid: at for at, tid in enumerate(subject.order)}
@@ -113,23 +93,26 @@ def run(arguments: argparse.Namespace) -> int:
         for text in header_lines(subject):
             terminal.line(text)
         for thread in threads:
-            for text in text_lines(thread, profile, arguments.full_paths):
+            registers = subject.registers.get(thread.info.tid, []) if arguments.registers else []
+            for text in text_lines(thread, profile, arguments.full_paths, registers):
                 terminal.line(text)
-    if subject.core:
-        complain_of_core(profile)
+    if subject.post_mortem:
+        post_mortem.complain(profile)
     elif not arguments.json:
         for key, count in profile.summary.errors.items():
             terminal.complain(f"{key}: {count}")
     whole = bool(threads) and all(t.end == StackEnd.ROOT for t in threads)
-    return 0 if whole and not (subject.core and lacks_files(profile)) else 3
+    return 0 if whole and not (subject.post_mortem and post_mortem.lacks_files(profile)) else 3
 
 
-def lacks_files(profile: Profile) -> bool:
-    """Stacks may miss frames: not all files of their modules are known."""
-    from pyprof.collectors.core_modules import NO_PROGRAM, OTHER_PROGRAM
-    from pyprof.objfile.images import DIFFERS, NOT_COMPARED, NOT_FOUND
+def subject_of(arguments: argparse.Namespace) -> Subject:
+    from pyprof.cli import post_mortem
 
-    return not profile.summary.errors.keys().isdisjoint({DIFFERS, NOT_COMPARED, NOT_FOUND, NO_PROGRAM, OTHER_PROGRAM})
+    if arguments.core:
+        return post_mortem.of_core(arguments)
+    if arguments.minidump:
+        return post_mortem.of_minidump(arguments)
+    return of_stub(arguments) if arguments.gdb else of_process(arguments)
 
 
 def of_process(arguments: argparse.Namespace) -> Subject:
@@ -143,17 +126,14 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     unwind = unwind_options(arguments)
     attach.check_target(pid)
     states = {tid: procfs.state(pid, tid) for tid in procfs.tasks(pid)}
-    exe, arch = procfs.exe(pid), procfs.arch(pid).name
+    exe = procfs.exe(pid)
     collect = CollectOptions(rate_hz=500, idle=True, stack_size=arguments.stack_size, flush_s=0)
     diagnostics = Diagnostics()
-    session = Session(
-        PtraceCollector(pid, collect, diagnostics),
-        unwind,
-        diagnostics,
-    )
+    collector = PtraceCollector(pid, collect, diagnostics)
+    session = Session(collector, unwind, diagnostics)
     window = session.snapshot(lambda: set(tasks(pid)))
     profile = session.profile(window, exe, collect.rate_hz, idle=True)
-    return Subject(pid, exe, arch, profile, states, unseen=tuple(unseen(pid, profile, states)))
+    return Subject(pid, exe, collector.arch.name, profile, states, unseen=tuple(unseen(pid, profile, states)))
 
 
 def of_stub(arguments: argparse.Namespace) -> Subject:
@@ -173,60 +153,10 @@ def of_stub(arguments: argparse.Namespace) -> Subject:
     return Subject(collector.pid, collector.path, collector.arch.name, profile, collector.states())
 
 
-def of_core(arguments: argparse.Namespace) -> Subject:
-    """A core file."""
-    from pyprof.cli.crash import crash_signal
-    from pyprof.collectors.core_file import CoreFileCollector
-    from pyprof.diagnostics import Diagnostics
-    from pyprof.session.session import Session
-
-    diagnostics = Diagnostics()
-    collector = CoreFileCollector(arguments.core, arguments.exe, arguments.sysroot, arguments.stack_size, diagnostics)
-    session = Session(collector, unwind_options(arguments), diagnostics)
-    window, _ = session.run(None, lambda window, number: None, lambda: None)
-    if session.failure is not None:
-        raise session.failure
-    profile = session.profile(window, collector.exe, 1.0, idle=True)
-    signal = crash_signal(collector.crashed)
-    states = dict.fromkeys(collector.order, "stopped")
-    if signal and collector.order:
-        states[collector.order[0]] = "crashed"
-    return Subject(
-        collector.pid,
-        collector.exe,
-        collector.arch.name,
-        profile,
-        states,
-        tuple(collector.order),
-        signal,
-        arguments.core,
-    )
-
-
 def header_lines(subject: Subject) -> Iterator[str]:
-    if not subject.core:
-        yield f"process {subject.pid} {subject.exe} ({subject.arch})"
-        return
-    yield f"core {subject.core} of process {subject.pid} {subject.exe} ({subject.arch})"
-    if subject.signal:
-        yield f"killed by {subject.signal.text}"
-
-
-def complain_of_core(profile: Profile) -> None:
-    """What was tolerated, what modules lack and what mends it; each remedy once."""
-    from pyprof.collectors.core_modules import NO_PROGRAM, OTHER_PROGRAM
-    from pyprof.objfile.images import REMEDY
-
-    said = set()
-    for key, count in profile.summary.errors.items():
-        remedy = REMEDY if key in (NO_PROGRAM, OTHER_PROGRAM) else ""
-        terminal.complain(f"{key}: {count}", remedy)
-        said.add(remedy)
-    for module in profile.summary.modules:
-        for problem in module.problems:
-            remedy = "" if problem.remedy in said else problem.remedy
-            terminal.complain(f"{module.path}: {problem.text}", remedy)
-            said.add(remedy)
+    yield from subject.header or (f"process {subject.pid} {subject.exe} ({subject.arch})",)
+    if subject.reason:
+        yield subject.reason
 
 
 def thread_dumps(profile: Profile, states: dict[int, str]) -> Iterator[ThreadDump]:
@@ -269,12 +199,14 @@ def tasks(pid: int) -> list[int]:
         return []
 
 
-def text_lines(thread: ThreadDump, profile: Profile, full_paths: bool) -> Iterator[str]:
+def text_lines(
+    thread: ThreadDump, profile: Profile, full_paths: bool, registers: Sequence[Mapping[str, int]]
+) -> Iterator[str]:
     yield ""
     name = f'"{thread.info.name}" ' if thread.info.name else ""
     yield f"thread {thread.info.tid} {name}{thread.state}"
     number = 0
-    for frame in thread.frames:
+    for nth, frame in enumerate(thread.frames):
         module = profile.modules[frame.module] if frame.module >= 0 else None
         place = (module.path if full_paths else module.name) if module else ""
         rows = frame.lines or (None,)
@@ -287,6 +219,10 @@ def text_lines(thread: ThreadDump, profile: Profile, full_paths: bool) -> Iterat
             found = "inlined" if inlined else frame.trust.label
             yield f"  #{number:<3} {frame.pc:#018x}  {name}{source}  {place}  [{found}]"
             number += 1
+        known = list(registers[nth].items()) if nth < len(registers) else []
+        for at in range(0, len(known), _REGISTERS_A_LINE):
+            row = known[at : at + _REGISTERS_A_LINE]
+            yield " " * 6 + "  ".join(f"{name:>4} {value:#018x}" for name, value in row)
     from pyprof.model.walk import StackEnd
 
     if thread.end != StackEnd.ROOT:
@@ -294,27 +230,33 @@ def text_lines(thread: ThreadDump, profile: Profile, full_paths: bool) -> Iterat
 
 
 def document(subject: Subject, threads: list[ThreadDump]) -> dict[str, Any]:
-    """The stable form of --json; signal and problems: of a core only."""
-    profile = subject.profile
+    """The stable form of --json; registers, problems, what is said of a crash: not of a process that lives."""
+    from pyprof.cli import post_mortem
+
     found: dict[str, Any] = {"pid": subject.pid, "exe": subject.exe, "arch": subject.arch}
-    if subject.core:
-        found["signal"] = subject.signal.to_json() if subject.signal else None
-        found["problems"] = [
-            {"module": module.path, "build_id": module.build_id or None, "text": problem.text, "remedy": problem.remedy}
-            for module in profile.summary.modules
-            for problem in module.problems
-        ]
+    if subject.post_mortem:
+        found |= post_mortem.facts(subject)
     found["threads"] = [
         {
             "tid": t.info.tid,
             "name": t.info.name,
             "state": t.state,
             "end": t.end.label,
-            "frames": [entry for frame in t.frames for entry in frame_json(frame, profile)],
+            "frames": list(frames_json(t, subject)),
         }
         for t in threads
     ]
     return found
+
+
+def frames_json(thread: ThreadDump, subject: Subject) -> Iterator[dict[str, Any]]:
+    """Registers stand in the entry of the function that was called, not in those inlined into it."""
+    registers = subject.registers.get(thread.info.tid, [])
+    for place, frame in enumerate(thread.frames):
+        entries = list(frame_json(frame, subject.profile))
+        if place < len(registers):
+            entries[-1]["registers"] = {name: f"{value:#x}" for name, value in registers[place].items()}
+        yield from entries
 
 
 def frame_json(frame: Frame, profile: Profile) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
 from pyprof.errors import FormatError, PyprofError, UsageError
-from pyprof.options import FALLBACK, KNOWN_SOURCES
+from pyprof.options import DEFAULT_SOURCES, FALLBACK
 
 if TYPE_CHECKING:
     from pyprof.session.inspection import Inspection, Row
@@ -47,7 +47,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="an ELF file, of any architecture that pyprof knows")
     parser.add_argument("--rows", action="store_true", help="print the rows of the sources")
-    tables = ", ".join(source for source in KNOWN_SOURCES if source != FALLBACK)
+    tables = ", ".join(source for source in DEFAULT_SOURCES if source != FALLBACK)
     parser.add_argument("--source", metavar="NAME", help=f"only this source: {tables}")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--function", metavar="NAME", help="only the rows of this function")

@@ -39,6 +39,13 @@ class Mapping:
         return self.dev, self.inode, self.path
 
 
+def base_name(path: str) -> str:
+    """Last part of a target's path; of a Windows path (a drive or two backslashes first) behind its last backslash."""
+    if path[1:3] == ":\\" or path.startswith("\\\\"):
+        path = path.rsplit("\\", 1)[-1]
+    return path.rsplit("/", 1)[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Module:
     """One object file loaded at one place: neighbouring mappings of the same file.
@@ -57,7 +64,7 @@ class Module:
 
     @property
     def name(self) -> str:
-        return self.path.rsplit("/", 1)[-1]
+        return base_name(self.path)
 
     @property
     def has_file(self) -> bool:
@@ -68,6 +75,23 @@ FindFiles = Callable[[Module], Iterable[tuple[str, bool]]]
 """(module) -> (our path, did the user name it as this module's?), best first."""
 
 
+@dataclass(frozen=True, slots=True)
+class StatedId:
+    """What a crash dump states of a module, whose memory it mostly does not hold.
+
+    debug_id: GUID and age in upper-case hex as Breakpad writes them; build_id: lower-case hex, maybe its first 16 bytes
+    only; name: by which symbol files know the module (of a Windows module its PDB's); each "" if not stated.
+    elf_machine, elf_class, byteorder: of the dump.
+    """
+
+    debug_id: str
+    build_id: str
+    name: str
+    elf_machine: int
+    elf_class: int
+    byteorder: str
+
+
 @dataclass(frozen=True, eq=False)
 class AddressSpace:
     """The modules of one process image at one time; compared by identity.
@@ -75,7 +99,7 @@ class AddressSpace:
     id: unique within a recording; SampleBatch.space refers to it. generation: grows with each dlopen, munmap
     or exec of the same pid. root: where the target's file names start ("/proc/PID/root").
     read: reads the target's memory now (b"" once the process is gone). files: None where the target is a process of
-    this machine; else where on our disk its files may be.
+    this machine; else where on our disk its files may be. stated: what a crash dump says that its modules are.
     """
 
     id: int
@@ -85,6 +109,7 @@ class AddressSpace:
     read: ReadMemory
     root: str
     files: FindFiles | None = None
+    stated: Callable[[Module], StatedId | None] | None = None
     modules: tuple[Module, ...] = field(init=False)
     _starts: list[int] = field(init=False)
     _module_starts: list[int] = field(init=False)

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.modules import base_name
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
 
@@ -76,7 +77,7 @@ class ModuleInfo:
 
     @property
     def name(self) -> str:
-        return self.path.rsplit("/", 1)[-1]
+        return base_name(self.path)
 
 
 @dataclass(frozen=True, slots=True)

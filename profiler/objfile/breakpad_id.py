@@ -5,6 +5,8 @@ Source: src/common/linux/file_id.cc and src/common/module.cc of Breakpad.
 
 from __future__ import annotations
 
+from pyprof.model.modules import StatedId
+from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.elf import SHT_PROGBITS, ElfFile
 
 GUID_SIZE = 16
@@ -13,14 +15,24 @@ HASHED = 4096
 
 
 def breakpad_id(elf: ElfFile) -> str:
-    """33 upper-case hex digits (a GUID and the age 0), "" where the file has neither a build-id nor a .text."""
+    """33 upper-case hex digits (a GUID and the age 0), "" where the file has neither a build-id nor a .text.
+
+    Of a file that is not here: as a crash dump states it.
+    """
+    if isinstance(elf, AbsentFile):
+        return elf.debug_id
     identifier = bytes.fromhex(elf.build_id)[:GUID_SIZE] if elf.build_id else hashed_text(elf)
     if not identifier:
         return ""
-    identifier = identifier.ljust(GUID_SIZE, b"\0")
-    if elf.byteorder == "little":
+    return as_guid(identifier, elf.byteorder) + "0"
+
+
+def as_guid(identifier: bytes, byteorder: str) -> str:
+    """The first 16 bytes of an identifier as the hex digits of a GUID. byteorder: of the target, "little" or "big"."""
+    identifier = identifier[:GUID_SIZE].ljust(GUID_SIZE, b"\0")
+    if byteorder == "little":
         identifier = identifier[3::-1] + identifier[5:3:-1] + identifier[7:5:-1] + identifier[8:]
-    return identifier.hex().upper() + "0"
+    return identifier.hex().upper()
 
 
 def hashed_text(elf: ElfFile) -> bytes:
@@ -41,3 +53,12 @@ def hashed_text(elf: ElfFile) -> bytes:
 def same_id(first: str, second: str) -> bool:
     """Equal but for case and the age behind the GUID, which symbol files of one build may write differently."""
     return len(first) >= 2 * GUID_SIZE and first[: 2 * GUID_SIZE].upper() == second[: 2 * GUID_SIZE].upper()
+
+
+def is_stated(elf: ElfFile, stated: StatedId) -> bool:
+    """Is it the file that a crash dump speaks of?"""
+    if (elf.machine, elf.elf_class, elf.byteorder) != (stated.elf_machine, stated.elf_class, stated.byteorder):
+        return False
+    if stated.build_id and elf.build_id:
+        return elf.build_id.startswith(stated.build_id)
+    return same_id(breakpad_id(elf), stated.debug_id)

@@ -1,4 +1,4 @@
-"""The memory that a core file holds: its PT_LOAD segments by address.
+"""The memory that a core file or a crash dump holds, by address; of a core file its PT_LOAD segments.
 
 What the kernel or a debugger left out (p_memsz beyond p_filesz, code that its file still has) reads as nothing, as does
 what a truncated core file promises and does not have.
@@ -7,9 +7,11 @@ what a truncated core file promises and does not have.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyprof.objfile.elf import PF_R, PF_W, PF_X, ElfFile
+from pyprof.objfile.source import Source
 
 MAX_READ = 1 << 30
 
@@ -21,7 +23,7 @@ def perms_of(flags: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One PT_LOAD: avma span, where its bytes stand in the core, up to which avma they do. flags: PF_*."""
+    """One span of memory: avma, where its bytes stand in the file, up to which avma they do. flags: PF_*."""
 
     start: int
     end: int
@@ -35,23 +37,12 @@ class Region:
         return perms_of(self.flags)
 
 
-class CoreMemory:
-    """regions: ascending, not overlapping. lost: bytes that the headers promise past the end of the file."""
+class SavedMemory:
+    """regions: ascending, not overlapping."""
 
-    def __init__(self, elf: ElfFile) -> None:
-        self._source = elf.source
-        self.regions: list[Region] = []
-        self.lost = 0
-        top = 1 << elf.elf_class
-        end = 0
-        for load in sorted(elf.loads, key=lambda s: (s.vaddr, -s.filesz)):
-            start, stop = load.vaddr, load.vaddr + max(load.memsz, load.filesz)
-            if start < end or start >= stop or stop > top:
-                continue
-            stored = min(load.filesz, max(0, elf.source.size - load.offset))
-            self.lost += load.filesz - stored
-            self.regions.append(Region(start, stop, start + stored, load.offset, load.flags))
-            end = stop
+    def __init__(self, source: Source, regions: list[Region]) -> None:
+        self._source = source
+        self.regions = regions
         self._starts = [region.start for region in self.regions]
 
     def region_at(self, avma: int) -> Region | None:
@@ -78,3 +69,35 @@ class CoreMemory:
                 break
             region = self.region_at(avma)
         return b"".join(parts)
+
+
+class CoreMemory(SavedMemory):
+    """lost: bytes that the headers promise past the end of the file."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        regions: list[Region] = []
+        self.lost = 0
+        top = 1 << elf.elf_class
+        end = 0
+        for load in sorted(elf.loads, key=lambda s: (s.vaddr, -s.filesz)):
+            start, stop = load.vaddr, load.vaddr + max(load.memsz, load.filesz)
+            if start < end or start >= stop or stop > top:
+                continue
+            stored = min(load.filesz, max(0, elf.source.size - load.offset))
+            self.lost += load.filesz - stored
+            regions.append(Region(start, stop, start + stored, load.offset, load.flags))
+            end = stop
+        super().__init__(elf.source, regions)
+
+
+def pieces_of_memory(source: Source, pieces: Iterable[tuple[int, int, int]]) -> SavedMemory:
+    """Memory of (avma, size, offset in the file), in any order; where they overlap the one that begins first counts."""
+    regions: list[Region] = []
+    end = 0
+    for start, size, offset in sorted(pieces, key=lambda piece: (piece[0], -piece[1])):
+        size = min(size, max(source.size - offset, 0))
+        skipped = max(end - start, 0)
+        if skipped < size and start + size <= 1 << 64:
+            end = start + size
+            regions.append(Region(start + skipped, end, end, offset + skipped, PF_R | PF_W))
+    return SavedMemory(source, regions)

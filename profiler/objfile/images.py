@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.modules import AddressSpace, Module, StatedId
+from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.breakpad import SymbolFile
+from pyprof.objfile.breakpad_id import is_stated
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf import PT_DYNAMIC, ElfFile
 from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
@@ -25,6 +28,8 @@ from pyprof.objfile.synthetic import DIRECT
 DIFFERS = "file differs from the mapped one"
 NOT_FOUND = "file of a module not found"
 NOT_COMPARED = "file could not be compared with the mapped one"
+NO_SYMBOLS = "neither file nor symbol file of a module found"
+NO_SYMBOLS_REMEDY = "--symbols with a folder or server of NAME/ID/NAME.sym; for files: --exe FILE, --sysroot DIR"
 REMEDY = "name the program by --exe FILE, the target's files by --sysroot DIR"
 """Where the target is no process of this machine."""
 
@@ -121,6 +126,9 @@ class ImageStore:
         self._proved = {file for file in self._proved if file[3] in files}
 
     def _find(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
+        stated = space.stated(module) if space.stated else None
+        if stated is not None:
+            return self._stated(space, module, avma, stated)
         if not module.has_file:
             return self._from_memory(space, module, avma)
         code = next((m.start for m in module.mappings if m.executable), module.start)
@@ -142,6 +150,30 @@ class ImageStore:
         self._report(space, module, image, differs, unproved)
         return image
 
+    def _stated(self, space: AddressSpace, module: Module, avma: int, stated: StatedId) -> Image:
+        """A module of a crash dump: a file of the stated id, or what the dump holds of it, or nothing but its id."""
+        differs = False
+        for candidate in candidates(space, module, self._opened):
+            known = stated.debug_id or stated.build_id
+            if is_stated(candidate.elf, stated) if known else candidate.named:
+                return self._made(Image(module, candidate.elf, module.start - candidate.elf.min_vaddr, space.root))
+            differs = differs or candidate.named
+        with suppress(FormatError):
+            found = rebuilt_image(space, module, avma)
+            if found is not None and not Image(module, *found).lacks_tables:
+                return self._made(Image(module, *found, space.root, from_memory=True), stated.name)
+        absent = AbsentFile(module, stated, space.read)
+        image = self._made(Image(module, absent, module.start, space.root, from_memory=True), stated.name)
+        if differs:
+            self._diagnostics.count(DIFFERS)
+            self._diagnostics.problem(module.path, f"{DIFFERS}: not used", REMEDY)
+        if image.symbols is None and image.debug is None:
+            self._diagnostics.count(NO_SYMBOLS)
+            identity = stated.debug_id or "no id"
+            text = f"neither its file nor a symbol file found ({identity}): frames may be missing"
+            self._diagnostics.problem(module.path, text, NO_SYMBOLS_REMEDY)
+        return image
+
     def _from_memory(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
         try:
             if module.has_file:
@@ -156,14 +188,15 @@ class ImageStore:
         elf, bias = found
         return self._made(Image(module, elf, bias, space.root, from_memory=True))
 
-    def _made(self, image: Image) -> Image:
+    def _made(self, image: Image, name: str = "") -> Image:
+        """name: by which symbol files know the module, "" for that of its path."""
         for oddity in image.elf.oddities:
             self._diagnostics.count(oddity)
         image.elf.oddities.clear()
         image.debug_files = self._debug_files
         image.symbol_store = self._symbol_store
         if self._symbol_store:
-            self._symbol_store.know(image.elf, image.module.path)
+            self._symbol_store.know(image.elf, name or image.module.path)
         if _is_our_root(image.root):
             image.root = "/"  # the way through /proc ends with the target, ours does not
         else:

@@ -45,9 +45,9 @@ class SymbolServer:
         self._answers = True
         self._asked: set[str] = set()
 
-    def fetch(self, name: str, module_id: str) -> str | None:
-        """Path of the symbol file in the cache; None where the server has none."""
-        parts = (name, module_id, f"{name}.sym")
+    def fetch(self, name: str, module_id: str, file: str) -> str | None:
+        """Path of the symbol file in the cache; None where the server has none. file: its name in the store."""
+        parts = (name, module_id, file)
         path = os.path.join(self._cache, *parts)
         if os.path.isfile(path):
             return path

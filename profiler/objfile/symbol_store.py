@@ -1,5 +1,6 @@
 """Where symbol files are: single files, directories in the layout NAME/ID/NAME.sym, HTTP servers of that layout.
 
+Of a Windows module NAME is its PDB, and the file is NAME/ID/NAME-without-.pdb.sym.
 In: what the user named, then object files. Out: the SymbolFile that belongs to one, proved by its id; one of another
 build is told and refused. Files may be compressed (.gz, .xz). Never raises but UsageError, for what does not exist.
 Source: src/processor/simple_symbol_supplier.cc of Breakpad.
@@ -34,6 +35,11 @@ OPENERS: dict[bytes, Callable[[BinaryIO], Stream]] = {
 }
 """By the first bytes; the name does not decide."""
 SUFFIXES = ("", ".gz", ".xz")
+
+
+def file_name(name: str) -> str:
+    """Of a module's symbol file in a store. name: the module's, of a Windows module its PDB's."""
+    return (name[:-4] if name.lower().endswith(".pdb") else name) + ".sym"
 
 
 class SymbolStore:
@@ -102,7 +108,7 @@ class SymbolStore:
             return
         for folder in self._folders:
             if isinstance(folder, SymbolServer):
-                fetched = folder.fetch(name, wanted) if wanted else None
+                fetched = folder.fetch(name, wanted, file_name(name)) if wanted else None
                 if fetched is not None:
                     yield fetched
                 continue
@@ -124,7 +130,7 @@ def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
     exact = []
     for spelled in dict.fromkeys((wanted, wanted.lower())):
         for suffix in SUFFIXES if spelled else ():
-            path = os.path.join(folder, name, spelled, f"{name}.sym{suffix}")
+            path = os.path.join(folder, name, spelled, file_name(name) + suffix)
             if os.path.isfile(path):
                 exact.append(path)
     if exact:
@@ -136,7 +142,7 @@ def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
         return
     for other in ids:
         for suffix in SUFFIXES:
-            path = os.path.join(folder, name, other, f"{name}.sym{suffix}")
+            path = os.path.join(folder, name, other, file_name(name) + suffix)
             if os.path.isfile(path):
                 yield path
 

@@ -12,6 +12,7 @@ from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stacks import MARKER_SPACE, FrameKey
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
+from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.elf import SHT_NOBITS, ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.objfile.packages import Packages
@@ -188,7 +189,8 @@ class Symbolizer:
 
     def _report_missing(self, image: Image, inside: Sequence[_Found]) -> None:
         _, complete = self._table(image)
-        if not complete and image.module.has_file and not all(item.system_name for item in inside):
+        here = image.module.has_file and not isinstance(image.elf, AbsentFile)
+        if not complete and here and not all(item.system_name for item in inside):
             path = image.module.path
             remedy = self._packages.symbols_remedy(path, image.elf.build_id, image.root)
             self._diagnostics.problem(path, "no symbols: only exported names", remedy)

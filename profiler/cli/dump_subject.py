@@ -1,0 +1,46 @@
+"""What was dumped, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyprof.model.profile import Frame, Profile, ThreadInfo
+    from pyprof.model.walk import StackEnd
+
+Registers = dict[int, list[dict[str, int]]]
+"""tid -> for each frame, innermost first, the registers that are known of it, by name."""
+
+
+@dataclass(frozen=True)
+class ThreadDump:
+    """One thread: its stack innermost first, markers left out, and why the stack ended there."""
+
+    info: ThreadInfo
+    state: str
+    end: StackEnd
+    frames: list[Frame]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """states: by tid. order: tids as they are printed, () for ascending. unseen: threads without a sample.
+
+    header: lines, () for what is said of a process; reason: why it died, "" if it did not. facts: what JSON says of
+    it besides. registers: of those frames whose are known. post_mortem: it is a file, not a process.
+    """
+
+    pid: int
+    exe: str
+    arch: str
+    profile: Profile
+    states: dict[int, str]
+    order: tuple[int, ...] = ()
+    unseen: tuple[ThreadDump, ...] = ()
+    header: tuple[str, ...] = ()
+    reason: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    registers: Registers = field(default_factory=dict)
+    post_mortem: bool = False

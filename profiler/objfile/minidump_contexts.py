@@ -1,0 +1,55 @@
+"""Registers out of the CPU contexts of minidumps and microdumps.
+
+Source: CONTEXT of winnt.h for each processor; src/google_breakpad/common/minidump_cpu_*.h of Breakpad.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """fields: register -> offset. word: bytes of one. size: least bytes of a context that has them all."""
+
+    fields: dict[str, int]
+    word: int
+
+    @property
+    def size(self) -> int:
+        return max(self.fields.values()) + self.word
+
+
+def _row(start: int, word: int, *names: str) -> dict[str, int]:
+    return {name: start + word * place for place, name in enumerate(names)}
+
+
+LAYOUTS = {
+    "x86": _Layout({**_row(156, 4, "edi", "esi", "ebx", "edx", "ecx", "eax", "ebp", "eip"), "esp": 196}, 4),
+    "amd64": _Layout(
+        _row(
+            0x78,
+            8,
+            *("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi"),
+            *(f"r{n}" for n in range(8, 16)),
+            "rip",
+        ),
+        8,
+    ),
+    "arm": _Layout(_row(4, 4, *(f"r{n}" for n in range(13)), "sp", "lr", "pc"), 4),
+    "arm64": _Layout(_row(8, 8, *(f"x{n}" for n in range(31)), "sp", "pc"), 8),
+}
+"""By processor. ARM64: Breakpad's old context has its registers at the same offsets."""
+
+PROGRAM_COUNTERS = {"x86": "eip", "amd64": "rip", "arm": "pc", "arm64": "pc"}
+STACK_POINTERS = {"x86": "esp", "amd64": "rsp", "arm": "sp", "arm64": "sp"}
+
+
+def read_context(processor: str, data: bytes | memoryview) -> dict[str, int] | None:
+    """Registers by the names of the architecture's columns; None where data is no context of that processor."""
+    layout = LAYOUTS.get(processor)
+    if layout is None or len(data) < layout.size:
+        return None
+    form = "<Q" if layout.word == 8 else "<I"
+    return {name: struct.unpack_from(form, data, offset)[0] for name, offset in layout.fields.items()}

@@ -1,0 +1,101 @@
+"""Minidumps and microdumps of the cores of programs that crash: the same stacks as of the core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.core import support as cores
+from tests.core.making import crash
+from tests.core.test_against_judges import CRASH, PARKED
+from tests.minidump.from_core import PROCESSORS, microdump, minidump, symbols
+from tests.minidump.support import dump, functions, pcs, trusts
+
+ARCHES = list(PROCESSORS)
+
+
+@pytest.mark.parametrize("wide_memory", [False, True])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_stacks_by_the_files_are_those_of_the_core(arch: str, wide_memory: bool) -> None:
+    core = crash(arch, "core_threads.c")
+    of_core = cores.dump(core)
+    found = dump(minidump(core, wide_memory=wide_memory), *core.options)
+    assert found["arch"] == arch
+    assert found["pid"] == of_core["pid"]
+    assert {t["tid"]: pcs(t) for t in found["threads"]} == cores.pcs(of_core)
+    assert [t["end"] for t in found["threads"]] == [t["end"] for t in of_core["threads"]]
+    first = found["threads"][0]
+    assert first["state"] == "crashed"
+    assert functions(first)[:5] == CRASH
+    told = of_core["signal"]
+    assert found["crash"]["reason"] == " ".join(word for word in (told["name"], told["code"]) if word)
+    assert found["crash"]["address"] == "0x0"
+    assert set(trusts(first)[1:]) <= {"eh_frame", "debug_frame", "exidx"}
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_registers_of_each_frame_are_those_of_the_core(arch: str) -> None:
+    core = crash(arch, "core_threads.c")
+    of_core, found = cores.dump(core), dump(minidump(core), *core.options)
+    for ours, theirs in zip(found["threads"], of_core["threads"], strict=True):
+        assert ours["tid"] == theirs["tid"]
+        registers = [frame.get("registers") for frame in ours["frames"]]
+        assert registers == [frame.get("registers") for frame in theirs["frames"]]
+        assert all(entry for entry, frame in zip(registers, ours["frames"], strict=True) if not frame["inlined"])
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_stacks_by_written_symbol_files_alone_are_those_of_the_core(arch: str, streams: bool) -> None:
+    """No file is found: names, lines and rules come from the symbol store. The outermost frame cannot be said there."""
+    core = crash(arch, "core_threads.c")
+    of_core = cores.dump(core)
+    found = dump(minidump(core, paths="/gone", streams=streams), "--symbols", str(symbols(core)))
+    wanted = cores.pcs(of_core)
+    for thread in found["threads"]:
+        assert pcs(thread) == wanted[thread["tid"]][: len(pcs(thread))]
+        assert set(trusts(thread)[1:]) <= {"breakpad"}
+    first, *others = found["threads"]
+    assert functions(first)[:5] == CRASH
+    lines = [(frame["file"], frame["line"]) for frame in first["frames"][:5]]
+    assert lines == [(frame["file"], frame["line"]) for frame in of_core["threads"][0]["frames"][:5]]
+    for thread in others:
+        assert [name for name in functions(thread) if name in PARKED] == PARKED
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_handler_on_its_own_stack_stands_on_the_stack_that_it_interrupted(arch: str) -> None:
+    core = crash(arch, "core_signal.c", arguments=("50",))
+    (thread,) = dump(minidump(core), *core.options)["threads"]
+    assert {thread["tid"]: pcs(thread)} == cores.pcs(cores.dump(core))
+    assert len(pcs(thread)) > 50
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_microdump_has_the_stack_of_the_thread_that_crashed(arch: str, tmp_path: Path) -> None:
+    core = crash(arch, "core_threads.c")
+    path = tmp_path / "logcat.txt"
+    path.write_text("D/dalvikvm( 1): other words\n" + microdump(core) + "D/dalvikvm( 1): more\n")
+    found = dump(path, "--symbols", str(symbols(core)))
+    (thread,) = found["threads"]
+    assert functions(thread)[:5] == CRASH
+    first = cores.pcs(cores.dump(core))[cores.dump(core)["threads"][0]["tid"]]
+    assert pcs(thread) == first[: len(pcs(thread))]
+    assert (found["os"], found["crash"]["reason"], found["crash"]["address"]) == ("android", "SIGSEGV", "0x45")
+
+
+def test_nothing_but_an_id_is_known_without_files_and_symbols() -> None:
+    """Then the stack is cut short, and what is missing is named."""
+    core = crash("x86_64", "core_threads.c")
+    found = dump(minidump(core, paths="/gone"), code=3)
+    assert {problem["remedy"] for problem in found["problems"]}.pop().startswith("--symbols")
+    assert any("neither its file nor a symbol file" in problem["text"] for problem in found["problems"])
+    assert found["threads"][0]["frames"][0]["function"] is None
+
+
+def test_scan_guesses_where_nothing_else_is_known() -> None:
+    core = crash("x86_64", "core_threads.c")
+    first = dump(minidump(core, paths="/gone"), "--unwind", "default,scan", code=3)["threads"][0]
+    assert "scan" in trusts(first)
+    assert set(pcs(first)) & set(cores.pcs(cores.dump(core))[first["tid"]][1:])

@@ -1,0 +1,67 @@
+"""Frames of 32-bit Windows code, by the STACK WIN records of its symbol file.
+
+What such a record says is no rule of a pc: it depends on what the frame called (how many bytes of arguments that takes
+off the stack), and its programs may want any register.
+"""
+
+from __future__ import annotations
+
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+from pyprof.model.walk import StackEnd, Trust, lookup_pc
+from pyprof.objfile.breakpad import SymbolFile
+from pyprof.objfile.images import ImageStore
+from pyprof.unwind.formats.postfix import PostfixFailed, PostfixProblem
+from pyprof.unwind.formats.stack_win import INNERMOST, Callee, caller, parameters_at
+from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.scalar import Caller, Fallback, Outcome, Registers, Stop
+
+STACK_WIN_ARCH = "i386"
+
+
+class StackWinFallback:
+    """Asks STACK WIN before another fallback. One address space."""
+
+    needs_all = True
+
+    def __init__(self, arch: Arch, space: AddressSpace, images: ImageStore, otherwise: Fallback) -> None:
+        self._arch = arch
+        self._space = space
+        self._images = images
+        self._otherwise = otherwise
+        self.enabled = otherwise.enabled
+
+    def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
+        """By the record of the pc; where there is none, or it cannot be followed, as the other fallback says."""
+        arch = self._arch
+        pc = lookup_pc(registers.values[arch.pc] or 0, registers.exact)
+        file, rel = self._symbols(pc)
+        record = file.win_at(rel) if file else None
+        if record is None:
+            return self._otherwise.caller(registers, memory)
+        known = {name: value for name, value in zip(arch.registers, registers.values, strict=True) if value is not None}
+        try:
+            found = caller(record, known, self._callee(registers), memory.read)
+        except PostfixFailed as failed:
+            if failed.problem is PostfixProblem.UNREADABLE:
+                sp = registers.values[arch.sp]
+                mapping = self._space.mapping_at(failed.avma)
+                if mapping is not None and mapping is self._space.mapping_at(sp or 0):
+                    return Stop(StackEnd.UNREADABLE, missing=failed.avma)
+            return self._otherwise.caller(registers, memory)
+        if not found["eip"]:
+            return Stop(StackEnd.ROOT)
+        if found["esp"] <= known.get("esp", 0):
+            return Stop(StackEnd.STUCK)
+        values = [found.get(name) for name in arch.registers]
+        return Caller(Registers(values, False), found["esp"], Trust.BREAKPAD)
+
+    def _callee(self, registers: Registers) -> Callee:
+        if registers.called is None:
+            return INNERMOST
+        file, rel = self._symbols(registers.called)
+        return Callee(parameters_at(file, rel) if file else 0)
+
+    def _symbols(self, pc: int) -> tuple[SymbolFile | None, int]:
+        image = self._images.image(self._space, pc)
+        return (None, 0) if image is None else (image.symbols, image.rel(pc))
