@@ -65,8 +65,8 @@ class MapQuery:
             self._fd = -1
 
     def near(self, pc: int, expected: Collection[Vma]) -> Answer:
-        """Is the mapping at pc, or the next one, among those expected?"""
-        return self._ask(lambda: Answer.NEAR if self._at(pc) in expected else Answer.CHANGED)
+        """Is the mapping at pc among those expected?"""
+        return self._ask(lambda: Answer.NEAR if self._executable(pc, 0) in expected else Answer.CHANGED)
 
     def every(self, expected: Sequence[Vma]) -> Answer:
         """Are the executable mappings these, ascending?"""
@@ -88,20 +88,20 @@ class MapQuery:
     def _compare(self, expected: Sequence[Vma]) -> Answer:
         at = 0
         for vma in expected:
-            if self._at(at) != vma:
+            if self._executable(at) != vma:
                 return Answer.CHANGED
             at = vma[1]
         try:
-            self._at(at)
+            self._executable(at)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return Answer.SAME
             raise
         return Answer.CHANGED
 
-    def _at(self, address: int) -> Vma:
+    def _executable(self, address: int, flags: int = _COVERING_OR_NEXT) -> Vma:
         """The executable mapping at an address, or the next one. Raises OSError: ENOENT where there is none."""
-        return _query(self._fd, _EXECUTABLE | _COVERING_OR_NEXT, address, self._buffer)
+        return _query(self._fd, _EXECUTABLE | flags, address, self._buffer)
 
 
 def vma_at(fd: int, avma: int) -> Vma:

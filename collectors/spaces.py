@@ -181,11 +181,11 @@ class SpaceTracker:
 
         text: of a witness, instead of reading. Raises ProcessLookupError.
         """
+        if text:
+            return self._compare(text)
         before = clock()
         if before < self._not_before_ns and not force and not self.restless:
             return []
-        if text:
-            return self._compare(text)
         self._restless_reads = max(self._restless_reads - 1, 0)
         cpu_before = time.thread_time_ns()
         changes = self._compare(self.directory.maps())

@@ -75,6 +75,7 @@ def test_code_that_came_and_code_that_went_is_a_change(own: MapQuery, tmp_path: 
     (came,) = set(after) - set(before)
     assert own.near(came[0], before) is Answer.CHANGED
     assert own.near(before[0][0], before) is Answer.NEAR
+    assert own.near(before[0][0] - 1, before) is Answer.CHANGED
     code.close()
     assert own.every(after) is Answer.CHANGED
     assert own.every(before) is Answer.SAME

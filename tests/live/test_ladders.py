@@ -151,10 +151,9 @@ def test_realigned_frames_are_whole(tmp_path: Path) -> None:
     assert stack[3:] == ("main", *rungs("r", 8), "r_top")
     with running(ladder("ladder_drap"), "climb", LIFE) as program:
         climbing_ = record(program.pid, tmp_path, seconds=1)
-    # docs/accuracy.md: two instructions of an epilogue that gcc describes wrongly
     steps = climbing(rungs("r", 8)) + r"(?:;r_top|;touch)?"
-    assert strange(climbing_, rf"{MAIN}{steps}|[^;]*truncated.*") == []
-    assert climbing_.whole > 0.97
+    assert strange(climbing_, rf"{MAIN}{steps}") == []
+    assert climbing_.whole == 1.0
 
 
 def test_libraries_that_come_and_go_never_lend_their_names_to_each_other(tmp_path: Path) -> None:

@@ -175,4 +175,4 @@ def test_compiler_that_comes_and_goes_has_stacks_that_end_at_the_root(tmp_path: 
         recording = record(process.pid, tmp_path, "-s", seconds=3)
         subprocess.run(["pkill", "-P", str(process.pid)], check=False, timeout=30)
     assert recording.samples > 50
-    assert recording.whole >= 0.98, [stack for stack in recording.stacks if "truncated" in stack[0]]
+    assert recording.whole >= 0.995, [stack for stack in recording.stacks if "truncated" in stack[0]]
