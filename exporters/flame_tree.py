@@ -113,7 +113,7 @@ def _frame_id(tree: FlameTree, ids: dict[FrameRow, int], profile: Profile, level
     return at
 
 
-_GROUPS = {FrameKind.KERNEL: "[kernel]", FrameKind.INTERPRETER: "[interpreter]", FrameKind.MARKER: "[cut off]"}
+_GROUPS = {FrameKind.KERNEL: "[kernel]", FrameKind.INTERPRETER: "[interpreter]", FrameKind.MARKER: "[cut short]"}
 """What frames outside every module are coloured as."""
 
 

@@ -104,8 +104,8 @@ function trustTitle(label) {
 
 const END_TITLES = {
   root: "whole",
-  no_rule: "cut off: no unwind rule",
-  unreadable: "cut off: stack not readable",
-  stuck: "cut off: stack did not ascend",
-  depth: "cut off: too deep",
+  no_rule: "cut short: no unwind rule",
+  unreadable: "cut short: stack not readable",
+  stuck: "cut short: stack does not ascend",
+  depth: "cut short: maximum depth",
 };

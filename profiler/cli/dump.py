@@ -226,7 +226,7 @@ def text_lines(
     from pyprof.model.walk import StackEnd
 
     if thread.end != StackEnd.ROOT:
-        yield f"  [cut short: {thread.end.label}]"
+        yield f"  [cut short: {thread.end.words}]"
 
 
 def document(subject: Subject, threads: list[ThreadDump]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyprof.cli.terminal import printable
 from pyprof.model.summary import Summary
+from pyprof.model.walk import StackEnd
 
 if TYPE_CHECKING:
     from pyprof.collectors.base import CollectorStats
@@ -59,6 +60,11 @@ class Progress:
                 sys.stderr.flush()
 
 
+def _percent(part: int, total: int) -> str:
+    """With one digit, and never "100.0" of what is not all."""
+    return "100.0" if part == total else f"{min(100 * part / total, 99.9):.1f}"
+
+
 def summary_lines(summary: Summary, most_modules: int = 8) -> list[str]:
     """The summary as sentences, most important first."""
     lines = [
@@ -69,8 +75,9 @@ def summary_lines(summary: Summary, most_modules: int = 8) -> list[str]:
     total = sum(summary.ends.values())
     if total:
         whole = summary.ends.get("root", 0)
-        cut = ", ".join(f"{n} {k}" for k, n in sorted(summary.ends.items()) if k != "root")
-        lines.append(f"stacks: {100 * whole / total:.1f} % whole" + (f"; cut short: {cut}" if cut else ""))
+        words = {end.label: end.words for end in StackEnd}
+        cut = ", ".join(f"{words[k]} {n}" for k, n in sorted(summary.ends.items()) if k != "root")
+        lines.append(f"stacks: {_percent(whole, total)} % whole" + (f"; cut short: {cut}" if cut else ""))
     stops = summary.stops
     if stops.count:
         lines.append(

@@ -53,7 +53,23 @@ class StackEnd(IntEnum):
 
     @property
     def label(self) -> str:
+        """As in JSON."""
         return self.name.lower()
+
+    @property
+    def words(self) -> str:
+        """As people read it, in every output."""
+        return _END_WORDS[self]
+
+
+_END_WORDS = {
+    StackEnd.RUNNING: "walk not finished",
+    StackEnd.ROOT: "whole",
+    StackEnd.NO_RULE: "no unwind rule",
+    StackEnd.UNREADABLE: "stack not readable",
+    StackEnd.STUCK: "stack does not ascend",
+    StackEnd.DEPTH: "maximum depth",
+}
 
 
 @dataclass(frozen=True)

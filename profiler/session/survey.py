@@ -35,15 +35,15 @@ class ModuleSurvey:
 
 
 def survey(pid: int) -> list[ModuleSurvey]:
-    """All modules with code, in address order."""
+    """All modules with code, in address order; a file that is mapped several times is told once."""
     diagnostics = Diagnostics()
     images = ImageStore(diagnostics)
     space = procfs.address_space(pid, space_id=0, generation=0)
-    found = []
+    found: dict[ModuleSurvey, None] = {}
     for module in space.modules:
         image = images.image(space, module.start)
-        found.append(_survey_module(module, image, diagnostics))
-    return found
+        found[_survey_module(module, image, diagnostics)] = None
+    return list(found)
 
 
 def _survey_module(module: Module, image: Image | None, diagnostics: Diagnostics) -> ModuleSurvey:

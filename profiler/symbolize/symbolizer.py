@@ -23,13 +23,7 @@ from pyprof.symbolize.dwarf.lines import Place, SourceLines
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
 
-MARKERS = {
-    StackEnd.RUNNING: "[truncated: walk not finished]",
-    StackEnd.NO_RULE: "[truncated: no unwind rule]",
-    StackEnd.UNREADABLE: "[truncated: stack not readable]",
-    StackEnd.STUCK: "[truncated: stack does not ascend]",
-    StackEnd.DEPTH: "[truncated: maximum depth]",
-}
+MARKERS = {end: f"[truncated: {end.words}]" for end in StackEnd if end is not StackEnd.ROOT}
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def test_stack_cut_short_is_said_and_returned() -> None:
     with python(SLEEPY) as target:
         done = pyprof("dump", "-p", str(target.pid), "--max-depth", "3")
     assert done.returncode == 3
-    assert "[cut short: depth]" in done.stdout
+    assert "[cut short: maximum depth]" in done.stdout
 
 
 def test_text_names_thread_state_and_how_each_frame_was_found() -> None:

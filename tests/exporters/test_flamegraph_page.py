@@ -229,7 +229,7 @@ def test_cut_off_stacks_are_striped_and_explained(open_page: OpenPage) -> None:
     page.browser.move(700, 700)
     row = {tuple(page.pixel(box["x"] + 20 + at, box["y"] + 18)) for at in range(8)}
     assert len(row) > 1, "stripes"
-    assert "[cut off]" in page.text("#legend")
+    assert "[cut short]" in page.text("#legend")
 
 
 def test_threads_are_grouped_hidden_and_collapsed(open_page: OpenPage) -> None:
@@ -265,7 +265,7 @@ def test_summary_says_what_was_recorded_and_how_to_mend_it(open_page: OpenPage) 
     assert page.text("#problems") == "1"
     page.browser.click_on("#summary")
     text = page.text("#summary-panel")
-    for part in ("1,187", "99 Hz", "98.4 Hz", "99.41 %", "cut off: no unwind rule", "21.5 µs", "63 µs", "0.71 %"):
+    for part in ("1,187", "99 Hz", "98.4 Hz", "99.41 %", "cut short: no unwind rule", "21.5 µs", "63 µs", "0.71 %"):
         assert part in text
     for part in ("/opt/server/lib/libplugin.so", "no symbols", "apt-get install libplugin-dbg", SUMMARY.notes[0]):
         assert part in text
