@@ -17,7 +17,7 @@ from pyprof.errors import (
     PyprofError,
     UnsupportedArchitecture,
 )
-from pyprof.model.arch import X86_64, find_arch
+from pyprof.model.arch import ARCHES, find_arch, native_arches
 
 CAP_SYS_PTRACE = 19
 CAP_NET_ADMIN = 12
@@ -73,8 +73,9 @@ def _sysctl(name: str) -> int | None:
 
 
 def _machine_findings() -> Iterator[Finding]:
-    if sys.platform != "linux" or platform.machine() != X86_64.name:
-        text = f"this machine runs {platform.system()} on {platform.machine()}; live sampling knows Linux on x86_64"
+    if sys.platform != "linux" or not native_arches(platform.machine()):
+        known = ", ".join(sorted({machine for arch in ARCHES.values() for machine in arch.machines}))
+        text = f"this machine runs {platform.system()} on {platform.machine()}; live sampling knows Linux on {known}"
         yield _fatal(UnsupportedArchitecture, text)
         return
     yield Finding(True, f"Linux {platform.release()} on {platform.machine()}")
@@ -222,15 +223,16 @@ def _architecture(pid: int, directory: procfs.ProcDir) -> Finding:
         return Finding(True, "its program file is gone")
     except OSError as error:
         return Finding(False, f"its program file cannot be read: {error.strerror}")
-    if len(head) < 20 or head[:4] != b"\x7fELF":
+    found = procfs.elf_arch(head)
+    if found is None:
         return Finding(True, "its program file is no ELF file")
-    order = "little" if head[5] == 1 else "big"
-    bits, machine = 32 * head[4], int.from_bytes(head[18:20], "little" if order == "little" else "big")
-    arch = find_arch(machine, bits, order)
-    if arch is X86_64:
+    machine, bits, _ = found
+    arch, native = find_arch(*found), native_arches(platform.machine())
+    if arch in native:
         return Finding(True, f"it runs {arch.name} code")
     what = f"{arch.name} code ({bits} bits)" if arch else f"{bits}-bit code of machine {machine}"
-    return _fatal(UnsupportedArchitecture, f"process {pid} runs {what}; live sampling knows {X86_64.name}")
+    knows = ", ".join(each.name for each in native)
+    return _fatal(UnsupportedArchitecture, f"process {pid} runs {what}; live sampling knows {knows} here")
 
 
 def _denied(pid: int, status: dict[str, str]) -> Finding:

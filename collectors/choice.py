@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from pyprof.collectors import procfs
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.perf_attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.collectors.ptrace import PtraceCollector
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
@@ -33,6 +35,12 @@ def open_collector(name: str, pid: int, options: CollectOptions, diagnostics: Di
     ids = itertools.count(1).__next__
     if options.idle:
         return PtraceCollector(pid, options, diagnostics, note=_why("perf_events see running threads only."), ids=ids)
+    try:
+        arch = procfs.arch(pid)
+    except ProcessLookupError:
+        arch = X86_64
+    if arch is not X86_64:
+        return PtraceCollector(pid, options, diagnostics, note=_why(f"it runs {arch.name} code."), ids=ids)
     try:
         perf = PerfCollector(pid, options, diagnostics, ids=ids)
     except PerfNotAllowed as error:

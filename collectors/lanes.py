@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.collectors.libc import Arena
 from pyprof.model.arch import Arch
@@ -19,18 +22,21 @@ _MOST_ARENA = 64 << 20
 class BatchBuilder:
     """Room for MOST_LANES samples and for at least one copy of most_copy bytes with its further pieces."""
 
-    def __init__(self, arch: Arch, most_copy: int) -> None:
-        self._arch = arch
+    def __init__(self, arches: Sequence[Arch], most_copy: int) -> None:
+        """arches: what the lanes may be, the usual one first."""
+        self._usual = arches[0]
         self._need = 2 * most_copy + 8192
         self.arena = Arena(max(_ARENA, min(4 * most_copy, _MOST_ARENA), self._need))
         self._view = np.frombuffer(self.arena.data, np.uint8)
-        self._regs = np.zeros((MOST_LANES, len(arch.registers)), np.uint64)
-        self._slots = np.array(arch.prstatus)
+        self._regs = np.zeros((MOST_LANES, max(len(arch.registers) for arch in arches)), np.uint64)
+        self._known = {arch.name: np.flatnonzero(np.array(arch.prstatus) >= 0) for arch in arches}
+        self._slots = {arch.name: np.array([slot for slot in arch.prstatus if slot >= 0]) for arch in arches}
         self._clear()
 
     def _clear(self) -> None:
         self.used = 0
         self._kind: list[int] = []
+        self._arch: list[Arch] = []
         self._time: list[int] = []
         self._tid: list[int] = []
         self._pid: list[int] = []
@@ -52,6 +58,7 @@ class BatchBuilder:
 
     def add(
         self,
+        arch: Arch,
         kind: SampleKind,
         time_ns: int,
         tid: int,
@@ -63,6 +70,7 @@ class BatchBuilder:
         """A lane whose copy of size bytes stands at the arena's used. Returns the lane."""
         lane = len(self._kind)
         self._kind.append(kind)
+        self._arch.append(arch)
         self._time.append(time_ns)
         self._tid.append(tid)
         self._pid.append(space.pid)
@@ -76,14 +84,15 @@ class BatchBuilder:
         self._regs[lane] = 0
         return lane
 
-    def set_regset(self, lane: int, words: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> None:
-        """words: the kernel's user_regs_struct."""
-        self._regs[lane] = words[self._slots]
+    def set_regset(self, lane: int, words: npt.NDArray[np.unsignedinteger]) -> None:
+        """words: the kernel's user_regs_struct of the lane's architecture."""
+        name = self._arch[lane].name
+        self._regs[lane, self._known[name]] = words[self._slots[name]]
 
     def set_sp_pc(self, lane: int, sp: int, pc: int) -> None:
-        row = self._regs[lane]
-        row[self._arch.sp] = sp
-        row[self._arch.pc] = pc
+        row, arch = self._regs[lane], self._arch[lane]
+        row[arch.sp] = sp
+        row[arch.pc] = pc
 
     def add_piece(self, lane: int, piece: Piece) -> None:
         self._pieces[lane] = (*self._pieces.get(lane, ()), piece)
@@ -93,12 +102,40 @@ class BatchBuilder:
         self._space[lane] = space.id
         self._spaces[space.id] = space
 
-    def take(self, also: Mapping[int, AddressSpace] | None = None) -> SampleBatch:
-        """The batch so far; the builder starts anew."""
+    def take(self) -> list[SampleBatch]:
+        """The batches so far, of one architecture each, over the same memory, at least one; the builder starts anew."""
+        groups = list(self._groups()) or [(self._usual, [])]
+        whole = self._whole()
+        if len(groups) == 1:
+            batches = [_of(whole, groups[0][0])]
+        else:
+            batches = [_of(whole.take(np.array(lanes, np.int64)), arch) for arch, lanes in groups]
+        self._clear()
+        return batches
+
+    def _groups(self) -> Iterator[tuple[Arch, list[int]]]:
+        """Lanes by architecture, so that the batches, one after the other, have each thread's lanes in order of time:
+        a thread that changed its architecture makes them come in pieces.
+        """
+        names: dict[int, set[str]] = {}
+        for tid, arch in zip(self._tid, self._arch, strict=True):
+            names.setdefault(tid, set()).add(arch.name)
+        if all(len(of_thread) == 1 for of_thread in names.values()):
+            groups: dict[str, tuple[Arch, list[int]]] = {}
+            for lane, arch in enumerate(self._arch):
+                groups.setdefault(arch.name, (arch, []))[1].append(lane)
+            yield from groups.values()
+            return
+        for _, run in itertools.groupby(range(len(self._arch)), lambda lane: self._arch[lane].name):
+            lanes = list(run)
+            yield self._arch[lanes[0]], lanes
+
+    def _whole(self) -> SampleBatch:
+        """All lanes, as if they were of one architecture, with more columns than it has."""
         n = len(self._kind)
         used = set(self._space)
-        batch = SampleBatch(
-            arch=self._arch,
+        return SampleBatch(
+            arch=self._usual,
             kind=np.array(self._kind, np.uint8),
             time_ns=np.array(self._time, np.int64),
             tid=np.array(self._tid, np.int32),
@@ -114,7 +151,13 @@ class BatchBuilder:
                 size=np.array(self._size, np.int64),
                 pieces=self._pieces,
             ),
-            spaces={**(also or {}), **{key: space for key, space in self._spaces.items() if key in used}},
+            spaces={key: space for key, space in self._spaces.items() if key in used},
         )
-        self._clear()
-        return batch
+
+
+def _of(batch: SampleBatch, arch: Arch) -> SampleBatch:
+    """The batch with the columns of an architecture. What its register set does not hold is unknown."""
+    unknown = frozenset(column for column, slot in enumerate(arch.prstatus) if slot < 0)
+    used = set(batch.space.tolist())
+    spaces = {key: space for key, space in batch.spaces.items() if key in used}
+    return replace(batch, arch=arch, regs=batch.regs[:, : len(arch.registers)], spaces=spaces, unknown=unknown)

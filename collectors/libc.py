@@ -23,7 +23,6 @@ from ptrace.binding.func import (
     PTRACE_GETSIGINFO,
     PTRACE_SETREGSET,
 )
-from ptrace.binding.linux_struct import user_regs_struct
 
 PTRACE_SEIZE = 0x4206
 PTRACE_INTERRUPT = 0x4207
@@ -33,11 +32,13 @@ WSTOPPED = 2
 WNOHANG = 1
 WALL = 0x40000000
 
-REGSET_SIZE: int = ctypes.sizeof(user_regs_struct)
-"""Bytes of the kernel's user_regs_struct (27 words on x86-64). A 32-bit task delivers fewer."""
+REGSET_ROOM = 1024
+"""Bytes of the largest user_regs_struct, and more."""
 
-_SI_SIGNO, _SI_CODE, _SI_STATUS = 0, 2, 6
-"""siginfo_t of SIGCHLD as int32 words: si_signo, si_errno, si_code, padding, si_pid, si_uid, si_status."""
+NT_ARM_PAC_MASK = 0x406
+
+_SI_SIGNO, _SI_CODE, _SI_STATUS = 0, 2, 6 if ctypes.sizeof(ctypes.c_void_p) == 8 else 5
+"""siginfo_t of SIGCHLD as int32 words: si_signo, si_errno, si_code, padding (64-bit), si_pid, si_uid, si_status."""
 
 _libc = ctypes.PyDLL(None, use_errno=True)
 _ulong = ctypes.c_ulong
@@ -83,11 +84,15 @@ def detach(tid: int, signum: int = 0) -> int:
 
 
 class StopDoor:
-    """Preallocated buffers for one stop at a time, used by one thread of ours. hurries: hurry() has an effect here."""
+    """Preallocated buffers for one stop at a time, used by one thread of ours.
+
+    regs, narrow_regs: the registers last read, as words of 64 and of 32 bits. hurries: hurry() has an effect here.
+    """
 
     def __init__(self) -> None:
-        self.regs = (ctypes.c_uint64 * (REGSET_SIZE // 8))()
-        self._regs_iov = _Iovec(ctypes.addressof(self.regs), REGSET_SIZE)
+        self.regs = (ctypes.c_uint64 * (REGSET_ROOM // 8))()
+        self.narrow_regs = (ctypes.c_uint32 * (REGSET_ROOM // 4)).from_buffer(self.regs)
+        self._regs_iov = _Iovec(ctypes.addressof(self.regs), REGSET_ROOM)
         self._regs_at = ctypes.addressof(self._regs_iov)
         self._local = _Iovec()
         self._remote = _Iovec()
@@ -110,15 +115,22 @@ class StopDoor:
 
     def read_registers(self, tid: int) -> int:
         """NT_PRSTATUS of a stopped thread into regs. Bytes that the kernel delivered, or -errno."""
-        self._regs_iov.size = REGSET_SIZE
+        self._regs_iov.size = REGSET_ROOM
         if _ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, self._regs_at) != 0:
             return -_get_errno()
         return int(self._regs_iov.size)
 
-    def write_registers(self, tid: int) -> int:
-        """regs into a stopped thread. 0 or -errno."""
-        self._regs_iov.size = REGSET_SIZE
+    def write_registers(self, tid: int, size: int) -> int:
+        """The first size bytes of regs into a stopped thread. 0 or -errno."""
+        self._regs_iov.size = size
         return 0 if _ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, self._regs_at) == 0 else -_get_errno()
+
+    def read_pac_mask(self, tid: int) -> int:
+        """The bits of a stopped thread's code addresses that hold a signature (NT_ARM_PAC_MASK); 0: none."""
+        masks = (ctypes.c_uint64 * 2)()  # data, code
+        iov = _Iovec(ctypes.addressof(masks), ctypes.sizeof(masks))
+        failed = _ptrace(PTRACE_GETREGSET, tid, NT_ARM_PAC_MASK, ctypes.addressof(iov))
+        return 0 if failed or iov.size < ctypes.sizeof(masks) else int(masks[1])
 
     def read_memory(self, pid: int, avma: int, size: int, into: int) -> int:
         """process_vm_readv of size bytes at avma to our address into. Bytes read (less at a hole) or -errno."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from pyprof.collectors.libc import memory_reader
 from pyprof.errors import FormatError
+from pyprof.model.arch import Arch, find_arch, native_arches
 from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
 
 _MAPS_LINE = re.compile(
@@ -162,6 +164,29 @@ class ProcDir:
         return found
 
 
+def elf_arch(head: bytes) -> tuple[int, int, str] | None:
+    """(e_machine, class 32 or 64, byte order) of an ELF file's first bytes; None if it is none."""
+    if len(head) < 20 or head[:4] != b"\x7fELF" or head[4] not in (1, 2) or head[5] not in (1, 2):
+        return None
+    order: Literal["little", "big"] = "little" if head[5] == 1 else "big"
+    return int.from_bytes(head[18:20], order), 32 * head[4], order
+
+
+def program_arch(directory: ProcDir) -> Arch:
+    """What the program file of a process is made for; where that cannot be seen, what this machine is."""
+    native = native_arches(os.uname().machine)
+    try:
+        fd = directory.open("exe")
+        try:
+            found = elf_arch(os.read(fd, 64))
+        finally:
+            os.close(fd)
+    except OSError:
+        return native[0]
+    known = find_arch(*found) if found else None
+    return known if known in native else native[0]
+
+
 def parse_status(text: bytes) -> dict[str, str]:
     pairs = (line.partition(":") for line in os.fsdecode(text).split("\n"))
     return {key: value.strip() for key, colon, value in pairs if colon}
@@ -221,6 +246,15 @@ def exe(pid: int) -> str:
         return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
     except OSError:
         return "?"
+
+
+def arch(pid: int) -> Arch:
+    """Of the program of a process. Raises ProcessLookupError."""
+    directory = ProcDir(pid)
+    try:
+        return program_arch(directory)
+    finally:
+        directory.close()
 
 
 def read_memory(pid: int) -> ReadMemory:

@@ -27,7 +27,7 @@ from pyprof.collectors.target import Target
 from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
-from pyprof.model.arch import X86_64
+from pyprof.model.arch import native_arches
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
@@ -57,7 +57,6 @@ class PtraceCollector:
         """
         self._options = options
         self._diagnostics = diagnostics
-        self.arch = X86_64
         self._next_id = ids or itertools.count(1).__next__
         self._targets: dict[int, Target] = {}
         self._infos: dict[tuple[int, int], ThreadInfo] = {}
@@ -69,8 +68,9 @@ class PtraceCollector:
         self._ticks = 0
         self._old_sigchld: object = None
         self._raise_file_limit()
-        self._builder = BatchBuilder(self.arch, options.stack_size)
-        self._stopper = Stopper(self.arch, self._builder, diagnostics, options.idle)
+        arches = native_arches(os.uname().machine)
+        self._builder = BatchBuilder(arches, options.stack_size)
+        self._stopper = Stopper(arches, self._builder, diagnostics, options.idle)
         self._sampler = Sampler(self._stopper, self._builder, diagnostics, options.idle)
         self._finder: ChildFinder | None = None
         self._seen: set[int] = set()
@@ -123,20 +123,20 @@ class PtraceCollector:
                 if not self._sleep_until(pace.next_due(time.monotonic_ns()), flushed + max(most_ns, _SLEEP_NS)):
                     if self._stopping:
                         break
-                    yield self._flush()
+                    yield from self._flush()
                     flushed = time.monotonic_ns()
                     continue
                 yield from self._tick(pace)
                 self._ticks += 1
                 now = time.monotonic_ns()
                 if now - flushed >= flush_every:
-                    batch = self._flush()
+                    batches = self._flush()
                     flushed = now
-                    if len(batch):
+                    if len(batches[0]):
                         flush_every = min(max(2 * flush_every, 20_000_000), most_ns)
-                    yield batch
+                    yield from batches
             if len(self._builder):
-                yield self._flush()
+                yield from self._flush()
         finally:
             self._stopper.release_all()
 
@@ -202,7 +202,7 @@ class PtraceCollector:
                 for thread in list(target.threads.values()):
                     if self._builder.full:
                         self._leave()
-                        yield self._flush()
+                        yield from self._flush()
                         self._enter()
                         if self._stopping:
                             return
@@ -251,8 +251,10 @@ class PtraceCollector:
             target.denied = True
             self._diagnostics.count("process may not be looked at any more")
 
-    def _flush(self) -> SampleBatch:
-        """The batch so far. While others work on it nobody looks after a thread that stops late: none may be held."""
+    def _flush(self) -> list[SampleBatch]:
+        """The batches so far, at least one. While others work on them nobody looks after a thread that stops late: none
+        may be held.
+        """
         deadline = time.monotonic_ns() + _FREE_NS
         while self._stopper.held and time.monotonic_ns() < deadline:
             self._guarded_poll(_PENDING_SLEEP_NS)
@@ -261,9 +263,10 @@ class PtraceCollector:
             target.settle(self._builder)
             for info in target.names(time.monotonic_ns()):
                 self._infos[info.pid, info.tid] = info
-        batch = self._builder.take()
-        self._describe_late(batch)
-        return batch
+        batches = self._builder.take()
+        for batch in batches:
+            self._describe_late(batch)
+        return batches
 
     def learn(self, feedback: Feedback) -> None:
         batch = feedback.batch

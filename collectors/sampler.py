@@ -87,6 +87,7 @@ class Sampler:
             return
         thread.woke()
         thread.slept = slept
+        thread.arch = spaces.image.arch
         lane = self._stopper.lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns, witness)
         self._builder.set_sp_pc(lane, call.sp, call.pc)
         spaces.took(lane, call.pc, call.sp, witness)
@@ -98,7 +99,7 @@ class Sampler:
         if thread.stop_wanted and thread.stopped is None:
             thread.stop_wanted = False
             call = parse_syscall(thread.syscall())
-            if call is not None and survives_stop(call, thread.pid):
+            if call is not None and survives_stop(call, thread.pid, spaces.image.arch):
                 return self._stop_asleep(thread, spaces, weight, call)
             self._diagnostics.count("sleeping thread not stopped: its system call might fail")
         self._unchanged(thread, spaces, weight, time.monotonic_ns())

@@ -14,12 +14,13 @@ import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyprof.collectors.libc import memory_reader
 from pyprof.collectors.map_query import Answer, MapQuery, Vma, executable_vmas
 from pyprof.collectors.mapped_memory import guarded
-from pyprof.collectors.procfs import ProcDir, parse_maps
+from pyprof.collectors.procfs import ProcDir, parse_maps, program_arch
+from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace, Mapping
 
 _EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ [r-][w-]x[sp] .*$", re.MULTILINE)
@@ -40,6 +41,20 @@ class Image:
 
     def is_alive(self) -> bool:
         return self.alive
+
+
+@dataclass(eq=False, kw_only=True)
+class Program(Image):
+    """arch: of its program file. pac_known: set_pac_mask was called."""
+
+    arch: Arch
+    pac_known: bool = False
+
+    def set_pac_mask(self, mask: int) -> None:
+        """What the kernel says of this process: which bits of code addresses are signatures; 0 if it signs none."""
+        self.pac_known = True
+        if mask:
+            self.arch = replace(self.arch, pac_mask=mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +104,7 @@ class SpaceTracker:
     ambiguous: Callable[[], None]
     query: MapQuery | None = None
     current: AddressSpace = field(init=False)
-    image: Image = field(default_factory=Image)
+    image: Program = field(init=False)
     exec_count: int = 0
     stale: bool = False
     _text: bytes = b""
@@ -108,6 +123,7 @@ class SpaceTracker:
     _unsettled: list[Unsettled] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.image = Program(arch=program_arch(self.directory))
         self._text = self.directory.maps()
         self._executable = tuple(_EXECUTABLE.findall(self._text))
         self._starts, self._ends = _writable_regions(self._text)
@@ -233,7 +249,7 @@ class SpaceTracker:
         self._replaced = False
         if new_image:
             self.image.alive = False
-            self.image = Image()
+            self.image = Program(arch=program_arch(self.directory))
             self.exec_count += 1
             if self.query:
                 self.query.renew()

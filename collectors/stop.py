@@ -13,6 +13,7 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -20,9 +21,11 @@ import numpy as np
 
 from pyprof.collectors import libc
 from pyprof.collectors.lanes import BatchBuilder
-from pyprof.collectors.procfs import parse_stat, thread_status
-from pyprof.collectors.spaces import SpaceTracker, Witness
-from pyprof.collectors.syscalls import EINTR, RESTARTS, SYSCALL_INSTRUCTION, restartable
+from pyprof.collectors.procfs import thread_status
+from pyprof.collectors.regset import Regset
+from pyprof.collectors.spaces import Program, SpaceTracker, Witness
+from pyprof.collectors.syscalls import EINTR, restartable
+from pyprof.collectors.task_state import ENDED, is_own_child, signal_due, state
 from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
@@ -41,9 +44,6 @@ target still runs (pause p50 at 99 Hz: about 20 us less)."""
 _PATIENCE_NS = 100_000_000
 _SLICE_NS = 100_000
 _SCAN = 64 << 10
-_U64 = 2**64 - 1
-_EINTR = (-EINTR) & _U64
-_INTERRUPTED_CALLS = frozenset(-code & _U64 for code in (EINTR, *RESTARTS))
 _THREAD_DATA = 4096
 """Bytes at the end of a thread's stack mapping that hold glibc's struct pthread, not frames."""
 FELL_ASLEEP = "thread fell asleep between the look and the stop, not counted as running"
@@ -76,18 +76,16 @@ class Stopper:
     stopped_ns: their sum.
     """
 
-    def __init__(self, arch: Arch, builder: BatchBuilder, diagnostics: Diagnostics, idle: bool) -> None:
+    def __init__(self, arches: Sequence[Arch], builder: BatchBuilder, diagnostics: Diagnostics, idle: bool) -> None:
+        """arches: what the threads of this machine may run."""
         self.door = libc.StopDoor()
         self.held: dict[int, Held] = {}
         self.pauses = PauseLog()
         self.stopped_ns = 0
-        self._arch = arch
+        self._regsets = {arch.name: Regset(arch, self.door) for arch in arches}
         self._builder = builder
         self._diagnostics = diagnostics
         self._idle = idle
-        self._words = np.frombuffer(memoryview(self.door.regs), np.uint64)
-        self._sp_word = arch.prstatus[arch.sp]
-        self._pc_word = arch.prstatus[arch.pc]
         self._base = self._size = 0
         self._piece_base = self._piece_size = 0
         self._last_stop_ns = 0
@@ -125,13 +123,13 @@ class Stopper:
                 outcome = self._finish(held, status)
                 self._finish_others(None, self._last_stop_ns)
                 return outcome
-            if status < 0 or (woken and _state(tid) in _ENDED):
+            if status < 0 or (woken and state(tid) in ENDED):
                 return self._lost(tid)
             now = time.monotonic_ns()
             self._finish_others(held, now if woken else 0)
             held.since_ns = now
             if now >= deadline:
-                return self._lost(tid) if _state(tid) in _ENDED else Outcome.PENDING
+                return self._lost(tid) if state(tid) in ENDED else Outcome.PENDING
 
     def wait_pending(self, wait_ns: int) -> None:
         """Sleep until one of the pending threads has stopped, and read and release it."""
@@ -179,7 +177,7 @@ class Stopper:
         late = held.since_ns - held.asked_ns > _PATIENCE_NS
         if late:
             self._diagnostics.count("thread did not stop within 0.1 s")
-        if late or _state(held.thread.tid) == "R":
+        if late or state(held.thread.tid) == "R":
             held.asked_ns = held.since_ns
             libc.interrupt(held.thread.tid)
 
@@ -206,8 +204,8 @@ class Stopper:
         status = self.door.poll_stop(tid)
         if status:
             return status
-        letter = _state(tid)
-        if letter in _ENDED:
+        letter = state(tid)
+        if letter in ENDED:
             return -errno.ESRCH
         if letter == "t":
             return self.door.poll_stop(tid) or self.door.stop_reason(tid)
@@ -216,17 +214,21 @@ class Stopper:
     def _finish(self, held: Held, status: int) -> Outcome:
         """Copy what the sample needs, let the thread go, and only then make a lane of it."""
         thread, tid = held.thread, held.thread.tid
-        regs = self.door.regs
+        regset: Regset | None = None
         got, witness = 0, Witness()
         self._size = self._piece_size = 0
         at = time.monotonic_ns()
         try:
             got = self.door.read_registers(tid)
-            if got == libc.REGSET_SIZE:
-                self.copy_stack(thread, held.spaces, regs[self._sp_word])
-                witness = held.spaces.witness(regs[self._pc_word])
-                if regs[self._arch.syscall_return] == _EINTR:
-                    self._restart(tid, status)
+            regset = self._regset(held.spaces.image, got)
+            if regset is not None:
+                thread.arch = regset.arch
+                self.copy_stack(thread, held.spaces, regset.sp)
+                witness = held.spaces.witness(regset.arch.code_address(regset.pc))
+                if regset.interrupted:
+                    self._restart(tid, status, regset)
+                if regset.arch.pac_mask and not held.spaces.image.pac_known:
+                    held.spaces.image.set_pac_mask(self.door.read_pac_mask(tid))
         finally:
             self._release(tid, status)
             self._last_stop_ns = time.monotonic_ns()
@@ -234,14 +236,24 @@ class Stopper:
             self.pauses.add(self._last_stop_ns - held.since_ns)
         if got < 0:
             return Outcome.GONE
-        if got != libc.REGSET_SIZE:
-            self._diagnostics.count("thread ran 32-bit code")
+        if regset is None:
+            self._diagnostics.count("thread ran code of another architecture")
             return Outcome.UNUSABLE
-        if not self._idle and self._was_asleep():
+        if not self._idle and self._was_asleep(tid, regset):
             self._diagnostics.count(FELL_ASLEEP)
             return Outcome.ASLEEP
-        self._lane(held, at, witness)
+        self._lane(held, at, witness, regset)
         return Outcome.TAKEN
+
+    def _regset(self, image: Program, size: int) -> Regset | None:
+        """The registers that the door has just read, as those of the program's architecture, or of another one that
+        the kernel knows and whose registers are of this size: a 64-bit program may run 32-bit code, and the other way
+        round. None for a size that none has.
+        """
+        own = self._regsets.get(image.arch.name)
+        if own is not None and own.arch.regset_size == size:
+            return own
+        return next((regset for regset in self._regsets.values() if regset.arch.regset_size == size), None)
 
     def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
         """The thread's stack into the builder's arena: base and size in _base, _size, a second part in _piece_*."""
@@ -260,7 +272,8 @@ class Stopper:
         home = shape.occupied
         if home is None:
             return
-        words = np.frombuffer(builder.arena.data, np.uint64, min(self._size, _SCAN) // 8, builder.used)
+        word = thread.arch.word
+        words = np.frombuffer(builder.arena.data, f"u{word}", min(self._size, _SCAN) // word, builder.used)
         into_home = words[(words >= home.start) & (words < home.end)]
         if len(into_home):
             self._piece_base, size = shape.home_span(int(into_home.min()))
@@ -276,7 +289,7 @@ class Stopper:
                 self._builder.move(earlier, space)
         builder = self._builder
         piece_at = builder.used + ((self._size + 7) & ~7)
-        lane = builder.add(kind, at_ns, thread.tid, spaces.current, weight, self._base, self._size)
+        lane = builder.add(thread.arch, kind, at_ns, thread.tid, spaces.current, weight, self._base, self._size)
         if self._piece_size:
             data = bytes(builder.arena.data[piece_at : piece_at + self._piece_size])
             builder.add_piece(lane, Piece(self._piece_base, data))
@@ -284,7 +297,7 @@ class Stopper:
 
     def empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
         """A lane that stands for the thread's last one."""
-        return self._builder.add(SampleKind.UNCHANGED, at_ns, thread.tid, spaces.current, weight, 0, 0)
+        return self._builder.add(thread.arch, SampleKind.UNCHANGED, at_ns, thread.tid, spaces.current, weight, 0, 0)
 
     def copied(self) -> bytes:
         """The bytes of the lane that was made last."""
@@ -303,47 +316,52 @@ class Stopper:
             size -= _THREAD_DATA
         return size > 0 and builder.arena.data[builder.used : builder.used + size] == earlier[:size]
 
-    def _was_asleep(self) -> bool:
-        """Did our interrupt end a sleep? Then the system call's result says that it was interrupted."""
-        regs, arch = self.door.regs, self._arch
-        return not regs[arch.syscall_number] >> 63 and regs[arch.syscall_return] in _INTERRUPTED_CALLS
+    def _was_asleep(self, tid: int, regset: Regset) -> bool:
+        """Did our interrupt end a sleep? Then the system call's result says that it was interrupted.
 
-    def _lane(self, held: Held, at_ns: int, witness: Witness) -> None:
-        words, sp = self._words, int(self._words[self._sp_word])
+        Where the kernel does not tell that there was a call the code does: pc stands behind the instruction, or on it
+        if the kernel has already arranged for the call to be made again.
+        """
+        if regset.arch.syscall_number >= 0:
+            return regset.call >= 0 and regset.broken_off
+        pc, codes = regset.arch.code_address(regset.pc), regset.arch.syscall_codes
+        if regset.broken_off:
+            return any(self._code(tid, pc - len(code), len(code)) == code for code in codes)
+        return any(self._code(tid, pc, len(code)) == code for code in codes)
+
+    def _lane(self, held: Held, at_ns: int, witness: Witness, regset: Regset) -> None:
         lane = self.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, witness)
-        self._builder.set_regset(lane, words)
-        held.thread.last_sp = sp
-        held.spaces.took(lane, int(words[self._pc_word]), sp, witness)
+        self._builder.set_regset(lane, regset.columns)
+        held.thread.last_sp = regset.sp
+        held.spaces.took(lane, regset.arch.code_address(regset.pc), regset.sp, witness)
 
-    def _restart(self, tid: int, status: int) -> None:
+    def _restart(self, tid: int, status: int, regset: Regset) -> None:
         """Undo the EINTR of a call in which the thread fell asleep between our look and our interrupt.
 
         Only where that is the same as if nothing had been: the call is one that returns EINTR before it has done
         anything, no signal is about to be handled (else the EINTR is the signal's), and the bytes before pc are the
         syscall instruction. A signal that comes between the last look and the DETACH is handled as if it had come
-        just before the call.
+        just before the call. Where the first argument and the result share a register the kernel does not give the
+        argument back (ARM, AArch64), so that nothing can be undone; there the register set does not tell the call.
         """
-        regs, arch = self.door.regs, self._arch
-        number = regs[arch.syscall_number]
-        if number >> 63 or status != _INTERRUPT_STOP or _signal_due(tid):
+        arch, number = regset.arch, regset.call
+        if number < 0 or status != _INTERRUPT_STOP or signal_due(tid):
             return
-        pc, result = regs[self._pc_word], regs[arch.syscall_return]
-        done = restartable(number, regs) and self._code_before(tid, pc) == SYSCALL_INSTRUCTION
+        pc, code = regset.pc, arch.syscall_codes[0]
+        done = restartable(arch, number, regset.args) and self._code(tid, pc - len(code), len(code)) == code
         if done:
-            regs[arch.syscall_return] = number
-            regs[self._pc_word] = pc - len(SYSCALL_INSTRUCTION)
-            done = self.door.write_registers(tid) == 0
-            regs[arch.syscall_return], regs[self._pc_word] = result, pc
-            if done and _signal_due(tid):
-                self.door.write_registers(tid)
+            regset.begin_again(number, len(code))
+            done = self.door.write_registers(tid, arch.regset_size) == 0
+            regset.put_back(-EINTR & arch.mask, pc)
+            if done and signal_due(tid):
+                self.door.write_registers(tid, arch.regset_size)
                 return
         self._diagnostics.count(RESTARTED if done else INTERRUPTED)
 
-    def _code_before(self, tid: int, pc: int) -> bytes:
-        size = len(SYSCALL_INSTRUCTION)
+    def _code(self, tid: int, avma: int, size: int) -> bytes:
         builder = self._builder
         at = builder.arena.size - size
-        got = self.door.read_memory(tid, pc - size, size, builder.arena.address + at)
+        got = self.door.read_memory(tid, avma, size, builder.arena.address + at)
         return bytes(builder.arena.data[at : at + size]) if got == size else b""
 
     def _release(self, tid: int, status: int) -> None:
@@ -368,40 +386,10 @@ class Stopper:
 
     def _lost(self, tid: int) -> Outcome:
         """A traced thread ended. Its parent hears of that only when we have collected it, unless we are its parent."""
-        if not _is_own_child(tid) and libc.reap(tid) is None and os.path.exists(f"/proc/{tid}"):
+        if not is_own_child(tid) and libc.reap(tid) is None and os.path.exists(f"/proc/{tid}"):
             return Outcome.GONE  # a leader whose other threads live on: stays in held until it can be collected
         self.held.pop(tid, None)
         return Outcome.GONE
 
 
 _INTERRUPT_STOP = signal.SIGTRAP | libc.PTRACE_EVENT_STOP << 8
-
-
-_ENDED = "ZX"
-
-
-def _state(tid: int) -> str:
-    """The letter of /proc/TID/stat; X if there is no such thread."""
-    try:
-        with open(f"/proc/{tid}/stat", "rb") as file:
-            return parse_stat(file.read()).state
-    except OSError:
-        return "X"
-
-
-def _is_own_child(tid: int) -> bool:
-    try:
-        status = thread_status(tid)
-    except OSError:
-        return False
-    return status.get("PPid") == str(os.getpid()) and status.get("Tgid") == str(tid)
-
-
-def _signal_due(tid: int) -> bool:
-    """Is a signal pending that the thread does not block? In doubt yes."""
-    try:
-        status = thread_status(tid)
-        pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
-        return bool(pending & ~int(status["SigBlk"], 16))
-    except (OSError, KeyError, ValueError):
-        return True

@@ -1,64 +1,50 @@
-"""Which system calls of x86-64 survive a ptrace stop, and which can be made to start again.
+"""Which system calls survive a ptrace stop, and which can be made to start again.
 
 Sources: signal(7), "Interruption of system calls and library functions by stop signals"; the kernel's return
 codes: ERESTARTSYS, ERESTARTNOHAND, ERESTARTNOINTR and ERESTART_RESTARTBLOCK are restarted by the kernel when no
-signal handler runs, EINTR is not.
+signal handler runs, EINTR is not. Numbers of calls: Arch.syscalls.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyprof.errors import FormatError
-
-READ, WRITE, POLL, READV, SELECT = 0, 1, 7, 19, 23
-PAUSE, NANOSLEEP, FUTEX, EPOLL_WAIT, EPOLL_PWAIT = 34, 35, 202, 232, 281
+from pyprof.model.arch import Arch
 
 EINTR = 4
 RESTARTS = (512, 513, 514, 516)
 """ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK: the kernel runs the call again (errno.h)."""
 
 SURVIVES = frozenset({
-    POLL, SELECT, PAUSE, NANOSLEEP,
-    61,   # wait4
-    69,   # msgsnd
-    70,   # msgrcv
-    73,   # flock
-    130,  # rt_sigsuspend
-    219,  # restart_syscall: has proved it already
-    230,  # clock_nanosleep
-    243,  # mq_timedreceive
-    247,  # waitid
-    270,  # pselect6
-    271,  # ppoll
+    "poll", "ppoll", "ppoll_time64", "select", "_newselect", "pselect6", "pselect6_time64", "pause",
+    "nanosleep", "clock_nanosleep", "clock_nanosleep_time64", "wait4", "waitpid", "waitid", "msgsnd", "msgrcv", "flock",
+    "sigsuspend", "rt_sigsuspend", "mq_timedreceive", "mq_timedreceive_time64",
+    "restart_syscall",  # has proved it already
 })  # fmt: skip
 """Calls that the kernel restarts whatever their arguments. Writes are missing on purpose: cut short, they return what
 they have written so far."""
 
 _FUTEX_SURVIVES = frozenset({0, 6, 9})  # WAIT, LOCK_PI, WAIT_BITSET
-_READS = frozenset({READ, READV})
+_READS = frozenset({"read", "readv"})
 _READ_SURVIVES = ("pipe:", "/dev/pts/", "/dev/tty", "anon_inode:[eventfd]", "anon_inode:[timerfd]",
                   "anon_inode:[signalfd]")  # fmt: skip
+_IPC_SURVIVES = frozenset({11, 12})  # MSGSND, MSGRCV
 
 _RESTARTABLE = frozenset({
-    READ, READV, EPOLL_WAIT,
-    43,   # accept
-    45,   # recvfrom
-    47,   # recvmsg
-    65,   # semop
-    128,  # rt_sigtimedwait
-    208,  # io_getevents
-    220,  # semtimedop
-    288,  # accept4
+    "read", "readv", "epoll_wait", "accept", "accept4", "recv", "recvfrom", "recvmsg", "semop", "semtimedop",
+    "semtimedop_time64", "rt_sigtimedwait", "rt_sigtimedwait_time64", "io_getevents",
 })  # fmt: skip
 """Calls that return EINTR only if they have done nothing yet, so that running them again is the same call."""
 
-_RESTARTABLE_WITHOUT_MASK = {EPOLL_PWAIT: 9, 441: 9}
-"""epoll_pwait, epoll_pwait2: call -> word of user_regs_struct (r8) with the signal mask, which must be NULL: with a
-mask, a signal and the end of the wait belong together, and whoever gives one is ready for EINTR."""
+_SOCKETCALL_RESTARTABLE = frozenset({5, 10, 12, 17, 18})  # ACCEPT, RECV, RECVFROM, RECVMSG, ACCEPT4 (linux/net.h)
+_IPC_RESTARTABLE = frozenset({1, 4})  # SEMOP, SEMTIMEDOP (linux/ipc.h)
 
-SYSCALL_INSTRUCTION = b"\x0f\x05"
+_RESTARTABLE_WITHOUT_MASK = {"epoll_pwait": 4, "epoll_pwait2": 4}
+"""Call -> its argument with the signal mask, which must be NULL: with a mask, a signal and the end of the wait belong
+together, and whoever gives one is ready for EINTR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +69,33 @@ def parse_syscall(line: bytes) -> BlockedCall | None:
         raise FormatError("syscall", 0, "not a line of /proc/PID/task/TID/syscall") from None
 
 
-def survives_stop(call: BlockedCall, pid: int) -> bool:
+def survives_stop(call: BlockedCall, pid: int, arch: Arch) -> bool:
     """Will this blocked call surely go on after a ptrace stop, as if nothing had been? In doubt: no."""
-    if call.number < 0 or call.number in SURVIVES:
+    if call.number < 0:
         return True
-    if call.number == FUTEX:
-        return len(call.args) > 1 and call.args[1] & 0x7F in _FUTEX_SURVIVES
-    if call.number in _READS and call.args:
+    name, args = arch.call_names.get(call.number, ""), call.args
+    if name in SURVIVES:
+        return True
+    if name in ("futex", "futex_time64"):
+        return len(args) > 1 and args[1] & 0x7F in _FUTEX_SURVIVES
+    if name == "ipc":
+        return len(args) > 0 and args[0] & 0xFFFF in _IPC_SURVIVES
+    if name in _READS and args:
         try:
-            return os.readlink(f"/proc/{pid}/fd/{call.args[0]}").startswith(_READ_SURVIVES)
+            return os.readlink(f"/proc/{pid}/fd/{args[0]}").startswith(_READ_SURVIVES)
         except OSError:
             return False
     return False
 
 
-def restartable(number: int, regs: object) -> bool:
-    """May a call that our stop made fail with EINTR be run again? regs: words of user_regs_struct."""
-    if number in _RESTARTABLE:
+def restartable(arch: Arch, number: int, args: Sequence[int]) -> bool:
+    """May a call that our stop made fail with EINTR be run again? args: its six arguments."""
+    name = arch.call_names.get(number, "")
+    if name in _RESTARTABLE:
         return True
-    mask = _RESTARTABLE_WITHOUT_MASK.get(number)
-    return mask is not None and regs[mask] == 0  # type: ignore[index]
+    if name == "socketcall":
+        return args[0] in _SOCKETCALL_RESTARTABLE
+    if name == "ipc":
+        return args[0] & 0xFFFF in _IPC_RESTARTABLE
+    mask = _RESTARTABLE_WITHOUT_MASK.get(name)
+    return mask is not None and args[mask] == 0

@@ -53,6 +53,7 @@ class Target:
             self.name = procfs.name(self.pid)
             for thread in self.threads.values():
                 thread.shape = StackShape(self._stack_size)
+                thread.arch = self.spaces.image.arch
                 thread.known = False
                 thread.woke()
         now = time.monotonic_ns()
@@ -80,7 +81,7 @@ class Target:
             thread.hollow = False
         for tid in tids:
             if tid not in self.threads:
-                thread = Thread(self.pid, tid, self.directory, StackShape(self._stack_size))
+                thread = Thread(self.pid, tid, self.directory, StackShape(self._stack_size), self.spaces.image.arch)
                 try:
                     thread.open()
                 except ProcessLookupError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pyprof.collectors.procfs import ProcDir
 from pyprof.collectors.stack_shape import StackShape
+from pyprof.model.arch import Arch
 
 _SIZE = 512
 
@@ -15,16 +16,18 @@ _SIZE = 512
 class Thread:
     """What is kept of a thread between two samples.
 
-    first_slot: no sampling time has passed for it yet. slept: schedstat of the sleep in which the thread was last
-    seen, None if it has run. stop_wanted: the stack of its last sample needs a register. stopped: (sp, pc, stack bytes)
-    of the stop that was taken in this sleep. last_sp: of its last stop. hollow: it has no stack, until it is looked at
-    again (a leader that ended before its threads). ended: to be dropped. known: its name has been read.
+    arch: of the code in which it was seen last. first_slot: no sampling time has passed for it yet. slept: schedstat
+    of the sleep in which the thread was last seen, None if it has run. stop_wanted: the stack of its last sample needs
+    a register. stopped: (sp, pc, stack bytes) of the stop that was taken in this sleep. last_sp: of its last stop.
+    hollow: it has no stack, until it is looked at again (a leader that ended before its threads). ended: to be
+    dropped. known: its name has been read.
     """
 
     pid: int
     tid: int
     directory: ProcDir
     shape: StackShape
+    arch: Arch
     first_slot: bool = True
     slept: bytes | None = None
     stop_wanted: bool = False

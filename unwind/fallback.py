@@ -193,7 +193,10 @@ class RecordFallback:
         target = self._code.call_target(ra)
         if target is None or self._code.is_jump(target):  # a PLT entry may lead to any function
             return proof is not Proof.TARGET
-        return target <= pc < target + LEAF_SIZE or proof is Proof.NONE
+        if target == ra:  # call $+5 asks for pc
+            return False
+        size = self._arch.leaf_size(self._code.read(target, 16))
+        return target <= pc < target + (size or LEAF_SIZE) or (proof is Proof.NONE and not size)
 
     def _at_call(self, registers: Registers) -> bool:
         """Is sp where a call leaves it, in code of a file? Such code aligns the stack before it calls, generated code

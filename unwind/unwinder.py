@@ -48,8 +48,8 @@ class Unwinder:
         self._options = options
         self._diagnostics = diagnostics
         self._readers = readers
-        self._indexes: dict[str, Index] = {}
-        self._spaces: dict[tuple[str, int], _Space] = {}
+        self._indexes: dict[tuple[str, int], Index] = {}
+        self._spaces: dict[tuple[str, int, int], _Space] = {}
 
     def walk(self, batch: SampleBatch) -> Walk:
         """Frames of all lanes. UNCHANGED lanes have nothing to walk: no frames, StackEnd.RUNNING."""
@@ -70,7 +70,7 @@ class Unwinder:
 
     def forget(self, space_id: int) -> None:
         """Drop what is kept for an address space that no sample will name again; its files' rules are kept."""
-        for key in [key for key in self._spaces if key[1] == space_id]:
+        for key in [key for key in self._spaces if key[2] == space_id]:
             del self._spaces[key]
         for index in self._indexes.values():
             index.forget(space_id)
@@ -89,12 +89,14 @@ class Unwinder:
         return walk.finish()
 
     def _index(self, arch: Arch) -> Index:
-        if arch.name not in self._indexes:
-            self._indexes[arch.name] = Index(arch, self._images, self._options, self._diagnostics, self._readers)
-        return self._indexes[arch.name]
+        """One for each architecture, and size of its addresses: the latter says where signatures begin."""
+        key = arch.name, arch.pac_mask
+        if key not in self._indexes:
+            self._indexes[key] = Index(arch, self._images, self._options, self._diagnostics, self._readers)
+        return self._indexes[key]
 
     def _space(self, arch: Arch, space: AddressSpace) -> _Space:
-        key = (arch.name, space.id)
+        key = arch.name, arch.pac_mask, space.id
         if key not in self._spaces:
             index = self._index(arch).space(space)
             enabled = FALLBACK in self._options.sources

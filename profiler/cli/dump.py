@@ -126,14 +126,13 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     unwind = unwind_options(arguments)
     attach.check_target(pid)
     states = {tid: procfs.state(pid, tid) for tid in procfs.tasks(pid)}
-    exe = procfs.exe(pid)
+    exe, arch = procfs.exe(pid), procfs.arch(pid).name
     collect = CollectOptions(rate_hz=500, idle=True, stack_size=arguments.stack_size, flush_s=0)
     diagnostics = Diagnostics()
-    collector = PtraceCollector(pid, collect, diagnostics)
-    session = Session(collector, unwind, diagnostics)
+    session = Session(PtraceCollector(pid, collect, diagnostics), unwind, diagnostics)
     window = session.snapshot(lambda: set(tasks(pid)))
     profile = session.profile(window, exe, collect.rate_hz, idle=True)
-    return Subject(pid, exe, collector.arch.name, profile, states, unseen=tuple(unseen(pid, profile, states)))
+    return Subject(pid, exe, arch, profile, states, unseen=tuple(unseen(pid, profile, states)))
 
 
 def of_stub(arguments: argparse.Namespace) -> Subject:

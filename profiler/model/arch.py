@@ -26,12 +26,18 @@ __all__ = [
     "FrameChain",
     "SigFrame",
     "find_arch",
+    "native_arches",
 ]
 
-_ALL = (X86_64, AARCH64, AARCH64_BE, ARM, ARMEB, S390X, I386, X32, PPC64LE)
+_ALL = (X86_64, I386, X32, AARCH64, AARCH64_BE, ARM, ARMEB, S390X, PPC64LE)
 
 ARCHES: dict[tuple[int, int, str], Arch] = {(a.elf_machine, a.elf_class, a.byteorder): a for a in _ALL}
 """Supported architectures by ELF (e_machine, class 32 or 64, byte order of data "little" or "big")."""
+
+
+def native_arches(machine: str) -> tuple[Arch, ...]:
+    """What the kernel of a machine (uname -m) runs itself, the wider words first."""
+    return tuple(arch for arch in _ALL if machine in arch.machines)
 
 
 def find_arch(elf_machine: int, elf_class: int, byteorder: str) -> Arch | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pyprof.model import arch_calls
 from pyprof.model.arch_type import Arch, FrameChain, SigFrame
 
 
@@ -106,7 +107,7 @@ AARCH64 = Arch(
     callee_saved=frozenset(range(19, 30)),
     prstatus=tuple(range(33)),
     syscall_return=0,
-    syscall_number=8,
+    syscall_number=-1,  # x8 is not kept for it
     sigreturn_code=bytes.fromhex("681180d2010000d4"),  # mov x8, #139; svc #0
     sigcontext={n: 312 + 8 * n for n in range(33)},
     follows_call=_aarch64_follows_call,
@@ -115,9 +116,14 @@ AARCH64 = Arch(
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     pac_mask=0xFFFF_0000_0000_0000,
     chain=FrameChain(base=29, next_off=0, ra_off=8, cfa_off=16, sp_known=False),
+    machines=("aarch64",),
+    regset_size=34 * 8,  # x0..x30, sp, pc, pstate
+    syscall_codes=(bytes.fromhex("010000d4"),),  # svc #0
+    syscall_args=(0, 1, 2, 3, 4, 5),
+    syscalls=arch_calls.GENERIC,
 )
 
-AARCH64_BE = replace(AARCH64, name="aarch64_be", byteorder="big")
+AARCH64_BE = replace(AARCH64, name="aarch64_be", byteorder="big", machines=("aarch64_be",))
 
 # struct sigframe: ucontext with uc_mcontext at +20: trap_no, error_code, oldmask, r0..r15. struct rt_sigframe: the same
 # after siginfo (128 bytes).
@@ -140,7 +146,7 @@ ARM = Arch(
     callee_saved=frozenset(range(4, 12)),
     prstatus=tuple(range(16)),
     syscall_return=0,
-    syscall_number=7,
+    syscall_number=-1,  # r7 is not kept for it
     sigreturn_code=bytes.fromhex("ad70a0e3000000ef"),  # A32 mov r7, #173; svc #0 (rt_sigreturn, C libraries)
     sigcontext=_ARM_RT_SIGFRAME,
     follows_call=_arm_follows_call,
@@ -158,6 +164,11 @@ ARM = Arch(
         SigFrame(bytes.fromhex("772700df"), _ARM_SIGFRAME),
         SigFrame(bytes.fromhex("4ff0770700df"), _ARM_SIGFRAME),
     ),
+    machines=("armv6l", "armv7l", "armv8l", "aarch64"),
+    regset_size=18 * 4,  # r0..r15, cpsr, orig_r0
+    syscall_codes=(bytes.fromhex("000000ef"), bytes.fromhex("00df")),  # svc #0, A32 and T32
+    syscall_args=(0, 1, 2, 3, 4, 5),
+    syscalls=arch_calls.ARM,
 )
 
-ARMEB = replace(ARM, name="armeb", byteorder="big")
+ARMEB = replace(ARM, name="armeb", byteorder="big", machines=("armv7b", "armv8b", "aarch64_be"))

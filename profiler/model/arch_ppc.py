@@ -62,7 +62,7 @@ PPC64LE = Arch(
     callee_saved=frozenset(range(14, 32)),
     prstatus=(*range(32), 36, 32),
     syscall_return=3,
-    syscall_number=0,
+    syscall_number=-1,
     sigreturn_code=bytes.fromhex("80002138ac00003802000044"),  # addi r1,r1,128; li r0,172 (rt_sigreturn); sc
     sigcontext=_rt_sigframe(128),
     follows_call=_ppc64le_follows_call,
@@ -71,4 +71,7 @@ PPC64LE = Arch(
     pc_mask=0xFFFF_FFFF_FFFF_FFFC,
     chain=FrameChain(base=1, next_off=0, ra_off=16, cfa_off=None, ra_in_next=True, zero_is_root=True),
     more_sigframes=(SigFrame(bytes.fromhex("ac00003802000044"), _rt_sigframe(144)),),  # qemu-user: li r0,172; sc
+    machines=("ppc64le",),
+    regset_size=44 * 8,
+    syscall_codes=(bytes.fromhex("02000044"),),  # sc
 )

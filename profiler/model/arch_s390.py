@@ -67,5 +67,8 @@ S390X = Arch(
     sp_off=-160,
     chain=FrameChain(base=15, next_off=0, ra_off=112, cfa_off=None, ra_in_next=True),  # -mbackchain
     more_sigframes=(SigFrame(bytes.fromhex("0a77"), _sigregs(176)),),  # svc 119 (sigreturn)
+    machines=("s390x",),
+    regset_size=27 * 8,
+    syscall_codes=(b"\x0a\x00",),  # svc 0: the number in r1
     fpregset={16 + slot: 1 + number for slot, number in enumerate(_FPR_ORDER)},  # fpc and padding, f0..f15
 )

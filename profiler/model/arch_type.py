@@ -9,6 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
+
+
+def _unknown_size(code: bytes) -> int:
+    return 0
 
 
 @dataclass(frozen=True)
@@ -51,14 +56,16 @@ class Arch:
     word: bytes of an address. byteorder: of data, "little" or "big".
     lr: column of the link register, or -1 where the call pushes the return address.
     prstatus: for each column the index of its word in the kernel's user_regs_struct, -1 where it is not in there.
-    syscall_return: index of the word of user_regs_struct with a system call's result; syscall_number likewise,
-    -1 where that struct does not hold it.
+    syscall_return: index of the word of user_regs_struct with a system call's result; syscall_number likewise: not
+    negative only in a system call. -1 where that struct does not tell.
     sigreturn_code: bytes at the start of the signal trampoline (where no unwind table covers it).
     sigcontext: column -> offset from sp, at the trampoline's first instruction, where the register was saved.
     follows_call: (code bytes before an address) -> could the instruction that ends there be a call?
     call_target: (code bytes before an address, that address) -> where the direct call that ends there goes; None for
     an indirect call, or where no call ends.
     jumps: (code bytes from an address on, 16 of them) -> does that code only jump on (PLT entry, linker's trampoline)?
+    leaf_size: (code bytes of a function from its start, 16 of them) -> its length where it is one that all programs
+    have and whose length its code tells, else 0.
     pc_mask: the bits of a pc or return address that are address (ARM: bit 0 says Thumb).
     pac_mask: the bits of a signed return address that hold the signature, at the usual size of addresses;
     NT_ARM_PAC_MASK of a process says it exactly (dataclasses.replace). 0 where nothing signs.
@@ -71,6 +78,10 @@ class Arch:
     being 0: C libraries end their tables before that system call. (b"", ()) where that is not known.
     fpregset: column -> index of its word in the kernel's floating-point registers (NT_FPREGSET), for those that
     unwinding may need.
+    machines: what uname -m says where the kernel runs such code itself. regset_size: bytes of NT_PRSTATUS that
+    PTRACE_GETREGSET gives there of a task of this architecture.
+    syscall_codes: the system call instructions behind which a thread goes on. syscall_args: the words of
+    user_regs_struct with a call's arguments. syscalls: name -> number, of the calls in which threads sleep.
     """
 
     name: str
@@ -102,11 +113,22 @@ class Arch:
     exception_return: int = 0
     new_thread: tuple[bytes, tuple[bytes, ...]] = (b"", ())
     fpregset: dict[int, int] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
+    regset_size: int = 0
+    syscall_codes: tuple[bytes, ...] = ()
+    syscall_args: tuple[int, ...] = ()
+    syscalls: dict[str, int] = field(default_factory=dict)
+    leaf_size: Callable[[bytes], int] = _unknown_size
 
     @property
     def mask(self) -> int:
         """All ones of one address."""
         return (1 << (8 * self.word)) - 1
+
+    @cached_property
+    def call_names(self) -> dict[int, str]:
+        """syscalls by number."""
+        return {number: name for name, number in self.syscalls.items()}
 
     @property
     def sigframes(self) -> tuple[SigFrame, ...]:

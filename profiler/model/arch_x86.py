@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pyprof.model import arch_calls
 from pyprof.model.arch_type import Arch, FrameChain, SigFrame
 
 
@@ -50,6 +51,11 @@ def _x86_jumps(code: bytes) -> bool:
     return code[:2] in (b"\xff\x25", b"\xff\xa3") or code[:1] == b"\xe9"
 
 
+def _i386_leaf_size(code: bytes) -> int:
+    """__x86.get_pc_thunk.REG: mov (%esp),%reg; ret."""
+    return 4 if code[:1] == b"\x8b" and code[1:2] and code[1] & 0xC7 == 0x04 and code[2:4] == b"\x24\xc3" else 0
+
+
 _X86_64_NAMES = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *tuple(f"r{n}" for n in range(8, 16)), "rip")
 
 # user_regs_struct: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss ...
@@ -84,6 +90,11 @@ X86_64 = Arch(
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     chain=FrameChain(base=6, next_off=0, ra_off=8, cfa_off=16),
     new_thread=(b"\x0f\x05", (b"\x48\x85\xc0", b"\x85\xc0")),  # syscall; test %rax,%rax (glibc) or %eax (musl)
+    machines=("x86_64",),
+    regset_size=27 * 8,
+    syscall_codes=(b"\x0f\x05",),
+    syscall_args=(14, 13, 12, 7, 9, 8),  # rdi rsi rdx r10 r8 r9
+    syscalls=arch_calls.X86_64,
 )
 
 # Addresses of 32 bits, but registers, pushes and saved registers are of 64: stack words are x86_64's. struct
@@ -95,6 +106,7 @@ X32 = replace(
     sigreturn_code=bytes.fromhex("48c7c0010200400f05"),
     sigcontext={column: 24 + 8 * slot for slot, column in enumerate(_X86_64_GREGS)},
     pc_mask=0xFFFF_FFFF,
+    syscalls=arch_calls.X32,
 )
 
 # struct sigcontext_32: gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip, by column
@@ -133,4 +145,10 @@ I386 = Arch(
             {column: 4 + offset for column, offset in _I386_SIGCONTEXT.items()},
         ),
     ),
+    machines=("x86_64", "i686", "i586", "i486", "i386"),
+    regset_size=17 * 4,
+    syscall_codes=(b"\xcd\x80",),  # int $0x80; sysenter and AMD's syscall go on behind one, too
+    syscall_args=(0, 1, 2, 3, 4, 5),
+    syscalls=arch_calls.I386,
+    leaf_size=_i386_leaf_size,
 )

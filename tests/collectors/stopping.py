@@ -12,7 +12,7 @@ from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.stop import Held, Outcome, Stopper
 from pyprof.collectors.target import Target
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.arch import X86_64
+from pyprof.model.arch import native_arches
 
 
 @dataclass
@@ -51,9 +51,10 @@ class Stopping:
 @contextmanager
 def stopping(pid: int) -> Iterator[Stopping]:
     diagnostics = Diagnostics()
-    builder = BatchBuilder(X86_64, 65536)
+    arches = native_arches("x86_64")
+    builder = BatchBuilder(arches, 65536)
     target = Target(pid, 65536, iter(range(1, 1000)).__next__, diagnostics)
-    stopper = Stopper(X86_64, builder, diagnostics, idle=True)
+    stopper = Stopper(arches, builder, diagnostics, idle=True)
     target.look(builder)
     try:
         yield Stopping(stopper, builder, target, diagnostics)

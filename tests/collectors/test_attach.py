@@ -191,7 +191,7 @@ def test_the_collector_says_the_same_as_the_check(child: Child) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1]) == 0
 
 
-@pytest.mark.parametrize(("at", "value", "words"), [(4, 1, "i386|32-bit"), (18, 183, "aarch64|machine")])
+@pytest.mark.parametrize(("at", "value", "words"), [(4, 1, "arm|32-bit"), (18, 183, "aarch64|machine")])
 def test_a_program_of_another_architecture_is_refused(
     at: int, value: int, words: str, child: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +199,7 @@ def test_a_program_of_another_architecture_is_refused(
     image = bytearray(Path("/proc/self/exe").read_bytes()[:64])
     image[at] = value
     if at == 4:
-        image[18] = 3
+        image[18] = 40
     (tmp_path / "exe").write_bytes(image)
     real = attach.procfs.ProcDir.open
     monkeypatch.setattr(

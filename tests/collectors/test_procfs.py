@@ -18,6 +18,7 @@ from pyprof.collectors import procfs
 from pyprof.collectors.procfs import parse_maps, parse_stat
 from pyprof.collectors.syscalls import parse_syscall, survives_stop
 from pyprof.errors import FormatError
+from pyprof.model.arch import X86_64
 
 MAPS = Path("/proc/self/maps").read_bytes()
 STAT = Path("/proc/self/stat").read_bytes()
@@ -144,4 +145,4 @@ def test_memory_reads_end_where_the_memory_does() -> None:
 def test_any_syscall_line_is_a_call_or_none(line: bytes) -> None:
     with contextlib.suppress(FormatError):
         call = parse_syscall(line)
-        assert call is None or survives_stop(call, os.getpid()) in (True, False)
+        assert call is None or survives_stop(call, os.getpid(), X86_64) in (True, False)

@@ -38,6 +38,9 @@ class Directory:
     def maps(self) -> bytes:
         return self.text
 
+    def open(self, name: str) -> int:
+        raise ProcessLookupError(name)
+
 
 class Scene:
     def __init__(self, *lines: str) -> None:

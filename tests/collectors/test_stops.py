@@ -98,7 +98,7 @@ def test_stopping_a_thread_that_has_just_fallen_asleep_fails_no_system_call(prog
 def test_without_the_restart_the_same_stops_make_system_calls_fail(
     program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stop, "restartable", lambda number, regs: False)
+    monkeypatch.setattr(stop, "restartable", lambda arch, number, args: False)
     target = program("c_sleepers", "0", "30000", "epoll_wait")
     with stopping(target.pid) as here:
         for _ in range(100):

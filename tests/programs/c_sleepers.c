@@ -89,7 +89,8 @@ static int do_pipe(int fd) {
 static int pipe_in;
 static void *waker(void *unused) { /* for the two calls that know no timeout */
     (void)unused;
-    while (!stop) {
+    for (int last = 0; !last;) { /* a whole round after the stop: who waits by then is woken */
+        last = stop;
         struct timespec t = in(sleep_us);
         nanosleep(&t, NULL);
         close(open(watched, O_WRONLY));

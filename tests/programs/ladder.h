@@ -58,6 +58,37 @@ __attribute__((unused)) static void say_ready(void)
 	for (volatile word turn = rounds; turn; turn--)                                                                 \
 		(x) = (x) * 3 + 1
 
+/* SAVED_REGISTERS: the callee-saved ones that code may overwrite. FRAME_REGISTER: what frame pointers live in. */
+#if defined(__x86_64__)
+#define OVERWRITE "xor %%ebx, %%ebx; mov $12, %%r12d; mov $13, %%r13d; mov $14, %%r14d; mov $15, %%r15d"
+#define SAVED_REGISTERS "rbx", "r12", "r13", "r14", "r15"
+#define FRAME_REGISTER "rbp"
+#elif defined(__i386__)
+#define OVERWRITE "xor %%ebx, %%ebx; mov $6, %%esi; mov $7, %%edi"
+#define SAVED_REGISTERS "ebx", "esi", "edi"
+#define FRAME_REGISTER "ebp"
+#elif defined(__aarch64__)
+#define OVERWRITE "mov x19, 19; mov x20, 20; mov x21, 21; mov x27, 27; mov x28, 28"
+#define SAVED_REGISTERS "x19", "x20", "x21", "x27", "x28"
+#define FRAME_REGISTER "x29"
+#elif defined(__arm__)
+#define OVERWRITE "mov r4, #4; mov r5, #5; mov r8, #8; mov r10, #10"
+#define SAVED_REGISTERS "r4", "r5", "r8", "r10"
+#ifdef __thumb__
+#define FRAME_REGISTER "r7"
+#else
+#define FRAME_REGISTER "r11"
+#endif
+#elif defined(__s390x__)
+#define OVERWRITE "lghi %%r6, 6; lghi %%r7, 7; lghi %%r8, 8; lghi %%r10, 10"
+#define SAVED_REGISTERS "r6", "r7", "r8", "r10"
+#define FRAME_REGISTER "r11"
+#elif defined(__powerpc64__)
+#define OVERWRITE "li 14, 14; li 15, 15; li 29, 29"
+#define SAVED_REGISTERS "r14", "r15", "r29"
+#define FRAME_REGISTER "r31"
+#endif
+
 /* Frame shapes. Each macro makes one function `name` that calls `next`. */
 
 #define RUNG_PLAIN(name, next)                                                                                         \
@@ -84,22 +115,21 @@ __attribute__((unused)) static void say_ready(void)
 #define RUNG_SAVED(name, next)                                                                                         \
 	RUNG word name(word x)                                                                                         \
 	{                                                                                                              \
-		__asm__ volatile("xor %%ebx, %%ebx; mov $12, %%r12d; mov $13, %%r13d; mov $14, %%r14d; mov $15, %%r15d"     \
-				 ::: "rbx", "r12", "r13", "r14", "r15", "cc");                                         \
+		__asm__ volatile(OVERWRITE ::: SAVED_REGISTERS, "cc");                                                 \
 		word y = next(x);                                                                                      \
 		SPIN(y);                                                                                               \
-		__asm__ volatile("" ::: "rbx", "r12", "r13", "r14", "r15");                                            \
+		__asm__ volatile("" ::: SAVED_REGISTERS);                                                              \
 		return y + 1;                                                                                          \
 	}
 
-/* rbp is saved and then used for anything but a frame (compilers refuse where it is the frame pointer). */
+/* The frame register is saved and then used for anything but a frame (compilers refuse where it is the frame pointer). */
 #ifdef FRAME_POINTERS
 #define RUNG_RBP(name, next) RUNG_FIXED(name, next, 4)
 #else
 #define RUNG_RBP(name, next)                                                                                           \
 	RUNG word name(word x)                                                                                         \
 	{                                                                                                              \
-		register word odd __asm__("rbp") = x | 1;                                                              \
+		register word odd __asm__(FRAME_REGISTER) = x | 1;                                                              \
 		__asm__ volatile("" : "+r"(odd));                                                                      \
 		word y = next(x);                                                                                      \
 		__asm__ volatile("" : "+r"(odd));                                                                      \

@@ -1,0 +1,69 @@
+"""The numbers of system calls are those of the kernel's headers; calls are judged alike on each architecture."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from pyprof.collectors.syscalls import SURVIVES, BlockedCall, restartable, survives_stop
+from pyprof.model.arch import AARCH64, ARM, I386, X32, X86_64, Arch
+from tests.support import need
+
+COMPILERS = [
+    (X86_64, "gcc"),
+    (I386, "i686-linux-gnu-gcc"),
+    (X32, "x86_64-linux-gnux32-gcc"),
+    (AARCH64, "aarch64-linux-gnu-gcc"),
+    (ARM, "arm-linux-gnueabihf-gcc"),
+]
+
+
+@pytest.mark.parametrize(("arch", "compiler"), COMPILERS, ids=lambda value: getattr(value, "name", value))
+def test_numbers_are_those_of_the_headers(arch: Arch, compiler: str) -> None:
+    names = list(arch.syscalls)
+    source = "#include <asm/unistd.h>\n" + "".join(f"=> __NR_{name}\n" for name in names)
+    done = subprocess.run(
+        [need(compiler), "-E", "-P", "-x", "c", "-"],
+        input=source,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    found = [eval(line[2:]) for line in done.stdout.splitlines() if re.fullmatch(r"=> [0-9a-fx()+ ]+", line)]
+    assert dict(zip(names, found, strict=True)) == arch.syscalls
+
+
+@pytest.mark.parametrize("arch", [arch for arch, _ in COMPILERS], ids=lambda arch: arch.name)
+def test_the_same_call_is_judged_the_same_way_on_each_architecture(arch: Arch) -> None:
+    def survives(name: str, *args: int) -> bool:
+        return survives_stop(BlockedCall(arch.syscalls[name], (*args, 0, 0, 0, 0, 0, 0)[:6], 1, 1), os.getpid(), arch)
+
+    assert all(survives(name) for name in SURVIVES & arch.syscalls.keys())
+    assert survives("futex", 0, 128)  # FUTEX_WAIT_PRIVATE
+    assert not survives("futex", 0, 11)  # FUTEX_WAIT_REQUEUE_PI
+    assert not survives("write")
+    assert not survives("epoll_pwait")
+    assert survives_stop(BlockedCall(-1, (), 1, 1), os.getpid(), arch)
+    assert not survives_stop(BlockedCall(12345, (), 1, 1), os.getpid(), arch)
+    assert restartable(arch, arch.syscalls["epoll_pwait"], (3, 0, 0, 0, 0, 0))
+    assert not restartable(arch, arch.syscalls["epoll_pwait"], (3, 0, 0, 0, 1, 0))
+    assert not restartable(arch, arch.syscalls["nanosleep"], (0, 0, 0, 0, 0, 0))
+
+
+def test_calls_that_i386_makes_through_one_number_are_told_apart() -> None:
+    socketcall, ipc = I386.syscalls["socketcall"], I386.syscalls["ipc"]
+    assert [restartable(I386, socketcall, (call, 0, 0, 0, 0, 0)) for call in (3, 5, 9, 10, 12, 17, 18)] == [
+        False,  # connect
+        True,  # accept
+        False,  # send
+        True,
+        True,
+        True,
+        True,
+    ]
+    assert [restartable(I386, ipc, (call, 0, 0, 0, 0, 0)) for call in (1, 4, 12)] == [True, True, False]
+    assert [survives_stop(BlockedCall(ipc, (call,), 1, 1), 1, I386) for call in (1, 11, 12)] == [False, True, True]
