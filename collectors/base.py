@@ -6,7 +6,7 @@ the walk knows: how long a thread's stack is, and which sleeping thread needs a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,13 +25,15 @@ class Feedback:
     top: highest stack address that the walk needed (Walk.top), 0 of a walk that did not reach the root. missing: avma
     of the word that an UNREADABLE lane needed, else 0: the next copy of that thread should hold it. stop: lanes whose
     thread slept and whose stack needs a register: take the next sample of that thread by a stop, once in this sleep,
-    if its system call allows.
+    if its system call allows. look: to be called after each round of samples from now on, as soon as can be; code comes
+    and goes in the target. None: no longer.
     """
 
     batch: SampleBatch
     top: npt.NDArray[np.uint64]
     missing: npt.NDArray[np.uint64]
     stop: npt.NDArray[np.bool_]
+    look: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

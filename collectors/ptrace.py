@@ -66,6 +66,7 @@ class PtraceCollector:
         self._entered = False
         self._gc = True
         self._ticks = 0
+        self._look: Callable[[], None] | None = None
         self._old_sigchld: object = None
         self._raise_file_limit()
         arches = native_arches(os.uname().machine)
@@ -225,6 +226,8 @@ class PtraceCollector:
                         target.look_at_modules(self._builder)
         finally:
             self._leave()
+        if self._look is not None:
+            self._look()
         pace.stopped(self._stopper.stopped_ns - stopped_before)
 
     def _describe(self, target: Target, thread: Thread) -> None:
@@ -269,6 +272,7 @@ class PtraceCollector:
         return batches
 
     def learn(self, feedback: Feedback) -> None:
+        self._look = feedback.look
         batch = feedback.batch
         kinds, tids, pids = batch.kind.tolist(), batch.tid.tolist(), batch.pid.tolist()
         bases, tops, missing = batch.stack.base.tolist(), feedback.top.tolist(), feedback.missing.tolist()

@@ -11,7 +11,9 @@ FALLBACK = "fp"
 """The name in UnwindOptions.sources that is no table: it allows what is done where all tables passed."""
 SCAN = "scan"
 """Like FALLBACK: it allows to guess, where that refuses, too."""
-DEFAULT_SOURCES = ("sframe", "eh_frame", "exidx", "debug_frame", "breakpad", FALLBACK)
+RUN_TIME_SOURCES = ("gdb_jit",)
+"""Those of code that no file describes."""
+DEFAULT_SOURCES = ("sframe", "eh_frame", "exidx", "debug_frame", "breakpad", *RUN_TIME_SOURCES, FALLBACK)
 """Sources in the order in which they are asked."""
 KNOWN_SOURCES = (*DEFAULT_SOURCES, SCAN)
 """Names for --unwind."""

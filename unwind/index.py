@@ -8,7 +8,7 @@ looked up for the return address that begins the next.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,15 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf import ElfFile
 from pyprof.objfile.images import Image, ImageStore
-from pyprof.options import UnwindOptions
+from pyprof.options import FALLBACK, UnwindOptions
 from pyprof.unwind.base import Source
 from pyprof.unwind.code import Code
 from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.sigreturn import find_trampoline, sigreturn_rule
 from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources, promises_frame_pointers
 from pyprof.unwind.table import UNCOVERED_ID, KnownRule, RuleTable
+from pyprof.unwind.way_out import MOST_CODE, way_out_rule
 
 Row = tuple[int, int, int]
 """(start, end, rule id): the rule holds from start up to end."""
@@ -80,6 +82,14 @@ class RowCache:
 
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]
+
+    def drop(self, pcs: Set[int]) -> None:
+        """Forget the rows that hold one of pcs, each of which was added alone or with the row around it."""
+        if pcs:
+            gone = {row[0] for row in map(self.get, pcs) if row is not None}
+            kept = [row for row in self._rows if row[0] not in gone]
+            self.__init__()  # type: ignore[misc]
+            self._rows, self._fresh, self._starts = kept, list(kept), [row[0] for row in kept]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -163,8 +173,10 @@ class Index:
         options: UnwindOptions,
         diagnostics: Diagnostics,
         readers: Mapping[str, Reader] = READERS,
+        runtime: RuntimeRules | None = None,
     ) -> None:
         self.arch = arch
+        self.runtime = runtime or NoRuntimeRules()
         self.images = images
         self.rules = RuleTable(arch)
         self._names = options.sources
@@ -212,11 +224,17 @@ class Index:
 
     def _decode(self, image: Image, code: Code, pc: int, exact: bool) -> Row:
         svma, rel = image.svma(pc), image.rel(pc)
-        here = (rel, rel + 1)
         found = self.tables(image).function(svma, exact)
         if found is None:
-            return (*here, self.uncovered(code, pc, exact))
-        function, trust = found
+            return (rel, rel + 1, self.uncovered(code, pc, exact))
+        return self.row_of(*found, code, pc, (svma, rel), exact)
+
+    def row_of(
+        self, function: FunctionRows, trust: Trust, code: Code, pc: int, place: tuple[int, int], exact: bool
+    ) -> Row:
+        """The row of a function that covers a pc. place: where the function's addresses and the row's say the pc is."""
+        svma, rel = place
+        here = (rel, rel + 1)
         offset = svma - function.start
         block, length = 0, function.end - function.start
         if function.repeat:
@@ -239,6 +257,13 @@ class Index:
         first = rel - offset
         return (first + low, first + high, rule)
 
+    def way_out(self, code: Code, pc: int, exact: bool) -> int:
+        """The rule id of a lookup pc by the code that follows it."""
+        if FALLBACK not in self._names:
+            return UNCOVERED_ID
+        rule = way_out_rule(self.arch, code.read(pc if exact else pc + 1, MOST_CODE))
+        return UNCOVERED_ID if rule is None else self.rules.intern(rule, Trust.WAY_OUT)
+
     def uncovered(self, code: Code, pc: int, exact: bool) -> int:
         """The rule id of a lookup pc that no table covers: the kernel's signal trampoline, or none."""
         frame = find_trampoline(self.arch, code.read, pc if exact else pc + 1, exact)
@@ -253,6 +278,20 @@ class SpaceIndex:
         self.code = Code(space, index.images, index.arch)
         self._index = index
         self._caches = (RowCache(), RowCache())
+        self._time_ns = 0
+        self._mark = (0, 0)
+        self._at_run_time: tuple[set[int], set[int]] = (set(), set())
+
+    def moment(self, time_ns: int) -> None:
+        """From now on the rules of this time are asked for, where code comes and goes."""
+        self._time_ns = time_ns
+        runtime = self._index.runtime
+        mark = (runtime.version(self.space), bisect_right(runtime.changes(self.space), time_ns))
+        if mark != self._mark:
+            self._mark = mark
+            for cache, pcs in zip(self._caches, self._at_run_time, strict=True):
+                cache.drop(pcs)
+                pcs.clear()
 
     def rule_id(self, pc: int, exact: bool) -> int:
         """Rule id of one pc."""
@@ -294,11 +333,27 @@ class SpaceIndex:
             cache.clear()
         image = self._index.images.image(self.space, pc)
         if image is None:
-            return cache.add((pc, pc + 1, self._index.uncovered(self.code, pc, exact)), pc)
+            return cache.add(self._run_time_row(pc, exact), pc)
         start, end, rule = self._index.row(image, self.code, pc, exact)
         base = pc - image.rel(pc)
         module = image.module  # a broken table may claim more than there is
         return cache.add((max(base + start, module.start), min(base + end, module.end), rule), pc)
+
+    def _run_time_row(self, pc: int, exact: bool) -> Row:
+        """The row of a pc in code that no file describes."""
+        module = self.space.module_at(pc)
+        if module is None:
+            return (pc, pc + 1, self._index.uncovered(self.code, pc, exact))
+        self._at_run_time[exact].add(pc)
+        found = self._index.runtime.rows(self.space, pc, exact, self._time_ns)
+        if found is None:
+            return (
+                pc,
+                pc + 1,
+                self._index.uncovered(self.code, pc, exact) or self._index.way_out(self.code, pc, exact),
+            )
+        start, end, rule = self._index.row_of(*found, self.code, pc, (pc, pc), exact)
+        return (max(start, module.start), min(end, module.end), rule)
 
     def frame_pointers(self, pc: int) -> bool:
         """Does a table of the module of one pc promise frame records where it has no rows?"""

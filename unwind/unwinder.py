@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
@@ -18,11 +20,14 @@ from pyprof.unwind.fallback import RecordFallback
 from pyprof.unwind.index import Index, SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.recover import Recovery
+from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.scalar import Fallback, ScalarWalker
 from pyprof.unwind.scan import ScanFallback
 from pyprof.unwind.sources import READERS, Reader
 from pyprof.unwind.walk import BatchWalk, first_registers
 from pyprof.unwind.windows_frames import STACK_WIN_ARCH, StackWinFallback
+
+I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +47,14 @@ class Unwinder:
         options: UnwindOptions,
         diagnostics: Diagnostics,
         readers: Mapping[str, Reader] = READERS,
+        runtime: RuntimeRules | None = None,
     ) -> None:
-        """readers: the tables that options.sources may name."""
+        """readers: the tables that options.sources may name. runtime: rules of code that no file describes."""
         self._images = images
         self._options = options
         self._diagnostics = diagnostics
         self._readers = readers
+        self._runtime = runtime or NoRuntimeRules()
         self._indexes: dict[tuple[str, int], Index] = {}
         self._spaces: dict[tuple[str, int, int], _Space] = {}
 
@@ -81,18 +88,32 @@ class Unwinder:
         fresh = batch.kind != SampleKind.UNCHANGED
         for space_id in np.unique(batch.space[fresh]).tolist():
             space = self._space(batch.arch, batch.spaces[space_id])
-            lanes = np.flatnonzero(fresh & (batch.space == space_id))
-            if by_steps and not space.walker.fallback.needs_all:
-                walk.group(lanes, space.index, space.walker)
-            else:
-                walk.scalar(lanes, space.walker)
+            for lanes in self._by_time(batch, np.flatnonzero(fresh & (batch.space == space_id)), space.index):
+                if by_steps and not space.walker.fallback.needs_all:
+                    walk.group(lanes, space.index, space.walker)
+                else:
+                    walk.scalar(lanes, space.walker)
         return walk.finish()
+
+    def _by_time(self, batch: SampleBatch, lanes: I64, index: SpaceIndex) -> Iterator[I64]:
+        """The lanes of one address space, cut where code that no file describes was described anew."""
+        self._runtime.refresh(index.space)
+        changes = self._runtime.changes(index.space)
+        times = batch.time_ns[lanes]
+        first, last = (int(times.min()), int(times.max())) if len(lanes) else (0, 0)
+        cuts = changes[bisect_right(changes, first) : bisect_right(changes, last)]
+        part = np.searchsorted(np.array(cuts, np.int64), times, side="right")
+        for which in np.unique(part).tolist():
+            index.moment(int(times[part == which].max()))
+            yield lanes[part == which]
 
     def _index(self, arch: Arch) -> Index:
         """One for each architecture, and size of its addresses: the latter says where signatures begin."""
         key = arch.name, arch.pac_mask
         if key not in self._indexes:
-            self._indexes[key] = Index(arch, self._images, self._options, self._diagnostics, self._readers)
+            self._indexes[key] = Index(
+                arch, self._images, self._options, self._diagnostics, self._readers, self._runtime
+            )
         return self._indexes[key]
 
     def _space(self, arch: Arch, space: AddressSpace) -> _Space:

@@ -96,6 +96,7 @@ const TRUST_TITLES = {
   lr: "link register",
   sigreturn: "signal frame",
   scan: "scan (a guess)",
+  way_out: "instructions up to the return",
 };
 
 function trustTitle(label) {

@@ -76,6 +76,8 @@ class Arch:
     address (Cortex-M: EXC_RETURN); 0 where there is no such thing.
     new_thread: (code before, codes of which one stands after) the pc at which a thread begins, its system call's result
     being 0: C libraries end their tables before that system call. (b"", ()) where that is not known.
+    way_out: (code bytes from a pc on) -> what they do to sp up to the return: ("sp", n) sp += n, ("push", column),
+    ("pop", column), ("fp", 0) sp = fp; None where any instruction does more. None where that is not known.
     fpregset: column -> index of its word in the kernel's floating-point registers (NT_FPREGSET), for those that
     unwinding may need.
     machines: what uname -m says where the kernel runs such code itself. regset_size: bytes of NT_PRSTATUS that
@@ -119,6 +121,7 @@ class Arch:
     syscall_args: tuple[int, ...] = ()
     syscalls: dict[str, int] = field(default_factory=dict)
     leaf_size: Callable[[bytes], int] = _unknown_size
+    way_out: Callable[[bytes], list[tuple[str, int]] | None] | None = None
 
     @property
     def mask(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pyprof.model import arch_calls
 from pyprof.model.arch_type import Arch, FrameChain, SigFrame
+from pyprof.model.x86_way_out import x86_64_way_out
 
 
 def _x86_follows_call(code: bytes) -> bool:
@@ -67,6 +68,7 @@ _X86_64_GREGS = (8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16)
 
 X86_64 = Arch(
     name="x86_64",
+    way_out=x86_64_way_out,
     elf_machine=62,
     elf_class=64,
     byteorder="little",

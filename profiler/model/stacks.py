@@ -18,7 +18,7 @@ MARKER_SPACE = -1
 """FrameKey.space of a marker: its pc is the StackEnd that it marks, and the frames above it are cut off there."""
 
 FrameKey = tuple[int, int, bool, int]
-"""(AddressSpace.id or MARKER_SPACE, pc avma, exact, Trust)"""
+"""(AddressSpace.id or MARKER_SPACE or of described code, see model.code, pc avma, exact, Trust)"""
 
 
 @dataclass
@@ -36,18 +36,23 @@ class StackTable:
     _children: dict[tuple[int, int], int] = field(default_factory=dict)
     _whole: dict[tuple[int, int, bytes], int] = field(default_factory=dict)
 
-    def intern(self, walk: Walk, space: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane."""
+    def intern(
+        self, walk: Walk, space: npt.NDArray[np.int32], code: npt.NDArray[np.int32] | None = None
+    ) -> npt.NDArray[np.int32]:
+        """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane. code: (m,) for each frame of the walk
+        what stands instead of the space in its FrameKey, 0 where nothing does.
+        """
         nodes = np.zeros(len(walk), np.int32)
         pc, exact, trust = walk.pc.tobytes(), walk.exact.tobytes(), walk.trust.tobytes()
         starts, ends, spaces = walk.start.tolist(), walk.end.tolist(), space.tolist()
         whole = self._whole
+        codes = b"" if code is None else code.tobytes()
         for lane in range(len(walk)):
             a, b = starts[lane], starts[lane + 1]
-            key = (spaces[lane], ends[lane], _digest(pc[8 * a : 8 * b], exact[a:b], trust[a:b]))
+            key = (spaces[lane], ends[lane], _digest(pc[8 * a : 8 * b], exact[a:b], trust[a:b], codes[4 * a : 4 * b]))
             node = whole.get(key)
             if node is None:
-                node = whole[key] = self._insert(walk, a, b, spaces[lane], ends[lane])
+                node = whole[key] = self._insert(walk, a, b, spaces[lane], ends[lane], code)
             nodes[lane] = node
         return nodes
 
@@ -62,13 +67,14 @@ class StackTable:
             here = self._child(here, key)
         return here
 
-    def _insert(self, walk: Walk, a: int, b: int, space: int, end: int) -> int:
+    def _insert(self, walk: Walk, a: int, b: int, space: int, end: int, code: npt.NDArray[np.int32] | None) -> int:
         node = 0
         if end != StackEnd.ROOT:
             node = self._child(0, (MARKER_SPACE, end, True, 0))
         pcs, exacts, trusts = walk.pc[a:b].tolist(), walk.exact[a:b].tolist(), walk.trust[a:b].tolist()
-        for pc, exact, trust in zip(reversed(pcs), reversed(exacts), reversed(trusts), strict=True):
-            node = self._child(node, (space, pc, exact, trust))
+        codes = [0] * (b - a) if code is None else code[a:b].tolist()
+        for pc, exact, trust, place in zip(*map(reversed, (pcs, exacts, trusts, codes)), strict=True):
+            node = self._child(node, (place or space, pc, exact, trust))
         return node
 
     def _child(self, parent: int, key: FrameKey) -> int:

@@ -35,6 +35,7 @@ class Trust(IntEnum):
     LR = 10  # link register of a leaf
     SIGRETURN = 11  # the kernel's signal frame, by its known layout
     SCAN = 12  # a plausible return address, guessed
+    WAY_OUT = 13  # by the instructions that lead to the frame's return
 
     @property
     def label(self) -> str:

@@ -16,6 +16,7 @@ from pyprof.model.summary import ModuleSummary, Stops, Summary
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import ImageStore
 from pyprof.session.recorder import Window
+from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.symbolizer import Symbolizer
 
 SOURCE_BUDGET_S = 5.0
@@ -30,10 +31,14 @@ def assemble(
     title: str,
     rate_hz: float,
     idle: bool,
+    code: DescribedCode | None = None,
 ) -> Profile:
-    """Resolve the window's frames and make it a profile. rate_hz: as wanted; idle: sleepers were sampled too."""
+    """Resolve the window's frames and make it a profile. rate_hz: as wanted; idle: sleepers were sampled too.
+
+    code: names of code that no file describes.
+    """
     period_ns = round(1e9 / rate_hz)
-    symbolizer = Symbolizer(images, diagnostics, window.spaces, source_budget_s=SOURCE_BUDGET_S)
+    symbolizer = Symbolizer(images, diagnostics, window.spaces, SOURCE_BUDGET_S, code)
     resolved = symbolizer.resolve(window.stacks.frames)
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)

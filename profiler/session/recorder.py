@@ -30,6 +30,23 @@ class Walker(Protocol):
     def walk(self, batch: SampleBatch) -> Walk: ...
 
 
+class CodeBinder(Protocol):
+    """Knows code that no file describes."""
+
+    def bind(self, batch: SampleBatch, walk: Walk) -> npt.NDArray[np.int32] | None:
+        """What StackTable.intern calls code; None where no frame lies in such code."""
+        ...
+
+    @property
+    def watched(self) -> bool:
+        """May such code come and go in a way that look() sees at once?"""
+        ...
+
+    def look(self) -> None:
+        """See what is registered now."""
+        ...
+
+
 @dataclass(frozen=True)
 class Window:
     """One closed stretch of a recording, its names not yet looked up.
@@ -69,6 +86,7 @@ class Recorder:
     walker: Walker
     diagnostics: Diagnostics
     clock: Callable[[], int] = time.time_ns
+    binder: CodeBinder | None = None
     samples: int = 0
     _stacks: StackTable = field(default_factory=StackTable)
     _spaces: dict[int, AddressSpace] = field(default_factory=dict)
@@ -92,10 +110,12 @@ class Recorder:
         if len(live):
             fresh = batch if len(live) == len(batch) else batch.take(live)
             walk = self.walker.walk(fresh)
-            nodes[live] = self._stacks.intern(walk, fresh.space)
+            code = self.binder.bind(fresh, walk) if self.binder else None
+            nodes[live] = self._stacks.intern(walk, fresh.space, code)
             stop = walk.lacks_register & (fresh.kind == SampleKind.BLOCKED)
             top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
-            self.collector.learn(Feedback(fresh, top, walk.missing, stop))
+            look = self.binder.look if self.binder and self.binder.watched else None
+            self.collector.learn(Feedback(fresh, top, walk.missing, stop, look))
             if self._held or stop.any():
                 self._hold(batch, nodes, live[stop])
         self._follow(batch.tid, nodes)

@@ -13,6 +13,7 @@ from pyprof.objfile.symbol_store import SymbolStore
 from pyprof.options import UnwindOptions
 from pyprof.session.assemble import assemble
 from pyprof.session.recorder import Recorder, Window
+from pyprof.session.runtime_code import RuntimeCode
 from pyprof.unwind.sources import READERS, with_symbols
 from pyprof.unwind.unwinder import Unwinder
 
@@ -30,8 +31,9 @@ class Session:
         store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
         self.images = ImageStore(diagnostics, symbol_store=store)
         readers = with_symbols(store.find_mapped) if store else READERS
-        self.unwinder = Unwinder(self.images, unwind, diagnostics, readers)
-        self.recorder = Recorder(collector, self.unwinder, diagnostics)
+        self.code = RuntimeCode(self.images, unwind, diagnostics)
+        self.unwinder = Unwinder(self.images, unwind, diagnostics, readers, self.code)
+        self.recorder = Recorder(collector, self.unwinder, diagnostics, binder=self.code)
 
     def run(self, every_s: float | None, cut: CloseWindow, beat: Callable[[], None]) -> tuple[Window, int]:
         """Record until the collector ends; returns the last window and its number.
@@ -61,6 +63,7 @@ class Session:
         """Address spaces come and go with each dlopen and each child: a recording of days keeps only those in use."""
         for space in window.spaces.keys() - self.recorder.spaces:
             self.unwinder.forget(space)
+            self.code.forget(window.spaces[space])
             self.images.forget(window.spaces[space])
 
     def snapshot(self, alive: Callable[[], set[int]], most_looks: int = 12, most_s: float = 2.0) -> Window:
@@ -83,4 +86,5 @@ class Session:
 
     def profile(self, window: Window, title: str, rate_hz: float, idle: bool) -> Profile:
         """Look the window's names up."""
-        return assemble(window, self.images, self.diagnostics, title=title, rate_hz=rate_hz, idle=idle)
+        self.code.named()
+        return assemble(window, self.images, self.diagnostics, title=title, rate_hz=rate_hz, idle=idle, code=self.code)

@@ -14,6 +14,7 @@ import numpy as np
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf import PF_X, SHF_EXECINSTR, ElfFile
+from pyprof.objfile.named_symbols import symbol_layout
 from pyprof.symbolize.plt import plt_rows
 from pyprof.symbolize.symbols import SymbolRows
 
@@ -31,7 +32,7 @@ def symbol_rows(elf: ElfFile, table: str, strings: str, shift: int = 0) -> Symbo
         return None
     if table == ".symtab":
         elf.forget(table)  # nobody else reads it
-    layout = _layout(elf)
+    layout = symbol_layout(elf)
     count = len(data) // layout.itemsize
     if count > MAX_SYMBOLS:
         raise FormatError(table, 0, f"{count} symbols")
@@ -112,15 +113,6 @@ def symbol_sources(elf: ElfFile, debug: Callable[[], ElfFile | None]) -> SymbolS
     if not complete:
         complete = add(".gnu_debugdata", lambda: elsewhere(debugdata(elf)))
     return SymbolSources(rows, names, complete, broken)
-
-
-def _layout(elf: ElfFile) -> np.dtype[np.void]:
-    o = elf.order
-    if elf.elf_class == 64:
-        fields = [("name", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2"), ("value", "u8"), ("size", "u8")]
-    else:
-        fields = [("name", "u4"), ("value", "u4"), ("size", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2")]
-    return np.dtype([(name, o + kind) for name, kind in fields])
 
 
 def _code_limits(elf: ElfFile, shndx: np.ndarray, value: np.ndarray) -> np.ndarray:

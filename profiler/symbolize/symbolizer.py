@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.code import CODE_SPACE, CodeName
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stacks import MARKER_SPACE, FrameKey
@@ -18,6 +19,7 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.objfile.packages import Packages
 from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.demangle import demangle
+from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.lines import Place, SourceLines
 from pyprof.symbolize.elf_symtab import symbol_sources
@@ -38,13 +40,15 @@ class Resolved:
 class _Found:
     """A frame on its way: where it is, then what it is called.
 
-    function: svma of the function's start. source: innermost inlined function first, the last is the function itself.
+    code: of code that no file describes. function: svma of the function's start. source: innermost inlined function
+    first, the last is the function itself.
     """
 
     key: FrameKey
     lookup: int
     module: Module | None
     image: Image | None
+    code: CodeName | None = None
     system_name: str = ""
     function: int | None = None
     source: Sequence[Place] = ()
@@ -62,11 +66,13 @@ class Symbolizer:
         diagnostics: Diagnostics,
         spaces: Mapping[int, AddressSpace],
         source_budget_s: float | None = 20.0,
+        code: DescribedCode | None = None,
     ) -> None:
         self._images = images
         self._diagnostics = diagnostics
         self._spaces = spaces
         self._source_budget_s = source_budget_s
+        self._code = code
         self._tables: dict[ElfFile, tuple[SymbolTable, bool]] = {}
         self._sources: dict[ElfFile, SourceLines | None] = {}
         self._symbol_files: dict[ElfFile, SymbolFileNames | None] = {}
@@ -85,6 +91,9 @@ class Symbolizer:
             self._add_source(image, inside, deadline)
             self._add_symbol_file(image, inside, deadline)
             self._report_missing(image, inside)
+        for item in found:
+            if item.code is not None:
+                self._name_code(item, item.code)
         names = [item.system_name for item in found]
         names += [place.name for item in found for place in item.source]
         shown = demangle(name for name in names if name)
@@ -95,10 +104,28 @@ class Symbolizer:
     def _find(self, key: FrameKey) -> _Found:
         space_id, pc, exact, _ = key
         lookup = lookup_pc(pc, exact)
+        if space_id <= CODE_SPACE:
+            known = self._code.described(space_id) if self._code else None
+            return (
+                _Found(key, lookup, known.module, known.image, known.name) if known else _Found(key, lookup, None, None)
+            )
         space = None if space_id == MARKER_SPACE else self._spaces.get(space_id)
         module = space.module_at(lookup) if space else None
         image = self._images.image(space, lookup) if space and module else None
+        if space and module and image is None and self._code:
+            late = self._code.late(space, lookup)
+            if late is not None:
+                return _Found(key, lookup, late.module, late.image, late.name)
         return _Found(key, lookup, module, image)
+
+    def _name_code(self, item: _Found, code: CodeName) -> None:
+        """What the registration says where the object file in memory does not."""
+        if not item.system_name:
+            item.system_name = code.name
+            item.function = code.start
+            if code.name and not item.source:
+                file, line = code.line_at(item.lookup) or (None, 0)
+                item.source = [Place(code.name, file, line)]
 
     def _name(self, image: Image, inside: Sequence[_Found]) -> None:
         """Fill in system_name and function."""
@@ -199,8 +226,9 @@ class Symbolizer:
         rel = image.rel(pc) if image else pc - (module.start - module.mappings[0].offset)
         title = shown[item.system_name] if item.system_name else f"{module.name}+{rel:#x}"
         lines: tuple[Line, ...] = ()
-        if image is not None and item.system_name:
-            offset = 0 if item.function is None else image.svma(pc) - item.function
+        if item.system_name:
+            svma = image.svma(pc) if image else pc
+            offset = 0 if item.function is None else svma - item.function
             *inlined, outer = item.source or (Place("", None, 0),)
             lines = (
                 *(Line(shown.get(p.name, "[inlined]"), p.name, 0, p.file, p.line) for p in inlined),

@@ -52,6 +52,10 @@ class EhFrame:
         except FormatError:
             self._uncounted = BROKEN_TABLE
 
+    def expect_no_table(self) -> None:
+        """The search table is a linker's work, and no linker saw this file."""
+        self._uncounted = ""
+
     def function_at(self, svma: int) -> FunctionRows | None:
         """Raises FormatError where the function's own entry is broken."""
         return self._table.rows_at(self._find(svma), svma)
@@ -103,4 +107,7 @@ def eh_frame_source(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> EhFra
             header = header_data, elf.sections[HDR_NAME].addr
     except FormatError:
         header = memoryview(b""), 0
-    return EhFrame(section, header, arch, diagnostics, stop_at_terminator=elf.sections[".eh_frame"].index < 0)
+    source = EhFrame(section, header, arch, diagnostics, stop_at_terminator=elf.sections[".eh_frame"].index < 0)
+    if not elf.loads:
+        source.expect_no_table()
+    return source

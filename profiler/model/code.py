@@ -1,0 +1,160 @@
+"""Code that no file describes: who described which addresses, and when that was true.
+
+A description holds for the open interval (since_ns, until_ns) of CLOCK_MONOTONIC: it was not there when since_ns was
+looked at, and no longer when until_ns was. Of two that hold for one address and time the later one is taken: it was
+read right after the sample, the other before it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+ALWAYS = -(1 << 63)
+NEVER = (1 << 63) - 1
+
+CODE_SPACE = -2
+"""FrameKey.space at or below this is no AddressSpace.id but CODE_SPACE - the index of a described piece of code."""
+
+MAX_PAST = 1 << 16
+"""Most descriptions kept that hold no longer; the oldest go first."""
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class Span(Generic[T]):
+    """One description of the code at avma start up to end; compared by identity."""
+
+    start: int
+    end: int
+    value: T
+    since_ns: int = ALWAYS
+    until_ns: int = NEVER
+
+    def holds(self, pc: int, time_ns: int) -> bool:
+        return self.start <= pc < self.end and self.since_ns < time_ns < self.until_ns
+
+
+class CodeMap(Generic[T]):
+    """Descriptions by address and time. Those that hold now never overlap: a new one ends those that it overlaps."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._spans: list[Span[T]] = []
+        self._past: list[Span[T]] = []  # by until_ns, nearly
+        self._bounds: npt.NDArray[np.uint64] = np.zeros((2, 0), np.uint64)
+        self.changes: list[int] = []
+        """Times at which the meaning of an address changed, ascending."""
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def __iter__(self) -> Iterator[Span[T]]:
+        """Those that hold now, ascending by start."""
+        return iter(self._spans)
+
+    def add(self, spans: Iterable[Span[T]], before_ns: int, now_ns: int) -> None:
+        """New descriptions, later ones winning over earlier ones.
+
+        before_ns: the last time they were not there, now_ns: the first time they were. One that takes the place of
+        another holds since then at the earliest.
+        """
+        fresh = [span for span in spans if span.start < span.end]
+        if not self._spans and not self._past:
+            self._spans = _uncovered(fresh)
+            self._starts = [span.start for span in self._spans]
+        else:
+            for span in fresh:
+                self._add_one(span, before_ns, now_ns)
+        for since_ns in {span.since_ns for span in fresh} - {ALWAYS}:
+            self._changed(since_ns + 1)
+
+    def _add_one(self, span: Span[T], before_ns: int, now_ns: int) -> None:
+        first = bisect_right(self._starts, span.start)
+        if first and self._spans[first - 1].end > span.start:
+            first -= 1
+        last = bisect_left(self._starts, span.end, first)
+        if first < last:
+            for old in self._spans[first:last]:
+                self._end(old, now_ns)
+            span.since_ns = max(span.since_ns, before_ns)
+        self._spans[first:last] = [span]
+        self._starts[first:last] = [span.start]
+
+    def remove(self, span: Span[T], now_ns: int) -> None:
+        """It is there no longer."""
+        at = bisect_left(self._starts, span.start)
+        if at < len(self._spans) and self._spans[at] is span:
+            del self._spans[at], self._starts[at]
+            self._end(span, now_ns)
+
+    def _end(self, span: Span[T], now_ns: int) -> None:
+        span.until_ns = min(span.until_ns, now_ns)
+        self._past.append(span)
+        if len(self._past) > MAX_PAST:
+            del self._past[: MAX_PAST // 2]
+        self._changed(now_ns)
+
+    def _changed(self, at_ns: int) -> None:
+        if not self.changes or self.changes[-1] < at_ns:
+            self.changes.append(at_ns)
+        elif self.changes[-1] > at_ns:
+            insort(self.changes, at_ns)
+        if len(self.changes) > MAX_PAST:
+            del self.changes[: MAX_PAST // 2]
+
+    def find(self, pc: int, time_ns: int) -> Span[T] | None:
+        """What described pc at that time."""
+        at = bisect_right(self._starts, pc) - 1
+        if at >= 0 and self._spans[at].holds(pc, time_ns):
+            return self._spans[at]
+        for span in reversed(self._past):
+            if span.until_ns <= time_ns:
+                break
+            if span.holds(pc, time_ns):
+                return span
+        return None
+
+    def first(self, pc: int) -> Span[T] | None:
+        """The first description that pc ever had, for code whose description came too late."""
+        if len(self._bounds[0]) != len(self._past):
+            bounds = [(span.start, span.end) for span in self._past]
+            self._bounds = np.array(bounds, np.uint64).reshape(-1, 2).T
+        held = np.flatnonzero((self._bounds[0] <= pc) & (pc < self._bounds[1]))
+        if len(held):
+            return self._past[int(held[0])]
+        at = bisect_right(self._starts, pc) - 1
+        return self._spans[at] if at >= 0 and pc < self._spans[at].end else None
+
+
+def _uncovered(spans: list[Span[T]]) -> list[Span[T]]:
+    """Those that no later one overlaps, ascending by start: a map of 100,000 lines is painted, not inserted."""
+    edges = np.unique(np.array([(span.start, span.end) for span in spans], np.uint64))
+    starts = np.searchsorted(edges, np.array([span.start for span in spans], np.uint64)).tolist()
+    ends = np.searchsorted(edges, np.array([span.end for span in spans], np.uint64)).tolist()
+    paint = np.full(len(edges), -1, np.int64)
+    for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        paint[start:end] = place
+    seen = np.bincount(paint[paint >= 0], minlength=len(spans)).tolist()
+    kept = [span for span, start, end, cells in zip(spans, starts, ends, seen, strict=True) if cells == end - start]
+    return sorted(kept, key=lambda span: span.start)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeName:
+    """What a described piece of code is called. start: avma; lines: (avma, file, line), ascending, () if not known."""
+
+    name: str
+    start: int
+    lines: tuple[tuple[int, str, int], ...] = ()
+
+    def line_at(self, avma: int) -> tuple[str, int] | None:
+        """(file, line) of the code at avma."""
+        at = bisect_right(self.lines, (avma, "\U0010ffff", 0)) - 1
+        return self.lines[at][1:] if at >= 0 else None

@@ -1,0 +1,76 @@
+"""What a way of describing code is, and what all of them are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import Arch
+from pyprof.model.code import CodeMap, CodeName, Span
+from pyprof.model.modules import AddressSpace
+from pyprof.model.walk import Trust
+from pyprof.objfile.images import Image
+from pyprof.unwind.rules import FunctionRows
+
+Rows = tuple[FunctionRows, Trust]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a process. before_ns: when it was last looked at, now_ns: the time of this look (CLOCK_MONOTONIC).
+
+    symbols: (name, avma) of what was looked for in all modules of the space. quick: in between, after a round of
+    samples: a list that says that it has not changed is believed, files wait for the next look.
+    """
+
+    space: AddressSpace
+    arch: Arch
+    before_ns: int
+    now_ns: int
+    symbols: Sequence[tuple[bytes, int]]
+    quick: bool = False
+
+
+class CodeSource(Protocol):
+    """One way in which one process describes its code. Nothing raises for what the process has written.
+
+    label: the module of its code is "[jit] LABEL". spans: what it describes, by address and time.
+    """
+
+    label: str
+    spans: CodeMap[Any]
+
+    def update(self, look: Look) -> bool:
+        """Look again. True where rules may have come or gone."""
+        ...
+
+    def rows(self, span: Span[Any], pc: int, exact: bool) -> Rows | None:
+        """The unwind rows that cover a lookup pc in a span; addresses are avma."""
+        ...
+
+    def name(self, span: Span[Any]) -> CodeName | None: ...
+
+    def image(self, span: Span[Any], space: AddressSpace) -> Image | None:
+        """An object file in memory that describes the span."""
+        ...
+
+
+class NamesOnly:
+    """The half of a CodeSource that one without unwind tables and object files has."""
+
+    def rows(self, span: Span[Any], pc: int, exact: bool) -> Rows | None:
+        return None
+
+    def image(self, span: Span[Any], space: AddressSpace) -> Image | None:
+        return None
+
+
+def problem(diagnostics: Diagnostics, label: str, message: str) -> None:
+    diagnostics.problem(module_path(label), message)
+
+
+def module_path(label: str) -> str:
+    """How a profile names the module of code that a source describes."""
+    return f"[jit] {label}"

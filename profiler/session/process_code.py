@@ -1,0 +1,107 @@
+"""Everything that one process says about the code that it makes: the sources of descriptions, looked at together."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyprof.collectors import procfs
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import Arch
+from pyprof.model.code import ALWAYS, Span
+from pyprof.model.modules import AddressSpace
+from pyprof.objfile.growing_file import GrowingFile
+from pyprof.options import UnwindOptions
+from pyprof.session.code_gdb import GdbCode
+from pyprof.session.code_perfmap import PerfMapCode
+from pyprof.session.code_source import CodeSource, Look, Rows
+
+REST = 2
+"""After a look that took t there is none in between for REST * t."""
+
+Spans = tuple[Span[Any] | None, ...]
+"""What each source says, in the order of ProcessCode.sources."""
+
+FindSymbols = Callable[[AddressSpace], Sequence[tuple[bytes, int]]]
+
+
+class ProcessCode:
+    """sources: in the order in which they are asked for rules, and for the module's name."""
+
+    def __init__(
+        self, space: AddressSpace, arch: Arch, options: UnwindOptions, diagnostics: Diagnostics, find: FindSymbols
+    ) -> None:
+        self.arch = arch
+        self.sources: list[CodeSource] = [
+            GdbCode(options.sources, diagnostics),
+            PerfMapCode(perf_map_file(space), diagnostics),
+        ]
+        unwinding = {"gdb": "gdb_jit"}
+        ranks = {name: rank for rank, name in enumerate(options.sources)}
+        wanted = [(ranks.get(unwinding.get(s.label, ""), -1), at) for at, s in enumerate(self.sources)]
+        self._asked = [at for rank, at in sorted(wanted) if rank >= 0]
+        self._find = find
+        self._space: AddressSpace | None = None
+        self._symbols: Sequence[tuple[bytes, int]] = ()
+        self._looked_ns = ALWAYS
+        self._rest_until_ns = 0
+        self.version = 0
+        self.changes: list[int] = []
+
+    def update(self, space: AddressSpace, quick: bool = False) -> None:
+        """Look at all sources. quick: see Look."""
+        if self._space is not space:
+            if self._space is None or self._space.generation <= space.generation:
+                self._symbols = self._find(space)
+            self._space = space
+        now = time.monotonic_ns()
+        look = Look(space, self.arch, self._looked_ns, now, self._symbols, quick)
+        for source in self.sources:
+            self.version += source.update(look)
+        self._looked_ns = now
+        after = time.monotonic_ns()
+        self._rest_until_ns = after + REST * (after - now)
+        known = {len(source.spans.changes) and source.spans.changes[-1] for source in self.sources}
+        if max(known) > (self.changes[-1] if self.changes else 0):
+            self.changes = sorted({at for source in self.sources for at in source.spans.changes})
+
+    @property
+    def watched(self) -> bool:
+        """It has lists whose change can be seen by one short read."""
+        return bool(self._symbols)
+
+    def look(self) -> None:
+        """See what is registered now, in between; not if that took too long the last time."""
+        if self._space is not None and time.monotonic_ns() >= self._rest_until_ns:
+            self.update(self._space, quick=True)
+
+    def rows(self, pc: int, exact: bool, time_ns: int) -> Rows | None:
+        """By the first source that has rows for a lookup pc."""
+        for at in self._asked:
+            source = self.sources[at]
+            span = source.spans.find(pc, time_ns)
+            found = source.rows(span, pc, exact) if span is not None else None
+            if found is not None:
+                return found
+        return None
+
+    def spans(self, pc: int, time_ns: int) -> Spans:
+        return tuple(source.spans.find(pc, time_ns) for source in self.sources)
+
+    def first_spans(self, pc: int) -> Spans:
+        return tuple(source.spans.first(pc) for source in self.sources)
+
+
+def perf_map_file(space: AddressSpace) -> GrowingFile | None:
+    """/tmp/perf-PID.map as the process names it: in its mount namespace, by its pid in its own namespace."""
+    if space.files is not None or not space.root.startswith("/proc/"):
+        return None
+    try:
+        status = procfs.thread_status(space.pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+    inner = status.get("NSpid", str(space.pid)).split()[-1]
+    owners = frozenset({0, os.geteuid(), *map(int, status.get("Uid", "").split()[:2])})
+    return GrowingFile(f"{space.root}/tmp/perf-{inner}.map", owners)

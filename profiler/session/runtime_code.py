@@ -1,0 +1,226 @@
+"""Code made at run time, of all processes of a recording: rules for the walk, names for the profile.
+
+A process is looked at only once a sample lies in executable memory that no file describes; from then on before each
+batch. Which description a frame belongs to is settled when its sample is walked: later its address may mean
+something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch, find_arch
+from pyprof.model.code import CODE_SPACE, CodeName
+from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.sample import SampleBatch
+from pyprof.model.walk import Trust, Walk, lookup_pcs
+from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.images import ImageStore
+from pyprof.objfile.named_symbols import named_symbols
+from pyprof.options import UnwindOptions
+from pyprof.session.code_source import module_path
+from pyprof.session.process_code import ProcessCode, Spans
+from pyprof.symbolize.described import Described
+from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
+from pyprof.unwind.rules import FunctionRows
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+
+KERNELS = frozenset({"[vdso]", "[vsyscall]"})
+NAME_ORDER = ("gdb", "jitdump", "libunwind", "perf map")
+"""Who is asked first for a name: who can say lines, then who knows best when it was true."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """A described piece of code: an entry of RuntimeCode._codes."""
+
+    process: ProcessCode
+    spans: Spans
+    space: AddressSpace
+    pc: int
+
+
+class RuntimeCode:
+    """Implements unwind.runtime.RuntimeRules, session.recorder.CodeBinder and symbolize.described.DescribedCode."""
+
+    def __init__(self, images: ImageStore, options: UnwindOptions, diagnostics: Diagnostics) -> None:
+        self._images = images
+        self._options = options
+        self._diagnostics = diagnostics
+        self._processes: dict[int, ProcessCode] = {}
+        self._candidates: dict[int, tuple[U64, U64]] = {}
+        self._symbols: dict[ElfFile, dict[bytes, int]] = {}
+        self._codes: list[_Code] = []
+        self._numbers: dict[tuple[Spans, int], int] = {}
+        self._described: dict[int, Described] = {}
+        self._late: set[int] = set()
+
+    # what the walk asks
+
+    def refresh(self, space: AddressSpace) -> None:
+        process = self._processes.get(space.pid)
+        if process is not None:
+            process.update(space)
+
+    def changes(self, space: AddressSpace) -> Sequence[int]:
+        process = self._processes.get(space.pid)
+        return process.changes if process is not None else ()
+
+    def version(self, space: AddressSpace) -> int:
+        process = self._processes.get(space.pid)
+        return process.version if process is not None else 0
+
+    def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int) -> tuple[FunctionRows, Trust] | None:
+        process = self._process(space)
+        return process.rows(pc, exact, time_ns) if process is not None else None
+
+    def _process(self, space: AddressSpace) -> ProcessCode | None:
+        """What is known of a process; the first time, it is looked at."""
+        process = self._processes.get(space.pid)
+        if process is None:
+            arch = self._arch(space)
+            if arch is None:
+                return None
+            process = ProcessCode(space, arch, self._options, self._diagnostics, self._find_symbols)
+            self._processes[space.pid] = process
+            process.update(space)
+        return process
+
+    def _arch(self, space: AddressSpace) -> Arch | None:
+        """Of the first file that is mapped."""
+        for module in space.modules:
+            image = self._images.image(space, module.start) if module.has_file else None
+            if image is not None:
+                return find_arch(image.elf.machine, image.elf.elf_class, image.elf.byteorder)
+        return None
+
+    def _find_symbols(self, space: AddressSpace) -> list[tuple[bytes, int]]:
+        """(name, avma) of the lists that the modules of a process have."""
+        found: list[tuple[bytes, int]] = []
+        for module in space.modules:
+            image = self._images.image(space, module.start) if module.has_file else None
+            if image is not None:
+                if image.elf not in self._symbols:
+                    self._symbols[image.elf] = self._symbols_of(image.elf)
+                found += [(name, svma + image.bias) for name, svma in self._symbols[image.elf].items()]
+        return found
+
+    def _symbols_of(self, elf: ElfFile) -> dict[bytes, int]:
+        try:
+            return named_symbols(elf, (DESCRIPTOR,))
+        except FormatError:
+            return {}
+
+    def forget(self, space: AddressSpace) -> None:
+        """No sample will name this space again."""
+        self._candidates.pop(space.id, None)
+
+    # what the recorder asks
+
+    def bind(self, batch: SampleBatch, walk: Walk) -> I32 | None:
+        """For each frame of a walk the number of its description (see CODE_SPACE), 0 where it has none."""
+        code: I32 | None = None
+        lane: I64 | None = None
+        for space_id in np.unique(batch.space).tolist():
+            space = batch.spaces[space_id]
+            starts, ends = self._candidate_ranges(space)
+            if not len(starts):
+                continue
+            if lane is None:
+                lane = np.repeat(np.arange(len(walk)), np.diff(walk.start))
+            lookup = lookup_pcs(walk.pc, walk.exact)
+            at = np.searchsorted(starts, lookup, side="right") - 1
+            inside = np.flatnonzero((at >= 0) & (lookup < ends[at]) & (batch.space[lane] == space_id))
+            process = self._process(space) if len(inside) else None
+            if process is None:
+                continue
+            if code is None:
+                code = np.zeros(len(walk.pc), np.int32)
+            for part, time_ns in self._parts(process, batch.time_ns[lane[inside]]):
+                pcs, inverse = np.unique(lookup[inside[part]], return_inverse=True)
+                numbers = [self._number(process, space, pc, time_ns) for pc in pcs.tolist()]
+                code[inside[part]] = np.array(numbers, np.int32)[inverse]
+        return code
+
+    @property
+    def watched(self) -> bool:
+        return any(process.watched for process in self._processes.values())
+
+    def look(self) -> None:
+        for process in self._processes.values():
+            if process.watched:
+                process.look()
+
+    def _parts(self, process: ProcessCode, times: I64) -> Iterator[tuple[I64, int]]:
+        """(indexes, a time among theirs): the meaning of no address changes between the times of one part."""
+        part = np.searchsorted(np.array(process.changes, np.int64), times, side="right")
+        for which in np.unique(part).tolist():
+            members = np.flatnonzero(part == which)
+            yield members, int(times[members].max())
+
+    def _candidate_ranges(self, space: AddressSpace) -> tuple[U64, U64]:
+        """(start, end) of the modules that may be code without a file."""
+        known = self._candidates.get(space.id)
+        if known is None:
+            modules = [m for m in space.modules if m.path not in KERNELS and (not m.has_file or m.deleted)]
+            known = (np.array([m.start for m in modules], np.uint64), np.array([m.end for m in modules], np.uint64))
+            self._candidates[space.id] = known
+        return known
+
+    def _number(self, process: ProcessCode, space: AddressSpace, pc: int, time_ns: int) -> int:
+        if self._images.image(space, pc) is not None:
+            return 0
+        spans = process.spans(pc, time_ns)
+        if not any(spans):
+            return 0
+        mapping = space.mapping_at(pc)
+        key = (spans, mapping.start if mapping else 0)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = CODE_SPACE - len(self._codes)
+            self._codes.append(_Code(process, spans, space, pc))
+        return number
+
+    # what the symbolizer asks
+
+    def described(self, number: int) -> Described:
+        found = self._described.get(number)
+        if found is None:
+            code = self._codes[CODE_SPACE - number]
+            found = self._described[number] = self._describe(code.process, code.spans, code.space, code.pc)
+        return found
+
+    def late(self, space: AddressSpace, pc: int) -> Described | None:
+        process = self._processes.get(space.pid)
+        if process is None:
+            return None
+        if space.pid not in self._late:
+            self._late.add(space.pid)
+            process.update(space)
+        spans = process.first_spans(pc)
+        return self._describe(process, spans, space, pc) if any(spans) else None
+
+    def named(self) -> None:
+        """The names of a window have been looked up; later ones may be there for the next."""
+        self._late.clear()
+
+    def _describe(self, process: ProcessCode, spans: Spans, space: AddressSpace, pc: int) -> Described:
+        known = {source.label: (source, span) for source, span in zip(process.sources, spans, strict=True) if span}
+        label = next(iter(known))
+        mapping = space.mapping_at(pc)
+        start, end = (mapping.start, mapping.end) if mapping else (pc, pc + 1)
+        module = Module(start, end, module_path(label), "00:00", 0, False, (mapping,) if mapping else ())
+        image = name = None
+        for source, span in (known[at] for at in NAME_ORDER if at in known):
+            image = image or source.image(span, space)
+            name = name if name and name.name else source.name(span)
+        return Described(image.module if image else module, image, name or CodeName("", 0))

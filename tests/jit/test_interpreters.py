@@ -1,0 +1,68 @@
+"""Interpreters that write perf maps: their functions have names, and stacks pass through them to the root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.support.recording import record, running
+from tests.support import missing, need
+from tests.unwind.sframe.roots import ROOTS, may_sudo
+
+PROGRAMS = Path(__file__).parent / "programs"
+DEBROOT = Path(__file__).parent.parent / "tools" / "debroot"
+
+
+@pytest.mark.parametrize("options", [(), ("--interpreted-frames-native-stack",), ("--no-opt",)])
+def test_functions_of_node_have_names(options: tuple[str, ...], tmp_path: Path) -> None:
+    with running(need("node"), "--perf-basic-prof", *options, PROGRAMS / "work.js") as program:
+        recording = record(program.pid, tmp_path, seconds=2)
+    assert recording.whole > 0.99
+    found = {
+        function: sum(n for stack, n in recording.stacks.items() if any(f"{function} /" in name for name in stack))
+        for function in ("fib", "hot")
+    }
+    assert min(found.values()) > 0.1 * recording.samples
+    assert sum(found.values()) > 0.85 * recording.samples
+    paths = {module["path"] for module in recording.summary["modules"]}
+    assert "[jit] perf map" in paths
+
+
+def other_python() -> list[str]:
+    """A CPython with -X perf: our own, or Debian 13's in a private root."""
+    if sys.version_info >= (3, 12):
+        return [sys.executable]
+    if not may_run_roots():
+        missing("needs root: CPython 3.13 runs in a private Debian root")
+    subprocess.run([DEBROOT, "trixie", ROOTS / "trixie", "python3.13"], check=True, timeout=250, capture_output=True)
+    return [str(DEBROOT), "run", str(ROOTS / "trixie"), "python3.13"]
+
+
+def may_run_roots() -> bool:
+    done = (ROOTS / "trixie" / ".debroot" / "done").exists()
+    return (os.geteuid() == 0 or may_sudo("sudo")) and (done or bool(os.environ.get("CI")))
+
+
+@pytest.fixture
+def python_with_perf(tmp_path: Path) -> Iterator[int]:
+    script = tmp_path / "work.py"
+    script.write_text((PROGRAMS / "work.py").read_text())
+    with running(*other_python(), "-X", "perf", script) as program:
+        yield program.pid
+
+
+def test_functions_of_cpython_stand_between_the_frames_of_its_evaluator(python_with_perf: int, tmp_path: Path) -> None:
+    recording = record(python_with_perf, tmp_path, seconds=2)
+    assert recording.whole > 0.99
+    deep = 0
+    for stack, samples in recording.stacks.items():
+        python = [name.split(":")[2] for name in stack if name.startswith("py::")]
+        if python[:3] == ["<module>", "outer", "middle"] or python == ["<module>", "outer"]:
+            deep += samples
+    assert deep > 0.8 * recording.samples
+    assert recording.summary["trust"]["way_out"] > recording.samples

@@ -1,0 +1,112 @@
+"""Code of LLVM's compilers at run time, registered with the GDB JIT interface: names, lines and stacks, against gdb."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.live.support.other_unwinders import gdb_stacks
+from tests.live.support.recording import dump, record, running
+from tests.support import build, need
+
+PROGRAMS = Path(__file__).parent / "programs"
+KINDS = ("mcjit", "orc")
+
+
+@pytest.fixture(scope="module")
+def bitcode(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("bitcode") / "spinner.bc"
+    flags = ["-O1", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-emit-llvm", "-c"]
+    return build(PROGRAMS / "spinner.c", output, *flags, compiler="clang")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stopped_process_has_the_stack_that_gdb_finds_with_lines(kind: str, bitcode: Path, tmp_path: Path) -> None:
+    with running(need("lli"), f"-jit-kind={kind}", bitcode) as program:
+        for _ in range(20):  # until it is not stopped at its compiler's work
+            os.kill(program.pid, signal.SIGCONT)
+            time.sleep(0.1)
+            os.kill(program.pid, signal.SIGSTOP)
+            (thread,) = dump(program.pid)["threads"]
+            if thread["frames"][0]["function"] == "leaf":
+                break
+        theirs = gdb_stacks(program.pid, tmp_path)[program.pid]
+    frames = thread["frames"]
+    assert thread["end"] == "root"
+    assert [int(frame["pc"], 16) for frame in frames if not frame["inlined"]] == theirs
+    made = [frame for frame in frames if frame["module"] == "[jit] gdb"]
+    assert [frame["function"] for frame in made] == [
+        "leaf", "inlined", *["ladder"] * 31, "outer", "main",
+    ]  # fmt: skip
+    assert {frame["file"] for frame in made} == {str(PROGRAMS / "spinner.c")}
+    source = (PROGRAMS / "spinner.c").read_text().splitlines()
+    lines = {frame["function"]: source[frame["line"] - 1] for frame in made}
+    assert re.search(r"ladder\(n \+ 1, depth - 1\)|inlined\(n\)", lines["ladder"])
+    assert "ladder(n, 30)" in lines["outer"]
+    assert frames[2]["trust"] == "gdb_jit"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_sample_of_made_code_is_whole(kind: str, bitcode: Path, tmp_path: Path) -> None:
+    with running(need("lli"), f"-jit-kind={kind}", bitcode) as program:
+        recording = record(program.pid, tmp_path)
+    assert recording.samples > 50
+    assert recording.whole == 1.0
+    leaves = sum(n for stack, n in recording.stacks.items() if stack[-2:] == ("inlined", "leaf"))
+    assert leaves > 0.9 * recording.samples
+    assert {stack.count("ladder") for stack in recording.stacks if stack[-1] == "leaf"} == {31}
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    folder = tmp_path_factory.mktemp("loop")
+    program = build(PROGRAMS / "gdb_loop.c", folder / "gdb_loop", "-O1", "-g")
+    made = [build(PROGRAMS / f"made_{name}.S", folder / f"{name}.o", "-c") for name in ("even", "odd")]
+    return program, made[0], made[1]
+
+
+def test_object_files_that_take_turns_at_one_address_are_told_apart(
+    objects: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """Their frames differ in size: with the other one's table no stack would be whole."""
+    with running(objects[0], "40", *objects[1:]) as program:
+        recording = record(program.pid, tmp_path, seconds=3)
+    told = {
+        (caller, made): sum(n for stack, n in recording.stacks.items() if stack[-2:] == (caller, made))
+        for caller in ("call_even", "call_odd") for made in ("made_even", "made_odd")
+    }  # fmt: skip
+    assert told["call_even", "made_odd"] == told["call_odd", "made_even"] == 0
+    assert min(told["call_even", "made_even"], told["call_odd", "made_odd"]) > 0.25 * recording.samples
+    assert recording.whole > 0.8
+
+
+def test_nothing_is_looked_for_in_a_process_without_made_code(tmp_path: Path) -> None:
+    from pyprof.session import process_code
+
+    source = tmp_path / "spin.c"
+    source.write_text("int main(void) { for (volatile long n = 0;; n++); }")
+    program = build(source, tmp_path / "spin", "-O1")
+    looked = tmp_path / "looked"
+    script = (
+        "import sys; from pyprof.session import process_code\n"
+        f"process_code.ProcessCode.__init__ = lambda *a: open({str(looked)!r}, 'w').close()\n"
+        "from pyprof.__main__ import main; sys.exit(main())"
+    )
+    assert hasattr(process_code.ProcessCode, "__init__")
+    process = subprocess.Popen([program], stdout=subprocess.DEVNULL)
+    try:
+        command = ["record", "-p", str(process.pid), "-d", "1", "-f", "collapsed", "-o", str(tmp_path / "out")]
+        import sys
+
+        done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, timeout=60, check=False)
+    finally:
+        process.kill()
+        process.wait(timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert not looked.exists()

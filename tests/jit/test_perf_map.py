@@ -1,0 +1,88 @@
+"""The perf map: lines, files that grow, files that are written anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.objfile.growing_file import GrowingFile
+from pyprof.symbolize.perfmap import PerfMapReader
+
+
+def test_lines_of_every_writer_are_read() -> None:
+    reader = PerfMapReader(Diagnostics())
+    text = b"7f00 10 py::f:/a b.py\n0x7f10 0x8 LazyCompile:~g x.js:1\nFFFF0 1  void A::b(int)\r\n"
+    assert reader.read(text) == [
+        (0x7F00, 0x7F10, "py::f:/a b.py"),
+        (0x7F10, 0x7F18, "LazyCompile:~g x.js:1"),
+        (0xFFFF0, 0xFFFF1, "void A::b(int)"),
+    ]
+
+
+def test_line_that_comes_in_two_pieces_is_one_line() -> None:
+    reader = PerfMapReader(Diagnostics())
+    assert reader.read(b"100 10 on") == []
+    assert reader.read(b"e\n200 10 two\n3") == [(0x100, 0x110, "one"), (0x200, 0x210, "two")]
+
+
+def test_lines_that_say_nothing_are_counted() -> None:
+    diagnostics = Diagnostics()
+    assert PerfMapReader(diagnostics).read(b"zz 10 f\n100 0 g\n100 10\nffffffffffffffff 10 h\n10 10 \xff\n") == [
+        (0x10, 0x20, "\\xff")
+    ]
+    assert diagnostics.counts["perf map: line not understood"] == 4
+
+
+@given(st.lists(st.binary(max_size=60), max_size=20))
+def test_any_bytes_are_read_without_an_exception(pieces: list[bytes]) -> None:
+    reader = PerfMapReader(Diagnostics())
+    for piece in pieces:
+        for start, end, name in reader.read(piece):
+            assert start < end < 1 << 64
+            assert name
+
+
+def watched(path: Path) -> GrowingFile:
+    return GrowingFile(str(path), frozenset({os.geteuid()}))
+
+
+def test_file_that_grows_gives_what_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "map"
+    file = watched(path)
+    assert file.more() == (b"", False)
+    path.write_bytes(b"one\n")
+    assert file.more() == (b"one\n", False)
+    with path.open("ab") as more:
+        more.write(b"two\n")
+    assert file.more() == (b"two\n", False)
+    assert file.more() == (b"", False)
+
+
+def test_file_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "map"
+    file = watched(path)
+    path.write_bytes(b"one\ntwo\n")
+    file.more()
+    path.write_bytes(b"1\n")
+    assert file.more() == (b"1\n", True)
+    path.write_bytes(b"9\nlonger than before\n")
+    assert file.more() == (b"9\nlonger than before\n", True)
+    path.unlink()
+    assert file.more() == (b"", False)
+    path.write_bytes(b"other file\n")
+    assert file.more() == (b"other file\n", True)
+
+
+def test_links_pipes_and_files_of_others_are_not_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"100 10 secret\n")
+    link = tmp_path / "link"
+    link.symlink_to(secret)
+    assert watched(link).more() == (b"", False)
+    os.mkfifo(tmp_path / "pipe")
+    assert watched(tmp_path / "pipe").more() == (b"", False)
+    assert GrowingFile(str(secret), frozenset({os.geteuid() + 1})).more() == (b"", False)

@@ -1,0 +1,50 @@
+"""The rule of a frame whose code has no table, by the instructions that lead from its pc to its return.
+
+Generated trampolines and epilogues are straight: sp is moved, registers are popped, calls come back, and the function
+returns. Where every instruction up to the return is one of those, what they will do is where the caller's registers
+are, exactly. Where one is not, nothing is said. CPython's perf trampolines (`sub $8,%rsp; call *%rcx; add $8,%rsp;
+ret`) have neither a table nor a frame record; this is how their callers are found.
+"""
+
+from __future__ import annotations
+
+from pyprof.model.arch import Arch
+from pyprof.unwind.rules import RegKind, RegRule, Rule
+
+MOST_CODE = 64
+"""Bytes that are looked at."""
+
+
+def way_out_rule(arch: Arch, code: bytes) -> Rule | None:
+    """The rule at the first of some bytes of code; None where they do not lead straight to a return."""
+    steps = arch.way_out(code) if arch.way_out is not None else None
+    if steps is None:
+        return None
+    base, height = arch.sp, 0
+    found: dict[int, int] = {}  # column -> offset from base of the word that it is popped from
+    pushed: dict[int, int] = {}  # offset of a word that is pushed on the way -> column
+    for what, operand in steps:
+        if what == "sp":
+            height += operand
+        elif what == "push":
+            height -= arch.word
+            pushed[height] = operand
+        elif what == "fp":  # sp = fp
+            if found or base != arch.sp:
+                return None
+            base, height = arch.fp, 0
+            pushed.clear()
+        else:
+            if height in pushed:
+                if pushed[height] != operand:
+                    return None
+            elif height < 0 or operand in found:
+                return None
+            else:
+                found[operand] = height
+            height += arch.word
+    cfa = height + arch.word
+    regs = {column: RegRule(RegKind.AT_CFA, offset - cfa) for column, offset in found.items()}
+    if height < 0:
+        return None
+    return Rule(base, cfa, RegRule(RegKind.AT_CFA, -arch.word), tuple(sorted(regs.items())))
