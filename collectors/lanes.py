@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.libc import Arena
 from pyprof.model.arch import Arch
+from pyprof.model.interpreter import Chain
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
 
@@ -47,6 +48,7 @@ class BatchBuilder:
         self._size: list[int] = []
         self._pieces: dict[int, tuple[Piece, ...]] = {}
         self._spaces: dict[int, AddressSpace] = {}
+        self._chains: dict[int, Chain] = {}
 
     def __len__(self) -> int:
         return len(self._kind)
@@ -96,6 +98,10 @@ class BatchBuilder:
 
     def add_piece(self, lane: int, piece: Piece) -> None:
         self._pieces[lane] = (*self._pieces.get(lane, ()), piece)
+
+    def set_chain(self, lane: int, chain: Chain) -> None:
+        """What an interpreter ran."""
+        self._chains[lane] = chain
 
     def move(self, lane: int, space: AddressSpace) -> None:
         """The lane turned out to belong to another generation."""
@@ -152,6 +158,7 @@ class BatchBuilder:
                 pieces=self._pieces,
             ),
             spaces={key: space for key, space in self._spaces.items() if key in used},
+            chains=self._chains,
         )
 
 

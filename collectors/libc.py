@@ -14,7 +14,9 @@ import errno
 import mmap
 import os
 import signal
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import chain
 
 from ptrace.binding.func import (
     NT_PRSTATUS,
@@ -197,6 +199,46 @@ class Arena:
         self.address = ctypes.addressof(self._pin)
         for at in range(0, size, 4096):
             self.data[at] = 0
+
+
+class Gatherer:
+    """Reads many spans of one process at a time into memory of ours: a model.interpreter.Gather. What is read stays
+    until the next begin().
+    """
+
+    def __init__(self, size: int) -> None:
+        self._arena = Arena(size)
+        self._view = memoryview(self._arena.data)
+        self._local = _Iovec()
+        self._local_at = ctypes.addressof(self._local)
+        self._pid = self._used = 0
+
+    def begin(self, pid: int) -> None:
+        """The next spans are of this process or thread."""
+        self._pid, self._used = pid, 0
+
+    def __call__(self, spans: Sequence[tuple[int, int]]) -> memoryview:
+        begin = self._used
+        for first in range(0, len(spans), _IOV_MAX):
+            some = spans[first : first + _IOV_MAX]
+            try:
+                flat = array("Q", chain.from_iterable(some))
+            except OverflowError:  # a pointer that is none
+                break
+            size = sum(flat[1::2])
+            if size > self._arena.size - self._used:
+                break
+            self._local.base, self._local.size = self._arena.address + self._used, size
+            got = _readv(self._pid, self._local_at, 1, flat.buffer_info()[0], len(some), 0)
+            self._used += max(int(got), 0)
+            if got != size:
+                break
+        end = self._used
+        self._used = end + 7 & ~7
+        return self._view[begin:end]
+
+
+_IOV_MAX = 1024
 
 
 def memory_reader(pid: int, alive: Callable[[], bool]) -> Callable[[int, int], bytes]:

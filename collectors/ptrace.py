@@ -28,6 +28,7 @@ from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import native_arches
+from pyprof.model.interpreter import StackReader
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
@@ -51,13 +52,15 @@ class PtraceCollector:
         diagnostics: Diagnostics,
         note: str = "",
         ids: Callable[[], int] | None = None,
+        readers: Callable[[int], StackReader] | None = None,
     ) -> None:
         """note: what the reader should know of why this collector was taken. ids: gives the ids of address spaces,
-        where several collectors make one recording.
+        where several collectors make one recording. readers: makes the reader of a process's interpreter, by pid.
         """
         self._options = options
         self._diagnostics = diagnostics
         self._next_id = ids or itertools.count(1).__next__
+        self._readers = readers
         self._targets: dict[int, Target] = {}
         self._infos: dict[tuple[int, int], ThreadInfo] = {}
         self._notes: list[str] = [note] if note else []
@@ -95,7 +98,8 @@ class PtraceCollector:
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
 
     def _add(self, pid: int) -> Target:
-        target = Target(pid, self._options.stack_size, self._next_id, self._diagnostics)
+        reader = self._readers(pid) if self._readers else None
+        target = Target(pid, self._options.stack_size, self._next_id, self._diagnostics, reader)
         self._targets[pid] = target
         self._seen.add(pid)
         return target

@@ -44,6 +44,8 @@ target still runs (pause p50 at 99 Hz: about 20 us less)."""
 _PATIENCE_NS = 100_000_000
 _SLICE_NS = 100_000
 _SCAN = 64 << 10
+_FRAMES = 1 << 20
+"""Bytes of memory for what interpreters' frames need."""
 _THREAD_DATA = 4096
 """Bytes at the end of a thread's stack mapping that hold glibc's struct pthread, not frames."""
 FELL_ASLEEP = "thread fell asleep between the look and the stop, not counted as running"
@@ -86,6 +88,8 @@ class Stopper:
         self._builder = builder
         self._diagnostics = diagnostics
         self._idle = idle
+        self._arena = memoryview(builder.arena.data)
+        self._gather = libc.Gatherer(_FRAMES)
         self._base = self._size = 0
         self._piece_base = self._piece_size = 0
         self._last_stop_ns = 0
@@ -256,6 +260,15 @@ class Stopper:
         return next((regset for regset in self._regsets.values() if regset.arch.regset_size == size), None)
 
     def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
+        """The thread's stack, and what its interpreter's frames need."""
+        self._copy_stack(thread, spaces, sp)
+        if thread.reader is not None:
+            builder = self._builder
+            stack = self._arena[builder.used : builder.used + (self._size & ~7)].cast("Q")
+            self._gather.begin(thread.tid)
+            thread.reader.copy(thread.tid, stack, self._base, self._gather)
+
+    def _copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
         """The thread's stack into the builder's arena: base and size in _base, _size, a second part in _piece_*."""
         builder, door, shape = self._builder, self.door, thread.shape
         into = builder.arena.address + builder.used
@@ -293,6 +306,9 @@ class Stopper:
         if self._piece_size:
             data = bytes(builder.arena.data[piece_at : piece_at + self._piece_size])
             builder.add_piece(lane, Piece(self._piece_base, data))
+        chain = thread.reader.take() if thread.reader is not None else None
+        if chain is not None:
+            builder.set_chain(lane, chain)
         return lane
 
     def empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:

@@ -14,6 +14,7 @@ from pyprof.collectors.spaces import SpaceTracker
 from pyprof.collectors.stack_shape import StackShape
 from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.interpreter import StackReader
 from pyprof.model.profile import ThreadInfo
 
 _RELIST_NS = 50_000_000
@@ -24,7 +25,15 @@ _NAMES_NS = 1_000_000_000
 class Target:
     """Raises ProcessLookupError and PermissionError from every method that looks at the process."""
 
-    def __init__(self, pid: int, stack_size: int, next_id: Callable[[], int], diagnostics: Diagnostics) -> None:
+    def __init__(
+        self,
+        pid: int,
+        stack_size: int,
+        next_id: Callable[[], int],
+        diagnostics: Diagnostics,
+        reader: StackReader | None = None,
+    ) -> None:
+        """reader: of its interpreter's frames, None where they are not wanted."""
         self.pid = pid
         self.directory = ProcDir(pid)
         try:
@@ -38,6 +47,7 @@ class Target:
             self.directory.close()
             raise
         self.threads: dict[int, Thread] = {}
+        self.reader = reader
         self.name = procfs.name(pid)
         self.denied = False
         self._stack_size = stack_size
@@ -58,11 +68,12 @@ class Target:
                 thread.woke()
         now = time.monotonic_ns()
         count = self.directory.thread_count()
-        if count == self._count and now < self._relist_at and not any(t.ended for t in self.threads.values()):
-            return
-        self._relist(count)
-        after = time.monotonic_ns()
-        self._relist_at = after + max(_RELIST_NS, _LIST_BUDGET * (after - now))
+        if count != self._count or now >= self._relist_at or any(t.ended for t in self.threads.values()):
+            self._relist(count)
+            after = time.monotonic_ns()
+            self._relist_at = after + max(_RELIST_NS, _LIST_BUDGET * (after - now))
+        if self.reader is not None:
+            self.reader.look(self.spaces.current, self.threads)
 
     def look_at_modules(self, builder: BatchBuilder, force: bool = False) -> None:
         """Read the modules if the budget allows; samples since the last read find the space that they belong to."""
@@ -81,7 +92,9 @@ class Target:
             thread.hollow = False
         for tid in tids:
             if tid not in self.threads:
-                thread = Thread(self.pid, tid, self.directory, StackShape(self._stack_size), self.spaces.image.arch)
+                thread = Thread(
+                    self.pid, tid, self.directory, StackShape(self._stack_size), self.spaces.image.arch, self.reader
+                )
                 try:
                     thread.open()
                 except ProcessLookupError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pyprof.collectors.procfs import ProcDir
 from pyprof.collectors.stack_shape import StackShape
 from pyprof.model.arch import Arch
+from pyprof.model.interpreter import StackReader
 
 _SIZE = 512
 
@@ -20,7 +21,7 @@ class Thread:
     of the sleep in which the thread was last seen, None if it has run. stop_wanted: the stack of its last sample needs
     a register. stopped: (sp, pc, stack bytes) of the stop that was taken in this sleep. last_sp: of its last stop.
     hollow: it has no stack, until it is looked at again (a leader that ended before its threads). ended: to be
-    dropped. known: its name has been read.
+    dropped. known: its name has been read. reader: of the process's interpreter, None where it is not wanted.
     """
 
     pid: int
@@ -28,6 +29,7 @@ class Thread:
     directory: ProcDir
     shape: StackShape
     arch: Arch
+    reader: StackReader | None = None
     first_slot: bool = True
     slept: bytes | None = None
     stop_wanted: bool = False

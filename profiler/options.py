@@ -45,3 +45,16 @@ class UnwindOptions:
     sources: tuple[str, ...] = DEFAULT_SOURCES
     max_depth: int = DEFAULT_MAX_DEPTH
     symbols: tuple[str, ...] = ()
+
+
+NATIVE_VIEWS = ("all", "extensions", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """native: which native frames are shown in stacks that have an interpreter's: all, all but the interpreter's own
+    ("extensions"), or none. lock_holder: only samples of threads that held the interpreter's lock.
+    """
+
+    native: str = "extensions"
+    lock_holder: bool = False

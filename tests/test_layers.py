@@ -12,6 +12,7 @@ FOLDERS = {
     "profiler": "pyprof",
     "unwind": "pyprof.unwind",
     "collectors": "pyprof.collectors",
+    "interpreters": "pyprof.interpreters",
     "exporters": "pyprof.exporters",
 }
 
@@ -23,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "pyprof.model": {"pyprof.errors", "pyprof.diagnostics"},
     "pyprof.objfile": {"pyprof.model", *LEAVES},
     "pyprof.unwind": {"pyprof.model", "pyprof.objfile", "pyprof.options", *LEAVES},
+    "pyprof.interpreters": {"pyprof.model", "pyprof.objfile", *LEAVES},
     "pyprof.symbolize": {"pyprof.model", "pyprof.objfile", *LEAVES},
     "pyprof.collectors": {"pyprof.model", "pyprof.objfile", "pyprof.options", *LEAVES},
     "pyprof.exporters": {"pyprof.model", "pyprof.errors"},

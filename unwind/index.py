@@ -362,11 +362,16 @@ class SpaceIndex:
 
     def function_start(self, pc: int, exact: bool) -> int | None:
         """avma where the function that covers pc begins, as the tables say."""
+        found = self.function_range(pc, exact)
+        return None if found is None else found[0]
+
+    def function_range(self, pc: int, exact: bool) -> tuple[int, int] | None:
+        """(start, end) avma of the function that covers pc, as the tables say."""
         image = self._index.images.image(self.space, pc)
         if image is None:
             return None
         found = self._index.tables(image).function(image.svma(pc), exact)
-        return None if found is None else found[0].start + image.bias
+        return None if found is None else (found[0].start + image.bias, found[0].end + image.bias)
 
     def bias(self, pc: int) -> int:
         """avma - svma of the module at pc."""

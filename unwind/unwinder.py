@@ -13,7 +13,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind
-from pyprof.model.walk import Walk
+from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.images import ImageStore
 from pyprof.options import FALLBACK, SCAN, UnwindOptions
 from pyprof.unwind.fallback import RecordFallback
@@ -74,6 +74,10 @@ class Unwinder:
             walk = space.walker.walk(first_registers(batch, lane), LaneMemory(batch, lane), keep_registers=True)
             found.append([registers.values for registers in walk.registers or ()])
         return found
+
+    def function_range(self, arch: Arch, space: AddressSpace, pc: int, exact: bool) -> tuple[int, int] | None:
+        """(start, end) avma of the function at a frame's pc, as the tables say; None where none covers it."""
+        return self._space(arch, space).index.function_range(lookup_pc(pc, exact), exact)
 
     def forget(self, space_id: int) -> None:
         """Drop what is kept for an address space that no sample will name again; its files' rules are kept."""

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
 from pyprof.cli.arguments import bytes_size, positive_int, source_list, unwind_options
+from pyprof.cli.dump_python import python_frame, python_json, python_line, python_words
 from pyprof.cli.dump_subject import Subject, ThreadDump
 from pyprof.cli.remote import GDB_HELP, remote_options
-from pyprof.options import DEFAULT_MAX_DEPTH, DEFAULT_SOURCES, DEFAULT_STACK_SIZE, CollectOptions
+from pyprof.options import (
+    DEFAULT_MAX_DEPTH,
+    DEFAULT_SOURCES,
+    DEFAULT_STACK_SIZE,
+    NATIVE_VIEWS,
+    CollectOptions,
+    ViewOptions,
+)
 
 if TYPE_CHECKING:
     from pyprof.model.profile import Frame, Profile
@@ -68,6 +76,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--symbols", action="append", default=[], metavar="PATH|URL", help="see record")
     parser.add_argument("--max-depth", type=positive_int, default=DEFAULT_MAX_DEPTH, metavar="N", help="see record")
     parser.add_argument("--stack-size", type=bytes_size, default=DEFAULT_STACK_SIZE, metavar="BYTES", help="see record")
+    parser.add_argument("--native", choices=NATIVE_VIEWS, default="extensions", help="see record")
     parser.set_defaults(run=run)
 
 
@@ -120,7 +129,7 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     from pyprof.collectors import attach, procfs
     from pyprof.collectors.ptrace import PtraceCollector
     from pyprof.diagnostics import Diagnostics
-    from pyprof.session.session import Session
+    from pyprof.session.session import Files, Session
 
     pid: int = arguments.pid
     unwind = unwind_options(arguments)
@@ -129,9 +138,11 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     exe, arch = procfs.exe(pid), procfs.arch(pid).name
     collect = CollectOptions(rate_hz=500, idle=True, stack_size=arguments.stack_size, flush_s=0)
     diagnostics = Diagnostics()
-    session = Session(PtraceCollector(pid, collect, diagnostics), unwind, diagnostics)
+    files = Files(unwind, diagnostics)
+    collector = PtraceCollector(pid, collect, diagnostics, readers=files.runtimes.reader)
+    session = Session(collector, unwind, diagnostics, files)
     window = session.snapshot(lambda: set(tasks(pid)))
-    profile = session.profile(window, exe, collect.rate_hz, idle=True)
+    profile = session.profile(window, exe, collect.rate_hz, idle=True, shown=ViewOptions(arguments.native))
     return Subject(pid, exe, arch, profile, states, unseen=tuple(unseen(pid, profile, states)))
 
 
@@ -161,18 +172,22 @@ def header_lines(subject: Subject) -> Iterator[str]:
 def thread_dumps(profile: Profile, states: dict[int, str]) -> Iterator[ThreadDump]:
     """The last sample of each thread, by tid."""
     from pyprof.model.profile import FrameKind
+    from pyprof.model.stacks import MERGE_MARK
     from pyprof.model.walk import StackEnd
 
-    last = dict(zip(profile.thread.tolist(), profile.stack.tolist(), strict=True))
+    threads = profile.thread.tolist()
+    last = dict(zip(threads, profile.stack.tolist(), strict=True))
+    known = dict(zip(threads, profile.state.tolist(), strict=True)) if profile.state is not None else {}
     for index, info in enumerate(profile.threads):
         path = profile.path(last[index])
-        end = StackEnd.ROOT
-        if not path:
-            end = StackEnd.UNREADABLE
-        elif path[0].kind == FrameKind.MARKER:
-            end = StackEnd(path[0].pc)
-            path = path[1:]
-        yield ThreadDump(info, states.get(info.tid, "running"), end, path[::-1])
+        end, merge = StackEnd.ROOT if path else StackEnd.UNREADABLE, ""
+        while path and path[0].kind == FrameKind.MARKER:
+            mark = path.pop(0)
+            if mark.pc >= MERGE_MARK:
+                merge = mark.title.strip("[]")
+            else:
+                end = StackEnd(mark.pc)
+        yield ThreadDump(info, states.get(info.tid, "running"), end, path[::-1], merge, known.get(index, 0))
 
 
 def unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[ThreadDump]:
@@ -201,11 +216,17 @@ def tasks(pid: int) -> list[int]:
 def text_lines(
     thread: ThreadDump, profile: Profile, full_paths: bool, registers: Sequence[Mapping[str, int]]
 ) -> Iterator[str]:
+    from pyprof.model.profile import FrameKind
+
     yield ""
     name = f'"{thread.info.name}" ' if thread.info.name else ""
-    yield f"thread {thread.info.tid} {name}{thread.state}"
+    yield f"thread {thread.info.tid} {name}{', '.join([thread.state, *python_words(thread.known, thread.merge)])}"
     number = 0
     for nth, frame in enumerate(thread.frames):
+        if frame.kind == FrameKind.INTERPRETER:
+            yield f"  #{number:<3} {python_line(frame)}"
+            number += 1
+            continue
         module = profile.modules[frame.module] if frame.module >= 0 else None
         place = (module.path if full_paths else module.name) if module else ""
         rows = frame.lines or (None,)
@@ -241,6 +262,7 @@ def document(subject: Subject, threads: list[ThreadDump]) -> dict[str, Any]:
             "name": t.info.name,
             "state": t.state,
             "end": t.end.label,
+            "python": python_json(t.known, t.merge),
             "frames": list(frames_json(t, subject)),
         }
         for t in threads
@@ -260,9 +282,16 @@ def frames_json(thread: ThreadDump, subject: Subject) -> Iterator[dict[str, Any]
 
 def frame_json(frame: Frame, profile: Profile) -> Iterator[dict[str, Any]]:
     """One entry a function: those inlined into the frame first."""
+    from pyprof.model.profile import FrameKind
+
     module = profile.modules[frame.module] if frame.module >= 0 else None
     for depth, line in enumerate(frame.lines or (None,)):
+        inlined = depth < len(frame.lines) - 1
+        if frame.kind == FrameKind.INTERPRETER:
+            yield python_frame(frame)
+            continue
         yield {
+            "kind": "inline" if inlined else "kernel" if frame.kind == FrameKind.KERNEL else "native",
             "pc": f"{frame.pc:#x}",
             "module": module.path if module else None,
             "build_id": (module.build_id or None) if module else None,
@@ -271,6 +300,6 @@ def frame_json(frame: Frame, profile: Profile) -> Iterator[dict[str, Any]]:
             "offset": line.offset if line else None,
             "file": line.file if line else None,
             "line": (line.line or None) if line else None,
-            "inlined": depth < len(frame.lines) - 1,
+            "inlined": inlined,
             "trust": frame.trust.label,
         }

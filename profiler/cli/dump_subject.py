@@ -16,12 +16,17 @@ Registers = dict[int, list[dict[str, int]]]
 
 @dataclass(frozen=True)
 class ThreadDump:
-    """One thread: its stack innermost first, markers left out, and why the stack ended there."""
+    """One thread: its stack innermost first, markers left out, and why the stack ended there.
+
+    merge: how frames of an interpreter and native ones could not be matched, "" if all were. known: SampleState.
+    """
 
     info: ThreadInfo
     state: str
     end: StackEnd
     frames: list[Frame]
+    merge: str = ""
+    known: int = 0
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Profile:
     parent, frame: (nodes,) int32, the prefix tree; frame[0] is -1. time_ns: (n,) int64 since the epoch; stack: (n,)
     int32 node of the leaf; thread: (n,) int32 index into threads; values: (n, len(value_types)) int64, the
     primary value last. Samples of one thread are in time order. start_ns: since the epoch. labels: of the whole
-    profile.
+    profile. state: (n,) int32 SampleState, None where nothing is known.
     """
 
     value_types: tuple[ValueType, ...]
@@ -124,6 +124,7 @@ class Profile:
     values: npt.NDArray[np.int64]
     summary: Summary
     labels: Mapping[str, str] = field(default_factory=dict)
+    state: npt.NDArray[np.int32] | None = None
 
     @cached_property
     def processes(self) -> tuple[int, ...]:

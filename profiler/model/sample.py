@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
+from pyprof.model.interpreter import Chain
 from pyprof.model.modules import AddressSpace
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
+_T = TypeVar("_T")
 I32 = npt.NDArray[np.int32]
 U8 = npt.NDArray[np.uint8]
 
@@ -58,7 +61,7 @@ class SampleBatch:
     weight: how many sampling periods the sample stands for (1, more if the collector skipped). Registers that a
     BLOCKED sample does not know
     are 0 in regs. Lanes of one tid are in time order. unknown: columns of regs that no lane knows (a core file without
-    floating-point registers); pc, sp, fp and lr are always known.
+    floating-point registers); pc, sp, fp and lr are always known. chains: what an interpreter ran, by lane.
     """
 
     arch: Arch
@@ -73,6 +76,7 @@ class SampleBatch:
     stack: StackSlab
     spaces: Mapping[int, AddressSpace]
     unknown: frozenset[int] = frozenset()
+    chains: Mapping[int, Chain] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -81,7 +85,7 @@ class SampleBatch:
         """The lanes of these indices, over the same stack bytes. lanes: (k,) int64, ascending."""
         pieces = self.stack.pieces
         if pieces:
-            pieces = {new: pieces[old] for new, old in enumerate(lanes.tolist()) if old in pieces}
+            pieces = _renumbered(pieces, lanes)
         stack = StackSlab(
             self.stack.data, self.stack.base[lanes], self.stack.offset[lanes], self.stack.size[lanes], pieces
         )
@@ -96,4 +100,9 @@ class SampleBatch:
             weight=self.weight[lanes],
             regs=self.regs[lanes],
             stack=stack,
+            chains=_renumbered(self.chains, lanes) if self.chains else self.chains,
         )
+
+
+def _renumbered(by_lane: Mapping[int, _T], lanes: I64) -> dict[int, _T]:
+    return {new: by_lane[old] for new, old in enumerate(lanes.tolist()) if old in by_lane}

@@ -6,19 +6,35 @@ frame, at the end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.walk import StackEnd, Walk
+from pyprof.model.walk import StackEnd, Trust, Walk
 
 MARKER_SPACE = -1
 """FrameKey.space of a marker: its pc is the StackEnd that it marks, and the frames above it are cut off there."""
 
+INTERPRETER_SPACE = -2
+"""FrameKey.space of an interpreter's frame: its pc is a word that the interpreter's reader can name."""
+
+MERGE_MARK = 1 << 20
+"""pc of the marker below which stacks hang whose frames could not all be matched: this, the runs that have no place
+times MOST_LEFT + 1, and the activations that have no run, each at most MOST_LEFT.
+"""
+MOST_LEFT = 999
+
 FrameKey = tuple[int, int, bool, int]
-"""(AddressSpace.id or MARKER_SPACE or of described code, see model.code, pc avma, exact, Trust)"""
+"""(AddressSpace.id, MARKER_SPACE, INTERPRETER_SPACE or of described code, see model.code, pc avma, exact, Trust)"""
+
+Inserts = tuple[tuple[int, tuple[int, ...]], ...]
+"""(index of a native frame, pcs of interpreter frames that stand just inside it, innermost first), ascending."""
+
+Merge = tuple[Inserts, int]
+"""(the interpreter's frames of one stack, pc of the marker below which it hangs, 0 for none)"""
 
 
 @dataclass
@@ -34,14 +50,20 @@ class StackTable:
     frame: list[int] = field(default_factory=lambda: [-1])
     _frame_ids: dict[FrameKey, int] = field(default_factory=dict)
     _children: dict[tuple[int, int], int] = field(default_factory=dict)
-    _whole: dict[tuple[int, int, bytes], int] = field(default_factory=dict)
+    _whole: dict[tuple[int, int, bytes, Merge | None], int] = field(default_factory=dict)
 
     def intern(
-        self, walk: Walk, space: npt.NDArray[np.int32], code: npt.NDArray[np.int32] | None = None
+        self,
+        walk: Walk,
+        space: npt.NDArray[np.int32],
+        code: npt.NDArray[np.int32] | None = None,
+        merged: Mapping[int, Merge] | None = None,
     ) -> npt.NDArray[np.int32]:
         """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane. code: (m,) for each frame of the walk
-        what stands instead of the space in its FrameKey, 0 where nothing does.
+        what stands instead of the space in its FrameKey, 0 where nothing does. merged: what lanes have of an
+        interpreter, by lane.
         """
+        merged = merged or {}
         nodes = np.zeros(len(walk), np.int32)
         pc, exact, trust = walk.pc.tobytes(), walk.exact.tobytes(), walk.trust.tobytes()
         starts, ends, spaces = walk.start.tolist(), walk.end.tolist(), space.tolist()
@@ -49,10 +71,13 @@ class StackTable:
         codes = b"" if code is None else code.tobytes()
         for lane in range(len(walk)):
             a, b = starts[lane], starts[lane + 1]
-            key = (spaces[lane], ends[lane], _digest(pc[8 * a : 8 * b], exact[a:b], trust[a:b], codes[4 * a : 4 * b]))
+            found = merged.get(lane)
+            frames = _digest(pc[8 * a : 8 * b], exact[a:b], trust[a:b], codes[4 * a : 4 * b])
+            key = (spaces[lane], ends[lane], frames, found)
             node = whole.get(key)
             if node is None:
-                node = whole[key] = self._insert(walk, a, b, spaces[lane], ends[lane], code)
+                keys = self._keys(walk, a, b, spaces[lane], code)
+                node = whole[key] = self._insert(keys, ends[lane], found or ((), 0))
             nodes[lane] = node
         return nodes
 
@@ -67,14 +92,30 @@ class StackTable:
             here = self._child(here, key)
         return here
 
-    def _insert(self, walk: Walk, a: int, b: int, space: int, end: int, code: npt.NDArray[np.int32] | None) -> int:
+    @staticmethod
+    def _keys(walk: Walk, a: int, b: int, space: int, code: npt.NDArray[np.int32] | None) -> list[FrameKey]:
+        """Of the native frames a .. b of a walk."""
+        pcs, exacts, trusts = walk.pc[a:b].tolist(), walk.exact[a:b].tolist(), walk.trust[a:b].tolist()
+        places = [0] * (b - a) if code is None else code[a:b].tolist()
+        return [
+            (place or space, pc, exact, trust)
+            for place, pc, exact, trust in zip(places, pcs, exacts, trusts, strict=True)
+        ]
+
+    def _insert(self, keys: list[FrameKey], end: int, merged: Merge) -> int:
         node = 0
         if end != StackEnd.ROOT:
             node = self._child(0, (MARKER_SPACE, end, True, 0))
-        pcs, exacts, trusts = walk.pc[a:b].tolist(), walk.exact[a:b].tolist(), walk.trust[a:b].tolist()
-        codes = [0] * (b - a) if code is None else code[a:b].tolist()
-        for pc, exact, trust, place in zip(*map(reversed, (pcs, exacts, trusts, codes)), strict=True):
-            node = self._child(node, (place or space, pc, exact, trust))
+        inserts, mark = merged
+        if mark:
+            node = self._child(node, (MARKER_SPACE, mark, True, 0))
+        inside = dict(inserts)
+        for pc in reversed(inside.get(len(keys), ())):
+            node = self._child(node, (INTERPRETER_SPACE, pc, True, Trust.INTERPRETER))
+        for at in range(len(keys) - 1, -1, -1):
+            node = self._child(node, keys[at])
+            for pc in reversed(inside.get(at, ())):
+                node = self._child(node, (INTERPRETER_SPACE, pc, True, Trust.INTERPRETER))
         return node
 
     def _child(self, parent: int, key: FrameKey) -> int:

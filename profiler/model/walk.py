@@ -36,6 +36,7 @@ class Trust(IntEnum):
     SIGRETURN = 11  # the kernel's signal frame, by its known layout
     SCAN = 12  # a plausible return address, guessed
     WAY_OUT = 13  # by the instructions that lead to the frame's return
+    INTERPRETER = 14  # a frame of the interpreter's own chain, placed by the mark on the evaluator's C stack
 
     @property
     def label(self) -> str:

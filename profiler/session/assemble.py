@@ -11,13 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.interpreter import PARTIAL
 from pyprof.model.profile import FrameKind, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.stacks import MERGE_MARK
 from pyprof.model.summary import ModuleSummary, Stops, Summary
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import ImageStore
 from pyprof.session.recorder import Window
 from pyprof.symbolize.described import DescribedCode
-from pyprof.symbolize.symbolizer import Symbolizer
+from pyprof.symbolize.symbolizer import InterpreterName, Symbolizer
 
 SOURCE_BUDGET_S = 5.0
 """Most seconds spent on source lines and inlined functions; what is left then goes without, and the summary says so."""
@@ -27,6 +29,7 @@ def assemble(
     window: Window,
     images: ImageStore,
     diagnostics: Diagnostics,
+    name: InterpreterName,
     *,
     title: str,
     rate_hz: float,
@@ -38,7 +41,7 @@ def assemble(
     code: names of code that no file describes.
     """
     period_ns = round(1e9 / rate_hz)
-    symbolizer = Symbolizer(images, diagnostics, window.spaces, SOURCE_BUDGET_S, code)
+    symbolizer = Symbolizer(images, diagnostics, window.spaces, SOURCE_BUDGET_S, code, name)
     resolved = symbolizer.resolve(window.stacks.frames)
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)
@@ -59,6 +62,7 @@ def assemble(
         stack=window.node,
         thread=thread,
         values=values,
+        state=window.state,
         summary=Summary(),
     )
     summary = _summary(window, profile, diagnostics, rate_hz)
@@ -92,7 +96,7 @@ def _summary(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz
         rate_wanted=rate_hz,
         rate_reached=round((after.ticks - before.ticks) / seconds, 3) if seconds > 0 else 0.0,
         skipped=after.skipped - before.skipped,
-        errors=dict(sorted(window.errors.items())),
+        errors=dict(sorted({**window.errors, **_partial(window)}.items())),
         ends=ends,
         trust=trust,
         stops=Stops(len(pauses), p50, p99, longest, round(share, 6)),
@@ -103,6 +107,12 @@ def _summary(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz
         profiler_max_rss_kb=usage.ru_maxrss,
         notes=after.notes,
     )
+
+
+def _partial(window: Window) -> dict[str, int]:
+    """Samples whose interpreter frames and native frames could not all be matched, by reason."""
+    counts = {text: int(np.count_nonzero(window.state & reason)) for reason, text in PARTIAL.items()}
+    return {text: count for text, count in counts.items() if count}
 
 
 def _inclusive_weights(profile: Profile) -> list[int]:
@@ -124,7 +134,7 @@ def _shares(profile: Profile, weights: list[int]) -> tuple[dict[str, int], dict[
         frame = profile.frames[frames[node]]
         marker = frame.kind == FrameKind.MARKER
         if parents[node] == 0:
-            end = StackEnd(frame.pc) if marker else StackEnd.ROOT
+            end = StackEnd(frame.pc) if marker and frame.pc < MERGE_MARK else StackEnd.ROOT
             ends[end.label] += weights[node]
         if not marker:
             trust[Trust(frame.trust).label] += weights[node]

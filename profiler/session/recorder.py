@@ -20,10 +20,14 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
-from pyprof.model.stacks import MARKER_SPACE, StackTable
+from pyprof.model.stacks import MARKER_SPACE, Merge, StackTable
 from pyprof.model.walk import StackEnd, Walk
 
-Columns = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]]
+Columns = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]
+"""time_ns, node | state << STATE_BITS, tid, weight"""
+
+STATE_BITS = 32
+_NODE = (1 << STATE_BITS) - 1
 
 
 class Walker(Protocol):
@@ -47,12 +51,22 @@ class CodeBinder(Protocol):
         ...
 
 
+class Merger(Protocol):
+    """Finds the place of an interpreter's frames among those of a walk."""
+
+    def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int64]]:
+        """What each lane's stack gets, by lane, and the SampleState of all lanes."""
+        ...
+
+    def forget(self, space_id: int) -> None: ...
+
+
 @dataclass(frozen=True)
 class Window:
     """One closed stretch of a recording, its names not yet looked up.
 
-    time_ns (epoch), node, tid, weight: one row a sample, shape (n,). before, after: the collector's statistics at
-    the window's two ends. errors: what was counted in between, by everybody.
+    time_ns (epoch), node, tid, weight, state (SampleState): one row a sample, shape (n,). before, after: the
+    collector's statistics at the window's two ends. errors: what was counted in between, by everybody.
     """
 
     stacks: StackTable
@@ -62,6 +76,7 @@ class Window:
     node: npt.NDArray[np.int32]
     tid: npt.NDArray[np.int32]
     weight: npt.NDArray[np.int64]
+    state: npt.NDArray[np.int32]
     start_ns: int
     duration_ns: int
     before: CollectorStats
@@ -75,7 +90,7 @@ class _Held:
 
     sp: int
     pc: int
-    rows: list[tuple[npt.NDArray[np.int32], int]]
+    rows: list[tuple[npt.NDArray[np.int64], int]]
 
 
 @dataclass
@@ -87,6 +102,7 @@ class Recorder:
     diagnostics: Diagnostics
     clock: Callable[[], int] = time.time_ns
     binder: CodeBinder | None = None
+    merger: Merger | None = None
     samples: int = 0
     _stacks: StackTable = field(default_factory=StackTable)
     _spaces: dict[int, AddressSpace] = field(default_factory=dict)
@@ -105,13 +121,17 @@ class Recorder:
         if not len(batch):
             return
         self._spaces.update(batch.spaces)
-        nodes = np.full(len(batch), -1, np.int32)
+        nodes = np.full(len(batch), -1, np.int64)
         live = np.flatnonzero(batch.kind != SampleKind.UNCHANGED)
         if len(live):
             fresh = batch if len(live) == len(batch) else batch.take(live)
             walk = self.walker.walk(fresh)
             code = self.binder.bind(fresh, walk) if self.binder else None
-            nodes[live] = self._stacks.intern(walk, fresh.space, code)
+            if fresh.chains and self.merger is not None:
+                merged, state = self.merger.merge(fresh, walk)
+                nodes[live] = self._stacks.intern(walk, fresh.space, code, merged) | state << STATE_BITS
+            else:
+                nodes[live] = self._stacks.intern(walk, fresh.space, code)
             stop = walk.lacks_register & (fresh.kind == SampleKind.BLOCKED)
             top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
             look = self.binder.look if self.binder and self.binder.watched else None
@@ -122,7 +142,7 @@ class Recorder:
         self._rows.append((batch.time_ns + self._epoch_ns, nodes, batch.tid, batch.weight))
         self.samples += len(batch)
 
-    def _follow(self, tid: npt.NDArray[np.int32], nodes: npt.NDArray[np.int32]) -> None:
+    def _follow(self, tid: npt.NDArray[np.int32], nodes: npt.NDArray[np.int64]) -> None:
         """Give each UNCHANGED lane (node -1) the stack of its thread's sample before it, in place."""
         order = np.argsort(tid, kind="stable")
         firsts = np.flatnonzero(np.diff(tid[order], prepend=np.int32(-1)))
@@ -136,7 +156,7 @@ class Recorder:
         lasts = np.append(firsts[1:], len(order)) - 1
         self._last.update(zip(tid[order[lasts]].tolist(), grouped[lasts].tolist(), strict=True))
 
-    def _hold(self, batch: SampleBatch, nodes: npt.NDArray[np.int32], lacking: npt.NDArray[np.int64]) -> None:
+    def _hold(self, batch: SampleBatch, nodes: npt.NDArray[np.int64], lacking: npt.NDArray[np.int64]) -> None:
         pc, sp = batch.arch.pc, batch.arch.sp
         wanting = set(lacking.tolist())
         for lane, (tid, kind) in enumerate(zip(batch.tid.tolist(), batch.kind.tolist(), strict=True)):
@@ -156,6 +176,11 @@ class Recorder:
                         rows[row] = nodes[lane]
                 del self._held[tid]
 
+    def forget(self, space_id: int) -> None:
+        """No sample will name this address space again."""
+        if self.merger is not None:
+            self.merger.forget(space_id)
+
     @property
     def seen(self) -> set[int]:
         """Tids that were sampled."""
@@ -165,6 +190,7 @@ class Recorder:
         """Threads whose last stack another look could make whole."""
         unsettled = set(self._held)
         for tid, node in self._last.items():
+            node &= _NODE
             while self._stacks.parent[node] > 0:
                 node = self._stacks.parent[node]
             frame = self._stacks.frame[node]
@@ -184,16 +210,17 @@ class Recorder:
         errors = (counts - self._counts) + (Counter(after.errors) - Counter(self._before.errors))
         columns = [np.concatenate(c) for c in zip(*self._rows, strict=True)] if self._rows else []
         empty = np.zeros(0, np.int64)
-        time_ns, node, tid, weight = columns or (empty, empty.astype(np.int32), empty.astype(np.int32), empty)
+        time_ns, node, tid, weight = columns or (empty, empty, empty.astype(np.int32), empty)
         seen = set(tid.tolist())
         window = Window(
             stacks=self._stacks,
             spaces=dict(self._spaces),
             threads=tuple(t for t in self.collector.threads() if t.tid in seen),
             time_ns=time_ns,
-            node=node,
+            node=(node & _NODE).astype(np.int32),
             tid=tid,
             weight=weight,
+            state=(node >> STATE_BITS).astype(np.int32),
             start_ns=self._begin_ns,
             duration_ns=now - self._begin_ns,
             before=self._before,
@@ -203,7 +230,11 @@ class Recorder:
         self._counts = counts
         fresh = StackTable()
         alive = {t.tid for t in window.threads}
-        self._last = {tid: fresh.adopt(self._stacks, node) for tid, node in self._last.items() if tid in alive}
+        self._last = {
+            tid: fresh.adopt(self._stacks, node & _NODE) | node & ~_NODE
+            for tid, node in self._last.items()
+            if tid in alive
+        }
         carried = {space for space, _, _, _ in fresh.frames}
         self._spaces = {space: self._spaces[space] for space in carried if space in self._spaces}
         self._stacks, self._rows, self._held = fresh, [], {}

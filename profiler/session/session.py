@@ -10,30 +10,47 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.profile import Profile
 from pyprof.objfile.images import ImageStore
 from pyprof.objfile.symbol_store import SymbolStore
-from pyprof.options import UnwindOptions
+from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.session.assemble import assemble
 from pyprof.session.recorder import Recorder, Window
 from pyprof.session.runtime_code import RuntimeCode
+from pyprof.session.runtimes import ChainMerger, Runtimes
+from pyprof.session.views import view
 from pyprof.unwind.sources import READERS, with_symbols
 from pyprof.unwind.unwinder import Unwinder
+
+EVERYTHING = ViewOptions(native="all")
 
 CloseWindow = Callable[[Window, int], None]
 """(window, its number from 0)"""
 
 
+class Files:
+    """What a recording reads besides samples: object files, symbol files, the interpreters of its processes."""
+
+    def __init__(self, unwind: UnwindOptions, diagnostics: Diagnostics) -> None:
+        store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
+        self.images = ImageStore(diagnostics, symbol_store=store)
+        self.readers = with_symbols(store.find_mapped) if store else READERS
+        self.runtimes = Runtimes(self.images, diagnostics)
+
+
 class Session:
     """Owns the loop; the collector that it is given is closed with it."""
 
-    def __init__(self, collector: Collector, unwind: UnwindOptions, diagnostics: Diagnostics) -> None:
+    def __init__(
+        self, collector: Collector, unwind: UnwindOptions, diagnostics: Diagnostics, files: Files | None = None
+    ) -> None:
+        """files: given where the collector reads interpreters' frames by them."""
         self.collector = collector
         self.diagnostics = diagnostics
         self.failure: Exception | None = None
-        store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
-        self.images = ImageStore(diagnostics, symbol_store=store)
-        readers = with_symbols(store.find_mapped) if store else READERS
+        self.files = files or Files(unwind, diagnostics)
+        self.images, self.runtimes = self.files.images, self.files.runtimes
         self.code = RuntimeCode(self.images, unwind, diagnostics)
-        self.unwinder = Unwinder(self.images, unwind, diagnostics, readers, self.code)
-        self.recorder = Recorder(collector, self.unwinder, diagnostics, binder=self.code)
+        self.unwinder = Unwinder(self.images, unwind, diagnostics, self.files.readers, self.code)
+        merger = ChainMerger(self.unwinder, diagnostics)
+        self.recorder = Recorder(collector, self.unwinder, diagnostics, binder=self.code, merger=merger)
 
     def run(self, every_s: float | None, cut: CloseWindow, beat: Callable[[], None]) -> tuple[Window, int]:
         """Record until the collector ends; returns the last window and its number.
@@ -64,6 +81,7 @@ class Session:
         for space in window.spaces.keys() - self.recorder.spaces:
             self.unwinder.forget(space)
             self.code.forget(window.spaces[space])
+            self.recorder.forget(space)
             self.images.forget(window.spaces[space])
 
     def snapshot(self, alive: Callable[[], set[int]], most_looks: int = 12, most_s: float = 2.0) -> Window:
@@ -84,7 +102,13 @@ class Session:
             self.collector.close()
         return self.recorder.cut()
 
-    def profile(self, window: Window, title: str, rate_hz: float, idle: bool) -> Profile:
+    def profile(
+        self, window: Window, title: str, rate_hz: float, idle: bool, shown: ViewOptions = EVERYTHING
+    ) -> Profile:
         """Look the window's names up."""
         self.code.named()
-        return assemble(window, self.images, self.diagnostics, title=title, rate_hz=rate_hz, idle=idle, code=self.code)
+        name, code = self.runtimes.line, self.code
+        profile = assemble(
+            window, self.images, self.diagnostics, name, title=title, rate_hz=rate_hz, idle=idle, code=code
+        )
+        return view(profile, shown, self.runtimes.modules)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.code import CODE_SPACE, CodeName
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
-from pyprof.model.stacks import MARKER_SPACE, FrameKey
+from pyprof.model.stacks import INTERPRETER_SPACE, MARKER_SPACE, MERGE_MARK, MOST_LEFT, FrameKey
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.elf import SHT_NOBITS, ElfFile
@@ -25,7 +25,11 @@ from pyprof.symbolize.dwarf.lines import Place, SourceLines
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
 
-MARKERS = {end: f"[truncated: {end.words}]" for end in StackEnd if end is not StackEnd.ROOT}
+MARKERS: dict[StackEnd, str] = {end: f"[truncated: {end.words}]" for end in StackEnd if end is not StackEnd.ROOT}
+
+
+InterpreterName = Callable[[int], Line]
+"""(FrameKey.pc of an interpreter's frame) -> its function, file and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,14 @@ class Symbolizer:
         spaces: Mapping[int, AddressSpace],
         source_budget_s: float | None = 20.0,
         code: DescribedCode | None = None,
+        interpreter: InterpreterName | None = None,
     ) -> None:
         self._images = images
         self._diagnostics = diagnostics
         self._spaces = spaces
         self._source_budget_s = source_budget_s
         self._code = code
+        self._interpreter = interpreter
         self._tables: dict[ElfFile, tuple[SymbolTable, bool]] = {}
         self._sources: dict[ElfFile, SourceLines | None] = {}
         self._symbol_files: dict[ElfFile, SymbolFileNames | None] = {}
@@ -109,7 +115,7 @@ class Symbolizer:
             return (
                 _Found(key, lookup, known.module, known.image, known.name) if known else _Found(key, lookup, None, None)
             )
-        space = None if space_id == MARKER_SPACE else self._spaces.get(space_id)
+        space = None if space_id < 0 else self._spaces.get(space_id)
         module = space.module_at(lookup) if space else None
         image = self._images.image(space, lookup) if space and module else None
         if space and module and image is None and self._code:
@@ -220,6 +226,9 @@ class Symbolizer:
         space_id, pc, _, trust = item.key
         if space_id == MARKER_SPACE:
             return marker(pc)
+        if space_id == INTERPRETER_SPACE and self._interpreter is not None:
+            line = self._interpreter(pc)
+            return Frame(FrameKind.INTERPRETER, pc, pc, 0, -1, (line,), Trust(trust), line.function)
         module, image = item.module, item.image
         if module is None:
             return Frame(FrameKind.NATIVE, pc, item.lookup, pc, -1, (), Trust(trust), f"[unknown]+{pc:#x}")
@@ -273,6 +282,17 @@ class _Modules:
 
 
 def marker(end: int) -> Frame:
-    """The frame that stands for the missing outer part of a stack."""
-    title = MARKERS.get(StackEnd(end), "[truncated]")
+    """The frame that stands for the missing outer part of a stack, or says that its frames could not all be matched."""
+    title = merge_title(end - MERGE_MARK) if end >= MERGE_MARK else MARKERS.get(StackEnd(end), "[truncated]")
     return Frame(FrameKind.MARKER, end, 0, 0, -1, (), Trust.CONTEXT, title)
+
+
+def merge_title(left: int) -> str:
+    """How a stack is labelled whose frames could not all be matched. left: what MERGE_MARK has added to it."""
+    runs, evaluators = divmod(left, MOST_LEFT + 1)
+    parts = ["merge: partial"]
+    if runs:
+        parts.append(f"{runs} run{'s' if runs > 1 else ''} unplaced")
+    if evaluators:
+        parts.append(f"{evaluators} evaluator{'s' if evaluators > 1 else ''} without a run")
+    return f"[{', '.join(parts)}]"

@@ -6,7 +6,7 @@ import json
 
 from tests.cli.support import BUSY, SLEEPY, pyprof, python
 
-FRAME_KEYS = {"pc", "module", "build_id", "rel", "function", "offset", "file", "line", "inlined", "trust"}
+FRAME_KEYS = {"kind", "pc", "module", "build_id", "rel", "function", "offset", "file", "line", "inlined", "trust"}
 THREADS = """
 import threading, time
 for n in range(9):
@@ -18,13 +18,13 @@ time.sleep(600)
 
 def test_json_has_the_stable_shape_innermost_first() -> None:
     with python(SLEEPY) as target:
-        done = pyprof("dump", "-p", str(target.pid), "--json")
+        done = pyprof("dump", "-p", str(target.pid), "--json", "--native", "all")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert set(document) == {"pid", "exe", "arch", "threads"}
     assert (document["pid"], document["arch"]) == (target.pid, "x86_64")
     (thread,) = document["threads"]
-    assert set(thread) == {"tid", "name", "state", "end", "frames"}
+    assert set(thread) == {"tid", "name", "state", "end", "python", "frames"}
     assert (thread["state"], thread["end"]) == ("sleeping", "root")
     assert all(set(frame) == FRAME_KEYS for frame in thread["frames"])
     assert thread["frames"][0]["trust"] == "context"

@@ -136,7 +136,7 @@ def our_stacks(pid: int) -> Stacks:
     found = dump(pid)
     assert {thread["end"] for thread in found["threads"]} == {"root"}
     return {
-        thread["tid"]: [int(frame["pc"], 16) for frame in thread["frames"] if not frame["inlined"]]
+        thread["tid"]: [int(frame["pc"], 16) for frame in thread["frames"] if frame["kind"] == "native"]
         for thread in found["threads"]
     }
 

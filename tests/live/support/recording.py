@@ -77,7 +77,11 @@ def _collapsed(text: str) -> dict[tuple[str, ...], int]:
 def dump(pid: int, *options: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
     """pyprof dump --json."""
     done = subprocess.run(
-        [*PYPROF, "dump", "-p", str(pid), "--json", *options], capture_output=True, text=True, timeout=60, check=False
+        [*PYPROF, "dump", "-p", str(pid), "--json", "--native", "all", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode in codes, (done.returncode, done.stderr)
     found: dict[str, Any] = json.loads(done.stdout)

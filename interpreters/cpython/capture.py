@@ -1,0 +1,257 @@
+"""What is read of a Python thread while it stands still: its thread state, its frames, the heads of their code.
+
+Few reads of many spans: what the thread's last sample needed is asked for at once (its data stack, the frames that
+generators keep elsewhere, the code objects); only what is new costs a further read. Nothing is decoded here that is
+not needed to find the next frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyprof.interpreters.cpython.layout import NONE, Chain, Layout
+from pyprof.interpreters.cpython.runtime import PyThread
+from pyprof.model.interpreter import Gather, Span
+
+MOST_IN_STOP = 2048
+"""Frames that are followed while the thread stands still; the rest of a deep stack is followed in the copy."""
+MOST_FRAMES = 1 << 16
+MOST_STACK = 1 << 19
+MOST_CHUNKS = 64
+MOST_GUESSES = 256
+"""Frames outside the data stack, and code objects, that are asked for because the last sample had them."""
+_ROOM = 2048
+_CHUNK_HEAD = 24
+ENTRY_OWNER = 3
+"""A frame with this owner or a greater one is an entry frame: it runs nothing and stands on the C stack."""
+
+
+@dataclass(slots=True)
+class Habits:
+    """What a thread's last sample needed. chunks: of the data stack, newest first, (avma, bytes used, bytes there)."""
+
+    chunks: list[tuple[int, int, int]] = field(default_factory=list)
+    frames: list[int] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Copied:
+    """One thread state, copied. frames: (words, index of its first word, avma) innermost first; codes: heads by
+    address. stands: avma of each CFrame, innermost first, and the frame that it names. rest: the frame at which the
+    stop ended early. problem: why the chain ends there, "" at its root.
+    """
+
+    thread: PyThread
+    head: memoryview
+    frames: list[tuple[memoryview, int, int]]
+    codes: dict[int, memoryview]
+    stands: list[tuple[int, int]]
+    lock: memoryview
+    collecting: memoryview
+    regions: list[tuple[int, int, memoryview]]
+    rest: int = 0
+    problem: str = ""
+    stale: bool = False
+
+
+class Copier:
+    """Copies thread states of one runtime. code_at, code_size: the head of a code object."""
+
+    def __init__(self, layout: Layout, code_at: int, code_size: int) -> None:
+        self._layout = layout
+        self._code_at = code_at
+        self._code_size = code_size
+        self._thread_words = (layout.thread.size + 7) // 8
+        self._lock_size = (layout.gil_locked + 8 + 7) & ~7
+        self._previous = layout.frame.previous >> 3
+        self._code = layout.frame.code >> 3
+        self._mask = layout.frame.code_mask
+        self._frame_size = layout.frame.size
+
+    def copy(self, thread: PyThread, habits: Habits, stack: memoryview, base: int, gather: Gather) -> Copied:
+        """stack: the thread's stack copy as 64-bit words, which stood at base."""
+        layout = self._layout
+        spans: list[Span] = [(thread.address, 8 * self._thread_words)]
+        spans.append((thread.gil or thread.address, self._lock_size))
+        spans.append((thread.collecting & ~7, 8))
+        chunks = habits.chunks
+        spans += [(at, min(used + (0 if n else _ROOM), size)) for n, (at, used, size) in enumerate(chunks)]
+        frames, codes = habits.frames, habits.codes
+        spans += [(at, self._frame_size) for at in frames]
+        spans += [(at + self._code_at, self._code_size) for at in codes]
+        data = gather(spans)
+        words = data[: len(data) & ~7].cast("Q")
+        parts = list(_cut(spans, words))
+        head = words[: self._thread_words]
+        if len(head) < self._thread_words:
+            return Copied(
+                thread, head, [], {}, [], head[:0], head[:0], [], problem="its thread state is gone", stale=True
+            )
+        copied = Copied(
+            thread, head, [], {}, [],
+            lock=parts[1] if len(parts) > 1 else head[:0],
+            collecting=parts[2] if len(parts) > 2 else head[:0],
+            regions=[(base, base + 8 * len(stack), stack)],
+        )  # fmt: skip
+        wanted = head[layout.thread.thread_id >> 3] == thread.ident
+        if not wanted or head[layout.thread.interp >> 3] != thread.interpreter:
+            copied.stale, copied.problem = True, "its thread state has changed hands"
+            return copied
+        at = 3
+        got = dict(zip([c[0] for c in chunks], parts[at : at + len(chunks)], strict=False))
+        at += len(chunks)
+        loose = dict(zip(frames, parts[at : at + len(frames)], strict=False))
+        at += len(frames)
+        copied.codes = dict(zip(codes, parts[at:], strict=False))
+        if layout.thread.chunk != NONE:
+            self._chunks(copied, habits, got, gather)
+        first = self._first(copied, gather)
+        self._follow(copied, first, loose, gather)
+        self._learn(copied, habits)
+        return copied
+
+    def _chunks(self, copied: Copied, habits: Habits, got: dict[int, memoryview], gather: Gather) -> None:
+        """The data stack's chunks as regions, newest first."""
+        at, top = (copied.head[(self._layout.thread.chunk >> 3) + n] for n in (0, 1))
+        found: list[tuple[int, int, int]] = []
+        habits.chunks = found
+        total = 0
+        while at and len(found) < MOST_CHUNKS and total < MOST_STACK:
+            part = got.get(at)
+            if part is None or len(part) < _CHUNK_HEAD // 8:
+                part = _words(gather([(at, _CHUNK_HEAD)]))
+                if len(part) < _CHUNK_HEAD // 8:
+                    return
+            size = part[1]
+            used = (top - at if not found else part[2]) if not found else _CHUNK_HEAD + 8 * part[2]
+            used = min(max(used, _CHUNK_HEAD), size, MOST_STACK)
+            if used > 8 * len(part):
+                part = _words(gather([(at, used)]))
+            copied.regions.insert(len(found), (at, at + 8 * len(part), part))
+            found.append((at, used, size))
+            total += used
+            if not len(part):
+                return
+            at = part[0]
+
+    def _first(self, copied: Copied, gather: Gather) -> int:
+        """The innermost frame; fills in what stands on the C stack."""
+        layout = self._layout.thread
+        head = copied.head
+        at = head[layout.frame >> 3]
+        if layout.cframe == NONE:
+            return at
+        cframe = head[layout.cframe >> 3]
+        root = copied.thread.address + layout.root_cframe
+        size = layout.cframe_previous + 8
+        while cframe and cframe != root and len(copied.stands) < MOST_FRAMES:
+            words, index = self._find(copied, cframe, size, {}, gather)
+            if words is None:
+                copied.problem = "a frame's place on the C stack could not be read"
+                break
+            current = words[index + (layout.cframe_current >> 3)] if layout.cframe_current != NONE else 0
+            copied.stands.append((cframe, current))
+            cframe = words[index + (layout.cframe_previous >> 3)]
+        if self._layout.chain is Chain.CFRAMES:
+            return at
+        return copied.stands[0][1] if copied.stands else 0
+
+    def _follow(self, copied: Copied, frame: int, loose: dict[int, memoryview], gather: Gather | None) -> None:
+        """The chain from a frame on, into copied.frames. gather None: in what is copied."""
+        previous, code, mask, size = self._previous, self._code, self._mask, self._frame_size
+        frames, codes = copied.frames, copied.codes
+        most = MOST_IN_STOP if gather else MOST_FRAMES
+        base_frame = self._layout.thread.base_frame
+        stop = copied.head[base_frame >> 3] if base_frame != NONE else 0
+        new: list[int] = []
+        low = high = 0
+        words = copied.head
+        while frame and frame != stop:
+            if len(frames) >= most:
+                copied.rest = frame
+                break
+            if low <= frame and frame + size <= high and not frame & 7:
+                at = frame - low >> 3
+            else:
+                found, at = self._find(copied, frame, size, loose, gather)
+                if found is None:
+                    copied.problem = copied.problem or "a frame could not be read"
+                    break
+                words, low = found, frame - 8 * at
+                high = low + 8 * len(words)
+            frames.append((words, at, frame))
+            executable = words[at + code] & mask
+            if executable not in codes and gather is not None:
+                codes[executable] = words[:0]
+                new.append(executable)
+            frame = words[at + previous]
+        if new and gather is not None:
+            spans = [(address + self._code_at, self._code_size) for address in new]
+            for address, part in zip(new, _each(spans, gather), strict=True):
+                copied.codes[address] = part
+
+    def _find(
+        self, copied: Copied, avma: int, size: int, loose: dict[int, memoryview], gather: Gather | None
+    ) -> tuple[memoryview | None, int]:
+        """(words, index) of memory that was copied, or is now."""
+        if avma & 7:
+            return None, 0
+        for low, high, words in copied.regions:
+            if low <= avma and avma + size <= high:
+                return words, avma - low >> 3
+        words = loose.get(avma) or _NOTHING
+        if 8 * len(words) < size:
+            if gather is None:
+                return None, 0
+            words = _words(gather([(avma, (size + 7) & ~7)]))
+            if 8 * len(words) < size:
+                return None, 0
+        return words, 0
+
+    def _learn(self, copied: Copied, habits: Habits) -> None:
+        regions = copied.regions
+        kept = {id(words) for _, _, words in regions}
+        habits.frames = [at for words, _, at in copied.frames if id(words) not in kept][:MOST_GUESSES]
+        code, mask = self._code, self._mask
+        used = dict.fromkeys([words[at + code] & mask for words, at, _ in copied.frames])
+        used.pop(0, None)
+        habits.codes = list(used)[:MOST_GUESSES]
+
+    def finish(self, copied: Copied) -> None:
+        """The rest of a deep stack, from the copy."""
+        frame, copied.rest = copied.rest, 0
+        if frame:
+            self._follow(copied, frame, {}, None)
+
+
+_NOTHING = memoryview(b"").cast("Q")
+
+
+def _words(data: memoryview) -> memoryview:
+    return data[: len(data) & ~7].cast("Q")
+
+
+def _cut(spans: list[Span], words: memoryview) -> Iterator[memoryview]:
+    """The words of each span that was read as a whole."""
+    at = 0
+    for _, size in spans:
+        end = at + (size >> 3)
+        if end > len(words):
+            return
+        yield words[at:end]
+        at = end
+
+
+def _each(spans: list[Span], gather: Gather) -> Iterator[memoryview]:
+    """The words of each span; one that cannot be read is empty and does not hide the next."""
+    at = 0
+    while at < len(spans):
+        words = _words(gather(spans[at:]))
+        for part in _cut(spans[at:], words):
+            yield part
+            at += 1
+        if at < len(spans):
+            yield _NOTHING
+            at += 1

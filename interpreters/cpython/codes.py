@@ -1,0 +1,172 @@
+"""Code objects: read once, after the stop in which they were seen; known again by what cannot stay when they go.
+
+The address of a code object is reused when it is freed. What stands in its head (the pointers to its names and its
+table of lines, its first line) is copied with each sample; it must be what it was when the names were read, before
+and after that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyprof.interpreters.cpython.layout import NONE, Layout, LineTable
+from pyprof.interpreters.cpython.lines import line_of
+from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.interpreters.cpython.objects import Objects
+from pyprof.model.profile import Line
+
+UNKNOWN = 0
+"""Index in a CodeBook of the code that was gone before its name could be read."""
+
+INSTRUCTION_BITS = 32
+_GONE = "[python function freed before its name was read]"
+_LONGEST_NAME = 4096
+_HELPERS = frozenset({("__init__", "__init__"), ("<interpreter trampoline>", "<shim>"), ("<shim>", "<shim>")})
+"""(name, file) of frames that the interpreter pushes for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One code object as the profile names it. hidden: the interpreter's own, not shown."""
+
+    name: str
+    qualname: str
+    filename: str
+    first_line: int
+    lines: LineTable
+    table: bytes
+    hidden: bool = False
+
+
+@dataclass
+class CodeBook:
+    """The code objects of all processes of a recording; equal ones are one."""
+
+    codes: list[Code] = field(default_factory=lambda: [Code(_GONE, _GONE, "", 0, LineTable.LOCATIONS, b"")])
+    _index: dict[Code, int] = field(default_factory=dict)
+
+    def add(self, code: Code) -> int:
+        index = self._index.get(code)
+        if index is None:
+            index = self._index[code] = len(self.codes)
+            self.codes.append(code)
+        return index
+
+    def line(self, pc: int) -> Line:
+        """What to call a frame. pc: of a FrameKey, frame_pc()."""
+        code = self.codes[pc >> INSTRUCTION_BITS]
+        instruction = (pc & (1 << INSTRUCTION_BITS) - 1) - 1
+        line = line_of(code.lines, code.table, code.first_line, instruction)
+        return Line(code.qualname, code.name, 0, code.filename or None, line)
+
+
+def frame_pc(index: int, instruction: int) -> int:
+    """A frame as one word. instruction: as in lines.line_of, -1 if it has not begun."""
+    return index << INSTRUCTION_BITS | instruction + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    identity: bytes
+    index: int
+    hidden: bool
+    start: int
+    size: int
+
+
+class CodeReader:
+    """Code objects of one process. head_at, head_size: what a sample copies of each code object."""
+
+    def __init__(self, memory: Memory, layout: Layout, book: CodeBook) -> None:
+        code = layout.code
+        self.head_at = layout.object.type
+        self.head_size = code.linetable + 8 - self.head_at
+        self._names = slice(code.filename - self.head_at, code.linetable + 8 - self.head_at)
+        self._first = slice(code.firstlineno - self.head_at, code.firstlineno + 4 - self.head_at)
+        self._memory = memory
+        self._layout = layout
+        self._objects = Objects(memory, layout.object, layout.minor)
+        self._book = book
+        self._entries: dict[int, _Entry] = {}
+        self._code_type = 0
+        self._tlbc: dict[tuple[int, int], int] = {}
+        self.lost = 0
+
+    def frame(self, address: int, head: bytes, instr: int, tlbc: int = 0) -> int | None:
+        """frame_pc of a frame that runs the code at address, None if it is the interpreter's own. head: as copied with
+        the sample, head_size bytes of the code from head_at on; instr: as the frame has it.
+        """
+        entry = self._entry(address, head)
+        if entry is None:
+            self.lost += 1
+            return frame_pc(UNKNOWN, -1)
+        if entry.hidden:
+            return None
+        if self._layout.code.bytecode == NONE:
+            return frame_pc(entry.index, instr if instr < 1 << 31 else -1)
+        start = self._start(address, entry, tlbc) if tlbc else entry.start
+        instruction = (instr - start) >> 1
+        if not 0 <= instruction < max(entry.size, 1):
+            instruction = -1
+        return frame_pc(entry.index, instruction)
+
+    def _entry(self, address: int, head: bytes) -> _Entry | None:
+        identity = head[self._names] + head[self._first]
+        entry = self._entries.get(address)
+        if entry is not None and entry.identity == identity:
+            return entry
+        try:
+            entry = self._read(address, head, identity)
+            now = self._memory.bytes(address + self.head_at, self.head_size)
+        except Unreadable:
+            return None
+        if now[self._names] + now[self._first] != identity:
+            return None
+        self._entries[address] = entry
+        return entry
+
+    def _read(self, address: int, head: bytes, identity: bytes) -> _Entry:
+        """Raises Unreadable where it is no code object."""
+        layout, code, objects = self._layout, self._layout.code, self._objects
+        kind = _word(head, 0)
+        if kind != self._code_type:
+            if self._code_type or objects.type_name(kind) != "code":
+                raise Unreadable(f"code at {address:#x}")
+            self._code_type = kind
+        filename, name = (
+            objects.text(_word(head, at - self.head_at), _LONGEST_NAME) for at in (code.filename, code.name)
+        )
+        qualname = name
+        if code.qualname != NONE:
+            qualname = objects.text(_word(head, code.qualname - self.head_at), _LONGEST_NAME)
+        try:
+            table = objects.data(_word(head, code.linetable - self.head_at))
+        except Unreadable:
+            table = b""
+        first = int.from_bytes(head[self._first], "little", signed=True)
+        hidden = (name, filename) in _HELPERS
+        index = self._book.add(Code(name, qualname, filename, first, code.lines, table, hidden))
+        size = _word(head, layout.object.var_size - self.head_at) if code.bytecode != NONE else 0
+        return _Entry(identity, index, hidden, address + code.bytecode, size)
+
+    def _start(self, address: int, entry: _Entry, tlbc: int) -> int:
+        """Where a thread's own copy of the instructions begins (free-threaded builds)."""
+        known = self._tlbc.get((address, tlbc))
+        if known is None:
+            try:
+                array = self._memory.u64(address + self._layout.code.tlbc)
+                count = self._memory.u64(array)
+                known = self._memory.u64(array + 8 + 8 * tlbc) if tlbc < count else 0
+            except Unreadable:
+                known = 0
+            self._tlbc[address, tlbc] = known
+        return known or entry.start
+
+    def forget(self) -> None:
+        """Read everything anew (the process has another image)."""
+        self._entries.clear()
+        self._tlbc.clear()
+
+
+def _word(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 8], "little")

@@ -1,0 +1,248 @@
+"""_Py_DebugOffsets: the table at the start of _PyRuntime in which CPython 3.13 and later say their own layout.
+
+Fields are inserted in the middle from version to version: the list of each minor version stands here as a whole.
+Source: Include/internal/pycore_debug_offsets.h (3.14, 3.15), pycore_runtime.h (3.13). What the tables leave out comes
+from the headers (offsetof) and is checked by runtime.py with the rest.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+from pyprof.errors import FormatError
+from pyprof.interpreters.cpython.layout import (
+    Chain,
+    CodeLayout,
+    FrameLayout,
+    InterpreterLayout,
+    Layout,
+    LineTable,
+    RuntimeLayout,
+    ThreadLayout,
+)
+from pyprof.interpreters.cpython.tables import OBJECTS_3_12
+
+COOKIE = b"xdebugpy"
+HEAD = 24
+"""Bytes of cookie, version and free_threaded."""
+
+_3_13 = """
+runtime_state size finalizing interpreters_head
+interpreter_state size id next threads_head gc imports_modules sysdict builtins ceval_gil gil_runtime_state
+ gil_runtime_state_enabled gil_runtime_state_locked gil_runtime_state_holder
+thread_state size prev next interp current_frame thread_id native_thread_id datastack_chunk status
+interpreter_frame size previous executable instr_ptr localsplus owner
+code_object size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds
+ co_code_adaptive
+pyobject size ob_type
+type_object size tp_name tp_repr tp_flags
+tuple_object size ob_item ob_size
+list_object size ob_item ob_size
+dict_object size ma_keys ma_values
+float_object size ob_fval
+long_object size lv_tag ob_digit
+bytes_object size ob_size ob_sval
+unicode_object size state length asciiobject_size
+gc size collecting
+"""
+
+_3_14 = """
+runtime_state size finalizing interpreters_head
+interpreter_state size id next threads_head threads_main gc imports_modules sysdict builtins ceval_gil gil_runtime_state
+ gil_runtime_state_enabled gil_runtime_state_locked gil_runtime_state_holder code_object_generation tlbc_generation
+thread_state size prev next interp current_frame thread_id native_thread_id datastack_chunk status
+interpreter_frame size previous executable instr_ptr localsplus owner stackpointer tlbc_index
+code_object size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds
+ co_code_adaptive co_tlbc
+pyobject size ob_type
+type_object size tp_name tp_repr tp_flags
+tuple_object size ob_item ob_size
+list_object size ob_item ob_size
+set_object size used table mask
+dict_object size ma_keys ma_values
+float_object size ob_fval
+long_object size lv_tag ob_digit
+bytes_object size ob_size ob_sval
+unicode_object size state length asciiobject_size
+gc size collecting
+gen_object size gi_name gi_iframe gi_frame_state
+llist_node next prev
+debugger_support eval_breaker remote_debugger_support remote_debugging_enabled debugger_pending_call
+ debugger_script_path debugger_script_path_size
+"""
+
+_3_15 = """
+runtime_state size finalizing interpreters_head
+interpreter_state size id next threads_head threads_main gc imports_modules sysdict builtins ceval_gil gil_runtime_state
+ gil_runtime_state_enabled gil_runtime_state_locked gil_runtime_state_holder code_object_generation tlbc_generation
+thread_state size prev next interp current_frame base_frame last_profiled_frame last_profiled_frame_seq thread_id
+ native_thread_id datastack_chunk status holds_gil gil_requested current_exception exc_state
+err_stackitem exc_value
+interpreter_frame size previous executable instr_ptr localsplus owner stackpointer tlbc_index
+code_object size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds
+ co_code_adaptive co_tlbc
+pyobject size ob_type
+type_object size tp_name tp_repr tp_flags tp_basicsize tp_dictoffset
+heap_type_object size ht_cached_keys
+tuple_object size ob_item ob_size
+list_object size ob_item ob_size
+set_object size used table mask
+dict_object size ma_keys ma_values
+float_object size ob_fval
+long_object size lv_tag ob_digit
+bytes_object size ob_size ob_sval
+unicode_object size state length asciiobject_size compactunicodeobject_size
+gc size collecting frame generation_stats_size generation_stats
+gen_object size gi_name gi_iframe gi_frame_state
+llist_node next prev
+debugger_support eval_breaker remote_debugger_support remote_debugging_enabled debugger_pending_call
+ debugger_script_path debugger_script_path_size
+"""
+
+
+def _fields(text: str) -> tuple[tuple[str, str], ...]:
+    found = []
+    for line in text.replace("\n ", " ").strip().split("\n"):
+        group, *names = line.split()
+        found += [(group, name) for name in names]
+    return tuple(found)
+
+
+FIELDS = {13: _fields(_3_13), 14: _fields(_3_14), 15: _fields(_3_15)}
+"""Minor version -> (group, field) of each word after the head, in order."""
+
+FIRST_RELEASES = {15: 0x030F00B4}
+"""Minor version -> the first release that has the list above; the ones before it had another."""
+
+_NOT_OFFSETS = {"generation_stats_size", "debugger_script_path_size", "asciiobject_size", "compactunicodeobject_size"}
+
+
+def minor_of(head: bytes) -> int:
+    """The minor version that a table's head states. Raises FormatError."""
+    if len(head) < HEAD or head[:8] != COOKIE:
+        raise FormatError("_Py_DebugOffsets", 0, "no cookie")
+    version, free_threaded = struct.unpack_from("<QQ", head, 8)
+    if version >> 24 != 3 or version >> 32 or free_threaded > 1:
+        raise FormatError("_Py_DebugOffsets", 8, f"version {version:#x}, free threading {free_threaded}")
+    minor: int = version >> 16 & 0xFF
+    return minor
+
+
+def table_size(minor: int) -> int:
+    """Bytes of the whole table."""
+    return HEAD + 8 * len(FIELDS[minor])
+
+
+def read_table(data: bytes) -> dict[str, dict[str, int]]:
+    """The table by group and field. Raises FormatError where an offset is none: past the end of its structure."""
+    minor = minor_of(data)
+    if minor not in FIELDS:
+        raise FormatError("_Py_DebugOffsets", 8, f"CPython 3.{minor} is newer than this table's reader")
+    version = struct.unpack_from("<Q", data, 8)[0]
+    if version < FIRST_RELEASES.get(minor, 0):
+        raise FormatError("_Py_DebugOffsets", 8, f"a test release ({version:#x}) with another layout")
+    if len(data) < table_size(minor):
+        raise FormatError("_Py_DebugOffsets", len(data), "cut off")
+    table: dict[str, dict[str, int]] = {}
+    for at, (group, field) in enumerate(FIELDS[minor]):
+        value = struct.unpack_from("<Q", data, HEAD + 8 * at)[0]
+        fields = table.setdefault(group, {})
+        fields[field] = value
+        if field in _NOT_OFFSETS or field == "size" or "size" not in fields:
+            limit = 1 << 24
+        else:
+            limit = fields["size"] + (group == "bytes_object")
+        if value > limit or (value == limit and field != "size" and group != "interpreter_frame"):
+            raise FormatError("_Py_DebugOffsets", HEAD + 8 * at, f"{group}.{field} is {value}")
+    return table
+
+
+def read_layout(data: bytes) -> Layout:
+    """The layout that a table states, filled up by what the headers of its version say. Raises FormatError."""
+    table = read_table(data)
+    minor = minor_of(data)
+    t = bool(struct.unpack_from("<Q", data, 16)[0])
+    shift = 16 if t else 0  # what the longer PyObject head of a free-threaded build moves
+    interpreter, thread, frame, code = (
+        table[group] for group in ("interpreter_state", "thread_state", "interpreter_frame", "code_object")
+    )
+    objects = replace(
+        OBJECTS_3_12,
+        type=table["pyobject"]["ob_type"],
+        var_size=table["bytes_object"]["ob_size"],
+        type_name=table["type_object"]["tp_name"],
+        type_flags=table["type_object"]["tp_flags"],
+        tuple_items=table["tuple_object"]["ob_item"],
+        list_items=table["list_object"]["ob_item"],
+        bytes_data=table["bytes_object"]["ob_sval"],
+        text_length=table["unicode_object"]["length"],
+        text_state=table["unicode_object"]["state"],
+        text_ascii=table["unicode_object"]["asciiobject_size"],
+        text_compact=table["unicode_object"]["asciiobject_size"] + 16,
+        dict_used=16 + shift,
+        dict_keys=table["dict_object"]["ma_keys"],
+        dict_values=table["dict_object"]["ma_values"],
+        long_tag=table["long_object"]["lv_tag"],
+        long_digits=table["long_object"]["ob_digit"],
+        float_value=table["float_object"]["ob_fval"],
+        basicsize=32 + shift,
+        cached_keys=table.get("heap_type_object", {}).get("ht_cached_keys", -1),
+    )
+    if t and minor >= 14:
+        objects = replace(objects, kind_shift=8, compact=1 << 11, ascii=1 << 12)
+    loop = {13: (304, -1), 14: (864, 872), 15: (1024, 1032)}[minor]
+    base_frame = thread.get("base_frame", -1)
+    needed = [thread[name] for name in ("next", "interp", "current_frame", "thread_id", "native_thread_id")]
+    return Layout(
+        minor=minor,
+        free_threaded=t,
+        chain=Chain.SHIMS,
+        runtime=RuntimeLayout(table["runtime_state"]["size"], table["runtime_state"]["interpreters_head"]),
+        interpreter=InterpreterLayout(
+            next=interpreter["next"],
+            id=interpreter["id"],
+            threads_head=interpreter["threads_head"],
+            modules=interpreter["imports_modules"],
+            gil=interpreter["ceval_gil"],
+            collecting=interpreter["gc"] + table["gc"]["collecting"],
+        ),
+        thread=ThreadLayout(
+            size=max(*needed, base_frame, thread["datastack_chunk"] + 8) + 8,
+            next=thread["next"],
+            interp=thread["interp"],
+            thread_id=thread["thread_id"],
+            native_id=thread["native_thread_id"],
+            frame=thread["current_frame"],
+            base_frame=base_frame,
+            chunk=thread["datastack_chunk"],
+            running_loop=loop[0],
+            running_task=loop[1],
+        ),
+        frame=FrameLayout(
+            size=max(frame["owner"] + 8 & ~7, frame["instr_ptr"] + 8, frame["localsplus"]),
+            code=frame["executable"],
+            previous=frame["previous"],
+            instr=frame["instr_ptr"],
+            localsplus=frame["localsplus"],
+            owner=frame["owner"],
+            tlbc_index=frame.get("tlbc_index", -1) if t else -1,
+            code_mask=2**64 - 1 if minor < 14 else 2**64 - 4,
+        ),
+        code=CodeLayout(
+            filename=code["filename"],
+            name=code["name"],
+            qualname=code["qualname"],
+            firstlineno=code["firstlineno"],
+            linetable=code["linetable"],
+            bytecode=code["co_code_adaptive"],
+            argcount=code["argcount"],
+            flags=48 + shift,
+            names=code["localsplusnames"],
+            lines=LineTable.LOCATIONS,
+            tlbc=code.get("co_tlbc", -1) if t else -1,
+        ),
+        object=objects,
+        gil_holder=interpreter["gil_runtime_state_holder"] - interpreter["gil_runtime_state"],
+        gil_locked=interpreter["gil_runtime_state_locked"] - interpreter["gil_runtime_state"],
+    )

@@ -1,0 +1,84 @@
+"""Which line an instruction belongs to: the three formats of a code object's table of lines.
+
+Source: Objects/lnotab_notes.txt (3.9), PEP 626 (3.10), Objects/locations.md (3.11 and later). A table that breaks its
+own format ends there: what it said until then holds.
+"""
+
+from __future__ import annotations
+
+from pyprof.interpreters.cpython.layout import LineTable
+
+_NO_LINE = -128
+
+
+def line_of(kind: LineTable, table: bytes, first: int, instruction: int) -> int:
+    """The line of an instruction, 0 if it has none. instruction: f_lasti in bytes before 3.10, else in code units; -1
+    before the first. first: co_firstlineno.
+    """
+    if instruction < 0:
+        return first
+    if kind is LineTable.LNOTAB:
+        return _lnotab(table, first, instruction)
+    if kind is LineTable.LINETABLE:
+        return _linetable(table, first, 2 * instruction)
+    return _locations(table, first, instruction)
+
+
+def _lnotab(table: bytes, first: int, lasti: int) -> int:
+    line, at = first, 0
+    for pair in range(0, len(table) - 1, 2):
+        at += table[pair]
+        if at > lasti:
+            break
+        line += _signed_byte(table[pair + 1])
+    return line
+
+
+def _linetable(table: bytes, first: int, lasti: int) -> int:
+    line, end = first, 0
+    for pair in range(0, len(table) - 1, 2):
+        delta = _signed_byte(table[pair + 1])
+        end += table[pair]
+        if delta != _NO_LINE:
+            line += delta
+        if lasti < end:
+            return 0 if delta == _NO_LINE else line
+    return line
+
+
+def _signed_byte(value: int) -> int:
+    return value - 256 if value > 127 else value
+
+
+def _locations(table: bytes, first: int, unit: int) -> int:
+    line, at, end = first, 0, 0
+    while at < len(table):
+        head = table[at]
+        code, end = head >> 3 & 15, end + (head & 7) + 1
+        delta, at = _delta(table, at + 1, code)
+        line += delta
+        if unit < end:
+            return 0 if code == 15 else line
+        while at < len(table) and not table[at] & 0x80:
+            at += 1
+    return 0 if not table else line
+
+
+def _delta(table: bytes, at: int, code: int) -> tuple[int, int]:
+    """(lines forward, where the entry goes on); the next entry begins at the next byte with its highest bit set."""
+    if code in (13, 14):
+        value, at = _varint(table, at)
+        return (-(value >> 1) if value & 1 else value >> 1), at
+    return (code - 10 if code in (10, 11, 12) else 0), at
+
+
+def _varint(table: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(table) and shift < 36:
+        byte = table[at]
+        value |= (byte & 63) << shift
+        at += 1
+        shift += 6
+        if not byte & 64:
+            break
+    return value, at

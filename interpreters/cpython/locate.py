@@ -1,0 +1,128 @@
+"""Where a process has its CPython: _PyRuntime, found by symbol or section in the program or a library.
+
+In: an address space and its images. Out: Located, or None where no module holds a runtime. Stripped files keep
+_PyRuntime in .dynsym (extension modules need it), or at least the section .PyRuntime (3.10 and later).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyprof.errors import FormatError
+from pyprof.model.modules import AddressSpace, Module
+from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.images import Image, ImageStore
+
+_NAME = re.compile(r"python(3)\.(\d+)")
+_OLD = re.compile(r"^(lib)?python(2|3\.[0-7])(?!\d)")
+_EVALUATOR = b"_PyEval_EvalFrameDefault"
+_SYMBOL = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """avma of _PyRuntime. size: of its symbol, 0 if not known. version: avma of Py_Version, 0 if there is none.
+
+    minor: as the file's name says, -1 if it does not. evaluators: avma of _PyEval_EvalFrameDefault and of
+    the parts that compilers split off it, as far as symbols say.
+    """
+
+    module: Module
+    image: Image
+    runtime: int
+    size: int
+    version: int
+    minor: int
+    evaluators: tuple[int, ...]
+
+
+def locate(space: AddressSpace, images: ImageStore) -> Located | None:
+    """Likely modules first: the program, then what is called python, then all others."""
+    for module in _candidates(space):
+        image = images.image(space, module.start)
+        if image is None or image.elf.elf_class != 64:
+            continue
+        try:
+            found = _in_image(module, image)
+        except FormatError:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def too_old(space: AddressSpace) -> str:
+    """The name of a module that is a CPython without a _PyRuntime of ours, "" if there is none."""
+    return next((m.name for m in space.modules if _OLD.match(m.name)), "")
+
+
+def _candidates(space: AddressSpace) -> Iterator[Module]:
+    files = [m for m in space.modules if m.has_file]
+    named = [m for m in files if "python" in m.name]
+    first = files[:1] + [m for m in files[1:] if not re.search(r"\.so(\.|$)", m.name)]
+    seen: set[int] = set()
+    for module in (*named, *first, *files):
+        if module.start not in seen:
+            seen.add(module.start)
+            yield module
+
+
+def _in_image(module: Module, image: Image) -> Located | None:
+    elf = image.elf
+    found: dict[bytes, tuple[int, int]] = {}
+    evaluators: set[int] = set()
+    for table, strings in ((".dynsym", ".dynstr"), (".symtab", ".strtab")):
+        for name, value, size in _symbols(elf, table, strings):
+            if name.startswith(_EVALUATOR):
+                evaluators.add(value)
+            else:
+                found.setdefault(name, (value, size))
+    section = elf.sections.get(".PyRuntime")
+    if b"_PyRuntime" not in found:
+        if section is None:
+            return None
+        found[b"_PyRuntime"] = (section.addr, 0)
+    value, size = found[b"_PyRuntime"]
+    named = _NAME.search(module.name)
+    return Located(
+        module=module,
+        image=image,
+        runtime=value + image.bias,
+        size=size,
+        version=found[b"Py_Version"][0] + image.bias if b"Py_Version" in found else 0,
+        minor=int(named[2]) if named else -1,
+        evaluators=tuple(value + image.bias for value in sorted(evaluators)),
+    )
+
+
+def _symbols(elf: ElfFile, table: str, strings: str) -> Iterator[tuple[bytes, int, int]]:
+    """(name, svma, size) of the defined symbols that are looked for. Raises FormatError."""
+    names = elf.section(strings)
+    if names is None:
+        return
+    text = bytes(names)
+    wanted = (b"_PyRuntime\0", b"Py_Version\0", _EVALUATOR + b"\0", _EVALUATOR + b".cold")
+    places = {at: name.rstrip(b"\0") for name in wanted for at in _occurrences(text, name)}
+    if b"_PyRuntime" not in places.values():
+        return
+    data = elf.section(table)
+    if data is None:
+        return
+    symbols = np.frombuffer(data, _SYMBOL, len(data) // _SYMBOL.itemsize)
+    hits = symbols[np.isin(symbols["name"], list(places)) & (symbols["shndx"] != 0)]
+    for name, _, _, _, value, size in hits.tolist():
+        yield places[name], value, size
+
+
+def _occurrences(text: bytes, name: bytes) -> Iterator[int]:
+    """Linkers store a name that is another one's end only once."""
+    at = text.find(name)
+    while at >= 0:
+        yield at
+        at = text.find(name, at + 1)

@@ -1,0 +1,49 @@
+"""The target's memory in words. What cannot be read is Unreadable: the caller knows what it was for."""
+
+from __future__ import annotations
+
+import struct
+
+from pyprof.model.modules import ReadMemory
+
+_U64 = struct.Struct("<Q").unpack
+_U32 = struct.Struct("<I").unpack
+
+
+class Unreadable(Exception):
+    """Memory that is not there, or no longer what it was. Never leaves this package."""
+
+
+class Memory:
+    """Reads now; what a running target's memory says may be false a moment later."""
+
+    def __init__(self, read: ReadMemory) -> None:
+        self._read = read
+
+    def bytes(self, avma: int, size: int) -> bytes:
+        """Raises Unreadable where it is not all there."""
+        data = self._read(avma, size) if avma > 0 else b""
+        if len(data) != size:
+            raise Unreadable(f"{size} bytes at {avma:#x}")
+        return data
+
+    def u64(self, avma: int) -> int:
+        word: int = _U64(self.bytes(avma, 8))[0]
+        return word
+
+    def u32(self, avma: int) -> int:
+        word: int = _U32(self.bytes(avma, 4))[0]
+        return word
+
+    def i32(self, avma: int) -> int:
+        return int.from_bytes(self.bytes(avma, 4), "little", signed=True)
+
+    def words(self, avma: int, count: int) -> tuple[int, ...]:
+        return struct.unpack(f"<{count}Q", self.bytes(avma, 8 * count))
+
+    def text(self, avma: int, most: int = 256) -> str:
+        """A C string."""
+        data = self._read(avma, most) if avma > 0 else b""
+        if not data:
+            raise Unreadable(f"text at {avma:#x}")
+        return data.split(b"\0", 1)[0].decode("utf-8", "replace")

@@ -1,0 +1,111 @@
+"""Python objects in another process: strings, bytes, types, tuples, dicts, integers. Everything bounded.
+
+Source: unicodeobject.h, dictobject.c (PyDictKeysObject: 3.11 and later by kind; before, by the size of the table).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyprof.interpreters.cpython.layout import NONE, ObjectLayout
+from pyprof.interpreters.cpython.memory import Memory, Unreadable
+
+MOST_TEXT = 1 << 16
+MOST_BYTES = 1 << 20
+MOST_ITEMS = 1 << 16
+
+
+class Objects:
+    """minor: of the version, for what is not an offset."""
+
+    def __init__(self, memory: Memory, layout: ObjectLayout, minor: int) -> None:
+        self.memory = memory
+        self.layout = layout
+        self._minor = minor
+
+    def type_of(self, address: int) -> int:
+        return self.memory.u64(address + self.layout.type)
+
+    def type_name(self, type_address: int) -> str:
+        return self.memory.text(self.memory.u64(type_address + self.layout.type_name))
+
+    def text(self, address: int, most: int = MOST_TEXT) -> str:
+        """A str; raises Unreadable, also where it is none or longer than `most` letters."""
+        layout = self.layout
+        length = self.memory.u64(address + layout.text_length)
+        state = self.memory.u32(address + layout.text_state)
+        kind = state >> layout.kind_shift & 7
+        if length > most or kind not in (1, 2, 4) or not state & layout.compact:
+            raise Unreadable(f"str at {address:#x}")
+        start = address + (layout.text_ascii if state & layout.ascii else layout.text_compact)
+        data = self.memory.bytes(start, length * kind) if length else b""
+        return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind], "replace")
+
+    def data(self, address: int, most: int = MOST_BYTES) -> bytes:
+        size = self.memory.u64(address + self.layout.var_size)
+        if size > most:
+            raise Unreadable(f"bytes at {address:#x}")
+        return self.memory.bytes(address + self.layout.bytes_data, size) if size else b""
+
+    def items(self, address: int, most: int = MOST_ITEMS) -> tuple[int, ...]:
+        """The addresses of its items."""
+        size = self.memory.u64(address + self.layout.var_size)
+        if size > most:
+            raise Unreadable(f"tuple at {address:#x}")
+        return self.memory.words(address + self.layout.tuple_items, size) if size else ()
+
+    def integer(self, address: int) -> int:
+        """A whole number of at most three digits of 30 bits."""
+        layout, memory = self.layout, self.memory
+        if layout.long_tag != NONE:
+            tag = memory.u64(address + layout.long_tag)
+            count, negative = tag >> 3, tag & 3 == 2
+        else:
+            signed = memory.u64(address + layout.var_size)
+            negative = bool(signed >> 63)
+            count = 2**64 - signed if negative else signed
+        if count > 3:
+            raise Unreadable(f"int at {address:#x}")
+        value = sum(memory.u32(address + layout.long_digits + 4 * n) << 30 * n for n in range(count))
+        return -value if negative else value
+
+    def dict_items(self, address: int) -> Iterator[tuple[int, int]]:
+        """Addresses of keys and values, in order. Split tables (instances) have their values apart."""
+        keys = self.memory.u64(address + self.layout.dict_keys)
+        values = self.memory.u64(address + self.layout.dict_values)
+        for at, (key, value) in enumerate(self._entries(keys)):
+            if values:
+                value = self.memory.u64(self.values_start(values) + 8 * at)
+            if key and value:
+                yield key, value
+
+    def key_addresses(self, keys: int) -> list[int]:
+        """Of a table of keys that instances share."""
+        return [key for key, _ in self._entries(keys)]
+
+    def values_start(self, values: int) -> int:
+        """Where the items of a PyDictValues begin (3.13 moved them behind its header)."""
+        return values + (8 if self._minor >= 13 else 0)
+
+    def _entries(self, keys: int) -> Iterator[tuple[int, int]]:
+        memory = self.memory
+        if self._minor >= 11:
+            head = memory.bytes(keys, 32)
+            log2_index, kind = head[9], head[10]
+            count = int.from_bytes(head[24:32], "little")
+            start, size = keys + 32 + (1 << log2_index), 24 if kind == 0 else 16
+            if log2_index > 32:
+                raise Unreadable(f"dict keys at {keys:#x}")
+        else:
+            # dk_refcnt, dk_size, dk_lookup, dk_usable, dk_nentries
+            _, slots, _, _, count = memory.words(keys, 5)
+            if slots > MOST_ITEMS or slots & slots - 1 or not slots:
+                raise Unreadable(f"dict keys at {keys:#x}")
+            width = 1 if slots <= 0xFF else 2 if slots <= 0xFFFF else 4
+            start, size = keys + 40 + width * slots, 24
+        if count > MOST_ITEMS:
+            raise Unreadable(f"dict keys at {keys:#x}")
+        data = memory.words(start, count * size // 8) if count else ()
+        step = size // 8
+        for at in range(step - 2, len(data), step):
+            yield data[at], data[at + 1]

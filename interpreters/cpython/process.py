@@ -1,0 +1,221 @@
+"""One process's CPython: found when its modules are known, its threads listed as they come, their frames read.
+
+A model.interpreter.StackReader. In: modules and tids from the collector, memory copied in its stops. Out: chains.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.cpython.capture import Copied, Copier, Habits
+from pyprof.interpreters.cpython.codes import CodeBook, CodeReader
+from pyprof.interpreters.cpython.layout import Chain as ChainKind
+from pyprof.interpreters.cpython.locate import Located, locate, too_old
+from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.interpreters.cpython.runs import RunReader
+from pyprof.interpreters.cpython.runtime import PyThread, Refused, Runtime, open_runtime, tid_of
+from pyprof.model.interpreter import Chain, Gather, Run, SampleState
+from pyprof.model.modules import AddressSpace
+from pyprof.objfile.images import ImageStore
+
+_RELIST_NS = 50_000_000
+_RELIST_BUDGET = 50
+"""A listing that took t is followed by none for 50 t."""
+
+_PATIENCE = 64
+"""A thread that has had no frames so often is likely to have none."""
+
+LOST = "python function freed before its name was read"
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one kernel thread. states: more than one where it runs several interpreters."""
+
+    states: list[tuple[PyThread, Habits]] = field(default_factory=list)
+
+
+class PythonProcess:
+    """refusal: why no frames are read, "" if they are or there is no CPython."""
+
+    def __init__(
+        self,
+        images: ImageStore,
+        book: CodeBook,
+        diagnostics: Diagnostics,
+        namespace_tid: Callable[[int], int],
+    ) -> None:
+        """namespace_tid: a tid as the process's own pid namespace counts it."""
+        self.runtime: Runtime | None = None
+        self.refusal = ""
+        self._images = images
+        self._book = book
+        self._diagnostics = diagnostics
+        self._namespace_tid = namespace_tid
+        self._space: AddressSpace | None = None
+        self._modules: frozenset[tuple[int, str]] = frozenset()
+        self._tids: dict[int, int] = {}
+        self._threads: dict[int, _Known] = {}
+        self._wanted = False
+        self._misses: dict[int, int] = {}
+        self._relist_at = 0
+        self._copied: list[Copied] = []
+        self._pending: Located | None = None
+
+    def look(self, space: AddressSpace, tids: Collection[int]) -> None:
+        if space is not self._space:
+            self._look_at_modules(space)
+        if self._pending is not None:
+            self._open(self._pending, tids)
+        if self.runtime is None:
+            return
+        if not self._wanted and len(tids) == len(self._tids):
+            return
+        now = time.monotonic_ns()
+        if now >= self._relist_at:
+            self._tids = {tid: self._tids.get(tid) or self._namespace_tid(tid) for tid in tids}
+            self._threads = {tid: known for tid, known in self._threads.items() if tid in self._tids}
+            self.list_threads()
+            after = time.monotonic_ns()
+            self._relist_at = after + max(_RELIST_NS, _RELIST_BUDGET * (after - now))
+
+    def _look_at_modules(self, space: AddressSpace) -> None:
+        """A new set of modules may bring a runtime (dlopen), keep it, or be another program's (exec)."""
+        self._space = space
+        self.memory = Memory(space.read)
+        modules = frozenset((module.start, module.path) for module in space.modules)
+        runtime = self.runtime
+        if runtime is not None and (runtime.located.module.start, runtime.located.module.path) in modules:
+            return
+        self.runtime = self._pending = None
+        self._relist_at = 0
+        if modules == self._modules and self.refusal:
+            return
+        self._modules = modules
+        self.refusal = ""
+        located = locate(space, self._images)
+        if located is None:
+            old = too_old(space)
+            if old:
+                self._refuse(f"{old} is older than CPython 3.8")
+            return
+        self._pending = located
+
+    def _open(self, located: Located, tids: Collection[int]) -> None:
+        """A runtime that has not begun yet stays pending."""
+        now = time.monotonic_ns()
+        if now < self._relist_at:
+            return
+        self._relist_at = now + _RELIST_NS
+        self._tids = {tid: self._namespace_tid(tid) for tid in tids}
+        inner = set(self._tids.values())
+        try:
+            self.runtime = open_runtime(located, self.memory, inner.__contains__)
+        except Refused as refused:
+            self._refuse(str(refused))
+            self._pending = None
+            return
+        if self.runtime is None:
+            return
+        self._pending = None
+        layout = self.runtime.layout
+        self.codes = CodeReader(self.memory, layout, self._book)
+        self._copier = Copier(layout, self.codes.head_at, self.codes.head_size)
+        self._runs = RunReader(layout, self.codes)
+        self._wanted, self._relist_at = True, 0
+        self._threads = {}
+
+    def _refuse(self, why: str) -> None:
+        self.refusal = why
+        self._diagnostics.count(f"python frames not read: {why}")
+
+    def list_threads(self) -> None:
+        """Find the thread states of all threads."""
+        assert self.runtime is not None
+        self._wanted = False
+        by_namespace = {inner: tid for tid, inner in self._tids.items()}
+        found: dict[int, list[PyThread]] = {}
+        try:
+            for thread in self.runtime.threads(self.memory, by_namespace.__contains__):
+                if thread.tid in by_namespace:
+                    found.setdefault(by_namespace[thread.tid], []).append(thread)
+        except Unreadable:
+            self._wanted = True
+        for tid, states in found.items():
+            known = self._threads.setdefault(tid, _Known())
+            habits = {thread.address: habit for thread, habit in known.states}
+            known.states = [(thread, habits.get(thread.address) or Habits()) for thread in states]
+
+    def thread_states(self, tid: int) -> list[PyThread]:
+        known = self._threads.get(tid)
+        return [thread for thread, _ in known.states] if known else []
+
+    def copy(self, tid: int, stack: memoryview, base: int, gather: Gather) -> None:
+        self._copied = []
+        if self.runtime is None:
+            return
+        known = self._threads.get(tid)
+        if known is None or not known.states:
+            known = self._guess(tid)
+        if known is not None:
+            for thread, habits in known.states:
+                copied = self._copier.copy(thread, habits, stack, base, gather)
+                if copied.stale:
+                    self._wanted = True
+                else:
+                    self._copied.append(copied)
+
+    def _guess(self, tid: int) -> _Known | None:
+        """A thread that is not listed yet may be the one that holds the GIL."""
+        assert self.runtime is not None
+        misses = self._misses[tid] = self._misses.get(tid, 0) + 1
+        self._wanted = self._wanted or misses < _PATIENCE or misses % _PATIENCE == 0
+        wanted = self._tids.get(tid) or self._namespace_tid(tid)
+        holders = {thread.gil: thread for known in self._threads.values() for thread, _ in known.states if thread.gil}
+        layout = self.runtime.layout
+        for gil, sibling in holders.items():
+            try:
+                at = self.memory.u64(gil + layout.gil_holder)
+                if not at or self.memory.u64(at + layout.thread.interp) != sibling.interpreter:
+                    continue
+                ident = self.memory.u64(at + layout.thread.thread_id)
+                native = layout.thread.native_id
+                own = self.memory.u64(at + native) if native >= 0 else tid_of(self.memory, ident, wanted.__eq__)
+            except Unreadable:
+                continue
+            if own == wanted:
+                thread = PyThread(
+                    at, wanted, ident, sibling.interpreter, sibling.interpreter_id, gil, sibling.collecting
+                )
+                known = self._threads[tid] = _Known([(thread, Habits())])
+                return known
+        return None
+
+    def take(self) -> Chain | None:
+        if not self._copied or self.runtime is None:
+            return None
+        layout = self.runtime.layout
+        runs: list[Run] = []
+        state, problem = SampleState.INTERPRETED, ""
+        lost = self.codes.lost
+        for copied in self._copied:
+            self._copier.finish(copied)
+            runs += self._runs.runs(copied)
+            problem = problem or copied.problem
+            lock, collecting = copied.lock, copied.collecting
+            if lock and copied.thread.gil:
+                locked = lock[layout.gil_locked >> 3] & 0xFFFFFFFF == 1
+                if locked and lock[layout.gil_holder >> 3] == copied.thread.address:
+                    state |= SampleState.HOLDS_LOCK
+                    shift = 8 * (copied.thread.collecting & 7)
+                    if collecting and collecting[0] >> shift & 0xFFFFFFFF:
+                        state |= SampleState.COLLECTING
+        if self.codes.lost > lost:
+            self._diagnostics.count(LOST, self.codes.lost - lost)
+        marked = layout.chain not in (ChainKind.OBJECTS,)
+        if marked and len(self._copied) > 1:
+            runs.sort(key=lambda run: run.marker)
+        return Chain(tuple(runs), state, problem, self.runtime.located.evaluators, marked)

@@ -1,0 +1,103 @@
+"""From a copied chain of frames to runs: which frames belong to one activation of the evaluator, and its marker.
+
+3.12 and later end a run at the entry frame on the evaluator's own C stack, which is its marker. In 3.11 a run ends at
+is_entry, its marker is the CFrame that names its innermost frame. In 3.10 each frame is an activation with a CFrame of
+its own. 3.8 and 3.9 have one activation a frame and no marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyprof.interpreters.cpython.capture import ENTRY_OWNER, Copied
+from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.layout import NONE, Chain, Layout
+from pyprof.model.interpreter import Run
+
+_LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
+
+
+class RunReader:
+    """Decodes copied chains of one process."""
+
+    def __init__(self, layout: Layout, codes: CodeReader) -> None:
+        frame = layout.frame
+        self._chain = layout.chain
+        self._codes = codes
+        self._code = frame.code >> 3
+        self._mask = frame.code_mask
+        self._instr, self._instr_shift = frame.instr >> 3, 8 * (frame.instr & 7)
+        self._instr_mask = 2**64 - 1 if layout.code.bytecode != NONE else 2**32 - 1
+        flag = frame.is_entry if frame.is_entry != NONE else frame.owner
+        self._flag, self._flag_shift = flag >> 3, 8 * (flag & 7)
+        self._tlbc, self._tlbc_shift = frame.tlbc_index >> 3, 8 * (frame.tlbc_index & 7)
+
+    def runs(self, copied: Copied) -> list[Run]:
+        """Innermost first; copied.problem says more when they cannot be told apart."""
+        if self._chain is Chain.SHIMS:
+            return list(self._by_shims(copied))
+        if self._chain is Chain.ENTRIES:
+            return list(self._by_entries(copied))
+        return list(self._by_frames(copied))
+
+    def _by_shims(self, copied: Copied) -> Iterator[Run]:
+        flag, shift = self._flag, self._flag_shift
+        run: list[int] = []
+        begun = False
+        for words, at, avma in copied.frames:
+            if (words[at + flag] >> shift & 0xFF) >= ENTRY_OWNER:
+                yield Run(avma, tuple(run))
+                run, begun = [], False
+                continue
+            begun = True
+            pc = self._pc(copied, words, at)
+            if pc is not None:
+                run.append(pc)
+        if begun:
+            copied.problem = copied.problem or _LACKS_MARKER
+            yield Run(0, tuple(run))
+
+    def _by_entries(self, copied: Copied) -> Iterator[Run]:
+        flag, shift = self._flag, self._flag_shift
+        stands = [(cframe, frame) for cframe, frame in copied.stands if frame]
+        run: list[int] = []
+        innermost = 0
+        for words, at, avma in copied.frames:
+            innermost = innermost or avma
+            pc = self._pc(copied, words, at)
+            if pc is not None:
+                run.append(pc)
+            if words[at + flag] >> shift & 0xFF:
+                yield Run(self._stand(copied, stands, innermost), tuple(run))
+                run, innermost = [], 0
+        if innermost:
+            copied.problem = copied.problem or _LACKS_MARKER
+            yield Run(self._stand(copied, stands, innermost), tuple(run))
+
+    def _stand(self, copied: Copied, stands: list[tuple[int, int]], innermost: int) -> int:
+        """The CFrame that names this frame, and with it those inside it, which name none of the chain."""
+        for at, (cframe, frame) in enumerate(stands):
+            if frame == innermost:
+                del stands[: at + 1]
+                return cframe
+        copied.problem = copied.problem or _LACKS_MARKER
+        return 0
+
+    def _by_frames(self, copied: Copied) -> Iterator[Run]:
+        marks = [cframe for cframe, _ in copied.stands]
+        count = len(copied.frames)
+        if self._chain is Chain.CFRAMES and len(marks) < count:
+            copied.problem = copied.problem or _LACKS_MARKER
+        # an evaluator that has not entered its frame yet, or has left it, has a CFrame already or still
+        skip = max(len(marks) - count, 0)
+        for n, (words, at, _) in enumerate(copied.frames):
+            pc = self._pc(copied, words, at)
+            marker = marks[skip + n] if skip + n < len(marks) else 0
+            yield Run(marker, () if pc is None else (pc,))
+
+    def _pc(self, copied: Copied, words: memoryview, at: int) -> int | None:
+        code = words[at + self._code] & self._mask
+        instr = words[at + self._instr] >> self._instr_shift & self._instr_mask
+        tlbc = words[at + self._tlbc] >> self._tlbc_shift & 0xFFFFFFFF if self._tlbc >= 0 else 0
+        head = copied.codes.get(code)
+        return self._codes.frame(code, bytes(head) if head is not None else b"", instr, tlbc)

@@ -1,0 +1,170 @@
+"""A CPython in a process, believed only after a look at the live process: layout, interpreters, threads.
+
+In: Located and the process's memory. Out: Runtime. A version that is not known, or a layout that the process
+contradicts, is Refused with one sentence; a runtime that has not begun yet is None: look again later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pyprof.errors import FormatError
+from pyprof.interpreters.cpython import debug_offsets
+from pyprof.interpreters.cpython.layout import NONE, Layout
+from pyprof.interpreters.cpython.locate import Located
+from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.interpreters.cpython.tables import LAYOUTS
+
+MOST_INTERPRETERS = 1024
+MOST_THREADS = 1 << 16
+_PTHREAD_TID = (0x2D0, 0x30)
+"""Where a thread's kernel tid stands in its struct pthread, x86-64: glibc, musl."""
+
+
+class Refused(Exception):
+    """One sentence: why this runtime's frames are not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class PyThread:
+    """A thread state. tid: the kernel's, as the process's own pid namespace counts; 0 if not found out.
+
+    ident: threading.get_ident() (the pthread_t). interpreter: avma of its interpreter; gil: of its GIL, 0 if none.
+    """
+
+    address: int
+    tid: int
+    ident: int
+    interpreter: int
+    interpreter_id: int
+    gil: int
+    collecting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What was found, its layout, and avma of _PyRuntime."""
+
+    located: Located
+    layout: Layout
+    address: int
+
+    def interpreters(self, memory: Memory) -> Iterator[tuple[int, int]]:
+        """(avma, id). Raises Unreadable."""
+        layout = self.layout.interpreter
+        at = memory.u64(self.address + self.layout.runtime.interpreters_head)
+        for _ in range(MOST_INTERPRETERS):
+            if not at:
+                return
+            yield at, memory.u64(at + layout.id)
+            at = memory.u64(at + layout.next)
+
+    def gil(self, memory: Memory, interpreter: int) -> int:
+        if self.layout.runtime.gil != NONE:
+            return self.address + self.layout.runtime.gil
+        return memory.u64(interpreter + self.layout.interpreter.gil)
+
+    def threads(self, memory: Memory, tasks: Callable[[int], bool]) -> Iterator[PyThread]:
+        """All thread states. tasks: is this a tid of the process? Raises Unreadable."""
+        layout = self.layout
+        for interpreter, number in self.interpreters(memory):
+            gil = self.gil(memory, interpreter)
+            own = layout.interpreter.collecting != NONE
+            collecting = (
+                interpreter + layout.interpreter.collecting if own else self.address + layout.runtime.collecting
+            )
+            at = memory.u64(interpreter + layout.interpreter.threads_head)
+            for _ in range(MOST_THREADS):
+                if not at:
+                    break
+                head = memory.bytes(at, layout.thread.size)
+                ident = _word(head, layout.thread.thread_id)
+                native = _word(head, layout.thread.native_id) if layout.thread.native_id != NONE else 0
+                tid = native if native and tasks(native) else tid_of(memory, ident, tasks)
+                yield PyThread(at, tid, ident, interpreter, number, gil, collecting)
+                at = _word(head, layout.thread.next)
+
+
+def tid_of(memory: Memory, ident: int, tasks: Callable[[int], bool]) -> int:
+    """The kernel's tid of a pthread_t, 0 if it is not where the known C libraries keep it."""
+    for offset in _PTHREAD_TID:
+        try:
+            tid = memory.u32(ident + offset)
+        except Unreadable:
+            continue
+        if tasks(tid):
+            return tid
+    return 0
+
+
+def open_runtime(located: Located, memory: Memory, tasks: Callable[[int], bool]) -> Runtime | None:
+    """Raises Refused; None if the runtime has no interpreter yet, or the process is gone."""
+    try:
+        layout = _layout(located, memory)
+        runtime = Runtime(located, layout, located.runtime)
+        if not memory.u64(located.runtime + layout.runtime.interpreters_head):
+            return None
+        _check(runtime, memory, tasks)
+    except Unreadable as error:
+        if not _alive(memory, located):
+            return None
+        raise Refused(f"CPython's runtime is not where its version has it ({error})") from None
+    except FormatError as error:
+        raise Refused(f"CPython's table of its layout is not understood: {error.message}") from None
+    return runtime
+
+
+def _alive(memory: Memory, located: Located) -> bool:
+    try:
+        memory.u64(located.runtime)
+    except Unreadable:
+        return False
+    return True
+
+
+def _layout(located: Located, memory: Memory) -> Layout:
+    head = memory.bytes(located.runtime, debug_offsets.HEAD)
+    if head[:8] == debug_offsets.COOKIE:
+        minor = debug_offsets.minor_of(head)
+        if minor not in debug_offsets.FIELDS:
+            raise Refused(f"CPython 3.{minor} is not known yet")
+        layout = debug_offsets.read_layout(memory.bytes(located.runtime, debug_offsets.table_size(minor)))
+    else:
+        minor = _minor(located, memory)
+        if minor not in LAYOUTS:
+            raise Refused(f"CPython 3.{minor} is not known" if minor >= 0 else "a CPython of unknown version")
+        layout = LAYOUTS[minor]
+    if layout.runtime.size and located.size and layout.runtime.size != located.size:
+        raise Refused(f"CPython {layout.version} with an unknown layout: its runtime has {located.size} bytes")
+    return layout
+
+
+def _minor(located: Located, memory: Memory) -> int:
+    """The minor version of a runtime without a table of its own, -1 if not known."""
+    if located.version:
+        version = memory.u32(located.version)
+        return version >> 16 & 0xFF if version >> 24 == 3 else -1
+    sized = {layout.runtime.size: minor for minor, layout in LAYOUTS.items() if layout.runtime.size}
+    return sized.get(located.size, located.minor if not located.size else -1)
+
+
+def _check(runtime: Runtime, memory: Memory, tasks: Callable[[int], bool]) -> None:
+    """Is the process as the layout says? Raises Refused, Unreadable."""
+    layout, version = runtime.layout, runtime.layout.version
+    for interpreter, number in runtime.interpreters(memory):
+        if number >= 1 << 20:
+            raise Refused(f"CPython {version} with an unknown layout: an interpreter has the id {number:#x}")
+        head = memory.u64(interpreter + layout.interpreter.threads_head)
+        if head and memory.u64(head + layout.thread.interp) != interpreter:
+            raise Refused(f"CPython {version} with an unknown layout: a thread's interpreter is another one")
+        gil = runtime.gil(memory, interpreter)
+        if gil and memory.i32(gil + layout.gil_locked) not in (-1, 0, 1):
+            raise Refused(f"CPython {version} with an unknown layout: its GIL is neither free nor taken")
+    found = list(runtime.threads(memory, tasks))
+    if found and not any(thread.tid for thread in found):
+        raise Refused(f"CPython {version} with an unknown layout: none of its threads is one of the process")
+
+
+def _word(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 8], "little")

@@ -1,0 +1,169 @@
+"""Where an interpreter's frames belong in a native stack: by address, after unwinding.
+
+Each run carries a marker, an address on the C stack of the activation that runs it. Of all unwound frames exactly one
+has sp <= marker < CFA: the run stands just inside that one, whatever the function is called and whatever else was lost.
+Versions without markers have one activation of the evaluator, known by its FDE's range, for each frame.
+
+In: frames of one walk (pc, sp, exact), its end, the chain. Out: Merged. No run is dropped: one that finds no place
+stands where its order among the others puts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyprof.model.interpreter import Chain, SampleState
+from pyprof.model.stacks import MERGE_MARK, MOST_LEFT, Inserts
+from pyprof.model.walk import StackEnd
+
+FunctionRange = Callable[[int, bool], tuple[int, int] | None]
+"""(pc, exact) -> avma span of the function that holds it, as the unwind tables have it."""
+
+
+NOTHING = SampleState(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """inserts: as StackTable takes them; an index equal to the number of native frames is outside all of them.
+
+    unplaced: runs that stand by their order only; without_run: activations of the evaluator without frames.
+
+    reasons: bits of model.interpreter.PARTIAL, none if all was matched.
+    """
+
+    inserts: Inserts
+    unplaced: int = 0
+    without_run: int = 0
+    reasons: SampleState = NOTHING
+
+    @property
+    def mark(self) -> int:
+        """pc of the marker below which the stack hangs, 0 if all was matched."""
+        if not self.reasons:
+            return 0
+        return MERGE_MARK + min(self.unplaced, MOST_LEFT) * (MOST_LEFT + 1) + min(self.without_run, MOST_LEFT)
+
+
+class Evaluators:
+    """The code ranges of one process's evaluator: its symbol's, and that of each function in which a marker lay.
+
+    Compilers split it, and a symbol may cover only the smaller part.
+    """
+
+    def __init__(self, function_range: FunctionRange) -> None:
+        self._function_range = function_range
+        self._ranges: set[tuple[int, int]] = set()
+        self._known: dict[tuple[int, bool], bool] = {}
+        self._symbols: tuple[int, ...] = ()
+
+    def learn(self, pc: int, exact: bool) -> None:
+        found = self._function_range(pc, exact)
+        if found is not None and found not in self._ranges:
+            self._ranges.add(found)
+            self._known.clear()
+
+    def learn_symbols(self, pcs: tuple[int, ...]) -> None:
+        if pcs != self._symbols:
+            self._symbols = pcs
+            for pc in pcs:
+                self.learn(pc, True)
+
+    def __call__(self, pc: int, exact: bool) -> bool:
+        key = (pc, exact)
+        known = self._known.get(key)
+        if known is None:
+            at = pc if exact else pc - 1
+            known = self._known[key] = any(start <= at < end for start, end in self._ranges)
+        return known
+
+
+def merge(
+    pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
+) -> Merged:
+    """pcs, sps, exacts: of the native frames, innermost first; sps[i] is 0 where it is not known."""
+    evaluators.learn_symbols(chain.evaluators)
+    if chain.marked:
+        return _by_markers(pcs, sps, exacts, end, chain, evaluators)
+    return _by_count(pcs, exacts, end, chain, evaluators)
+
+
+def _by_markers(
+    pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
+) -> Merged:
+    inserts: list[tuple[int, tuple[int, ...]]] = []
+    reasons = SampleState.BROKEN_CHAIN if chain.problem else SampleState(0)
+    unplaced, outside = 0, 0
+    owners: set[int] = set()
+    count = len(pcs)
+    for run in chain.runs:
+        at = _frame_at(run.marker, sps, outside) if run.marker else -1
+        if at < 0 and count > outside and run.marker >= sps[-1] > 0 and evaluators(pcs[-1], exacts[-1]):
+            at = count - 1  # the stack is cut off at the evaluator itself
+        if at < 0:
+            unplaced += 1
+            beyond = bool(run.marker) and count > 0 and run.marker >= max(sps)
+            if not run.marker:
+                reasons |= SampleState.NO_MARKER
+            else:
+                reasons |= SampleState.NATIVE_CUT if beyond and end != StackEnd.ROOT else SampleState.NO_PLACE
+            at = count if beyond else outside
+            outside = at
+        else:
+            owners.add(at)
+            outside = at + 1
+            evaluators.learn(pcs[at], exacts[at])
+        if run.frames:
+            inserts.append((at, run.frames))
+    without = sum(
+        at not in owners and evaluators(pcs[at], exacts[at]) and not (at == 0 and exacts[0]) for at in range(count)
+    )
+    if without:
+        reasons |= SampleState.NO_RUN
+    return Merged(_joined(inserts), unplaced, without, reasons)
+
+
+def _frame_at(marker: int, sps: Sequence[int], first: int) -> int:
+    """The frame whose part of the stack holds the marker, -1 if none does. Stacks are ascending but where a signal
+    handler or a coroutine changed to another one; the last frame reaches as far as its stack does.
+    """
+    count = len(sps)
+    for at in range(first, count - 1):
+        if sps[at] <= marker < sps[at + 1] and sps[at]:
+            return at
+    return -1
+
+
+def _by_count(
+    pcs: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
+) -> Merged:
+    """One activation a frame; where they are not equally many, the side that is whole is the one to count from."""
+    places = [at for at in range(len(pcs)) if evaluators(pcs[at], exacts[at])]
+    runs = chain.runs
+    reasons = SampleState.BROKEN_CHAIN if chain.problem else SampleState(0)
+    entering = bool(places) and places[0] == 0 and exacts[0]
+    if end == StackEnd.ROOT:
+        if len(places) == len(runs) + 1 and entering:
+            places = places[1:]  # the function has not entered its frame yet, or has left it
+        surplus = len(runs) - len(places)
+        pairs = list(zip(reversed(runs), reversed(places), strict=False))[::-1]
+        inserts = [(0, run.frames) for run in runs[: max(surplus, 0)]] + [(at, run.frames) for run, at in pairs]
+        unplaced, without = max(surplus, 0), max(-surplus, 0)
+        if unplaced:
+            reasons |= SampleState.NO_PLACE
+        if without:
+            reasons |= SampleState.NO_RUN
+        return Merged(_joined(inserts), unplaced, without, reasons)
+    inserts = [(at, run.frames) for run, at in zip(runs, places, strict=False)]
+    rest = runs[len(places) :]
+    inserts += [(len(pcs), run.frames) for run in rest]
+    return Merged(_joined(inserts), len(rest), 0, reasons | SampleState.NATIVE_CUT if rest else reasons)
+
+
+def _joined(inserts: list[tuple[int, tuple[int, ...]]]) -> Inserts:
+    """One entry a place, ascending."""
+    joined: dict[int, tuple[int, ...]] = {}
+    for at, frames in inserts:
+        joined[at] = joined.get(at, ()) + frames
+    return tuple(sorted((at, frames) for at, frames in joined.items() if frames))

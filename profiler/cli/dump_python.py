@@ -1,0 +1,59 @@
+"""How `pyprof dump` shows what an interpreter runs in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyprof.model.profile import Frame
+
+
+def python_words(known: int, merge: str) -> Iterator[str]:
+    """What is known of a thread that belongs to an interpreter. known: SampleState; merge: what was not matched."""
+    from pyprof.model.interpreter import SampleState
+
+    if known & SampleState.HOLDS_LOCK:
+        yield "holds the GIL"
+    if known & SampleState.COLLECTING:
+        yield "collects garbage"
+    if merge:
+        yield merge
+
+
+def python_json(known: int, merge: str) -> dict[str, Any] | None:
+    """None of a thread that no interpreter knows."""
+    from pyprof.model.interpreter import SampleState
+
+    if not known & SampleState.INTERPRETED:
+        return None
+    return {
+        "gil": bool(known & SampleState.HOLDS_LOCK),
+        "collecting": bool(known & SampleState.COLLECTING),
+        "merge": merge or None,
+    }
+
+
+def python_line(frame: Frame) -> str:
+    """A frame in the columns of the native ones."""
+    line = frame.lines[0]
+    source = f" at {line.file}:{line.line or '?'}" if line.file else ""
+    return f"{'python':<18}  {frame.title}{source}  [{frame.trust.label}]"
+
+
+def python_frame(frame: Frame) -> dict[str, Any]:
+    """A frame with the keys of the native ones."""
+    line = frame.lines[0]
+    return {
+        "kind": "python",
+        "pc": None,
+        "module": None,
+        "build_id": None,
+        "rel": None,
+        "function": frame.title,
+        "offset": None,
+        "file": line.file,
+        "line": line.line or None,
+        "inlined": False,
+        "trust": frame.trust.label,
+    }

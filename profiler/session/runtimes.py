@@ -1,0 +1,104 @@
+"""The interpreters of a recording's processes: their readers, the merge of their frames, their names.
+
+The collector gets a reader for each process, the recorder the merger, the symbolizer the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors import procfs
+from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.cpython.codes import CodeBook
+from pyprof.interpreters.cpython.process import PythonProcess
+from pyprof.interpreters.merge import Evaluators, merge
+from pyprof.model.interpreter import SampleState, StackReader
+from pyprof.model.profile import Line
+from pyprof.model.sample import SampleBatch
+from pyprof.model.stacks import Merge
+from pyprof.model.walk import StackEnd, Walk
+from pyprof.objfile.images import ImageStore
+from pyprof.unwind.unwinder import Unwinder
+
+
+class Runtimes:
+    """One recording's. images: shared with the unwinder and the symbolizer."""
+
+    def __init__(self, images: ImageStore, diagnostics: Diagnostics) -> None:
+        self.processes: dict[int, PythonProcess] = {}
+        self._images = images
+        self._diagnostics = diagnostics
+        self._book = CodeBook()
+
+    def reader(self, pid: int) -> StackReader:
+        """For the collector, when it begins with a process."""
+        process = self.processes[pid] = PythonProcess(self._images, self._book, self._diagnostics, _tids(pid))
+        return process
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """Paths of the modules that hold an interpreter."""
+        return frozenset(p.runtime.located.module.path for p in self.processes.values() if p.runtime is not None)
+
+    def line(self, pc: int) -> Line:
+        """The name of an interpreter's frame, from its FrameKey's pc."""
+        return self._book.line(pc)
+
+
+def _tids(pid: int) -> Callable[[int], int]:
+    """Tids as the process's own pid namespace counts them."""
+
+    def inner(tid: int) -> int:
+        try:
+            return int(procfs.thread_status(tid)["NSpid"].split()[-1])
+        except (OSError, KeyError, ValueError, IndexError):
+            return tid
+
+    try:
+        nested = len(procfs.thread_status(pid)["NSpid"].split()) > 1
+    except (OSError, KeyError):
+        nested = False
+    return inner if nested else int
+
+
+class ChainMerger:
+    """Puts the chains of a batch's lanes into their walks."""
+
+    def __init__(self, unwinder: Unwinder, diagnostics: Diagnostics) -> None:
+        self._unwinder = unwinder
+        self._diagnostics = diagnostics
+        self._evaluators: dict[int, Evaluators] = {}
+
+    def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int64]]:
+        merged: dict[int, Merge] = {}
+        states = np.zeros(len(batch), np.int64)
+        for lane, chain in batch.chains.items():
+            a, b = int(walk.start[lane]), int(walk.start[lane + 1])
+            found = merge(
+                walk.pc[a:b].tolist(),
+                walk.sp[a:b].tolist(),
+                walk.exact[a:b].tolist(),
+                StackEnd(walk.end[lane]),
+                chain,
+                self._of_space(batch, int(batch.space[lane])),
+            )
+            if found.inserts or found.reasons:
+                merged[lane] = found.inserts, found.mark
+            states[lane] = SampleState(chain.state | found.reasons)
+            if chain.problem:
+                self._diagnostics.count(f"chain of python frames: {chain.problem}")
+        return merged, states
+
+    def _of_space(self, batch: SampleBatch, space_id: int) -> Evaluators:
+        found = self._evaluators.get(space_id)
+        if found is None:
+            arch, space, unwinder = batch.arch, batch.spaces[space_id], self._unwinder
+            found = Evaluators(lambda pc, exact: unwinder.function_range(arch, space, pc, exact))
+            self._evaluators[space_id] = found
+        return found
+
+    def forget(self, space_id: int) -> None:
+        self._evaluators.pop(space_id, None)

@@ -1,0 +1,99 @@
+"""The interpreters that tests run on: the machine's own, pyenv's, those of other Debian suites in private roots."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support import missing, need
+
+PROGRAMS = Path(__file__).parent / "programs"
+TOOLS = Path(__file__).parent.parent / "tools"
+ROOTS = Path(os.environ.get("PYPROF_TEST_ROOTS", "/var/cache/pyprof-tests"))
+IN_ROOTS = (("trixie", "3.13"), ("sid", "3.14"), ("sid", "3.15"))
+
+
+@dataclass(frozen=True)
+class Python:
+    """name: for test ids. command: what starts it. minor: 3.minor."""
+
+    name: str
+    command: tuple[str, ...]
+    minor: int
+    suite: str = ""
+
+    def ready(self) -> Python:
+        """Skips (in CI: fails) where it is not there."""
+        if self.suite:
+            need_root(self.suite, f"python3.{self.minor}")
+        return self
+
+
+def pythons() -> list[Python]:
+    """All that can be had, 3.8 and later."""
+    found = []
+    for path in sorted(Path("/usr/bin").glob("python3.*")):
+        version = re.fullmatch(r"python3\.(\d+)", path.name)
+        if version:
+            found.append(Python(f"debian-{path.name}", (str(path),), int(version[1])))
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for path in sorted(versions.glob("3.*/bin/python")):
+        minor = int(path.parent.parent.name.split(".")[1])
+        if minor >= 8:
+            found.append(Python(f"pyenv-{path.parent.parent.name}", (str(path),), minor))
+    for suite, version in IN_ROOTS:
+        command = (str(TOOLS / "debroot"), "run", str(ROOTS / suite), f"/usr/bin/python{version}")
+        found.append(Python(f"{suite}-{version}", command, int(version.split(".")[1]), suite))
+    return sorted(found, key=lambda python: (python.minor, python.name))
+
+
+EACH = pytest.mark.parametrize("python", pythons(), ids=lambda python: python.name)
+HERE = Python("here", (sys.executable,), sys.version_info[1])
+
+
+@cache
+def need_root(suite: str, package: str) -> None:
+    """A private root with an interpreter; made in CI, elsewhere only where somebody made it."""
+    need("apt-get")
+    need("unshare")
+    if os.geteuid() != 0:
+        missing("needs root: interpreters of other Debian suites run in private roots")
+    root = ROOTS / suite
+    if not (root / "usr" / "bin" / package).exists():
+        command = [str(TOOLS / "debroot"), suite, str(root), package]
+        if not os.environ.get("CI"):
+            missing(f"needs {package}: {' '.join(command)}")
+        subprocess.run(command, check=True, timeout=280)
+
+
+@contextmanager
+def running(
+    python: Python, program: str | Path, *arguments: str, env: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A program on an interpreter, its output piped; killed at the end."""
+    python.ready()
+    path = shutil.copy(PROGRAMS / program, "/tmp") if python.suite else str(PROGRAMS / program)
+    process = subprocess.Popen(
+        [*python.command, str(path), *arguments],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8", **(env or {})},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(20)
+        assert process.stdout is not None
+        process.stdout.close()
