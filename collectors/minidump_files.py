@@ -30,6 +30,7 @@ class DumpFiles:
         self._root = sysroot.rstrip("/")
         self._modules = {module.base: module for module in dump.modules}
         self._program = _program(dump)
+        self._entry = dump.auxv.get(AT_ENTRY, 0)
 
     @property
     def program(self) -> str:
@@ -41,7 +42,8 @@ class DumpFiles:
         known = self._modules.get(module.start)
         if known is None:
             return None
-        return StatedId(known.debug_id, known.build_id, known.debug_name, *ELF_MACHINES[self._processor])
+        entry = self._entry - known.base if known.base <= self._entry < known.base + known.size else 0
+        return StatedId(known.debug_id, known.build_id, known.debug_name, *ELF_MACHINES[self._processor], entry)
 
     def find(self, module: Module) -> Iterator[tuple[str, bool]]:
         """model.modules.FindFiles."""

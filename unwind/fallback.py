@@ -49,7 +49,7 @@ def returns_to_trampoline(rules: Rules, return_address: int) -> bool:
 
 class RecordFallback:
     """The fallback of one address space. enabled: False refuses all but to see the root, and to follow the records that
-    promised (of a lookup pc) says are kept there.
+    promised (of a lookup pc) says are kept there. covered: is a lookup pc covered by records that are no rules?
     """
 
     needs_all = False
@@ -63,6 +63,7 @@ class RecordFallback:
         rules: Rules,
         enabled: bool,
         promised: Callable[[int], bool] = lambda pc: False,
+        covered: Callable[[int], bool] = lambda pc: False,
     ) -> None:
         self._arch = arch
         self._space = space
@@ -71,6 +72,7 @@ class RecordFallback:
         self._rules = rules
         self.enabled = enabled
         self._promised = promised
+        self._covered = covered
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
         """The caller of a frame without a rule. A refusal is ROOT in the program's entry function, else NO_RULE."""
@@ -128,7 +130,8 @@ class RecordFallback:
         if self._code.return_address(pc) is Verdict.NO and not returns_to_trampoline(self._rules, pc):
             return Stop(StackEnd.NO_RULE)
         ascends = following > base or following == 0
-        if not ascends and (chain.cfa_off is None or self._rules(lookup_pc(pc, False), False) is None):
+        caller = lookup_pc(pc, False)
+        if not ascends and (chain.cfa_off is None or not (self._rules(caller, False) or self._covered(caller))):
             return Stop(StackEnd.NO_RULE)
         caller_sp = following if chain.cfa_off is None else base + chain.cfa_off
         if not chain.sp_known:

@@ -25,7 +25,7 @@ from pyprof.unwind.scalar import Fallback, ScalarWalker
 from pyprof.unwind.scan import ScanFallback
 from pyprof.unwind.sources import READERS, Reader
 from pyprof.unwind.walk import BatchWalk, first_registers
-from pyprof.unwind.windows_frames import STACK_WIN_ARCH, StackWinFallback
+from pyprof.unwind.windows_frames import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
 
 I64 = npt.NDArray[np.int64]
 
@@ -124,17 +124,29 @@ class Unwinder:
         key = arch.name, arch.pac_mask, space.id
         if key not in self._spaces:
             index = self._index(arch).space(space)
-            enabled = FALLBACK in self._options.sources
-            fallback: Fallback = RecordFallback(
-                arch, space, self._images, index.code, index.known, enabled, index.frame_pointers
-            )
-            if SCAN in self._options.sources:
-                fallback = ScanFallback(arch, space, self._images, index.code, fallback)
-            if arch.name == STACK_WIN_ARCH and "breakpad" in self._options.sources and self._options.symbols:
-                fallback = StackWinFallback(arch, space, self._images, fallback)
+            fallback = self._fallback(arch, space, index)
             recovery = Recovery(arch, space, index.code, index)
             self._spaces[key] = _Space(
                 index,
                 ScalarWalker(arch, index.known, index.bias, fallback, recovery.rest, self._options.max_depth),
             )
         return self._spaces[key]
+
+    def _fallback(self, arch: Arch, space: AddressSpace, index: SpaceIndex) -> Fallback:
+        options = self._options
+        windows = None
+        if arch.name == STACK_WIN_ARCH and "breakpad" in options.sources and options.symbols:
+            windows = StackWinRecords(space, self._images)
+        found: Fallback = RecordFallback(
+            arch,
+            space,
+            self._images,
+            index.code,
+            index.known,
+            FALLBACK in options.sources,
+            index.frame_pointers,
+            windows.covers if windows else lambda pc: False,
+        )
+        if SCAN in options.sources:
+            found = ScanFallback(arch, space, self._images, index.code, found)
+        return StackWinFallback(arch, space, windows, found) if windows else found

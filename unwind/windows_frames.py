@@ -10,6 +10,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.breakpad import SymbolFile
+from pyprof.objfile.breakpad_records import WinRecord
 from pyprof.objfile.images import ImageStore
 from pyprof.unwind.formats.postfix import PostfixFailed, PostfixProblem
 from pyprof.unwind.formats.stack_win import INNERMOST, Callee, caller, parameters_at
@@ -19,15 +20,39 @@ from pyprof.unwind.scalar import Caller, Fallback, Outcome, Registers, Stop
 STACK_WIN_ARCH = "i386"
 
 
+class StackWinRecords:
+    """The records of the modules of one address space. pcs are lookup pcs."""
+
+    def __init__(self, space: AddressSpace, images: ImageStore) -> None:
+        self._space = space
+        self._images = images
+
+    def at(self, pc: int) -> WinRecord | None:
+        file, rel = self._symbols(pc)
+        return file.win_at(rel) if file else None
+
+    def covers(self, pc: int) -> bool:
+        return self.at(pc) is not None
+
+    def parameters(self, pc: int) -> int:
+        """Bytes of arguments of the function at a pc."""
+        file, rel = self._symbols(pc)
+        return parameters_at(file, rel) if file else 0
+
+    def _symbols(self, pc: int) -> tuple[SymbolFile | None, int]:
+        image = self._images.image(self._space, pc)
+        return (None, 0) if image is None else (image.symbols, image.rel(pc))
+
+
 class StackWinFallback:
     """Asks STACK WIN before another fallback. One address space."""
 
     needs_all = True
 
-    def __init__(self, arch: Arch, space: AddressSpace, images: ImageStore, otherwise: Fallback) -> None:
+    def __init__(self, arch: Arch, space: AddressSpace, records: StackWinRecords, otherwise: Fallback) -> None:
         self._arch = arch
         self._space = space
-        self._images = images
+        self._records = records
         self._otherwise = otherwise
         self.enabled = otherwise.enabled
 
@@ -35,8 +60,7 @@ class StackWinFallback:
         """By the record of the pc; where there is none, or it cannot be followed, as the other fallback says."""
         arch = self._arch
         pc = lookup_pc(registers.values[arch.pc] or 0, registers.exact)
-        file, rel = self._symbols(pc)
-        record = file.win_at(rel) if file else None
+        record = self._records.at(pc)
         if record is None:
             return self._otherwise.caller(registers, memory)
         known = {name: value for name, value in zip(arch.registers, registers.values, strict=True) if value is not None}
@@ -57,11 +81,4 @@ class StackWinFallback:
         return Caller(Registers(values, False), found["esp"], Trust.BREAKPAD)
 
     def _callee(self, registers: Registers) -> Callee:
-        if registers.called is None:
-            return INNERMOST
-        file, rel = self._symbols(registers.called)
-        return Callee(parameters_at(file, rel) if file else 0)
-
-    def _symbols(self, pc: int) -> tuple[SymbolFile | None, int]:
-        image = self._images.image(self._space, pc)
-        return (None, 0) if image is None else (image.symbols, image.rel(pc))
+        return INNERMOST if registers.called is None else Callee(self._records.parameters(registers.called))

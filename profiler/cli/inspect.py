@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Show what the unwind tables of an object file say: which sections it has, how many
 functions each source covers and what is wrong with it; with --rows the rows themselves in
-algebra; with --compare where two sources disagree.
+algebra; with --compare where two sources disagree. Also of a Breakpad symbol file: its
+records, and STACK CFI and STACK WIN as rows.
 """
 
 EPILOG = """\
@@ -34,6 +35,8 @@ examples:
   pyprof inspect ./server --rows --function main
   pyprof inspect ./server --rows --pc 0x1234 --json
   pyprof inspect ./server --compare sframe,eh_frame
+  pyprof inspect ./server --compare eh_frame,breakpad --symbols server.sym
+  pyprof inspect server.sym --function main
 """
 
 
@@ -45,7 +48,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", metavar="FILE", help="an ELF file, of any architecture that pyprof knows")
+    parser.add_argument(
+        "file", metavar="FILE", help="an ELF file of any architecture that pyprof knows, or a symbol file"
+    )
     parser.add_argument("--rows", action="store_true", help="print the rows of the sources")
     tables = ", ".join(source for source in DEFAULT_SOURCES if source != FALLBACK)
     parser.add_argument("--source", metavar="NAME", help=f"only this source: {tables}")
@@ -53,6 +58,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     place.add_argument("--function", metavar="NAME", help="only the rows of this function")
     place.add_argument("--pc", type=address, metavar="0x…", help="only the row of this address (svma)")
     parser.add_argument("--compare", metavar="A,B", help="list where two sources disagree, and what only one covers")
+    parser.add_argument(
+        "--symbols", action="append", default=[], metavar="PATH|URL", help="see record: source breakpad"
+    )
     parser.add_argument("--json", action="store_true", help="as JSON; rows and differences as one object a line")
     parser.set_defaults(run=run)
 
@@ -68,14 +76,14 @@ def address(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.session.inspection import Inspection
-
     try:
-        inspection = Inspection(arguments.file)
+        inspection = opened(arguments.file, arguments.symbols)
     except OSError as error:
         raise PyprofError(f"{arguments.file}: {error.strerror}") from error
     except FormatError as error:
-        hint = "FILE is a program, a shared library, an object file (.o) or a separate debug file"
+        hint = (
+            "FILE is a program, a shared library, an object file (.o), a separate debug file or a Breakpad symbol file"
+        )
         raise PyprofError(f"{arguments.file}: {error.message}", hint) from error
     if arguments.compare:
         return compare(inspection, arguments)
@@ -84,30 +92,48 @@ def run(arguments: argparse.Namespace) -> int:
     return overview(inspection, arguments.json)
 
 
+def opened(path: str, symbols: list[str]) -> Inspection:
+    """Raises OSError, FormatError, UnsupportedArchitecture, UsageError."""
+    from pyprof.objfile.symbol_store import is_symbol_file
+    from pyprof.session.inspection import Inspection
+    from pyprof.session.symbol_inspection import SymbolInspection
+
+    if not is_symbol_file(path):
+        return Inspection(path, symbols)
+    if symbols:
+        raise UsageError(f"--symbols: {path} is a symbol file itself")
+    return SymbolInspection(path)
+
+
 def overview(inspection: Inspection, as_json: bool) -> int:
-    elf = inspection.elf
     counts = {name: inspection.count(name) for name in inspection.sources}
-    wrong = [*inspection.broken.values(), *elf.oddities]
+    wrong = [*inspection.broken.values(), *inspection.oddities]
     wrong += [f"{key} ({number})" for key, number in sorted(inspection.diagnostics.counts.items())]
     for problems in inspection.diagnostics.problems.values():
         wrong += [problem.text for problem in sorted(problems)]
     if as_json:
         document = {
-            "file": elf.name,
+            "file": inspection.name,
             "arch": inspection.arch.name,
-            "build_id": elf.build_id or None,
+            "build_id": inspection.build_id or None,
             "sections": [
                 {"name": s.name, "addr": f"{s.addr:#x}", "offset": s.offset, "size": s.size}
-                for s in elf.sections.values()
+                for s in inspection.sections
             ],
+            **({"records": inspection.records, "identity": inspection.identity} if inspection.records else {}),
             "functions": counts,
             "problems": wrong,
         }
         terminal.json(document)
         return 0
-    terminal.line(f"{elf.name}: {inspection.arch.name}, build-id {elf.build_id or 'none'}")
-    print("\nsections")
-    for section in elf.sections.values():
+    terminal.line(f"{inspection.name}: {inspection.arch.name}, {inspection.identity}")
+    if inspection.records:
+        print("\nrecords")
+        for kind, number in inspection.records.items():
+            terminal.line(f"  {number:>12,}  {kind}")
+    else:
+        print("\nsections")
+    for section in inspection.sections:
         if section.size:
             terminal.line(f"  {section.addr:#018x} {section.size:>12,}  {section.name}")
     print("\nsources")
@@ -123,7 +149,7 @@ def overview(inspection: Inspection, as_json: bool) -> int:
 
 
 def rows(inspection: Inspection, arguments: argparse.Namespace) -> int:
-    names = [arguments.source.replace("-", "_")] if arguments.source else list(inspection.sources)
+    names = [arguments.source.replace("-", "_")] if arguments.source else inspection.row_sources
     ranges: list[tuple[int, int]] | None = None
     if arguments.pc is not None:
         ranges = [(arguments.pc, arguments.pc + 1)]

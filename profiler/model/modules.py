@@ -81,7 +81,7 @@ class StatedId:
 
     debug_id: GUID and age in upper-case hex as Breakpad writes them; build_id: lower-case hex, maybe its first 16 bytes
     only; name: by which symbol files know the module (of a Windows module its PDB's); each "" if not stated.
-    elf_machine, elf_class, byteorder: of the dump.
+    elf_machine, elf_class, byteorder: of the dump. entry: of the program, relative to its base, 0 if not stated.
     """
 
     debug_id: str
@@ -90,6 +90,7 @@ class StatedId:
     elf_machine: int
     elf_class: int
     byteorder: str
+    entry: int = 0
 
 
 @dataclass(frozen=True, eq=False)

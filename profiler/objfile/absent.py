@@ -39,7 +39,7 @@ def _headers(stated: StatedId, size: int) -> bytes:
     header, entry = (64, 56) if wide else (52, 32)
     fields = struct.pack(
         order + ("HHIQQQIHHHHHH" if wide else "HHIIIIIHHHHHH"),
-        *(ET_DYN, stated.elf_machine, 1, 0, header, 0, 0, header, entry, 1, 0, 0, 0),
+        *(ET_DYN, stated.elf_machine, 1, stated.entry, header, 0, 0, header, entry, 1, 0, 0, 0),
     )
     flags = PF_R | PF_X
     if wide:

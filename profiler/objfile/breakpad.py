@@ -152,6 +152,25 @@ class SymbolFile:
                 return record
         return None
 
+    def named_records(self) -> Iterator[FuncRecord]:
+        """All FUNC, then all PUBLIC."""
+        for ranges, what, parse in (
+            (self.index.functions, "FUNC", parse_func),
+            (self.index.publics, "PUBLIC", parse_public),
+        ):
+            for offset in ranges.offset.tolist():
+                record = self._parsed(offset, what, parse)
+                if record is not None:
+                    yield record
+
+    def win_records(self) -> Iterator[WinRecord]:
+        """All STACK WIN, frame data first."""
+        for kind in (4, 0):
+            for offset in self.index.win[kind].offset.tolist():
+                record = self._parsed(offset, "STACK WIN", parse_win)
+                if record is not None:
+                    yield record
+
     def _cfi(self, at: int) -> tuple[int, int, list[tuple[int, Rules]]] | None:
         """The at-th STACK CFI INIT; it ends where the next begins."""
         ranges = self.index.cfi

@@ -19,7 +19,7 @@ from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.breakpad import SymbolFile
 from pyprof.objfile.breakpad_id import is_stated
 from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.elf import PT_DYNAMIC, ElfFile
+from pyprof.objfile.elf import PF_W, PT_DYNAMIC, ElfFile
 from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
 from pyprof.objfile.memory_image import build_id_in_memory, rebuilt_image, vdso_image
 from pyprof.objfile.symbol_store import SymbolStore
@@ -160,7 +160,7 @@ class ImageStore:
             differs = differs or candidate.named
         with suppress(FormatError):
             found = rebuilt_image(space, module, avma)
-            if found is not None and not Image(module, *found).lacks_tables:
+            if found is not None and _is_whole(space, *found):
                 return self._made(Image(module, *found, space.root, from_memory=True), stated.name)
         absent = AbsentFile(module, stated, space.read)
         image = self._made(Image(module, absent, module.start, space.root, from_memory=True), stated.name)
@@ -223,6 +223,12 @@ class ImageStore:
             self._diagnostics.problem(module.path, text, REMEDY)
         elif image is None and module.path and not module.path.startswith("/memfd:"):
             self._diagnostics.count(NOT_FOUND)
+
+
+def _is_whole(space: AddressSpace, elf: ElfFile, bias: int) -> bool:
+    """Does a dump hold all of a file, or by chance its first page only?"""
+    constant = [load for load in elf.loads if not load.flags & PF_W]
+    return all(len(space.read(bias + load.vaddr, load.filesz)) == load.filesz for load in constant)
 
 
 def _is_our_root(root: str) -> bool:

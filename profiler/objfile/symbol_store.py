@@ -147,6 +147,15 @@ def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
                 yield path
 
 
+def is_symbol_file(path: str) -> bool:
+    """Does it begin like one, or is it compressed? Raises OSError."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        head = file.read(8)
+    return head.startswith((b"MODULE ", *OPENERS))
+
+
 def open_symbol_file(path: str, diagnostics: Diagnostics) -> SymbolFile:
     """A symbol file, decompressed where it is compressed. Raises OSError and FormatError."""
     if not os.path.isfile(path):

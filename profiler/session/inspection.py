@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -13,14 +13,15 @@ import numpy as np
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UnsupportedArchitecture, UsageError
 from pyprof.model.arch import Arch, find_arch
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf import ElfFile, Section
+from pyprof.objfile.symbol_store import SymbolStore
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
 from pyprof.unwind.base import Source
 from pyprof.unwind.columns import RuleWords, rule_words
 from pyprof.unwind.rules import FunctionRows
-from pyprof.unwind.sources import READERS
+from pyprof.unwind.sources import READERS, with_symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,22 @@ class Difference:
 
 
 class Inspection:
-    """One file. Sources open when first asked; a broken one is in broken, by name."""
+    """One object file. Sources open when first asked; a broken one is in broken, by name.
 
-    def __init__(self, path: str) -> None:
-        """Raises OSError, FormatError, UnsupportedArchitecture."""
+    name: for messages; identity: one line on which file it is; records: kind -> how many, of files that have such.
+    """
+
+    def __init__(self, path: str, symbols: Sequence[str] = ()) -> None:
+        """symbols: where a Breakpad symbol file of it may be. Raises OSError, FormatError, UnsupportedArchitecture."""
         self.elf = ElfFile.open(path)
+        self.name = self.elf.name
+        self.build_id = self.elf.build_id
+        self.identity = f"build-id {self.build_id or 'none'}"
         self.diagnostics = Diagnostics()
+        self._readers = READERS
+        if symbols:
+            store = SymbolStore(symbols, self.diagnostics)
+            self._readers = with_symbols(store.find)
         arch = find_arch(self.elf.machine, self.elf.elf_class, self.elf.byteorder)
         if arch is None:
             raise UnsupportedArchitecture(f"{path}: no rules for ELF machine {self.elf.machine}")
@@ -86,7 +97,7 @@ class Inspection:
     def sources(self) -> dict[str, Source]:
         """The sources that the file has, in their order."""
         found: dict[str, Source] = {}
-        for name, reader in READERS.items():
+        for name, reader in self._readers.items():
             try:
                 source = reader(self.elf, self.arch, self.diagnostics)
             except FormatError as error:
@@ -96,13 +107,30 @@ class Inspection:
                 found[name] = source
         return found
 
+    @property
+    def sections(self) -> list[Section]:
+        return list(self.elf.sections.values())
+
+    @property
+    def oddities(self) -> list[str]:
+        return self.elf.oddities
+
+    @property
+    def records(self) -> dict[str, int]:
+        return {}
+
+    @property
+    def row_sources(self) -> list[str]:
+        """The sources whose rows are shown where none is named."""
+        return list(self.sources)
+
     def source(self, name: str) -> Source:
         """Raises UsageError where the file has no such table, FormatError where it is broken."""
         if name in self.sources:
             return self.sources[name]
         if name in self.broken:
-            raise UsageError(f"{self.elf.name}: {name} is broken: {self.broken[name]}")
-        raise UsageError(f"{self.elf.name} has no {name}", f"it has: {', '.join(self.sources) or 'none'}")
+            raise UsageError(f"{self.name}: {name} is broken: {self.broken[name]}")
+        raise UsageError(f"{self.name} has no {name}", f"it has: {', '.join(self.sources) or 'none'}")
 
     def count(self, name: str) -> int | None:
         """Functions that a source covers, without decoding their rows; None where its index is broken."""

@@ -18,7 +18,7 @@ from pyprof.objfile.breakpad_id import breakpad_id
 from pyprof.objfile.core_memory import CoreMemory
 from pyprof.objfile.elf import ElfFile
 from tests.core.making import Core, folder
-from tests.minidump.writer import Microdump, MinidumpWriter, context, elf_record
+from tests.minidump.writer import Microdump, MinidumpWriter, context, elf_record, pdb70
 
 PROCESSORS = {"x86_64": "amd64", "i386": "x86", "aarch64": "arm64", "arm": "arm"}
 LINUX_STATUS, LINUX_AUXV, LINUX_MAPS = 0x47670004, 0x47670008, 0x47670009
@@ -115,6 +115,35 @@ def minidump(core: Core, *, paths: str = "", streams: bool = True, wide_memory: 
     path = core.path.with_name(f"{core.path.name}-{paths.strip('/')}{streams}{wide_memory}.dmp")
     path.write_bytes(writer.build())
     return path
+
+
+def as_windows(core: Core) -> tuple[Path, Path]:
+    """(dump, symbol store) of the same crash, as if Windows had written it of modules with PDBs."""
+    found = parts(core)
+    writer = MinidumpWriter(found.processor, "windows")
+    store = folder() / f"pdbs-{core.program.name}"
+    rows = list(found.threads())
+    for tid, registers, start, stack in rows:
+        writer.thread(tid, registers, start, stack)
+    for number, module in enumerate(found.modules()):
+        elf = ElfFile.open(str(found.file(module)))
+        name = module.name.partition(".")[0]
+        guid = bytes.fromhex(elf.build_id)[:16]
+        writer.module(
+            module.start, module.end - module.start, f"C:\\app\\{name}.dll", pdb70(guid, 2 + number, f"{name}.pdb")
+        )
+        written = next((symbols(core) / found.file(module).resolve().name).glob("*/*.sym"))
+        lines = written.read_text().splitlines()
+        identifier = breakpad_id(elf)[:-1] + f"{2 + number:X}"
+        lines[0] = f"MODULE windows {lines[0].split()[2]} {identifier} {name}.pdb"
+        lines[1] = "INFO CODE_ID 45D35F6C2d000 " + f"{name}.dll"
+        place = store / f"{name}.pdb" / identifier
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{name}.sym").write_text("\r\n".join(lines) + "\r\n")
+    writer.exception(rows[0][0], 0xC0000005, 0, rows[0][1].get("rip", 0), rows[0][1], 1, 0)
+    path = core.path.with_name(f"{core.path.name}-windows.dmp")
+    path.write_bytes(writer.build())
+    return path, store
 
 
 def microdump(core: Core) -> str:

@@ -9,7 +9,7 @@ import pytest
 from tests.core import support as cores
 from tests.core.making import crash
 from tests.core.test_against_judges import CRASH, PARKED
-from tests.minidump.from_core import PROCESSORS, microdump, minidump, symbols
+from tests.minidump.from_core import PROCESSORS, as_windows, microdump, minidump, symbols
 from tests.minidump.support import dump, functions, pcs, trusts
 
 ARCHES = list(PROCESSORS)
@@ -48,7 +48,7 @@ def test_registers_of_each_frame_are_those_of_the_core(arch: str) -> None:
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("arch", ARCHES)
 def test_stacks_by_written_symbol_files_alone_are_those_of_the_core(arch: str, streams: bool) -> None:
-    """No file is found: names, lines and rules come from the symbol store. The outermost frame cannot be said there."""
+    """No file is found: names, lines and rules come from the symbol store. It cannot say where a thread begins."""
     core = crash(arch, "core_threads.c")
     of_core = cores.dump(core)
     found = dump(minidump(core, paths="/gone", streams=streams), "--symbols", str(symbols(core)))
@@ -56,12 +56,29 @@ def test_stacks_by_written_symbol_files_alone_are_those_of_the_core(arch: str, s
     for thread in found["threads"]:
         assert pcs(thread) == wanted[thread["tid"]][: len(pcs(thread))]
         assert set(trusts(thread)[1:]) <= {"breakpad"}
+        assert len(pcs(thread)) >= len(wanted[thread["tid"]]) - 1
     first, *others = found["threads"]
     assert functions(first)[:5] == CRASH
+    if streams and "_start" in functions(first):  # the entry is known from auxv
+        assert first["end"] == "root"
     lines = [(frame["file"], frame["line"]) for frame in first["frames"][:5]]
     assert lines == [(frame["file"], frame["line"]) for frame in of_core["threads"][0]["frames"][:5]]
     for thread in others:
         assert [name for name in functions(thread) if name in PARKED] == PARKED
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+def test_modules_of_windows_are_unwound_by_stack_cfi_of_their_pdbs(arch: str) -> None:
+    core = crash(arch, "core_threads.c")
+    wanted = cores.pcs(cores.dump(core))
+    path, store = as_windows(core)
+    found = dump(path, "--symbols", str(store))
+    assert (found["os"], found["crash"]["reason"]) == ("windows", "EXCEPTION_ACCESS_VIOLATION_WRITE")
+    for thread in found["threads"]:
+        assert pcs(thread) == wanted[thread["tid"]][: len(pcs(thread))]
+        assert len(pcs(thread)) >= len(wanted[thread["tid"]]) - 1
+    assert functions(found["threads"][0])[:5] == CRASH
+    assert set(trusts(found["threads"][0])[1:]) == {"breakpad"}
 
 
 @pytest.mark.parametrize("arch", ARCHES)

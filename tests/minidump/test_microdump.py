@@ -73,3 +73,11 @@ def test_what_lacks_its_parts_is_one_sentence(old: str, new: str, problem: str) 
     text = Microdump("arm", {"pc": 0x10}, 0x9000, STACK).text()
     with pytest.raises(FormatError, match=problem):
         read(text.replace(old, new))
+
+
+def test_registers_that_the_writer_cut_off_are_read_as_far_as_they_are_there() -> None:
+    """Breakpad's writer has lines of 2047 bytes, a context of x86_64 takes 2464."""
+    lines = Microdump("amd64", {"rip": 0x1234, "rsp": 0x9000}, 0x9000, STACK, MODULES, before="").text().splitlines()
+    found = read("\n".join(line[:2047] for line in lines))
+    assert (found.threads[0].registers["rip"], len(found.modules)) == (0x1234, 2)
+    assert not found.oddities

@@ -137,7 +137,9 @@ class StackCfi:
             except PostfixFailed:
                 self._diagnostics.count("STACK CFI: rule of a register not usable")
                 regs[column] = UNDEFINED
-        regs.pop(self._arch.pc, None)
+        pc = regs.pop(self._arch.pc, UNDEFINED)
+        if pc != UNDEFINED:  # where the caller's pc itself is told, .ra is something else
+            ra = pc
         if regs.get(self._arch.sp) == RegRule(RegKind.CFA_PLUS, self._arch.sp_off):
             del regs[self._arch.sp]  # what holds anyway: a rule without it is a fast one
         signed = self._arch.pac_mask != 0
