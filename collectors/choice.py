@@ -12,6 +12,7 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.perf_attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.collectors.ptrace import PtraceCollector
+from pyprof.collectors.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
@@ -24,32 +25,36 @@ MOST_CUT = 0.02
 _JUDGED, _SURE = 1000, 8
 
 
-def open_collector(name: str, pid: int, options: CollectOptions, diagnostics: Diagnostics) -> Collector:
+def open_collector(name: str, selection: Selection, options: CollectOptions, diagnostics: Diagnostics) -> Collector:
     """name: auto, ptrace or perf. auto takes perf_events where they are allowed and can do what is asked; the notes of
     the collector's statistics say which it took and why. Raises what the collectors raise.
     """
-    if name == "perf":
-        return PerfCollector(pid, options, diagnostics)
-    if name == "ptrace":
-        return PtraceCollector(pid, options, diagnostics)
+    pid = selection.pids[0]
     ids = itertools.count(1).__next__
+
+    def by_perf() -> Collector:
+        return PerfCollector(pid, options, diagnostics, ids=ids, selection=selection)
+
+    def by_stops(note: str) -> Collector:
+        return PtraceCollector(pid, options, diagnostics, note=note, ids=ids, selection=selection)
+
+    if name == "perf":
+        return by_perf()
+    if name == "ptrace":
+        return by_stops("")
     if options.idle:
-        return PtraceCollector(pid, options, diagnostics, note=_why("perf_events see running threads only."), ids=ids)
+        return by_stops(_why("perf_events see running threads only."))
     try:
         arch = procfs.arch(pid)
     except ProcessLookupError:
         arch = X86_64
     if arch is not X86_64:
-        return PtraceCollector(pid, options, diagnostics, note=_why(f"it runs {arch.name} code."), ids=ids)
+        return by_stops(_why(f"it runs {arch.name} code."))
     try:
-        perf = PerfCollector(pid, options, diagnostics, ids=ids)
+        perf = by_perf()
     except PerfNotAllowed as error:
-        return PtraceCollector(pid, options, diagnostics, note=_why(f"{error.message} {error.hint}"), ids=ids)
-
-    def by_stops(note: str) -> Collector:
-        return PtraceCollector(pid, options, diagnostics, note=_why(note), ids=ids)
-
-    return Changing(perf, by_stops)
+        return by_stops(_why(f"{error.message} {error.hint}"))
+    return Changing(perf, lambda note: by_stops(_why(note)))
 
 
 def _why(reason: str) -> str:

@@ -102,6 +102,12 @@ def refusal(error: int, tid: int, paranoid: Callable[[], int | None] | None = No
             "perf_events need one file for each thread and processor, and there are not enough.",
             "ulimit -n $(ulimit -Hn), or: --collector ptrace",
         )
+    if error in (errno.EACCES, errno.EPERM) and tid < 0:
+        return PerfNotAllowed(
+            f"perf_events of the whole machine are not allowed: kernel.perf_event_paranoid is {level}, and we have no "
+            "CAP_PERFMON.",
+            "sudo sysctl kernel.perf_event_paranoid=0, or: sudo pyprof …",
+        )
     if error in (errno.EACCES, errno.EPERM) and level > 2:
         return PerfNotAllowed(
             f"perf_events are not allowed: kernel.perf_event_paranoid is {level}, and we have no CAP_PERFMON.",

@@ -12,14 +12,14 @@ import os
 import resource
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import descendants
 from pyprof.collectors.perf_attr import MOST_STACK, Event, PerfNotAllowed, choose_event
-from pyprof.collectors.perf_events import EventSet, Fork
+from pyprof.collectors.perf_events import EVERY_THREAD, EventSet, Fork
 from pyprof.collectors.perf_family import Family
 from pyprof.collectors.perf_records import (
     FORK,
@@ -36,6 +36,7 @@ from pyprof.collectors.perf_records import (
 )
 from pyprof.collectors.perf_ring import LEAST_RING, Rings, RingTooLarge, online_cpus
 from pyprof.collectors.perf_size import StackSize
+from pyprof.collectors.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import X86_64
@@ -70,10 +71,15 @@ class PerfCollector:
         diagnostics: Diagnostics,
         ring_size: int = 0,
         ids: Callable[[], int] | None = None,
+        selection: Selection | None = None,
     ) -> None:
         """ring_size: bytes of each processor's ring, a power of two; 0: chosen by the rate and by what is allowed.
-        ids: gives the ids of address spaces, where several collectors make one recording.
+        ids: gives the ids of address spaces, where several collectors make one recording. selection: further processes,
+        those to come included.
         """
+        self._selection = selection
+        self._everything = selection is not None and selection.everything
+        self._strangers: set[int] = {os.getpid()}
         self._options = options
         self._diagnostics = diagnostics
         self._pid = pid
@@ -101,7 +107,8 @@ class PerfCollector:
     def _open(self, pid: int, ring_size: int) -> None:
         cpus = online_cpus()
         options = self._options
-        self._event: Event = choose_event(pid, cpus[0], options.subprocesses, options.rate_hz)
+        tid = EVERY_THREAD if self._everything else pid
+        self._event: Event = choose_event(tid, cpus[0], options.subprocesses, options.rate_hz)
         self._rings = _open_rings(cpus, ring_size or self._ring_size(len(cpus)), bool(ring_size))
         # a ring that holds less than a few records loses them, and cannot even say so
         most = max(min(options.stack_size, MOST_STACK, self._rings.size // 4) & ~7, 8)
@@ -109,14 +116,33 @@ class PerfCollector:
         room = max(round(self._rings.size / (options.rate_hz * _FIRST_BATCHES_S)), _LEAST_FIRST) & ~7
         self._size = StackSize(most, room)
         self._events = EventSet(self._event, options.rate_hz, self._size.bytes, self._rings)
-        pids = [pid, *descendants([pid])] if options.subprocesses else [pid]
-        self._events.attach(pids, self._forks)
+        named = dict.fromkeys([pid, *(self._selection.pids if self._selection else ())])
+        pids = [*named, *(each for each in descendants(named) if options.subprocesses)]
+        self._attach(self._events, pids)
         for each in pids:
             try:
                 self._family.add(each)
             except (ProcessLookupError, PermissionError):
-                if each == pid:
+                if each == pid and not self._everything:
                     raise
+
+    def _attach(self, events: EventSet, pids: Iterable[int]) -> None:
+        if self._everything:
+            events.attach_machine()
+        else:
+            events.attach(pids, self._forks)
+
+    def _add_more(self) -> None:
+        """Processes that have come to fit."""
+        if self._selection is None or self._events is None or self._everything:
+            return
+        for pid in self._selection.find(self._family.histories.keys() | self._strangers):
+            try:
+                self._events.attach([pid], self._forks)
+                self._family.add(pid)
+            except (ProcessLookupError, PermissionError):
+                self._strangers.add(pid)
+                self._diagnostics.count("process may not be looked at")
 
     def _ring_size(self, cpus: int) -> int:
         """Room for all samples of two batches, as far as that is not too much memory."""
@@ -162,6 +188,7 @@ class PerfCollector:
             yield self._batch(found)
             found.give_back()
             self._resize()
+            self._add_more()
             begun_ns = now
             wait_ns = max(min(2 * wait_ns, self._full_batch_ns()), min(flush_ns, 2 * wait_ns))
         self._ended_ns = time.monotonic_ns()
@@ -178,7 +205,7 @@ class PerfCollector:
             return
         fresh = EventSet(self._event, self._options.rate_hz, size, self._rings)
         try:
-            fresh.attach(self._family.alive, self._forks)
+            self._attach(fresh, self._family.alive)
         except (ProcessLookupError, PerfNotAllowed):
             fresh.close()
         else:
@@ -187,7 +214,11 @@ class PerfCollector:
         self._size.changed(size)
 
     def _goes_on(self) -> bool:
-        return bool(self._family.alive) if self._options.subprocesses else self._pid in self._family.alive
+        if self._selection is not None and self._selection.lasting:
+            return True
+        if self._options.subprocesses or self._selection is not None:
+            return bool(self._family.alive)
+        return self._pid in self._family.alive
 
     def _longest_wait_ns(self) -> int:
         """Until a ring is filled so far that there is still room for _SLACK_S, or at least a quarter: on one processor
@@ -259,16 +290,33 @@ class PerfCollector:
         dict[int, AddressSpace], np.ndarray[tuple[int], np.dtype[np.int32]], np.ndarray[tuple[int], np.dtype[np.bool_]]
     ]:
         """(spaces, space of each sample, which samples belong to a process that we know)."""
+        if self._everything:
+            self._meet(set(samples.pid.tolist()))
         spaces: dict[int, AddressSpace] = {}
         space = np.zeros(len(samples), np.int32)
         for pid, history in list(self._family.histories.items()):
             lanes = np.flatnonzero(samples.pid == pid)
             space[lanes], used = history.settle(samples.time_ns[lanes])
             spaces.update(used)
-        kept = space > 0
+        kept = (space > 0) | (samples.pid == os.getpid())
         if not kept.all():
             self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(~kept)))
+        kept = space > 0
+        if self._options.thread is not None:
+            chosen = [info.tid for info in self._family.infos(set(samples.tid.tolist())) if self._wants(info)]
+            kept &= np.isin(samples.tid, chosen)
         return spaces, space, kept
+
+    def _wants(self, info: ThreadInfo) -> bool:
+        return self._options.thread is None or bool(self._options.thread.search(info.name))
+
+    def _meet(self, pids: set[int]) -> None:
+        """Of the whole machine processes are known as soon as they are sampled."""
+        for pid in pids - self._family.histories.keys() - self._strangers:
+            try:
+                self._family.add(pid)
+            except (ProcessLookupError, PermissionError):
+                self._strangers.add(pid)
 
     def learn(self, feedback: Feedback) -> None:
         self._size.learn(feedback)
@@ -289,10 +337,11 @@ class PerfCollector:
         )
 
     def _notes(self) -> tuple[str, ...]:
+        refused = self._selection.refused if self._selection else ()
         note = f"Sampled by perf_events ({self._event.name}): the target was never stopped"
         if self._event.user_only:
             note += " Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it"
-        return (note,)
+        return (note, *refused)
 
     def stop(self) -> None:
         self._stopping = True

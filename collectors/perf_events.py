@@ -21,6 +21,8 @@ _DISABLE, _SET_OUTPUT = 0x2401, 0x2405
 _ROUNDS = 20
 _FORK_SHOWS_S = 0.001
 
+EVERY_THREAD = -1
+
 Fork = tuple[int, int, int]
 """(time, tid, parent's tid)"""
 
@@ -58,6 +60,18 @@ class EventSet:
                 break
         if not self.since_ns:
             raise ProcessLookupError(*pids[:1])
+
+    def attach_machine(self) -> None:
+        """Events on every thread of the machine, those to come included. Raises PerfNotAllowed."""
+        attr = self.event.attr(self.rate_hz, self.stack_size)
+        for cpu, owner in self.rings.owners.items():
+            fd = libc.perf_event_open(attr, EVERY_THREAD, cpu)
+            if -fd == errno.ENODEV:
+                continue
+            if fd < 0:
+                raise refusal(-fd, EVERY_THREAD)
+            self._fds.append(fd)
+            fcntl.ioctl(fd, _SET_OUTPUT, owner)
 
     def _inherit(self, forks: list[Fork]) -> None:
         for at, tid, parent in sorted(forks):

@@ -15,13 +15,14 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import ChildFinder, child_finder
 from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.pace import Pace
 from pyprof.collectors.sampler import Sampler
+from pyprof.collectors.selection import Selection
 from pyprof.collectors.stop import Stopper
 from pyprof.collectors.target import Target
 from pyprof.collectors.threads import Thread
@@ -53,9 +54,11 @@ class PtraceCollector:
         note: str = "",
         ids: Callable[[], int] | None = None,
         readers: Callable[[int], StackReader] | None = None,
+        selection: Selection | None = None,
     ) -> None:
         """note: what the reader should know of why this collector was taken. ids: gives the ids of address spaces,
         where several collectors make one recording. readers: makes the reader of a process's interpreter, by pid.
+        selection: further processes, those to come included.
         """
         self._options = options
         self._diagnostics = diagnostics
@@ -85,6 +88,10 @@ class PtraceCollector:
         except PermissionError:
             raise AccessDenied(f"process {pid} may not be looked at", f"pyprof doctor {pid}") from None
 
+        self._selection = selection
+        if selection is not None:
+            self._notes.extend(selection.refused)
+            self._add_all(selection.pids)
         if options.subprocesses:
             self._finder = child_finder(diagnostics, self._seen.__contains__)
             if self._finder.note:
@@ -99,22 +106,24 @@ class PtraceCollector:
 
     def _add(self, pid: int) -> Target:
         reader = self._readers(pid) if self._readers else None
-        target = Target(pid, self._options.stack_size, self._next_id, self._diagnostics, reader)
+        target = Target(pid, self._options, self._next_id, self._diagnostics, reader)
         self._targets[pid] = target
         self._seen.add(pid)
         return target
 
-    def _find_children(self, finder: ChildFinder) -> None:
-        for pid in finder.find(self._targets):
+    def _add_all(self, pids: Iterable[int], what: str = "process") -> None:
+        """Those that are not sampled yet."""
+        for pid in pids:
             if pid in self._targets or pid == os.getpid():
                 continue
             try:
                 self._add(pid)
             except ProcessLookupError:
-                self._diagnostics.count("child ended before its first sample")
+                self._diagnostics.count(f"{what} ended before its first sample")
                 self._seen.add(pid)
             except PermissionError:
-                self._diagnostics.count("child process may not be looked at")
+                self._seen.add(pid)
+                self._diagnostics.count(f"{what} may not be looked at")
 
     def batches(self) -> Iterator[SampleBatch]:
         """Batches as they come, at the latest each flush_s; the first after the first tick, so that learning begins."""
@@ -124,13 +133,15 @@ class PtraceCollector:
         flush_every, flushed = 0, time.monotonic_ns()
         try:
             self._hear_sigchld()
-            while not self._stopping and self._targets:
+            while not self._stopping and (self._targets or (self._selection and self._selection.lasting)):
                 if not self._sleep_until(pace.next_due(time.monotonic_ns()), flushed + max(most_ns, _SLEEP_NS)):
                     if self._stopping:
                         break
                     yield from self._flush()
                     flushed = time.monotonic_ns()
                     continue
+                if self._selection is not None:
+                    self._add_all(self._selection.find(self._seen))
                 yield from self._tick(pace)
                 self._ticks += 1
                 now = time.monotonic_ns()
@@ -194,7 +205,7 @@ class PtraceCollector:
             self._enter()
             self._stopper.poll_pending()
             if self._finder is not None:
-                self._find_children(self._finder)
+                self._add_all(self._finder.find(self._targets), "child")
             for target in list(self._targets.values()):
                 try:
                     target.look(self._builder)
@@ -204,7 +215,7 @@ class PtraceCollector:
                 except PermissionError:
                     self._deny(target)
                     continue
-                for thread in list(target.threads.values()):
+                for thread in target.wanted():
                     if self._builder.full:
                         self._leave()
                         yield from self._flush()

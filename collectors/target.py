@@ -16,6 +16,7 @@ from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import StackReader
 from pyprof.model.profile import ThreadInfo
+from pyprof.options import CollectOptions
 
 _RELIST_NS = 50_000_000
 _LIST_BUDGET = 50  # a listing that took t is followed by none for 50 t
@@ -28,7 +29,7 @@ class Target:
     def __init__(
         self,
         pid: int,
-        stack_size: int,
+        options: CollectOptions,
         next_id: Callable[[], int],
         diagnostics: Diagnostics,
         reader: StackReader | None = None,
@@ -50,7 +51,10 @@ class Target:
         self.reader = reader
         self.name = procfs.name(pid)
         self.denied = False
-        self._stack_size = stack_size
+        self._stack_size = options.stack_size
+        self._pattern = options.thread
+        self._chosen: list[Thread] | None = None
+        self._choose_at = 0
         self._count = -1
         self._relist_at = self._names_at = 0
         self._execs = 0
@@ -82,6 +86,7 @@ class Target:
 
     def _relist(self, count: int) -> None:
         tids = self.directory.threads()
+        self._chosen = None
         self._count = count
         alive = set(tids)
         for tid in [tid for tid, thread in self.threads.items() if thread.ended or tid not in alive]:
@@ -101,6 +106,20 @@ class Target:
                     thread.close()
                     continue
                 self.threads[tid] = thread
+
+    def wanted(self) -> list[Thread]:
+        """The threads to sample. Where they are chosen by name, that is read anew each second: most threads get their
+        name after they have begun.
+        """
+        if self._pattern is None:
+            return list(self.threads.values())
+        now = time.monotonic_ns()
+        if self._chosen is None or now >= self._choose_at:
+            self._choose_at = now + _NAMES_NS
+            names = {tid: self.describe(tid) for tid in self.threads}
+            chosen = {tid for tid, info in names.items() if info is not None and self._pattern.search(info.name)}
+            self._chosen = [thread for tid, thread in self.threads.items() if tid in chosen]
+        return self._chosen
 
     def settle(self, builder: BatchBuilder) -> None:
         """Before the batch leaves: no lane stays unsettled."""

@@ -10,9 +10,12 @@ from pyprof.model.profile import Profile
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """threads: each stack begins with its thread (and process) as root frames. full_paths: modules by path."""
+    """threads: each stack begins with its thread as root frame, below its process where there are several; processes:
+    with its process, where there are several. full_paths: modules by path.
+    """
 
     threads: bool = False
+    processes: bool = False
     full_paths: bool = False
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import UNKNOWN, count_column, levels, thread_roots
+from pyprof.exporters.names import UNKNOWN, count_column, levels, roots
 from pyprof.model.profile import Profile
 
 _BREAKS = re.compile("[;\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -30,9 +30,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     counts: defaultdict[int, int] = defaultdict(int)
     known: dict[tuple[int, int], int] = {}
     for thread, leaf, values in profile.totals():
-        root = 0
-        if options.threads:
-            root = tree.descend(root, [escape(name) for name in thread_roots(profile, profile.threads[thread])])
+        root = tree.descend(0, [escape(name) for name in roots(profile, profile.threads[thread], options)])
         path = []
         node = leaf
         while node > 0 and (root, node) not in known:

@@ -106,6 +106,7 @@ def _data(profile: Profile, options: ExportOptions) -> bytes:
         "valueTypes": [[value.type, value.unit] for value in profile.value_types],
         "labels": sorted(profile.labels.items()),
         "groupByThread": options.threads,
+        "groupByProcess": options.processes,
         "trusts": [trust.label for trust in Trust],
         "modules": [[text(module.path), text(module.build_id)] for module in profile.modules],
         "frames": {

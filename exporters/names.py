@@ -62,10 +62,10 @@ def process_name(thread: ThreadInfo) -> str:
     return f"{thread.process or 'process'} (pid {thread.pid})"
 
 
-def thread_roots(profile: Profile, thread: ThreadInfo) -> list[str]:
-    """What stands above the stacks of a thread: its process, where there are several, and the thread."""
-    roots = [process_name(thread)] if len(profile.processes) > 1 else []
-    return [*roots, thread_name(thread)]
+def roots(profile: Profile, thread: ThreadInfo, options: ExportOptions) -> list[str]:
+    """What stands above the stacks of a thread, outermost first."""
+    process = (options.processes or options.threads) and len(profile.processes) > 1
+    return [process_name(thread)] * process + [thread_name(thread)] * options.threads
 
 
 def count_column(profile: Profile) -> int:

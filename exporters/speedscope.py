@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import levels, module_name, process_name, thread_name
+from pyprof.exporters.names import levels, module_name, roots, thread_name
 from pyprof.exporters.utf8 import clean, dumps
 from pyprof.model.profile import Profile
 
@@ -65,21 +65,24 @@ def _groups(
     """
     by_thread = np.argsort(profile.thread, kind="stable")
     by_thread = by_thread[weights[by_thread] > 0]
-    if not options.threads:
+    several = len(profile.processes) > 1
+    if not options.threads and not (options.processes and several):
         return [by_thread], [_title(profile)], 0
+    members: dict[str, list[int]] = {}
+    for index, thread in enumerate(profile.threads):
+        members.setdefault(": ".join(roots(profile, thread, options)), []).append(index)
     groups: list[npt.NDArray[np.int64]] = []
     names: list[str] = []
     heaviest, active = -1, 0
-    several = len(profile.processes) > 1
-    for index, thread in enumerate(profile.threads):
-        samples = by_thread[profile.thread[by_thread] == index]
+    for name, threads in members.items():
+        samples = by_thread[np.isin(profile.thread[by_thread], threads)]
         if not samples.size:
             continue
         weight = int(weights[samples].sum())
         if weight > heaviest:
             heaviest, active = weight, len(groups)
         groups.append(samples)
-        names.append(f"{process_name(thread)}: {thread_name(thread)}" if several else thread_name(thread))
+        names.append(name)
     if not groups:
         return [by_thread], [_title(profile)], 0
     return groups, names, active

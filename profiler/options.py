@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 DEFAULT_RATE_HZ = 99.0
@@ -20,8 +21,28 @@ KNOWN_SOURCES = (*DEFAULT_SOURCES, SCAN)
 
 
 @dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """Which processes: pids, or where there are none, all (everything) or those that meet each criterion given. user:
+    name or number; cgroup: path of a control group, those below it included; name: found in the name of the process or
+    of its program.
+    """
+
+    pids: tuple[int, ...] = ()
+    everything: bool = False
+    user: str | None = None
+    cgroup: str | None = None
+    name: re.Pattern[str] | None = None
+
+    @property
+    def several(self) -> bool:
+        """May there be more than one?"""
+        return len(self.pids) != 1
+
+
+@dataclass(frozen=True, slots=True)
 class CollectOptions:
     """rate_hz: samples a second of each thread. idle: also threads that are not running. subprocesses: follow children.
+    thread: only threads in whose name it is found.
 
     stack_size: most bytes of stack copied. max_overhead: most share (0..1) of time that a target may be stopped, None
     for no limit. flush_s: a batch is handed over at the latest after this time (0: after each sampling time).
@@ -30,6 +51,7 @@ class CollectOptions:
     rate_hz: float = DEFAULT_RATE_HZ
     idle: bool = False
     subprocesses: bool = False
+    thread: re.Pattern[str] | None = None
     stack_size: int = DEFAULT_STACK_SIZE
     max_overhead: float | None = None
     flush_s: float = 0.5

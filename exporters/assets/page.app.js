@@ -6,6 +6,7 @@ const state = {
   flipped: false,
   bottomUp: false,
   byThread: false,
+  byProcess: false,
   fold: false,
   metric: 0,
   hidden: new Set(),
@@ -29,6 +30,7 @@ async function start() {
   model = await loadModel();
   state.metric = firstMetric();
   state.byThread = model.groupByThread;
+  state.byProcess = model.groupByProcess;
   byId("title").textContent = model.title;
   graph = new Graph(byId("scroller"), byId("graph"), {
     hover: (node, x, y) => showTooltip(model, tree, node, state.metric, graph.zoomed, x, y),
@@ -207,8 +209,8 @@ function setView(view) {
 }
 
 function showFunctions() {
-  const plain = { ...state, bottomUp: false, byThread: false, fold: false };
-  const base = state.bottomUp || state.byThread || state.fold ? buildTree(model, plain) : tree;
+  const plain = { ...state, bottomUp: false, byThread: false, byProcess: false, fold: false };
+  const base = state.bottomUp || state.byThread || state.byProcess || state.fold ? buildTree(model, plain) : tree;
   const type = model.valueTypes[state.metric];
   showTable(model, base, type, found && found.matches, state.sort, colours, (name) => {
     state.group = null;
@@ -234,7 +236,7 @@ function change(key, value) {
 
 function toggleCollapsed(key) {
   if (!state.collapsed.delete(key)) state.collapsed.add(key);
-  state.byThread = true;
+  if (!state.byProcess || !key.startsWith("process ")) state.byThread = true;
   rebuild();
 }
 
@@ -281,6 +283,9 @@ function reflect() {
   byId("levels").textContent = `${groupThousands(tree.rows)} levels`;
   byId("levels").hidden = tree.rows < DEEP;
   byId("by-thread").checked = state.byThread;
+  byId("by-process").checked = state.byProcess || state.byThread;
+  byId("by-process").disabled = state.byThread;
+  byId("by-process").parentElement.hidden = model.processes.length < 2;
   const shown = model.threads.length - state.hidden.size;
   byId("threads").textContent = shown < model.threads.length ? `Threads ${shown}/${model.threads.length}` : "Threads";
 }
@@ -320,6 +325,7 @@ function wire() {
   click("collapse-threads", () => collapseAll(true));
   click("expand-threads", () => collapseAll(false));
   byId("by-thread").addEventListener("change", (event) => change("byThread", event.target.checked));
+  byId("by-process").addEventListener("change", (event) => change("byProcess", event.target.checked));
   byId("metric").addEventListener("change", (event) => change("metric", Number(event.target.value)));
   for (const button of document.querySelectorAll("aside .close")) button.addEventListener("click", () => togglePanel(null));
   document.querySelector("dialog .close").addEventListener("click", () => byId("help-dialog").close());
@@ -345,6 +351,7 @@ const KEYS = {
   b: () => change("bottomUp", !state.bottomUp),
   r: () => change("fold", !state.fold),
   t: () => change("byThread", !state.byThread),
+  p: () => change("byProcess", !state.byProcess),
   f: () => setView(state.view === "graph" ? "table" : "graph"),
   s: () => togglePanel("summary"),
   "?": () => byId("help-dialog").showModal(),

@@ -11,7 +11,7 @@ const BOTTOM_UP_NODES = 4e5;
 const BOTTOM_UP_THIN = 1e-4;
 
 /**
- * options: byThread; bottomUp; fold (direct recursion becomes one node); metric, a column of values;
+ * options: byThread; byProcess (as byThread does, where there are several); bottomUp; fold (direct recursion becomes one node); metric, a column of values;
  * hidden, a Set of thread indices; collapsed, a Set of frame keys whose nodes show no children.
  */
 function buildTree(model, options) {
@@ -19,7 +19,7 @@ function buildTree(model, options) {
   const root = raw.add(-1, model.root, 0, 0, 0);
   const emit = options.bottomUp ? emitBottomUp : emitTopDown;
   const shown = model.threads.filter((thread) => !options.hidden.has(thread.index));
-  if (!options.byThread) {
+  if (!options.byThread && !(options.byProcess && model.processes.length > 1)) {
     emit(model, shown.flatMap((thread) => model.leavesOf[thread.index]), root, raw, options);
   } else {
     for (const process of model.processes) {
@@ -29,6 +29,10 @@ function buildTree(model, options) {
       const leaves = members.flatMap((thread) => model.leavesOf[thread.index]);
       if (below !== root && options.collapsed.has(model.frames[process.frame].key)) {
         addTotals(model, leaves, below, raw, options);
+        continue;
+      }
+      if (!options.byThread) {
+        emit(model, leaves, below, raw, options);
         continue;
       }
       for (const thread of members) {

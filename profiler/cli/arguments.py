@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from pyprof.errors import UsageError
 from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES, UnwindOptions
@@ -31,6 +32,13 @@ def positive_int(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
+
+
+def regex(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
 
 
 def bytes_size(text: str) -> int:

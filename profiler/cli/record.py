@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, source_list, unwind_options
 from pyprof.cli.remote import add_remote, remote_options
+from pyprof.cli.selection import add_selection, target_options
 from pyprof.cli.terminal import complain, failure, line
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import registry
@@ -22,12 +23,14 @@ from pyprof.options import (
     DEFAULT_SOURCES,
     DEFAULT_STACK_SIZE,
     CollectOptions,
+    TargetOptions,
     UnwindOptions,
 )
 
 if TYPE_CHECKING:
     from pyprof.collectors.base import Collector
     from pyprof.collectors.gdb_remote import RemoteOptions
+    from pyprof.collectors.selection import Selection
     from pyprof.exporters.base import Exporter
     from pyprof.model.summary import Summary
     from pyprof.session.recorder import Window
@@ -56,6 +59,9 @@ examples:
   pyprof record -d 10 -o - -f collapsed -p 1234 | awk '{print $NF, $0}' | sort -n
   pyprof record -s --every 60 -o 'web-%t.pb.gz' -p 1234
   pyprof record -o build.html -- make -j4
+  pyprof record -p 1234 -p 1240 -d 10
+  pyprof record --name 'postgres|pgbouncer' -d 30
+  sudo pyprof record -a --collector perf -d 10 -o machine.html
   pyprof record --gdb board:2345 --sysroot /usr/arm-linux-gnueabihf -d 10
 """
 
@@ -73,10 +79,19 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         description=DESCRIPTION,
         epilog=EPILOG.replace("FORMATS", formats()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="pyprof record [options] (-p PID | --gdb HOST:PORT | [--] CMD ...)",
+        usage="pyprof record [options] (-p PID ... | -a | --name REGEX | --gdb HOST:PORT | [--] CMD ...)",
     )
-    parser.add_argument("-p", "--pid", type=positive_int, metavar="PID", help="the process to attach to")
+    parser.add_argument(
+        "-p",
+        "--pid",
+        type=positive_int,
+        action="append",
+        default=[],
+        metavar="PID",
+        help="the process to attach to; may be repeated",
+    )
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="CMD", help="or the command to start and record")
+    add_selection(parser)
 
     add_remote(parser)
     what = parser.add_argument_group("what is sampled")
@@ -172,7 +187,12 @@ class _Recording:
     session: Session
     pid: int
     name: str
+    several: bool
     say: Callable[[str], None]
+
+    @property
+    def title(self) -> str:
+        return self.name if self.several else f"{self.name} ({self.pid})"
 
     def finish(self, window: Window, number: int) -> int:
         """Name, write and report one window; 0, or 1 if it could not go where it should."""
@@ -182,8 +202,8 @@ class _Recording:
 
         a = self.arguments
         names = output.Names(self.pid, self.name, window.start_ns / 1e9, number)
-        profile = self.session.profile(window, f"{self.name} ({self.pid})", a.rate, a.idle)
-        options = ExportOptions(threads=a.threads, full_paths=a.full_paths)
+        profile = self.session.profile(window, self.title, a.rate, a.idle)
+        options = ExportOptions(threads=a.threads, processes=self.several, full_paths=a.full_paths)
         code = 0
         try:
             place = output.write(names.expand(self.output), lambda out: self.exporter.write(profile, out, options))
@@ -208,12 +228,24 @@ def _why_empty(recording: _Recording) -> str:
     from pyprof.collectors import procfs
 
     arguments = recording.arguments
-    if arguments.pid and procfs.state(arguments.pid, arguments.pid) == "stopped":
+    if arguments.pid and procfs.state(recording.pid, recording.pid) == "stopped":
         return f"the target is stopped: kill -CONT {recording.pid}"
     children = "" if arguments.subprocesses else "; -s follows its children"
     if arguments.idle or arguments.cmd:
         return f"the target ended before it could be sampled, or did not run{children}"
     return f"no thread was running; -i samples sleeping threads too{children}"
+
+
+def _title(targets: TargetOptions, selection: Selection) -> str:
+    """What the recorded processes are called together."""
+    from pyprof.collectors import procfs
+
+    if targets.everything:
+        return "all"
+    criteria = (targets.name.pattern if targets.name else None, targets.user, targets.cgroup)
+    found = " ".join(filter(None, criteria))
+    more = f"+{len(selection.pids) - 1}" if len(selection.pids) > 1 else ""
+    return found or procfs.name(selection.pids[0]) + more
 
 
 def _write_summary(summary: Summary, out: Any) -> None:
@@ -227,9 +259,10 @@ def _write_summary(summary: Summary, out: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
     remote = remote_options(arguments)
-    if len(command) == 1 and command[0].isdigit() and not arguments.pid and not remote:
+    targets = target_options(arguments)
+    if len(command) == 1 and command[0].isdigit() and not targets and not remote:
         raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
-    if sum(map(bool, (command, arguments.pid, remote))) != 1:
+    if sum(map(bool, (command, targets, remote))) != 1:
         raise UsageError("give either -p PID or a command", "pyprof record -p PID, or pyprof record -- CMD ...")
     from pyprof.cli.output import Names, check_writable
 
@@ -246,10 +279,11 @@ def run(arguments: argparse.Namespace) -> int:
         rate_hz=arguments.rate,
         idle=arguments.idle,
         subprocesses=arguments.subprocesses,
+        thread=arguments.thread,
         stack_size=arguments.stack_size,
         max_overhead=arguments.max_overhead / 100 if arguments.max_overhead else None,
     )
-    return _record(arguments, command, remote, exporter, template, collect, unwind_options(arguments))
+    return _record(arguments, command, targets, remote, exporter, template, collect, unwind_options(arguments))
 
 
 def _choose_format(name: str | None, output: str | None) -> Exporter:
@@ -274,6 +308,7 @@ def _choose_format(name: str | None, output: str | None) -> Exporter:
 def _record(
     arguments: argparse.Namespace,
     command: list[str],
+    targets: TargetOptions | None,
     remote: RemoteOptions | None,
     exporter: Exporter,
     template: str,
@@ -281,10 +316,10 @@ def _record(
     unwind: UnwindOptions,
 ) -> int:
     from pyprof.cli.progress import Progress
-    from pyprof.collectors import attach, procfs
     from pyprof.collectors.choice import open_collector
     from pyprof.collectors.gdb_remote import GdbRemoteCollector
     from pyprof.collectors.launch import Launched, launch
+    from pyprof.collectors.selection import select
     from pyprof.diagnostics import Diagnostics
     from pyprof.session.background import Background
     from pyprof.session.session import Session
@@ -312,16 +347,18 @@ def _record(
             signal.signal(number, end)
     if command:
         launched = launch(command, arguments.environment)
-    pid = launched.pid if launched else arguments.pid
+        targets = TargetOptions(pids=(launched.pid,))
     try:
         diagnostics = Diagnostics()
         if remote is not None:
             collector = GdbRemoteCollector(remote, collect, diagnostics)
             pid, name = collector.pid, collector.name
         else:
-            attach.check_target(pid)
-            collector = open_collector(arguments.collector, pid, collect, diagnostics)
-            name = os.path.basename(command[0]) if command else procfs.name(pid)
+            assert targets is not None  # run() has seen to it
+            selection = select(targets)
+            collector = open_collector(arguments.collector, selection, collect, diagnostics)
+            pid = selection.pids[0]
+            name = os.path.basename(command[0]) if command else _title(targets, selection)
         session = Session(collector, unwind, diagnostics)
         if ended:
             collector.stop()
@@ -331,8 +368,8 @@ def _record(
         if launched:
             launched.cancel()
         raise
-    recording = _Recording(arguments, exporter, template, session, pid, name, say)
-    progress = Progress(f"{name} ({pid})", arguments.quiet)
+    recording = _Recording(arguments, exporter, template, session, pid, name, bool(targets and targets.several), say)
+    progress = Progress(recording.title, arguments.quiet)
     background = Background()
 
     def cut(window: Window, number: int) -> None:

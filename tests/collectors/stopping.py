@@ -13,6 +13,7 @@ from pyprof.collectors.stop import Held, Outcome, Stopper
 from pyprof.collectors.target import Target
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
+from pyprof.options import CollectOptions
 
 
 @dataclass
@@ -53,7 +54,7 @@ def stopping(pid: int) -> Iterator[Stopping]:
     diagnostics = Diagnostics()
     arches = native_arches("x86_64")
     builder = BatchBuilder(arches, 65536)
-    target = Target(pid, 65536, iter(range(1, 1000)).__next__, diagnostics)
+    target = Target(pid, CollectOptions(stack_size=65536), iter(range(1, 1000)).__next__, diagnostics)
     stopper = Stopper(arches, builder, diagnostics, idle=True)
     target.look(builder)
     try:

@@ -9,6 +9,7 @@ from pyprof.exporters.registry import by_name
 from pyprof.model.profile import Profile
 
 THREADS = ExportOptions(threads=True)
+PROCESSES = ExportOptions(processes=True)
 PLAIN = ExportOptions()
 
 

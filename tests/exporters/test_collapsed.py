@@ -9,7 +9,7 @@ from hypothesis import given
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile
 from tests.exporters.profiles import Builder, code, deep, golden, marker, profiles, unknown
-from tests.exporters.support import PLAIN, THREADS, export
+from tests.exporters.support import PLAIN, PROCESSES, THREADS, export
 
 SPEEDSCOPE_LINE = re.compile(r"^(.*) (\d+)$")
 
@@ -42,10 +42,17 @@ def test_thread_and_process_are_roots_when_asked_for() -> None:
     assert all(line.startswith(("server (pid 100);", "child (pid 200);thread (tid 200);")) for line in found)
 
 
+def test_process_alone_is_the_root_when_asked_for() -> None:
+    found = lines(golden(), PROCESSES)
+    assert "server (pid 100);clone;work;parse;memcpy 4" in found
+    assert {line.split(";")[0] for line in found} == {"server (pid 100)", "child (pid 200)"}
+
+
 def test_process_is_no_root_where_there_is_only_one() -> None:
     builder = Builder()
     builder.sample(builder.node([code("main")]))
     assert lines(builder.build(), THREADS) == ["main (tid 100);main 1"]
+    assert lines(builder.build(), PROCESSES) == ["main 1"]
 
 
 def test_separators_in_names_are_escaped() -> None:

@@ -17,7 +17,7 @@ from pyprof.exporters.flamegraph import LIBRARIES, SCRIPTS, _asset
 from pyprof.exporters.names import levels
 from pyprof.model.profile import Profile
 from tests.exporters.profiles import EVIL, Builder, code, deep, golden, profiles, wide
-from tests.exporters.support import PLAIN, THREADS, export
+from tests.exporters.support import PLAIN, PROCESSES, THREADS, export
 
 
 def data(page: bytes) -> dict[str, Any]:
@@ -96,6 +96,7 @@ def test_nodes_that_no_sample_reaches_are_left_out() -> None:
 def test_threads_option_opens_the_page_grouped() -> None:
     assert data(export("flamegraph", golden(), THREADS))["groupByThread"] is True
     assert data(export("flamegraph", golden()))["groupByThread"] is False
+    assert data(export("flamegraph", golden(), PROCESSES))["groupByProcess"] is True
 
 
 def test_nothing_of_the_target_is_markup() -> None:

@@ -13,7 +13,7 @@ from tests.exporters.browser import Browser
 from tests.exporters.conftest import OpenPage
 from tests.exporters.page import Page
 from tests.exporters.profiles import EVIL, SUMMARY, Builder, code, deep, golden, profiles, wide
-from tests.exporters.support import PLAIN, THREADS, export
+from tests.exporters.support import PLAIN, PROCESSES, THREADS, export
 
 Paths = dict[tuple[str, ...], float]
 
@@ -248,6 +248,20 @@ def test_threads_are_grouped_hidden_and_collapsed(open_page: OpenPage) -> None:
     assert paths[()] == 120_000_000
     page.browser.click_on("#no-threads")
     assert page.shown("#empty")
+
+
+def test_processes_are_grouped_without_their_threads(open_page: OpenPage) -> None:
+    page = open_page(golden(), PROCESSES)
+    paths = page.paths()
+    assert ("server (pid 100)", "clone", "work") in paths
+    assert {path[0] for path in paths if path} == {"server (pid 100)", "child (pid 200)"}
+    box = page.rectangle("child (pid 200)")
+    page.browser.click(box["x"] + 8, box["y"] + 9)
+    assert not [path for path in page.paths() if path[:1] == ("child (pid 200)",) and len(path) > 1]
+    assert ("server (pid 100)", "clone", "work") in page.paths()
+    page.browser.click_on("#threads")
+    page.browser.click_on("#by-process")
+    assert ("clone", "work") in page.paths()
 
 
 def test_caret_of_a_thread_collapses_it(open_page: OpenPage) -> None:

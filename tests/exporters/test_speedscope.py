@@ -16,7 +16,7 @@ from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Profile, ValueType
 from tests.exporters.profiles import Builder, code, deep, golden, profiles
-from tests.exporters.support import PLAIN, THREADS, export
+from tests.exporters.support import PLAIN, PROCESSES, THREADS, export
 
 SCHEMA = Path(__file__).parent.parent / "fixtures" / "speedscope" / "file-format-schema.json"
 VALIDATOR = Draft7Validator(json.loads(SCHEMA.read_text()))
@@ -58,6 +58,13 @@ def test_each_thread_has_its_profile_when_asked_for_and_the_heaviest_is_shown() 
         "child (pid 200): thread (tid 200)",
     ]
     assert read["activeProfileIndex"] == 0
+
+
+def test_each_process_has_its_profile_where_there_are_several() -> None:
+    read = document(golden(), PROCESSES)
+    assert [entry["name"] for entry in read["profiles"]] == ["server (pid 100)", "child (pid 200)"]
+    whole = document(golden())["profiles"][0]
+    assert sum(entry["endValue"] for entry in read["profiles"]) == whole["endValue"]
 
 
 def test_weights_are_nanoseconds_and_sleeping_samples_are_left_out() -> None:

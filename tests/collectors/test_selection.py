@@ -1,0 +1,150 @@
+"""Which processes are chosen, and that they are recorded together."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.selection import select
+from pyprof.errors import NoSuchProcess, UsageError
+from pyprof.options import TargetOptions
+from tests.live.support.recording import PYPROF
+from tests.support import PROGRAMS, build, missing
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(PROGRAMS / "c_spin.c", tmp_path_factory.mktemp("selection") / "chosen-spinner", "-pthread")
+
+
+@contextlib.contextmanager
+def spinning(*command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that spins until its standard input ends."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def by_name(text: str) -> TargetOptions:
+    return TargetOptions(name=re.compile(text))
+
+
+def test_processes_are_found_by_their_name_or_that_of_their_program(program: Path, tmp_path: Path) -> None:
+    other = tmp_path / "with-a-name-of-more-than-fifteen-letters"
+    shutil.copy(program, other)
+    with spinning(program) as one, spinning(program) as two, spinning(other) as three:
+        assert set(select(by_name("^chosen-spin")).pids) == {one.pid, two.pid}
+        assert select(by_name("fifteen-letters$")).pids == (three.pid,)
+
+
+def test_all_criteria_must_be_met_and_pyprof_never_fits(program: Path) -> None:
+    with spinning(program) as one:
+        own = str(os.getuid())
+        found = select(TargetOptions(name=re.compile("chosen-spin"), user=own, cgroup="/"))
+        assert found.pids == (one.pid,)
+        assert os.getpid() not in select(TargetOptions(everything=True)).pids
+        with pytest.raises(NoSuchProcess):
+            select(TargetOptions(name=re.compile("chosen-spin"), user=str(os.getuid() + 12345)))
+
+
+def test_what_is_not_there_is_said_before_anything_is_recorded() -> None:
+    with pytest.raises(UsageError, match="no user nobody-of-this-name"):
+        select(TargetOptions(user="nobody-of-this-name"))
+    with pytest.raises(UsageError, match="no control group /no/such/group"):
+        select(TargetOptions(cgroup="/sys/fs/cgroup/no/such/group"))
+    with pytest.raises(NoSuchProcess):
+        select(by_name("^no process has this name$"))
+    with pytest.raises(NoSuchProcess):
+        select(TargetOptions(pids=(2**22 + 3,)))
+
+
+def test_a_named_process_that_is_gone_is_left_out_and_said(program: Path) -> None:
+    with spinning(program) as one:
+        selection = select(TargetOptions(pids=(2**22 + 3, one.pid, one.pid)))
+    assert selection.pids == (one.pid,)
+    assert len(selection.refused) == 1
+    assert not selection.lasting
+
+
+def test_processes_that_come_later_are_found_once(program: Path) -> None:
+    with spinning(program) as one:
+        selection = select(by_name("^chosen-spin"))
+        known = set(selection.pids)
+        assert list(selection.find(known)) == []
+        with spinning(program) as two:
+            time.sleep(0.6)  # looking has its budget
+            deadline = time.monotonic() + 20
+            found: list[int] = []
+            while not found and time.monotonic() < deadline:
+                found = list(selection.find(known))
+            assert found == [two.pid]
+    assert known == {one.pid}
+
+
+def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, object]]:
+    """Root frames with their samples, and the summary."""
+    out, summary = folder / "out.collapsed", folder / "summary.json"
+    command = [*PYPROF, "record", *options, "-d", "1.5", "-o", str(out), "--summary", str(summary), "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if "are not allowed" in done.stderr:
+        missing(f"needs perf_events of the whole machine: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    roots: dict[str, int] = {}
+    for line in out.read_text().splitlines():
+        stack, _, count = line.rpartition(" ")
+        root = stack.split(";")[0]
+        roots[root] = roots.get(root, 0) + int(count)
+    return roots, json.loads(summary.read_text())
+
+
+@pytest.mark.parametrize("collector", ["ptrace", "perf"])
+def test_several_processes_make_one_profile_with_a_root_each(program: Path, collector: str, tmp_path: Path) -> None:
+    with spinning(program) as one, spinning(program) as two:
+        named, _ = recorded(tmp_path, "--collector", collector, "-p", str(one.pid), "-p", str(two.pid))
+        fitting, _ = recorded(tmp_path, "--collector", collector, "--name", "^chosen-spin")
+    roots = {f"chosen-spinner (pid {process.pid})" for process in (one, two)}
+    assert set(named) == set(fitting) == roots
+    assert min(named.values()) > 10
+
+
+@pytest.mark.parametrize("collector", ["ptrace", "perf"])
+def test_the_whole_machine_holds_a_process_that_began_while_it_was_recorded(
+    program: Path, collector: str, tmp_path: Path
+) -> None:
+    late = ["bash", "-c", f"echo ready; sleep 0.4; exec {program} 1"]
+    with spinning(program) as one, spinning(*late) as two:
+        roots, summary = recorded(tmp_path, "--collector", collector, "-a", "-r", "200")
+    assert {root for root in roots if f"(pid {one.pid})" in root}
+    assert {root for root in roots if f"(pid {two.pid})" in root}
+    assert summary["threads"] >= 2  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("collector", ["ptrace", "perf"])
+def test_threads_are_chosen_by_their_names(collector: str, tmp_path: Path) -> None:
+    code = (
+        "import threading, time\n"
+        "def spin(name):\n"
+        "    open(f'/proc/self/task/{threading.get_native_id()}/comm', 'w').write(name)\n"
+        "    while True: sum(range(1000))\n"
+        "[threading.Thread(target=spin, args=(n,), daemon=True).start() for n in ('chosen', 'other')]\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen(["python3", "-c", code]) as process:
+        time.sleep(0.5)
+        roots, _ = recorded(tmp_path, "--collector", collector, "-p", str(process.pid), "--thread", "chos", "-t")
+        process.kill()
+    assert len(roots) == 1
+    assert next(iter(roots)).startswith("chosen (tid ")
