@@ -23,7 +23,7 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import FALLBACK, UnwindOptions
 from pyprof.unwind.base import Source
 from pyprof.unwind.code import Code
-from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.rules import FunctionRows, Rule
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.sigreturn import find_trampoline, sigreturn_rule
 from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources, promises_frame_pointers
@@ -339,13 +339,17 @@ class SpaceIndex:
         module = image.module  # a broken table may claim more than there is
         return cache.add((max(base + start, module.start), min(base + end, module.end), rule), pc)
 
+    def _rule_at(self, pc: int, exact: bool) -> Rule | None:
+        known = self.known(pc, exact)
+        return None if known is None else known.rule
+
     def _run_time_row(self, pc: int, exact: bool) -> Row:
         """The row of a pc in code that no file describes."""
         module = self.space.module_at(pc)
         if module is None:
             return (pc, pc + 1, self._index.uncovered(self.code, pc, exact))
         self._at_run_time[exact].add(pc)
-        found = self._index.runtime.rows(self.space, pc, exact, self._time_ns)
+        found = self._index.runtime.rows(self.space, pc, exact, self._time_ns, self._rule_at)
         if found is None:
             return (
                 pc,

@@ -6,12 +6,15 @@ when the mark changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import Trust
-from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.rules import FunctionRows, Rule
+
+RuleAt = Callable[[int, bool], Rule | None]
+"""(lookup pc, exact) -> the rule that holds there."""
 
 
 class RuntimeRules(Protocol):
@@ -29,8 +32,10 @@ class RuntimeRules(Protocol):
         """Another number than before where rules may have come or gone."""
         ...
 
-    def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int) -> tuple[FunctionRows, Trust] | None:
-        """The rows that cover a lookup pc at a time."""
+    def rows(
+        self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt
+    ) -> tuple[FunctionRows, Trust] | None:
+        """The rows that cover a lookup pc at a time. rule_at: finds rules elsewhere, for code described as a copy."""
         ...
 
 
@@ -46,5 +51,7 @@ class NoRuntimeRules:
     def version(self, space: AddressSpace) -> int:
         return 0
 
-    def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int) -> tuple[FunctionRows, Trust] | None:
+    def rows(
+        self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt
+    ) -> tuple[FunctionRows, Trust] | None:
         return None

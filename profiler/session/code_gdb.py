@@ -15,7 +15,7 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.elf import ElfFile
 from pyprof.objfile.images import Image
 from pyprof.objfile.memory_object import code_ranges, memory_object
-from pyprof.session.code_source import Look, Rows, module_path, problem
+from pyprof.session.code_source import Look, Rows, RuleAt, module_path, problem
 from pyprof.unwind.formats.gdb_jit import (
     DESCRIPTOR,
     JitEntry,
@@ -184,7 +184,7 @@ class GdbCode:
             for span in known.spans:
                 self.spans.remove(span, now_ns)
 
-    def rows(self, span: Span[MemoryObject], pc: int, exact: bool) -> Rows | None:
+    def rows(self, span: Span[MemoryObject], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
         found = span.value.tables.function(pc, exact)
         return None if found is None else (found[0], Trust.GDB_JIT)
 

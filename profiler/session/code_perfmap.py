@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.objfile.growing_file import GrowingFile
-from pyprof.session.code_source import Look, NamesOnly
+from pyprof.session.code_source import Look, NoImage, Rows, RuleAt
 from pyprof.symbolize.perfmap import PerfMapReader
 
 
-class PerfMapCode(NamesOnly):
+class PerfMapCode(NoImage):
     """Implements CodeSource. file: None where there can be none (a core file, another machine)."""
 
     label = "perf map"
@@ -36,6 +36,9 @@ class PerfMapCode(NamesOnly):
         fresh = [Span(*line) for line in dict.fromkeys(lines) if line not in known]
         self.spans.add(fresh, look.before_ns, look.now_ns)
         return False
+
+    def rows(self, span: Span[str], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
+        return None
 
     def name(self, span: Span[str]) -> CodeName:
         return CodeName(span.value, span.start)

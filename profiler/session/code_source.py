@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,9 +12,11 @@ from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import Trust
 from pyprof.objfile.images import Image
-from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.rules import FunctionRows, Rule
 
 Rows = tuple[FunctionRows, Trust]
+RuleAt = Callable[[int, bool], Rule | None]
+"""(lookup pc, exact) -> the rule that holds there, of whatever code of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class CodeSource(Protocol):
         """Look again. True where rules may have come or gone."""
         ...
 
-    def rows(self, span: Span[Any], pc: int, exact: bool) -> Rows | None:
+    def rows(self, span: Span[Any], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
         """The unwind rows that cover a lookup pc in a span; addresses are avma."""
         ...
 
@@ -57,11 +59,8 @@ class CodeSource(Protocol):
         ...
 
 
-class NamesOnly:
-    """The half of a CodeSource that one without unwind tables and object files has."""
-
-    def rows(self, span: Span[Any], pc: int, exact: bool) -> Rows | None:
-        return None
+class NoImage:
+    """The part of a CodeSource that one without object files has."""
 
     def image(self, span: Span[Any], space: AddressSpace) -> Image | None:
         return None

@@ -15,8 +15,9 @@ from pyprof.model.modules import AddressSpace
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.options import UnwindOptions
 from pyprof.session.code_gdb import GdbCode
+from pyprof.session.code_libunwind import LibunwindCode
 from pyprof.session.code_perfmap import PerfMapCode
-from pyprof.session.code_source import CodeSource, Look, Rows
+from pyprof.session.code_source import CodeSource, Look, Rows, RuleAt
 
 REST = 2
 """After a look that took t there is none in between for REST * t."""
@@ -24,7 +25,7 @@ REST = 2
 Spans = tuple[Span[Any] | None, ...]
 """What each source says, in the order of ProcessCode.sources."""
 
-FindSymbols = Callable[[AddressSpace], Sequence[tuple[bytes, int]]]
+FindSymbols = Callable[[AddressSpace, Arch], Sequence[tuple[bytes, int]]]
 
 
 class ProcessCode:
@@ -35,10 +36,11 @@ class ProcessCode:
     ) -> None:
         self.arch = arch
         self.sources: list[CodeSource] = [
+            LibunwindCode(diagnostics),
             GdbCode(options.sources, diagnostics),
             PerfMapCode(perf_map_file(space), diagnostics),
         ]
-        unwinding = {"gdb": "gdb_jit"}
+        unwinding = {"libunwind": "libunwind_dynamic", "gdb": "gdb_jit"}
         ranks = {name: rank for rank, name in enumerate(options.sources)}
         wanted = [(ranks.get(unwinding.get(s.label, ""), -1), at) for at, s in enumerate(self.sources)]
         self._asked = [at for rank, at in sorted(wanted) if rank >= 0]
@@ -54,7 +56,7 @@ class ProcessCode:
         """Look at all sources. quick: see Look."""
         if self._space is not space:
             if self._space is None or self._space.generation <= space.generation:
-                self._symbols = self._find(space)
+                self._symbols = self._find(space, self.arch)
             self._space = space
         now = time.monotonic_ns()
         look = Look(space, self.arch, self._looked_ns, now, self._symbols, quick)
@@ -77,12 +79,12 @@ class ProcessCode:
         if self._space is not None and time.monotonic_ns() >= self._rest_until_ns:
             self.update(self._space, quick=True)
 
-    def rows(self, pc: int, exact: bool, time_ns: int) -> Rows | None:
+    def rows(self, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
         """By the first source that has rows for a lookup pc."""
         for at in self._asked:
             source = self.sources[at]
             span = source.spans.find(pc, time_ns)
-            found = source.rows(span, pc, exact) if span is not None else None
+            found = source.rows(span, pc, exact, rule_at) if span is not None else None
             if found is not None:
                 return found
         return None

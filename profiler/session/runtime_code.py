@@ -14,21 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.code import CODE_SPACE, CodeName
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.sample import SampleBatch
-from pyprof.model.walk import Trust, Walk, lookup_pcs
+from pyprof.model.walk import Walk, lookup_pcs
 from pyprof.objfile.elf import ElfFile
-from pyprof.objfile.images import ImageStore
+from pyprof.objfile.images import Image, ImageStore
 from pyprof.objfile.named_symbols import named_symbols
 from pyprof.options import UnwindOptions
-from pyprof.session.code_source import module_path
+from pyprof.session.code_source import Rows, RuleAt, module_path
 from pyprof.session.process_code import ProcessCode, Spans
 from pyprof.symbolize.described import Described
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
-from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.formats.libunwind_locate import LIST, find_list
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -58,7 +57,7 @@ class RuntimeCode:
         self._diagnostics = diagnostics
         self._processes: dict[int, ProcessCode] = {}
         self._candidates: dict[int, tuple[U64, U64]] = {}
-        self._symbols: dict[ElfFile, dict[bytes, int]] = {}
+        self._symbols: dict[ElfFile, list[tuple[bytes, int, bool]]] = {}
         self._codes: list[_Code] = []
         self._numbers: dict[tuple[Spans, int], int] = {}
         self._described: dict[int, Described] = {}
@@ -79,9 +78,9 @@ class RuntimeCode:
         process = self._processes.get(space.pid)
         return process.version if process is not None else 0
 
-    def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int) -> tuple[FunctionRows, Trust] | None:
+    def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
         process = self._process(space)
-        return process.rows(pc, exact, time_ns) if process is not None else None
+        return process.rows(pc, exact, time_ns, rule_at) if process is not None else None
 
     def _process(self, space: AddressSpace) -> ProcessCode | None:
         """What is known of a process; the first time, it is looked at."""
@@ -103,22 +102,30 @@ class RuntimeCode:
                 return find_arch(image.elf.machine, image.elf.elf_class, image.elf.byteorder)
         return None
 
-    def _find_symbols(self, space: AddressSpace) -> list[tuple[bytes, int]]:
+    def _find_symbols(self, space: AddressSpace, arch: Arch) -> list[tuple[bytes, int]]:
         """(name, avma) of the lists that the modules of a process have."""
         found: list[tuple[bytes, int]] = []
         for module in space.modules:
             image = self._images.image(space, module.start) if module.has_file else None
             if image is not None:
                 if image.elf not in self._symbols:
-                    self._symbols[image.elf] = self._symbols_of(image.elf)
-                found += [(name, svma + image.bias) for name, svma in self._symbols[image.elf].items()]
+                    self._symbols[image.elf] = self._symbols_of(image, arch)
+                for name, svma, indirect in self._symbols[image.elf]:
+                    avma = svma + image.bias & arch.mask
+                    found.append((name, self._word(space, arch, avma) if indirect else avma))
         return found
 
-    def _symbols_of(self, elf: ElfFile) -> dict[bytes, int]:
-        try:
-            return named_symbols(elf, (DESCRIPTOR,))
-        except FormatError:
-            return {}
+    def _symbols_of(self, image: Image, arch: Arch) -> list[tuple[bytes, int, bool]]:
+        """(name, svma, does its avma stand there?)"""
+        elf = image.elf
+        found = [(name, svma, False) for name, svma in named_symbols(elf, (DESCRIPTOR,)).items()]
+        listed = find_list(elf, arch, None if ".symtab" in elf.sections else image.debug)
+        return found + ([(LIST, *listed)] if listed is not None else [])
+
+    def _word(self, space: AddressSpace, arch: Arch, avma: int) -> int:
+        """The address-sized word at avma, 0 where it is not readable."""
+        data = space.read(avma, arch.word)
+        return int.from_bytes(data, "little" if arch.byteorder == "little" else "big") if len(data) == arch.word else 0
 
     def forget(self, space: AddressSpace) -> None:
         """No sample will name this space again."""

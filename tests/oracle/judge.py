@@ -13,6 +13,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.session.runtime_code import RuntimeCode
 from pyprof.unwind.unwinder import Unwinder
 from tests.oracle.states import Key, State, batch_of
 
@@ -43,7 +44,8 @@ class Judge:
     def __init__(self, options: UnwindOptions) -> None:
         self.diagnostics = Diagnostics()
         self.images = ImageStore(self.diagnostics)
-        self.unwinder = Unwinder(self.images, options, self.diagnostics)
+        code = RuntimeCode(self.images, options, self.diagnostics)
+        self.unwinder = Unwinder(self.images, options, self.diagnostics, runtime=code)
         self.modules: dict[Key, str] = {}
         self.wrong: dict[tuple[Place, str], Mismatch] = {}
         self.wrong_keys: set[Key] = set()

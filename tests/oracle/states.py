@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,7 @@ class State:
     regs: list[int]
     stack: bytes
     pieces: tuple[Piece, ...]
+    time_ns: int
 
     def expected(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
         """(pc of each frame, innermost first; is it exact)."""
@@ -72,7 +74,16 @@ def capture(tracee: Tracee, key: Key, entry: Entry, stack_end: int) -> State:
             start = handler.interrupted_sp - RED_ZONE
             pieces.append(Piece(start, tracee.read(start, upto - start)))
         handler = handler.outer.segment if handler.outer else None
-    return State(key, entry, pc, sp, [regs[i] for i in X86_64.prstatus], tracee.read(sp, end - sp), tuple(pieces))
+    return State(
+        key,
+        entry,
+        pc,
+        sp,
+        [regs[i] for i in X86_64.prstatus],
+        tracee.read(sp, end - sp),
+        tuple(pieces),
+        time.monotonic_ns(),
+    )
 
 
 def batch_of(states: list[State], pid: int, spaces: dict[int, AddressSpace]) -> SampleBatch:
@@ -86,7 +97,7 @@ def batch_of(states: list[State], pid: int, spaces: dict[int, AddressSpace]) -> 
     return SampleBatch(
         arch=X86_64,
         kind=np.full(n, SampleKind.STOPPED, np.uint8),
-        time_ns=np.arange(n, dtype=np.int64),
+        time_ns=np.array([s.time_ns for s in states], np.int64),
         tid=np.full(n, pid, np.int32),
         pid=np.full(n, pid, np.int32),
         space=np.array([s.key[0] for s in states], np.int32),

@@ -15,12 +15,13 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf import PF_X, PT_ARM_EXIDX, SHT_ARM_EXIDX, ElfFile
+from pyprof.objfile.elf import PF_X, PT_ARM_EXIDX, SHT_ARM_EXIDX, ElfFile, Segment
 
 SECTION, TABLE = ".ARM.exidx", ".ARM.extab"
 CANT_UNWIND = 1
@@ -53,13 +54,25 @@ class Entry:
     table: int
 
 
+class IndexedFile(Protocol):
+    """What the index needs of the file that it belongs to."""
+
+    @property
+    def order(self) -> str: ...
+
+    @property
+    def loads(self) -> tuple[Segment, ...]: ...
+
+    def at_svma(self, svma: int, size: int) -> memoryview: ...
+
+
 class ExidxIndex:
     """The index of one ELF file, sorted by start.
 
     starts: svma, without the Thumb bit. oddities: what was tolerated.
     """
 
-    def __init__(self, elf: ElfFile, addr: int, data: bytes | memoryview) -> None:
+    def __init__(self, elf: IndexedFile, addr: int, data: bytes | memoryview) -> None:
         """addr: svma of the index; data: its bytes. Raises FormatError."""
         if len(data) > MAX_INDEX:
             raise FormatError(SECTION, 0, f"{len(data)} bytes long")
