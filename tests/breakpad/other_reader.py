@@ -1,6 +1,6 @@
-"""Written symbol files read by another reader, the PyPI package `symbolic` (78 MB, so by hand and not in CI).
+"""Written symbol files read by another reader, the PyPI package `symbolic`. Of any file, by hand:
 
-    pip install symbolic && python -m tests.breakpad.other_reader ELF...
+    python -m tests.breakpad.other_reader ELF...
 
 For each address of .text: functions and lines, inlined ones first. Prints how many agree; exit status 1 if any differ.
 """
@@ -22,8 +22,8 @@ STEPS = 20_000
 """Most addresses of one file."""
 
 
-def compare(path: str) -> int:
-    """How many addresses differ."""
+def compare(path: str) -> tuple[int, int]:
+    """How many addresses agree, how many differ."""
     import symbolic
 
     writer, out = SymbolWriter(path), io.BytesIO()
@@ -52,8 +52,8 @@ def compare(path: str) -> int:
             if differ <= 3:
                 print(f"{rel:#x}\n  ours   {known}\n  theirs {read}")
     print(f"{path}: {same} addresses agree, {differ} differ")
-    return differ
+    return same, differ
 
 
 if __name__ == "__main__":
-    sys.exit(max(compare(path) > 0 for path in sys.argv[1:]))
+    sys.exit(max(compare(path)[1] > 0 for path in sys.argv[1:]))

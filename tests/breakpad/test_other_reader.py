@@ -1,0 +1,76 @@
+"""Sentry's `symbolic` as judge: it reads the symbol files that we write, and we read the STACK CFI that it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import X86_64
+from pyprof.objfile.breakpad import SymbolFile
+from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.source import BytesSource
+from pyprof.unwind.columns import rule_words
+from pyprof.unwind.formats.stack_cfi import StackCfi
+from pyprof.unwind.rules import FunctionRows, Rule
+from pyprof.unwind.sources import READERS
+from tests.breakpad.other_reader import compare
+from tests.support import PROGRAMS, build, missing
+
+INLINES = PROGRAMS.parent / "symbolize" / "programs" / "inlines.cc"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _is_here() -> None:
+    try:
+        import symbolic  # noqa: F401
+    except ImportError:
+        missing("needs the PyPI package symbolic, which has no wheel for this machine")
+
+
+@pytest.mark.parametrize(("source", "compiler", "least"), [
+    (INLINES, "g++", 100),
+    (PROGRAMS / "core_threads.c", "gcc", 200),
+    (PROGRAMS / "ladder_throw.cc", "g++", 200),
+])  # fmt: skip
+def test_functions_lines_and_inlined_calls_are_read_alike(
+    source: Path, compiler: str, least: int, tmp_path: Path
+) -> None:
+    program = build(source, tmp_path / "program", "-O2", "-g", "-pthread", compiler=compiler)
+    same, differ = compare(str(program))
+    assert differ == 0
+    assert same >= least
+
+
+def test_stack_cfi_that_it_writes_is_read_as_the_tables_of_the_file(tmp_path: Path) -> None:
+    """It cannot say expressions either, and writes what is left of such rows."""
+    import symbolic
+
+    program = build(PROGRAMS / "ladder_throw.cc", tmp_path / "program", "-O2", "-g", "-pthread", compiler="g++")
+    theirs = next(symbolic.Archive.open(str(program)).iter_objects()).make_cficache().open_stream().read()
+    head = b"MODULE Linux x86_64 000000000000000000000000000000000 program\n"
+    file = SymbolFile(BytesSource(head + theirs), "theirs.sym", Diagnostics())
+    elf = ElfFile.open(str(program))
+    tables = READERS["eh_frame"](elf, X86_64, Diagnostics())
+    assert tables is not None
+    rows = compared = 0
+    for function in StackCfi(lambda: file, elf.min_vaddr, X86_64, Diagnostics()).functions():
+        for start, rule in zip(function.starts, function.rules, strict=True):
+            rows += 1
+            wanted = rule_at(tables.function_at(start), start)
+            if wanted is None:
+                continue
+            words = rule_words(wanted, X86_64)
+            if words.comparable and not words.outermost:
+                compared += 1
+                assert rule_words(rule, X86_64).meaning == words.meaning, hex(start)
+    assert compared > 50
+    assert compared > 0.9 * rows
+
+
+def rule_at(function: FunctionRows | None, svma: int) -> Rule | None:
+    if function is None:
+        return None
+    at = max(place for place, start in enumerate(function.starts) if start <= svma)
+    return function.rules[at]
