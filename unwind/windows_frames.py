@@ -54,6 +54,7 @@ class StackWinFallback:
         self._space = space
         self._records = records
         self._otherwise = otherwise
+        self._columns = {f"${name}": column for column, name in enumerate(arch.registers)}
         self.enabled = otherwise.enabled
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
@@ -72,6 +73,9 @@ class StackWinFallback:
                 mapping = self._space.mapping_at(failed.avma)
                 if mapping is not None and mapping is self._space.mapping_at(sp or 0):
                     return Stop(StackEnd.UNREADABLE, missing=failed.avma)
+            column = self._columns.get(failed.token, -1)
+            if failed.problem is PostfixProblem.UNKNOWN_NAME and column in registers.withheld:
+                return Stop(StackEnd.NO_RULE, needs=column)
             return self._otherwise.caller(registers, memory)
         if not found["eip"]:
             return Stop(StackEnd.ROOT)

@@ -22,6 +22,7 @@ from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf import PF_W, PT_DYNAMIC, ElfFile
 from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
 from pyprof.objfile.memory_image import build_id_in_memory, rebuilt_image, vdso_image
+from pyprof.objfile.pe import windows_module
 from pyprof.objfile.symbol_store import SymbolStore
 from pyprof.objfile.synthetic import DIRECT
 
@@ -130,7 +131,7 @@ class ImageStore:
         if stated is not None:
             return self._stated(space, module, avma, stated)
         if not module.has_file:
-            return self._from_memory(space, module, avma)
+            return self._from_memory(space, module, avma) or self._windows(space, avma)
         code = next((m.start for m in module.mappings if m.executable), module.start)
         at = avma if any(m.start <= avma < m.end for m in module.mappings) else code
         differs = unproved = False
@@ -147,7 +148,24 @@ class ImageStore:
             differs = differs or (identity is Identity.DIFFERENT and telling)
             unproved = unproved or identity in (Identity.UNKNOWN, Identity.CONTENT)
         image = self._from_memory(space, module, at)
+        windows = self._windows(space, at) if image is None else None
+        if windows is not None:
+            return windows
         self._report(space, module, image, differs, unproved)
+        return image
+
+    def _windows(self, space: AddressSpace, avma: int) -> Image | None:
+        """A Windows module that Wine mapped: its id, by which its symbol file is found."""
+        found = windows_module(space, avma)
+        if found is None:
+            return None
+        module, stated = found
+        absent = AbsentFile(module, stated, space.read)
+        image = self._made(Image(module, absent, module.start, space.root, from_memory=True), stated.name)
+        if image.symbols is None:
+            self._diagnostics.count(NO_SYMBOLS)
+            text = f"windows module without a symbol file ({stated.debug_id or 'no id'}): frames may be missing"
+            self._diagnostics.problem(module.path, text, NO_SYMBOLS_REMEDY)
         return image
 
     def _stated(self, space: AddressSpace, module: Module, avma: int, stated: StatedId) -> Image:

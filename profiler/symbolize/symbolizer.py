@@ -122,6 +122,8 @@ class Symbolizer:
             late = self._code.late(space, lookup)
             if late is not None:
                 return _Found(key, lookup, late.module, late.image, late.name)
+        if image is not None and isinstance(image.elf, AbsentFile):
+            module = image.module  # code that Wine copied into anonymous memory belongs to its file
         return _Found(key, lookup, module, image)
 
     def _name_code(self, item: _Found, code: CodeName) -> None:

@@ -61,6 +61,15 @@ def test_saved_registers_are_read_and_others_are_lost() -> None:
     assert found == {"eip": RETURN, "esp": STACK + 20, "ebp": 0xB0, "ebx": 0xB1, "esi": 0xB2}
 
 
+def test_registers_are_left_alone_where_the_program_tells_all_that_were_saved() -> None:
+    stack = Stack(0xE0, 0xE1, RETURN)
+    program = "$T0 .raSearch = $eip $T0 ^ = $esp $T0 4 + = $edi $T0 4 - ^ = $esi $T0 8 - ^ ="
+    found = caller(record(program, saved=8), registers(ebx=0xBB, esi=1, edi=2), INNERMOST, stack.read)
+    assert found == {"eip": RETURN, "esp": STACK + 12, "esi": 0xE0, "edi": 0xE1, "ebx": 0xBB, "ebp": 0x9000}
+    found = caller(record(program, saved=12), registers(ebx=0xBB), INNERMOST, Stack(0, *stack.words).read)
+    assert found.keys() == {"eip", "esp", "esi", "edi"}
+
+
 def test_program_that_aligns_esp_finds_the_return_address_by_ebp() -> None:
     program = "$T1 .raSearch = $T0 $T1 4 - 8 @ = $ebp $T1 4 - ^ = $eip $T1 ^ = $esp $T1 4 + ="
     stack = Stack(0, 0, 0, 0, 0xA000, RETURN)

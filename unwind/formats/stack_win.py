@@ -20,6 +20,9 @@ MASK = 0xFFFF_FFFF
 FRAME_DATA, FPO = 4, 0
 RESULTS = ("eip", "esp", "ebp", "ebx", "esi", "edi")
 """What a program may assign for the caller."""
+PRESERVED = ("ebp", "ebx", "esi", "edi")
+SAVED = frozenset({"ebx", "esi", "edi"})
+"""What the bytes of saved registers are surely of: an ebp that the frame is built on is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ def by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, 
     }
     assigned = run(record.program, names, read, WORD)
     found = {name: assigned[f"${name}"] for name in RESULTS if f"${name}" in assigned}
+    if WORD * len(found.keys() & SAVED) >= record.saved:  # all that was saved is told: the rest was left alone
+        found |= {name: registers[name] for name in PRESERVED if name in registers and name not in found}
     for name in ("eip", "esp"):
         _known(found, name)
     return found

@@ -1,0 +1,83 @@
+"""Windows modules in memory, of Wine: which they are. Their unwind tables are not read; symbol files have them.
+
+In: an address space. Out: the module that an address belongs to, and its identity: GUID, age and name of its PDB. Wine
+maps the headers of a file and, where the file is laid out so, its sections; others it copies into anonymous memory.
+Source: "PE Format" of Microsoft; dlls/ntdll/unix/virtual.c of Wine (map_image_into_view).
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+
+from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory, StatedId
+from pyprof.objfile.minidump_modules import read_modules
+
+MACHINES = {
+    0x14C: (3, 32, "little"),
+    0x8664: (62, 64, "little"),
+    0x1C4: (40, 32, "little"),
+    0xAA64: (183, 64, "little"),
+}
+"""Machine of the COFF header -> ELF machine, class, byte order."""
+
+MAX_STEPS = 256
+"""Mappings that are looked at below an address for the headers of its module."""
+MAX_HEADERS = 1 << 16
+MAX_DEBUG_ENTRIES = 64
+MAX_RECORD = 1 << 10
+DEBUG, ENTRY, CODEVIEW = 6, 28, 2
+
+
+def windows_module(space: AddressSpace, avma: int) -> tuple[Module, StatedId] | None:
+    """The whole module around avma and what it is; None where that is no Windows module. Never raises."""
+    header = _header_mapping(space, avma)
+    if header is None:
+        return None
+    try:
+        size, stated = _identity(space.read, header.start, header.path)
+    except (LookupError, ValueError, struct.error):
+        return None
+    if not header.start <= avma < header.start + size:
+        return None
+    end = header.start + size
+    mappings = tuple(m for m in space.mappings if m.start < end and m.end > header.start)
+    return Module(header.start, end, header.path, header.dev, header.inode, False, mappings), stated
+
+
+def _header_mapping(space: AddressSpace, avma: int) -> Mapping | None:
+    """The nearest mapping of a file's first bytes at or below avma."""
+    at = bisect_right(space.mappings, avma, key=lambda mapping: mapping.start) - 1
+    for mapping in reversed(space.mappings[max(at - MAX_STEPS, 0) : at + 1]):
+        if mapping.path.startswith("/") and not mapping.offset:
+            return mapping
+    return None
+
+
+def _identity(read: ReadMemory, start: int, path: str) -> tuple[int, StatedId]:
+    """(bytes of the image, identity). Raises LookupError, ValueError, struct.error where there is no such header."""
+    dos = read(start, 64)
+    if dos[:2] != b"MZ":
+        raise ValueError("no DOS header")
+    (at,) = struct.unpack_from("<I", dos, 60)
+    if at > MAX_HEADERS:
+        raise ValueError("headers too far away")
+    head = read(start + at, 24 + 240)
+    if head[:4] != b"PE\0\0":
+        raise ValueError("no PE header")
+    machine = MACHINES[struct.unpack_from("<H", head, 4)[0]]
+    wide = struct.unpack_from("<H", head, 24)[0] == 0x20B
+    (size,) = struct.unpack_from("<I", head, 24 + 56)
+    directory, length = struct.unpack_from("<II", head, 24 + (112 if wide else 96) + 8 * DEBUG)
+    module = read_modules(start, size, path, _record(read, start, directory, length), "windows")[0]
+    return size, StatedId(module.debug_id, "", module.debug_name, *machine)
+
+
+def _record(read: ReadMemory, start: int, directory: int, length: int) -> bytes:
+    """The CodeView record, b"" where there is none."""
+    table = read(start + directory, min(length, ENTRY * MAX_DEBUG_ENTRIES)) if directory else b""
+    for at in range(0, len(table) - ENTRY + 1, ENTRY):
+        kind, size, rva = struct.unpack_from("<III", table, at + 12)
+        if kind == CODEVIEW and rva:
+            return read(start + rva, min(size, MAX_RECORD))
+    return b""

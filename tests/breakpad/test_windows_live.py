@@ -1,0 +1,67 @@
+"""Windows code in live processes, as under Wine: symbol files by the PDB's id, a compiler's STACK WIN and STACK CFI."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.breakpad.windows_code import identifier, module, symbols
+from tests.live.support.recording import LIFE, PYPROF, dump, record, running
+from tests.support import PROGRAMS, build, missing
+
+COMPILERS = {"x86_64": "gcc", "i386": "i686-linux-gnu-gcc"}
+CHAIN = ["leaf", "middle", "outer", "entry", "call", "main"]
+LINKED = {"sections copied": (), "sections mapped": ("/filealign:4096",)}
+
+
+def host(arch: str, folder: Path) -> Path:
+    """The program that maps Windows modules. No frame pointers: nothing but the symbol file leads through its code."""
+    path = build(
+        PROGRAMS / "pe_host.c", folder / f"host-{arch}", "-O2", "-g", "-fomit-frame-pointer", compiler=COMPILERS[arch]
+    )
+    try:
+        done = subprocess.run([str(path), "/dev/null"], capture_output=True, check=False, timeout=20)
+    except OSError:
+        missing("needs a kernel that runs 32-bit code (CONFIG_IA32_EMULATION)")
+    assert done.returncode == 2
+    return path
+
+
+@pytest.mark.parametrize("linked", list(LINKED))
+@pytest.mark.parametrize("arch", list(COMPILERS))
+def test_stack_leads_through_windows_code_to_main(arch: str, linked: str, tmp_path: Path) -> None:
+    path = module(arch, tmp_path, *LINKED[linked])
+    symbols(arch, path, tmp_path / "symbols")
+    with running(host(arch, tmp_path), str(path), LIFE) as program:
+        (thread,) = dump(program.pid, "--symbols", str(tmp_path / "symbols"))["threads"]
+    frames = thread["frames"]
+    assert [frame["function"] for frame in frames][: len(CHAIN)] == CHAIN
+    assert [frame["trust"] for frame in frames][1:5] == ["breakpad"] * 4
+    assert [frame["module"] for frame in frames][:4] == [str(path)] * 4
+    assert thread["end"] == "root"
+
+
+@pytest.mark.parametrize("arch", list(COMPILERS))
+def test_every_sample_of_a_recording_is_whole(arch: str, tmp_path: Path) -> None:
+    path = module(arch, tmp_path)
+    symbols(arch, path, tmp_path / "symbols")
+    with running(host(arch, tmp_path), str(path), LIFE) as program:
+        recording = record(program.pid, tmp_path, "--symbols", str(tmp_path / "symbols"), seconds=1)
+    assert recording.samples > 20
+    assert recording.whole == 1
+    for stack in recording.stacks:
+        assert stack[-len(CHAIN) :] == tuple(reversed(CHAIN))
+
+
+def test_module_without_a_symbol_file_is_named_with_its_id(tmp_path: Path) -> None:
+    path = module("x86_64", tmp_path)
+    (tmp_path / "none").mkdir()
+    with running(host("x86_64", tmp_path), str(path), LIFE) as program:
+        done = subprocess.run(
+            [*PYPROF, "record", "-p", str(program.pid), "-d", "0.5", "-f", "collapsed", "-o", str(tmp_path / "out"),
+             "--symbols", str(tmp_path / "none")],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert f"windows module without a symbol file ({identifier(path)})" in done.stderr

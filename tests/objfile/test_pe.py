@@ -1,0 +1,81 @@
+"""Windows modules in memory: whose code an address is, and which module that is. Hostile headers."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.objfile.pe import windows_module
+
+BASE, SIZE = 0x1_8000_0000, 0x5000
+GUID = bytes(range(16))
+
+
+def headers(machine: int = 0x8664, *, debug: bool = True, size: int = SIZE) -> bytes:
+    wide = machine in (0x8664, 0xAA64)
+    optional = struct.pack("<H", 0x20B if wide else 0x10B).ljust(56, b"\0") + struct.pack("<I", size)
+    optional = optional.ljust(112 if wide else 96, b"\0") + bytes(48)
+    optional += struct.pack("<II", 0x400 if debug else 0, 28)
+    coff = struct.pack("<HHIIIHH", machine, 3, 0, 0, 0, 240, 0x2022)
+    head = b"MZ".ljust(60, b"\0") + struct.pack("<I", 0x80)
+    head = (head.ljust(0x80, b"\0") + b"PE\0\0" + coff + optional).ljust(0x400, b"\0")
+    record = b"RSDS" + GUID + struct.pack("<I", 3) + b"C:\\build\\app.pdb\0"
+    return (head + struct.pack("<IIHHIIII", 0, 0, 0, 0, 2, len(record), 0x480, 0x480)).ljust(0x480, b"\0") + record
+
+
+def space(content: bytes, *mappings: Mapping) -> AddressSpace:
+    def read(avma: int, size: int) -> bytes:
+        at = avma - BASE
+        return content[at : at + size] if at >= 0 else b""
+
+    known = mappings or (
+        Mapping(BASE, BASE + 0x1000, "r--p", 0, "8:1", 5, "/wine/app.dll"),
+        Mapping(BASE + 0x1000, BASE + 0x3000, "r-xp", 0, "0:0", 0, ""),
+    )
+    return AddressSpace(0, 1, 0, known, read, "/")
+
+
+def test_code_that_was_copied_behind_the_headers_is_of_their_module() -> None:
+    for avma in (BASE, BASE + 0x1234, BASE + SIZE - 1):
+        found = windows_module(space(headers()), avma)
+        assert found is not None
+        module, stated = found
+        assert (module.start, module.end, module.path) == (BASE, BASE + SIZE, "/wine/app.dll")
+        assert stated.debug_id == "03020100050407060809" + "0A0B0C0D0E0F3"
+        assert stated.name == "app.pdb"
+        assert (stated.elf_machine, stated.elf_class) == (62, 64)
+
+
+def test_code_behind_the_image_is_not_its() -> None:
+    assert windows_module(space(headers()), BASE + SIZE) is None
+    assert windows_module(space(headers()), BASE - 1) is None
+
+
+def test_file_nearest_below_decides() -> None:
+    other = Mapping(BASE + 0x1000, BASE + 0x2000, "r-xp", 0, "8:1", 6, "/usr/lib/libother.so")
+    first = Mapping(BASE, BASE + 0x1000, "r--p", 0, "8:1", 5, "/wine/app.dll")
+    assert windows_module(space(headers(), first, other), BASE + 0x1800) is None
+
+
+def test_module_of_32_bits_or_without_pdb_is_known_as_such() -> None:
+    found = windows_module(space(headers(0x14C, debug=False)), BASE + 0x1000)
+    assert found is not None
+    assert (found[1].elf_machine, found[1].elf_class, found[1].debug_id, found[1].name) == (3, 32, "", "app.dll")
+
+
+def test_what_is_no_such_module_is_none() -> None:
+    assert windows_module(space(b"\x7fELF" + bytes(4096)), BASE + 0x1000) is None
+    assert windows_module(space(headers(0x200)), BASE + 0x1000) is None
+    assert windows_module(space(b""), BASE + 0x1000) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 0x4B0), st.binary(min_size=1, max_size=8)), max_size=6), st.integers(0, 0x4B0))
+def test_hostile_headers_give_a_module_or_none(changes: list[tuple[int, bytes]], length: int) -> None:
+    content = bytearray(headers())
+    for at, data in changes:
+        content[at : at + len(data)] = data
+    for whole in (bytes(content), bytes(content[:length])):
+        windows_module(space(whole), BASE + 0x1000)
