@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from pyprof.collectors.ptrace import PtraceCollector
 from pyprof.collectors.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
+from pyprof.model.interpreter import StackReader
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
@@ -25,18 +27,37 @@ MOST_CUT = 0.02
 _JUDGED, _SURE = 1000, 8
 
 
-def open_collector(name: str, selection: Selection, options: CollectOptions, diagnostics: Diagnostics) -> Collector:
+class Interpreters(Protocol):
+    """What is known of the interpreters in processes."""
+
+    def reader(self, pid: int) -> StackReader:
+        """Copies their frames in stops."""
+        ...
+
+    def needs_stops(self, pid: int) -> str:
+        """Why stops are wanted, "" if they are not."""
+        ...
+
+
+def open_collector(
+    name: str,
+    selection: Selection,
+    options: CollectOptions,
+    diagnostics: Diagnostics,
+    interpreters: Interpreters | None = None,
+) -> Collector:
     """name: auto, ptrace or perf. auto takes perf_events where they are allowed and can do what is asked; the notes of
     the collector's statistics say which it took and why. Raises what the collectors raise.
     """
     pid = selection.pids[0]
     ids = itertools.count(1).__next__
+    readers = interpreters.reader if interpreters else None
 
     def by_perf() -> Collector:
         return PerfCollector(pid, options, diagnostics, ids=ids, selection=selection)
 
     def by_stops(note: str) -> Collector:
-        return PtraceCollector(pid, options, diagnostics, note=note, ids=ids, selection=selection)
+        return PtraceCollector(pid, options, diagnostics, note=note, ids=ids, readers=readers, selection=selection)
 
     if name == "perf":
         return by_perf()
@@ -50,6 +71,9 @@ def open_collector(name: str, selection: Selection, options: CollectOptions, dia
         arch = X86_64
     if arch is not X86_64:
         return by_stops(_why(f"it runs {arch.name} code."))
+    reason = interpreters.needs_stops(pid) if interpreters else ""
+    if reason:
+        return by_stops(_why(reason))
     try:
         perf = by_perf()
     except PerfNotAllowed as error:

@@ -187,7 +187,8 @@ def read_layout(data: bytes) -> Layout:
         long_digits=table["long_object"]["ob_digit"],
         float_value=table["float_object"]["ob_fval"],
         basicsize=32 + shift,
-        cached_keys=table.get("heap_type_object", {}).get("ht_cached_keys", -1),
+        dictoffset=288 + shift,
+        cached_keys=table.get("heap_type_object", {}).get("ht_cached_keys", OBJECTS_3_12.cached_keys + shift),
     )
     if t and minor >= 14:
         objects = replace(objects, kind_shift=8, compact=1 << 11, ascii=1 << 12)

@@ -140,7 +140,8 @@ class ObjectLayout:
     long_digits: int
     float_value: int
     basicsize: int
-    cached_keys: int = NONE
+    dictoffset: int
+    cached_keys: int
 
 
 @dataclass(frozen=True, slots=True)

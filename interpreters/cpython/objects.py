@@ -13,6 +13,8 @@ from pyprof.interpreters.cpython.memory import Memory, Unreadable
 MOST_TEXT = 1 << 16
 MOST_BYTES = 1 << 20
 MOST_ITEMS = 1 << 16
+_MANAGED_DICT, _INLINE_VALUES = 1 << 4, 1 << 2
+"""Py_TPFLAGS_MANAGED_DICT (3.11 and later), Py_TPFLAGS_INLINE_VALUES (3.13 and later)."""
 
 
 class Objects:
@@ -69,6 +71,34 @@ class Objects:
         value = sum(memory.u32(address + layout.long_digits + 4 * n) << 30 * n for n in range(count))
         return -value if negative else value
 
+    def attributes(self, address: int) -> Iterator[tuple[int, int]]:
+        """Names and values of an instance of a class written in Python, as dict_items. Raises Unreadable."""
+        memory, layout = self.memory, self.layout
+        kind = self.type_of(address)
+        if self._minor < 11 or not memory.u64(kind + layout.type_flags) & _MANAGED_DICT:
+            offset = memory.u64(kind + layout.dictoffset)
+            if not 0 < offset < 1 << 16:
+                return
+            yield from self.dict_items(memory.u64(address + offset))
+            return
+        free_threaded = layout.type != 8
+        held = memory.u64(address - (8 if free_threaded else 24))
+        if self._minor == 11:
+            values = memory.u64(address - 32)
+        elif self._minor == 12:
+            values, held = (held + 1, 0) if held & 1 else (0, held)
+        else:
+            inline = memory.u64(kind + layout.type_flags) & _INLINE_VALUES
+            values = address + memory.u64(kind + layout.basicsize) if inline and not held else 0
+        if not values:
+            if held:
+                yield from self.dict_items(held)
+            return
+        for at, (key, _) in enumerate(self._entries(memory.u64(kind + layout.cached_keys))):
+            value = memory.u64(self.values_start(values) + 8 * at)
+            if key and value:
+                yield key, value
+
     def dict_items(self, address: int) -> Iterator[tuple[int, int]]:
         """Addresses of keys and values, in order. Split tables (instances) have their values apart."""
         keys = self.memory.u64(address + self.layout.dict_keys)
@@ -78,10 +108,6 @@ class Objects:
                 value = self.memory.u64(self.values_start(values) + 8 * at)
             if key and value:
                 yield key, value
-
-    def key_addresses(self, keys: int) -> list[int]:
-        """Of a table of keys that instances share."""
-        return [key for key, _ in self._entries(keys)]
 
     def values_start(self, values: int) -> int:
         """Where the items of a PyDictValues begin (3.13 moved them behind its header)."""

@@ -15,6 +15,7 @@ from pyprof.interpreters.cpython.codes import CodeBook, CodeReader
 from pyprof.interpreters.cpython.layout import Chain as ChainKind
 from pyprof.interpreters.cpython.locate import Located, locate, too_old
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.interpreters.cpython.names import ThreadNames
 from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread, Refused, Runtime, open_runtime, tid_of
 from pyprof.model.interpreter import Chain, Gather, Run, SampleState
@@ -25,6 +26,8 @@ _RELIST_NS = 50_000_000
 _RELIST_BUDGET = 50
 """A listing that took t is followed by none for 50 t."""
 
+_NAMES_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 20_000_000, 200
+"""Names of threads are read again after so long, soon after a thread came, and in a 200th of the time at most."""
 _PATIENCE = 64
 """A thread that has had no frames so often is likely to have none."""
 
@@ -39,7 +42,9 @@ class _Known:
 
 
 class PythonProcess:
-    """refusal: why no frames are read, "" if they are or there is no CPython."""
+    """refusal: why no frames are read, "" if they are or there is no CPython. names: of threads, by tid, as Python gave
+    them; an ended thread's stays.
+    """
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class PythonProcess:
         """namespace_tid: a tid as the process's own pid namespace counts it."""
         self.runtime: Runtime | None = None
         self.refusal = ""
+        self.names: dict[int, str] = {}
         self._images = images
         self._book = book
         self._diagnostics = diagnostics
@@ -61,7 +67,7 @@ class PythonProcess:
         self._threads: dict[int, _Known] = {}
         self._wanted = False
         self._misses: dict[int, int] = {}
-        self._relist_at = 0
+        self._relist_at = self._names_at = 0
         self._copied: list[Copied] = []
         self._pending: Located | None = None
 
@@ -72,13 +78,18 @@ class PythonProcess:
             self._open(self._pending, tids)
         if self.runtime is None:
             return
+        now = time.monotonic_ns()
+        if now >= self._names_at:
+            self.read_names()
+            after = time.monotonic_ns()
+            self._names_at = after + max(_NAMES_NS, _NAMES_BUDGET * (after - now))
         if not self._wanted and len(tids) == len(self._tids):
             return
-        now = time.monotonic_ns()
         if now >= self._relist_at:
             self._tids = {tid: self._tids.get(tid) or self._namespace_tid(tid) for tid in tids}
             self._threads = {tid: known for tid, known in self._threads.items() if tid in self._tids}
             self.list_threads()
+            self._names_at = min(self._names_at, now + _NAMES_SOON_NS)
             after = time.monotonic_ns()
             self._relist_at = after + max(_RELIST_NS, _RELIST_BUDGET * (after - now))
 
@@ -125,6 +136,8 @@ class PythonProcess:
         self.codes = CodeReader(self.memory, layout, self._book)
         self._copier = Copier(layout, self.codes.head_at, self.codes.head_size)
         self._runs = RunReader(layout, self.codes)
+        self._thread_names = ThreadNames(self.runtime, self.memory)
+        self._names_at = 0
         self._wanted, self._relist_at = True, 0
         self._threads = {}
 
@@ -148,6 +161,17 @@ class PythonProcess:
             known = self._threads.setdefault(tid, _Known())
             habits = {thread.address: habit for thread, habit in known.states}
             known.states = [(thread, habits.get(thread.address) or Habits()) for thread in states]
+
+    def read_names(self) -> None:
+        """Learn the names of threads as they are now."""
+        if self.runtime is None:
+            return
+        names = self._thread_names.read()
+        for tid, known in self._threads.items():
+            for thread, _ in known.states:
+                name = names.get(thread.ident)
+                if name:
+                    self.names[tid] = name
 
     def thread_states(self, tid: int) -> list[PyThread]:
         known = self._threads.get(tid)

@@ -146,7 +146,7 @@ def _minor(located: Located, memory: Memory) -> int:
         version = memory.u32(located.version)
         return version >> 16 & 0xFF if version >> 24 == 3 else -1
     sized = {layout.runtime.size: minor for minor, layout in LAYOUTS.items() if layout.runtime.size}
-    return sized.get(located.size, located.minor if not located.size else -1)
+    return sized.get(located.size, located.minor)
 
 
 def _check(runtime: Runtime, memory: Memory, tasks: Callable[[int], bool]) -> None:

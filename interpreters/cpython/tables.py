@@ -43,9 +43,11 @@ _OBJECTS_3_8 = ObjectLayout(
     long_digits=24,
     float_value=16,
     basicsize=32,
+    dictoffset=288,
+    cached_keys=872,
 )
 
-OBJECTS_3_12 = replace(_OBJECTS_3_8, text_ascii=40, text_compact=56, long_tag=16)
+OBJECTS_3_12 = replace(_OBJECTS_3_8, text_ascii=40, text_compact=56, long_tag=16, cached_keys=880)
 """GIL builds of 3.12 and later; later ones move what their own table of offsets says."""
 
 _3_8 = Layout(

@@ -22,9 +22,11 @@ from pyprof.options import (
     DEFAULT_RATE_HZ,
     DEFAULT_SOURCES,
     DEFAULT_STACK_SIZE,
+    NATIVE_VIEWS,
     CollectOptions,
     TargetOptions,
     UnwindOptions,
+    ViewOptions,
 )
 
 if TYPE_CHECKING:
@@ -159,6 +161,15 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="most frames of a stack (default: %(default)d)",
     )
 
+    shown = parser.add_argument_group("Python frames")
+    shown.add_argument(
+        "--native",
+        choices=NATIVE_VIEWS,
+        default="extensions",
+        help="native frames in stacks that have Python's: all; extensions (default): not the interpreter's own; none",
+    )
+    shown.add_argument("--gil", action="store_true", help="only samples of threads that hold the GIL")
+
     out = parser.add_argument_group("what is written")
     out.add_argument(
         "-o",
@@ -202,7 +213,8 @@ class _Recording:
 
         a = self.arguments
         names = output.Names(self.pid, self.name, window.start_ns / 1e9, number)
-        profile = self.session.profile(window, self.title, a.rate, a.idle)
+        shown = ViewOptions(a.native, a.gil)
+        profile = self.session.profile(window, self.title, a.rate, a.idle, shown)
         options = ExportOptions(threads=a.threads, processes=self.several, full_paths=a.full_paths)
         code = 0
         try:
@@ -322,7 +334,7 @@ def _record(
     from pyprof.collectors.selection import select
     from pyprof.diagnostics import Diagnostics
     from pyprof.session.background import Background
-    from pyprof.session.session import Session
+    from pyprof.session.session import Files, Session
 
     def say(text: str) -> None:
         if not arguments.quiet:
@@ -350,16 +362,17 @@ def _record(
         targets = TargetOptions(pids=(launched.pid,))
     try:
         diagnostics = Diagnostics()
+        files = Files(unwind, diagnostics)
         if remote is not None:
             collector = GdbRemoteCollector(remote, collect, diagnostics)
             pid, name = collector.pid, collector.name
         else:
             assert targets is not None  # run() has seen to it
             selection = select(targets)
-            collector = open_collector(arguments.collector, selection, collect, diagnostics)
+            collector = open_collector(arguments.collector, selection, collect, diagnostics, files.runtimes)
             pid = selection.pids[0]
             name = os.path.basename(command[0]) if command else _title(targets, selection)
-        session = Session(collector, unwind, diagnostics)
+        session = Session(collector, unwind, diagnostics, files)
         if ended:
             collector.stop()
         if launched:

@@ -6,22 +6,26 @@ The collector gets a reader for each process, the recorder the merger, the symbo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors import procfs
 from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
 from pyprof.interpreters.cpython.codes import CodeBook
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.model.interpreter import SampleState, StackReader
-from pyprof.model.profile import Line
+from pyprof.model.profile import Line, ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.objfile.images import ImageStore
 from pyprof.unwind.unwinder import Unwinder
+
+_MAP_HEAD = 1 << 20
 
 
 class Runtimes:
@@ -38,14 +42,43 @@ class Runtimes:
         process = self.processes[pid] = PythonProcess(self._images, self._book, self._diagnostics, _tids(pid))
         return process
 
+    def needs_stops(self, pid: int) -> str:
+        """Why a process is better sampled by stops, "" if it has no frames that only stops can copy."""
+        try:
+            space = procfs.address_space(pid, space_id=0, generation=0)
+            process = PythonProcess(self._images, self._book, Diagnostics(), _tids(pid))
+            process.look(space, procfs.tasks(pid))
+        except (OSError, FormatError):
+            return ""
+        if process.runtime is None or perf_trampoline(pid):
+            return ""
+        return f"CPython {process.runtime.layout.version} runs in it without a perf trampoline."
+
     @property
     def modules(self) -> frozenset[str]:
         """Paths of the modules that hold an interpreter."""
         return frozenset(p.runtime.located.module.path for p in self.processes.values() if p.runtime is not None)
 
+    def named(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
+        """Threads by the names that Python gave them."""
+        for process in self.processes.values():
+            process.read_names()
+        names = {(pid, tid): name for pid, process in self.processes.items() for tid, name in process.names.items()}
+        return tuple(replace(t, name=names.get((t.pid, t.tid), t.name)) for t in threads)
+
     def line(self, pc: int) -> Line:
         """The name of an interpreter's frame, from its FrameKey's pc."""
         return self._book.line(pc)
+
+
+def perf_trampoline(pid: int) -> bool:
+    """Does the process write a perf map of Python functions (python -X perf, sys.activate_stack_trampoline)?"""
+    try:
+        inner = procfs.thread_status(pid)["NSpid"].split()[-1]
+        with open(f"/proc/{pid}/root/tmp/perf-{inner}.map", "rb") as file:
+            return b" py::" in file.read(_MAP_HEAD)
+    except (OSError, KeyError, IndexError):
+        return False
 
 
 def _tids(pid: int) -> Callable[[int], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from pyprof.collectors.base import Collector
 from pyprof.diagnostics import Diagnostics
@@ -111,4 +112,5 @@ class Session:
         profile = assemble(
             window, self.images, self.diagnostics, name, title=title, rate_hz=rate_hz, idle=idle, code=code
         )
+        profile = replace(profile, threads=self.runtimes.named(profile.threads))
         return view(profile, shown, self.runtimes.modules)

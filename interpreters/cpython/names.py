@@ -1,0 +1,71 @@
+"""Names of threads as Python gave them: threading._active, whose keys are idents and whose values Thread objects.
+
+Read while the process runs, between samples: a dict that changes meanwhile gives a name less, never a crash; a name
+belongs to an ident that is compared.
+"""
+
+from __future__ import annotations
+
+from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.interpreters.cpython.objects import Objects
+from pyprof.interpreters.cpython.runtime import Runtime
+
+_LONGEST = 256
+
+
+class ThreadNames:
+    """Of one process."""
+
+    def __init__(self, runtime: Runtime, memory: Memory) -> None:
+        self._runtime = runtime
+        self._memory = memory
+        self._objects = Objects(memory, runtime.layout.object, runtime.layout.minor)
+        self._active: dict[int, int] = {}
+
+    def read(self) -> dict[int, str]:
+        """ident (PyThread.ident) -> name, as far as they could be read."""
+        names: dict[int, str] = {}
+        try:
+            for interpreter, _ in self._runtime.interpreters(self._memory):
+                self._read(interpreter, names)
+        except Unreadable:
+            pass
+        return names
+
+    def _read(self, interpreter: int, names: dict[int, str]) -> None:
+        active = self._active.get(interpreter) or self._find_active(interpreter)
+        if not active:
+            return
+        self._active[interpreter] = active
+        for key, thread in self._objects.dict_items(active):
+            try:
+                ident = self._objects.integer(key)
+                name = self._attribute(thread, "_name")
+                if name:
+                    names[ident] = self._objects.text(name, _LONGEST)
+            except Unreadable:
+                continue
+
+    def _find_active(self, interpreter: int) -> int:
+        """The dict threading._active, 0 where threading is not imported."""
+        layout = self._runtime.layout
+        modules = self._memory.u64(interpreter + layout.interpreter.modules)
+        module = self._item(modules, "threading") if modules else 0
+        if not module:
+            return 0
+        attributes = self._memory.u64(module + layout.object.type + 8)
+        return self._item(attributes, "_active") if attributes else 0
+
+    def _item(self, mapping: int, name: str) -> int:
+        return next((value for key, value in self._objects.dict_items(mapping) if self._is(key, name)), 0)
+
+    def _attribute(self, instance: int, name: str) -> int:
+        return next((value for key, value in self._objects.attributes(instance) if self._is(key, name)), 0)
+
+    def _is(self, key: int, name: str) -> bool:
+        """Is the str at key this name?"""
+        try:
+            length = self._memory.u64(key + self._objects.layout.text_length)
+            return length == len(name) and self._objects.text(key) == name
+        except Unreadable:
+            return False
