@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import UNKNOWN, count_column, levels, roots
+from pyprof.exporters.names import UNKNOWN, Level, count_column, levels, roots, script_name
 from pyprof.model.profile import Profile
 
 _BREAKS = re.compile("[;\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -24,7 +24,7 @@ _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     column = count_column(profile)
-    names = [[escape(level.name) for level in levels(profile, frame, options)] for frame in profile.frames]
+    names = [[escape(_name(level, options)) for level in levels(profile, frame, options)] for frame in profile.frames]
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
     tree = _NameTree()
     counts: defaultdict[int, int] = defaultdict(int)
@@ -42,6 +42,12 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
         counts[at] += int(values[column])
     for line, at in tree.lines(counts):
         out.write(b"%b %d\n" % (line, counts[at]))
+
+
+def _name(level: Level, options: ExportOptions) -> str:
+    """An interpreter's function with its file: there are many `main` and `<module>`."""
+    script = script_name(level, options)
+    return f"{level.name} ({script})" if script else level.name
 
 
 class _NameTree:

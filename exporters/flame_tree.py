@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import Level, levels, module_name
+from pyprof.exporters.names import Level, levels, module_name, script_name
 from pyprof.model.profile import FrameKind, Profile
 
 FrameRow = tuple[str, str, int, FrameKind]
@@ -105,7 +105,8 @@ def _add_samples(tree: FlameTree, totals: list[tuple[int, int, list[int]]], merg
 
 
 def _frame_id(tree: FlameTree, ids: dict[FrameRow, int], profile: Profile, level: Level, options: ExportOptions) -> int:
-    group = module_name(profile, level.module, options) or _GROUPS.get(level.kind, "[unknown]")
+    group = module_name(profile, level.module, options) or script_name(level, options)
+    group = group or _GROUPS.get(level.kind, "[unknown]")
     key = (level.name, group, level.module, level.kind)
     at = ids.setdefault(key, len(ids))
     if at == len(tree.frames):

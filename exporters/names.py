@@ -54,6 +54,13 @@ def module_name(profile: Profile, module: int, options: ExportOptions) -> str:
     return info.path if options.full_paths else info.name
 
 
+def script_name(level: Level, options: ExportOptions) -> str:
+    """The source file of an interpreter's frame, which stands for its module; "" of other frames."""
+    if level.kind != FrameKind.INTERPRETER or not level.file:
+        return ""
+    return level.file if options.full_paths else level.file.rsplit("/", 1)[-1]
+
+
 def thread_name(thread: ThreadInfo) -> str:
     return f"{thread.name or 'thread'} (tid {thread.tid})"
 

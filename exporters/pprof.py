@@ -112,11 +112,13 @@ class Tables:
         return b"".join(fields)
 
     def location(self, frame: Frame) -> int:
-        """Unnamed code keeps its address and mapping, without a line; a marker is a line without an address."""
+        """Unnamed code keeps its address and mapping, without a line; a marker and an interpreter's frame are lines
+        without an address.
+        """
         lines = frame.lines
         if not lines and frame.kind != FrameKind.NATIVE:
             lines = (Line(frame.title or UNKNOWN, frame.title or UNKNOWN),)
-        code = frame.kind != FrameKind.MARKER
+        code = frame.kind not in (FrameKind.MARKER, FrameKind.INTERPRETER)
         mapping = self._mapping_of.get(frame.module, 0) if code else 0
         address = frame.lookup if code else 0
         functions = tuple((self._function(line), line.line) for line in lines)

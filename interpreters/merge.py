@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pyprof.model.interpreter import Chain, SampleState
+from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.stacks import MERGE_MARK, MOST_LEFT, Inserts
 from pyprof.model.walk import StackEnd
 
@@ -97,9 +97,12 @@ def _by_markers(
     unplaced, outside = 0, 0
     owners: set[int] = set()
     count = len(pcs)
-    for run in chain.runs:
-        at = _frame_at(run.marker, sps, outside) if run.marker else -1
-        if at < 0 and count > outside and run.marker >= sps[-1] > 0 and evaluators(pcs[-1], exacts[-1]):
+    for nth, run in enumerate(chain.runs):
+        if run.marker:
+            at = _frame_at(run.marker, sps, outside)
+        else:
+            at = _leaving(chain.runs[nth + 1 :], pcs, sps, exacts, evaluators) if nth == 0 else -1
+        if at < 0 and count > outside and run.marker and run.marker >= sps[-1] > 0 and evaluators(pcs[-1], exacts[-1]):
             at = count - 1  # the stack is cut off at the evaluator itself
         if at < 0:
             unplaced += 1
@@ -116,12 +119,34 @@ def _by_markers(
             evaluators.learn(pcs[at], exacts[at])
         if run.frames:
             inserts.append((at, run.frames))
-    without = sum(
-        at not in owners and evaluators(pcs[at], exacts[at]) and not (at == 0 and exacts[0]) for at in range(count)
-    )
+    idle = [at for at in range(count) if at not in owners and evaluators(pcs[at], exacts[at])]
+    if idle and _at_border(idle[0], exacts) and idle[0] < min(owners, default=count):
+        del idle[0]
+    without = len(idle)
     if without:
         reasons |= SampleState.NO_RUN
     return Merged(_joined(inserts), unplaced, without, reasons)
+
+
+def _at_border(at: int, exacts: Sequence[bool]) -> bool:
+    """Can the evaluator at this frame be about to enter its Python frame, or have left it? It stands at the leaf then,
+    or calls one of the few functions that it calls there.
+    """
+    return at <= _BORDER and exacts[0] and not any(exacts[1 : at + 1])
+
+
+_BORDER = 2
+
+
+def _leaving(
+    others: Sequence[Run], pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], evaluators: Evaluators
+) -> int:
+    """The frame of an innermost run whose evaluator has taken its mark away already: the only evaluator inside the
+    next run's; -1 if it is not the only one.
+    """
+    end = next((_frame_at(run.marker, sps, 0) for run in others if run.marker), -1)
+    places = [at for at in range(max(end, 0)) if evaluators(pcs[at], exacts[at])]
+    return places[0] if len(places) == 1 and _at_border(places[0], exacts) else -1
 
 
 def _frame_at(marker: int, sps: Sequence[int], first: int) -> int:
@@ -142,7 +167,7 @@ def _by_count(
     places = [at for at in range(len(pcs)) if evaluators(pcs[at], exacts[at])]
     runs = chain.runs
     reasons = SampleState.BROKEN_CHAIN if chain.problem else SampleState(0)
-    entering = bool(places) and places[0] == 0 and exacts[0]
+    entering = bool(places) and _at_border(places[0], exacts)
     if end == StackEnd.ROOT:
         if len(places) == len(runs) + 1 and entering:
             places = places[1:]  # the function has not entered its frame yet, or has left it

@@ -19,7 +19,7 @@ MOST_IN_STOP = 2048
 MOST_FRAMES = 1 << 16
 MOST_STACK = 1 << 19
 MOST_CHUNKS = 64
-MOST_GUESSES = 256
+MOST_GUESSES = 900
 """Frames outside the data stack, and code objects, that are asked for because the last sample had them."""
 _ROOM = 2048
 _CHUNK_HEAD = 24
@@ -69,6 +69,9 @@ class Copier:
         self._code = layout.frame.code >> 3
         self._mask = layout.frame.code_mask
         self._frame_size = layout.frame.size
+        shims = layout.chain is Chain.SHIMS
+        self._flag = layout.frame.owner if shims else layout.frame.is_entry
+        self._entry = ENTRY_OWNER if shims else 1
 
     def copy(self, thread: PyThread, habits: Habits, stack: memoryview, base: int, gather: Gather) -> Copied:
         """stack: the thread's stack copy as 64-bit words, which stood at base."""
@@ -109,6 +112,11 @@ class Copier:
             self._chunks(copied, habits, got, gather)
         first = self._first(copied, gather)
         self._follow(copied, first, loose, gather)
+        if copied.stands and copied.stands[0][1] and not self._links(copied):
+            # the evaluator has put its CFrame into the chain and not yet said which frame it runs
+            del copied.stands[0], copied.frames[:]
+            copied.problem, copied.rest = "", 0
+            self._follow(copied, copied.stands[0][1] if copied.stands else 0, loose, gather)
         self._learn(copied, habits)
         return copied
 
@@ -191,6 +199,15 @@ class Copier:
             spans = [(address + self._code_at, self._code_size) for address in new]
             for address, part in zip(new, _each(spans, gather), strict=True):
                 copied.codes[address] = part
+
+    def _links(self, copied: Copied) -> bool:
+        """Does the innermost activation's run end where the next CFrame's begins?"""
+        flag = self._flag
+        expected = copied.stands[1][1] if len(copied.stands) > 1 else 0
+        for words, at, _ in copied.frames:
+            if words[at + (flag >> 3)] >> 8 * (flag & 7) & 0xFF >= self._entry:
+                return words[at + self._previous] == expected
+        return bool(copied.rest)
 
     def _find(
         self, copied: Copied, avma: int, size: int, loose: dict[int, memoryview], gather: Gather | None

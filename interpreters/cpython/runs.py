@@ -86,13 +86,13 @@ class RunReader:
     def _by_frames(self, copied: Copied) -> Iterator[Run]:
         marks = [cframe for cframe, _ in copied.stands]
         count = len(copied.frames)
-        if self._chain is Chain.CFRAMES and len(marks) < count:
+        if self._chain is Chain.CFRAMES and len(marks) < count - 1:
             copied.problem = copied.problem or _LACKS_MARKER
-        # an evaluator that has not entered its frame yet, or has left it, has a CFrame already or still
-        skip = max(len(marks) - count, 0)
+        # An evaluator enters its CFrame into the chain before its frame, and takes it out before its frame.
+        skip = len(marks) - count if marks else 0
         for n, (words, at, _) in enumerate(copied.frames):
             pc = self._pc(copied, words, at)
-            marker = marks[skip + n] if skip + n < len(marks) else 0
+            marker = marks[skip + n] if 0 <= skip + n < len(marks) else 0
             yield Run(marker, () if pc is None else (pc,))
 
     def _pc(self, copied: Copied, words: memoryview, at: int) -> int | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, source_list, unwind_options
+from pyprof.cli.python_options import add_python, view_options
 from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.selection import add_selection, target_options
 from pyprof.cli.terminal import complain, failure, line
@@ -22,11 +23,9 @@ from pyprof.options import (
     DEFAULT_RATE_HZ,
     DEFAULT_SOURCES,
     DEFAULT_STACK_SIZE,
-    NATIVE_VIEWS,
     CollectOptions,
     TargetOptions,
     UnwindOptions,
-    ViewOptions,
 )
 
 if TYPE_CHECKING:
@@ -161,15 +160,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="most frames of a stack (default: %(default)d)",
     )
 
-    shown = parser.add_argument_group("Python frames")
-    shown.add_argument(
-        "--native",
-        choices=NATIVE_VIEWS,
-        default="extensions",
-        help="native frames in stacks that have Python's: all; extensions (default): not the interpreter's own; none",
-    )
-    shown.add_argument("--gil", action="store_true", help="only samples of threads that hold the GIL")
-
+    add_python(parser)
     out = parser.add_argument_group("what is written")
     out.add_argument(
         "-o",
@@ -213,8 +204,7 @@ class _Recording:
 
         a = self.arguments
         names = output.Names(self.pid, self.name, window.start_ns / 1e9, number)
-        shown = ViewOptions(a.native, a.gil)
-        profile = self.session.profile(window, self.title, a.rate, a.idle, shown)
+        profile = self.session.profile(window, self.title, a.rate, a.idle, view_options(a))
         options = ExportOptions(threads=a.threads, processes=self.several, full_paths=a.full_paths)
         code = 0
         try:

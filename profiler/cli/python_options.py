@@ -1,0 +1,19 @@
+"""The options of what is shown of Python."""
+
+from __future__ import annotations
+
+import argparse
+
+from pyprof.options import NATIVE_VIEWS, ViewOptions
+
+NATIVE_HELP = "native frames in stacks that have Python's: all; extensions (default): not the interpreter's own; none"
+
+
+def add_python(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("Python frames")
+    group.add_argument("--native", choices=NATIVE_VIEWS, default="extensions", help=NATIVE_HELP)
+    group.add_argument("--gil", action="store_true", help="only samples of threads that hold the GIL")
+
+
+def view_options(arguments: argparse.Namespace) -> ViewOptions:
+    return ViewOptions(arguments.native, arguments.gil)

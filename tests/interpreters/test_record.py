@@ -1,0 +1,102 @@
+"""Recordings of busy programs whose call graph is known: every sample merged, no callee below a function that never
+calls it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tests.interpreters.pythons import EACH, HERE, Python, running
+
+SECONDS = "1.5"
+
+
+def record(pid: int, output: Path, *options: str) -> dict[str, Any]:
+    """The summary."""
+    summary = output.with_suffix(".summary")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pyprof", "record", "-p", str(pid), "-q", "-d", SECONDS, "-r", "400"),
+            *("-o", str(output), "--summary", str(summary), *options),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(summary.read_text())
+    return found
+
+
+def stacks(path: Path) -> list[tuple[list[str], int]]:
+    """Of a collapsed file: frames from the root, and how often."""
+    found = []
+    for line in path.read_text().splitlines():
+        names, _, count = line.rpartition(" ")
+        found.append((names.split(";"), int(count)))
+    return found
+
+
+def functions(frames: list[str], file: str) -> list[str]:
+    """The functions of one Python file, by their plain names."""
+    ours = [frame.partition(" (")[0] for frame in frames if frame.endswith(f"({file})")]
+    return [name.rpartition(".")[2] for name in ours]
+
+
+@EACH
+def test_every_sample_is_merged_and_no_stack_is_impossible(python: Python, tmp_path: Path) -> None:
+    output = tmp_path / "out.collapsed"
+    with running(python, "calls.py", "1") as process:
+        assert process.stdout is not None
+        callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
+        summary = record(process.pid, output, "--native", "all")
+    found = stacks(output)
+    total = sum(count for _, count in found)
+    assert total > 50
+    partial = sum(count for frames, count in found if any("merge: partial" in frame for frame in frames))
+    assert partial <= total // 200, summary["errors"]
+    for frames, _ in found:
+        names = functions(frames, "calls.py")
+        if names:
+            assert names[0] in ("<module>", "main"), names
+        for caller, callee in pairwise(names):
+            assert caller in callers[callee], names
+    assert {"leaf", "deep", "by_reduce", "by_callback"} <= {name for f, _ in found for name in functions(f, "calls.py")}
+
+
+def test_native_none_leaves_python_frames_only(tmp_path: Path) -> None:
+    output = tmp_path / "out.collapsed"
+    with running(HERE, "calls.py") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        record(process.pid, output, "--native", "none")
+    for frames, _ in stacks(output):
+        assert all(frame.endswith(".py)") for frame in frames), frames
+
+
+def test_gil_keeps_one_thread_at_a_time(tmp_path: Path) -> None:
+    everything, holders = tmp_path / "all.collapsed", tmp_path / "gil.collapsed"
+    with running(HERE, "calls.py", "3") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        record(process.pid, everything, "-i")
+        summary = record(process.pid, holders, "-i", "--gil")
+    whole, held = (sum(count for _, count in stacks(path)) for path in (everything, holders))
+    assert 0 < held < whole / 2, "four threads, one of which holds the GIL"
+    assert any("held the GIL" in note for note in summary["notes"])
+
+
+def test_threads_carry_the_names_that_python_gave_them(tmp_path: Path) -> None:
+    output = tmp_path / "out.collapsed"
+    with running(HERE, "calls.py", "1") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        record(process.pid, output, "--threads")
+    roots = {frames[0].partition(" (")[0] for frames, _ in stacks(output)}
+    assert "MainThread" in roots
+    assert any(name.startswith("Thread-1") for name in roots)
