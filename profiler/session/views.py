@@ -16,6 +16,8 @@ from pyprof.model.interpreter import SampleState
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.options import ViewOptions
 
+_ENTRY = "_start"
+"""The C library's, in every program: it stays, so that all stacks have one root."""
 _OWN = re.compile(r"(lib)?python\d(\.\d+)?[a-z]*(\.so[.\d]*)?$|python$")
 
 
@@ -28,7 +30,12 @@ def view(profile: Profile, options: ViewOptions, own_modules: frozenset[str]) ->
     if options.native == "none":
         return _without(profile, lambda frame: frame.kind in (FrameKind.NATIVE, FrameKind.INLINE, FrameKind.KERNEL))
     own = [info.path in own_modules or bool(_OWN.match(info.name)) for info in profile.modules]
-    return _without(profile, lambda frame: frame.kind == FrameKind.NATIVE and frame.module >= 0 and own[frame.module])
+
+    def is_own(frame: Frame) -> bool:
+        inside = frame.kind == FrameKind.NATIVE and frame.module >= 0 and own[frame.module]
+        return inside and frame.title != _ENTRY
+
+    return _without(profile, is_own)
 
 
 def _of_holders(profile: Profile) -> Profile:
