@@ -51,8 +51,13 @@ def hashed_text(elf: ElfFile) -> bytes:
 
 
 def same_id(first: str, second: str) -> bool:
-    """Equal but for case and the age behind the GUID, which symbol files of one build may write differently."""
-    return len(first) >= 2 * GUID_SIZE and first[: 2 * GUID_SIZE].upper() == second[: 2 * GUID_SIZE].upper()
+    """Equal but for case and the age behind the GUID, which symbol files of one build may write differently.
+
+    Shorter ones (PDB 2.0: time stamp and age) are compared whole.
+    """
+    if len(first) < 2 * GUID_SIZE:
+        return bool(first) and first.upper() == second.upper()
+    return first[: 2 * GUID_SIZE].upper() == second[: 2 * GUID_SIZE].upper()
 
 
 def is_stated(elf: ElfFile, stated: StatedId) -> bool:

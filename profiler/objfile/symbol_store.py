@@ -27,6 +27,8 @@ from pyprof.objfile.symbol_server import Stream, SymbolServer
 MAX_SIZE = 1 << 32
 """Bytes of the largest symbol file, decompressed."""
 CHUNK = 1 << 20
+MAX_NAME = 240
+"""Bytes of a file's name, with room for .sym.gz; dumps may claim anything."""
 DIFFERS = "symbol file of another build, not used"
 
 OPENERS: dict[bytes, Callable[[BinaryIO], Stream]] = {
@@ -104,7 +106,7 @@ class SymbolStore:
 
     def _candidates(self, name: str, wanted: str) -> Iterator[str]:
         yield from self._files
-        if not name or name in (".", ".."):
+        if name in ("", ".", "..") or "\0" in name or len(os.fsencode(name)) > MAX_NAME:
             return
         for folder in self._folders:
             if isinstance(folder, SymbolServer):

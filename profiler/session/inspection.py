@@ -190,18 +190,26 @@ class Inspection:
 
     def compare(self, first: str, second: str) -> Iterator[Difference]:
         """Where two sources differ, ascending, neighbours of one kind joined."""
-        a, b = (_spans(self.source(name).functions(), self.arch) for name in (first, second))
-        pending: Difference | None = None
-        for found in _differences(a, b):
-            same = pending and (pending.end, pending.first, pending.second) == (found.start, found.first, found.second)
-            if pending and same:
-                pending = Difference(pending.start, found.end, found.first, found.second)
-                continue
-            if pending:
-                yield pending
-            pending = found
+        return _joined(_differences(*(_spans(self.source(name).functions(), self.arch) for name in (first, second))))
+
+    def compared_with(self, other: Inspection, source: str = "breakpad") -> Iterator[Difference]:
+        """Where the same source of two files differs."""
+        files = (self, other)
+        return _joined(_differences(*(_spans(file.source(source).functions(), file.arch) for file in files)))
+
+
+def _joined(differences: Iterable[Difference]) -> Iterator[Difference]:
+    pending: Difference | None = None
+    for found in differences:
+        same = pending and (pending.end, pending.first, pending.second) == (found.start, found.first, found.second)
+        if pending and same:
+            pending = Difference(pending.start, found.end, found.first, found.second)
+            continue
         if pending:
             yield pending
+        pending = found
+    if pending:
+        yield pending
 
 
 def function_rows(function: FunctionRows, source: str, arch: Arch) -> Iterator[Row]:

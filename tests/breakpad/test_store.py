@@ -14,7 +14,9 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
-from pyprof.objfile.breakpad_id import breakpad_id, hashed_text
+from pyprof.model.modules import Module, StatedId
+from pyprof.objfile.absent import AbsentFile
+from pyprof.objfile.breakpad_id import breakpad_id, hashed_text, same_id
 from pyprof.objfile.elf import ElfFile
 from pyprof.objfile.symbol_store import DIFFERS, SymbolStore
 from tests.support import build
@@ -189,6 +191,45 @@ def test_server_is_asked_once_and_then_the_cache(headers: dict[str, str], pack, 
         assert asked == [PATH]
     assert (tmp_path / "app" / ID / "app.sym").is_file()
     assert SymbolStore([url], Diagnostics(), str(tmp_path)).find(elf) is not None
+
+
+def test_file_of_a_windows_module_is_below_its_pdb_without_the_suffix(tmp_path: Path) -> None:
+    identifier = "5A9832E5287241C1838ED98914E9B7FF1"
+    stated = StatedId(identifier, "", "test_app.pdb", 3, 32, "little")
+    module = Module(0x400000, 0x42D000, "c:\\test_app.exe", "dump", 1, False, ())
+    absent = AbsentFile(module, stated, lambda avma, size: b"")
+    path = f"/symbols/test_app.pdb/{identifier}/test_app.sym"
+    body = f"MODULE windows x86 {identifier} test_app.pdb\nPUBLIC 1000 0 it\n".encode()
+    with serving({path: (200, {}, body)}) as (url, asked):
+        store = SymbolStore([url], Diagnostics(), str(tmp_path / "cache"))
+        store.know(absent, "test_app.pdb")
+        assert store.find(absent) is not None
+        assert asked == [path]
+    (tmp_path / "cache" / "test_app.pdb" / identifier / "test_app.sym").rename(tmp_path / "kept.sym")
+    place = tmp_path / "folder" / "test_app.pdb" / identifier
+    place.mkdir(parents=True)
+    (place / "test_app.sym.xz").write_bytes(lzma.compress(body))
+    store = SymbolStore([str(tmp_path / "folder")], Diagnostics())
+    store.know(absent, "test_app.pdb")
+    assert store.find(absent) is not None
+
+
+@pytest.mark.parametrize("name", ["", "..", "a\0b", "x" * 300])
+def test_name_that_is_none_is_not_looked_for(name: str, elf: ElfFile, tmp_path: Path) -> None:
+    """Crash dumps may claim any."""
+    diagnostics = Diagnostics()
+    with serving({}) as (url, asked):
+        store = SymbolStore([url, str(tmp_path)], diagnostics, str(tmp_path))
+        store.know(elf, name)
+        assert store.find(elf) is None
+        assert not asked
+    assert not diagnostics.counts
+
+
+def test_ids_of_old_pdbs_are_compared_whole() -> None:
+    assert same_id("4110A2C52", "4110a2c52")
+    assert not same_id("4110A2C52", "4110A2C53")
+    assert not same_id("", "")
 
 
 def test_server_that_has_no_file_is_no_problem_and_leaves_nothing(elf: ElfFile, tmp_path: Path) -> None:
