@@ -20,6 +20,9 @@ demo: $(BIN)/pyprof ## record the bundled workload for five seconds into demo.ht
 test: $(BIN)/pyprof ## run all tests
 	$(BIN)/python -m pytest
 
+test-system: $(BIN)/pyprof ## boot an AArch64 Debian in qemu and let pyprof sample there (minutes; tests/system)
+	$(BIN)/python -m tests.system
+
 oracle: $(BIN)/pyprof ## single-step system programs and compare every stack (minutes; see docs/accuracy.md)
 	$(BIN)/python -m tests.oracle --from entry --every 4 --seconds 60 /bin/ls
 	$(BIN)/python -m tests.oracle --from main --every 4 --seconds 60 /usr/bin/perl -e 'print sort { $$a <=> $$b } 1..9'
@@ -46,4 +49,4 @@ format: $(BIN)/pyprof ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help install demo test oracle lint types check bench format clean
+.PHONY: help install demo test test-system oracle lint types check bench format clean

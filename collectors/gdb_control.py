@@ -217,7 +217,7 @@ class AllStop:
 
 
 class Stepping:
-    """steps: between two samples."""
+    """steps: between two samples. stepped: the thread that made the last one."""
 
     paced = False
 
@@ -228,6 +228,7 @@ class Stepping:
             f"Sampled by stepping: one sample each {steps} instructions. Shares are shares of instructions; "
             "the target ran much slower than by itself"
         )
+        self.stepped: ThreadId | None = None
         self._stub = stub
         self._pid = pid
         self._steps = steps
@@ -249,6 +250,7 @@ class Stepping:
         if stop is None:
             raise ConnectionLost(f"the stub at {self._stub.link.address} does not come back from a single step")
         self.ended = stop.ended
+        self.stepped = stop.thread
         signal = stop.signal if stop.signal not in (SIGNAL_0, SIGTRAP) else 0
         self._handed = (signal, stop.thread)
 

@@ -59,6 +59,11 @@ class RemoteModules:
         """Has the target an auxiliary vector? Else there is no operating system that the stub knows of."""
         return bool(self._auxiliary)
 
+    @property
+    def is_complete(self) -> bool:
+        """Did the last look find all that is mapped? Loaders do not tell of emulators' and kernels' own pages."""
+        return self.how == "/proc/PID/maps" or not self.is_process
+
     def executed(self) -> str:
         """The path that the program was executed by (AT_EXECFN), "" if it is not known or not whole."""
         at = self._auxiliary.get(AT_EXECFN, 0)

@@ -94,6 +94,8 @@ class GdbRemoteCollector:
         thread = stop.thread if stop is not None else None
         thread = thread or stub.current_thread() or next(iter(stub.thread_ids()), None)
         self.pid = thread.pid if thread is not None else 0
+        self._first = thread
+        self._one_stops = no_interrupt(stub)
         self._control = self._choose_control(stop if non_stop else None, non_stop)
         program = program_of(stub, self.pid, self._remote.exe or None)
         if thread is not None:
@@ -125,7 +127,7 @@ class GdbRemoteCollector:
             return NonStop(self._stub, self.pid, stop)
         hold = not self._options.flush_s
         control = AllStop(self._stub, self.pid, hold)
-        if not hold and no_interrupt(self._stub):
+        if not hold and self._one_stops:
             self._control = control
             raise RemoteError(
                 f"the stub at {self._remote.address} is qemu-user's: it cannot be interrupted while its program runs",
@@ -225,12 +227,28 @@ class GdbRemoteCollector:
         self._threads.refresh()
         self._look()
         threads = list(self._threads.all.values())
+        if self._one_stops:
+            return [thread.id for thread in self._standing(threads)]
         if self._threads.states():
             if not self._options.idle:
                 threads = [t for t in threads if t.state == "R" or not t.state]
         elif self._is_timed and not self._options.idle and not self._ticks:
             self._notes.append("the stub does not say which threads run: sleeping ones are sampled too")
         return [thread.id for thread in threads]
+
+    def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:
+        """qemu-user's stub stops one thread; the others run on while it tells their registers."""
+        stepped = self._control.stepped if isinstance(self._control, Stepping) else None
+        standing = stepped or self._first
+        if standing is None:
+            return threads
+        if len(threads) > 1 and not self._told:
+            self._told = True
+            others = len(threads) - 1
+            self._notes.append(f"qemu-user stops one thread only: the others ({others}), which run on, were left out")
+        return [thread for thread in threads if thread.id.tid == standing.tid]
+
+    _told = False
 
     def _look(self, force: bool = False) -> None:
         """What is mapped, now and then."""
@@ -254,7 +272,14 @@ class GdbRemoteCollector:
         self._memory.forget()
         # pid 0: no process of this machine
         self._space = AddressSpace(
-            number, 0, number, mappings, self._memory.read, self._remote.sysroot, self._files.find
+            number,
+            0,
+            number,
+            mappings,
+            self._memory.read,
+            self._remote.sysroot,
+            self._files.find,
+            complete=self._modules.is_complete,
         )
         self._files.fetch_missing(mappings, self._memory.read)
         for mapping in mappings:
@@ -315,7 +340,10 @@ class GdbRemoteCollector:
     def states(self) -> dict[int, str]:
         """tid -> what the thread was doing, in words."""
         words = {"R": "running", "S": "sleeping", "D": "disk sleep"}
-        return {t.id.tid: words.get(t.state, "halted") for t in self._threads.all.values()}
+        threads = list(self._threads.all.values())
+        if self._one_stops:
+            threads = self._standing(threads)
+        return {t.id.tid: words.get(t.state, "halted") for t in threads}
 
     def stats(self) -> CollectorStats:
         return CollectorStats(

@@ -42,7 +42,8 @@ class Code:
         if image is not None:
             return bytes(image.elf.at_svma(image.svma(avma), size))
         mapping = self._space.mapping_at(avma)
-        return self._space.read(avma, size) if mapping is not None and mapping.executable else b""
+        may_be_code = mapping.executable if mapping is not None else not self._space.complete
+        return self._space.read(avma, size) if may_be_code else b""
 
     def executable(self, avma: int) -> bool:
         mapping = self._space.mapping_at(avma)

@@ -17,7 +17,7 @@ from pyprof.objfile.images import ImageStore
 from pyprof.unwind.code import Code, Verdict
 from pyprof.unwind.exception_return import interrupted
 from pyprof.unwind.memory import LaneMemory
-from pyprof.unwind.rules import RegKind
+from pyprof.unwind.rules import RegKind, RegRule
 from pyprof.unwind.scalar import Caller, Outcome, Registers, Rules, Stop
 
 ENTRY_SIZE = 96
@@ -31,6 +31,9 @@ MOST_ABOVE = 1024
 
 LEAF_SIZE = 4096
 """A call to at most so many bytes before the pc is believed to be the call of the function at the pc."""
+
+MOST_SIGNAL_FRAME = 32 << 10
+"""Bytes of a signal frame; vector registers make it long."""
 
 
 class Proof(IntEnum):
@@ -97,8 +100,11 @@ class RecordFallback:
                 early = self._before_frame(registers, memory, Proof.NO_OTHER_TARGET)
                 if early is not None:
                     return early
-        if isinstance(found, Stop) and found.end is StackEnd.NO_RULE and self._in_entry(registers):
-            return Stop(StackEnd.ROOT)
+        if isinstance(found, Stop) and found.end is StackEnd.NO_RULE:
+            if self._in_entry(registers):
+                return Stop(StackEnd.ROOT)
+            if registers.exact and self._arch.lr >= 0 and registers.values[self._arch.lr] is None:
+                return Stop(StackEnd.NO_RULE, needs=self._arch.lr)
         return found
 
     def _by_record(self, registers: Registers, memory: LaneMemory) -> Outcome:
@@ -135,7 +141,7 @@ class RecordFallback:
             return Stop(StackEnd.NO_RULE)
         caller_sp = following if chain.cfa_off is None else base + chain.cfa_off
         if not chain.sp_known:
-            caller_sp = max(caller_sp, self._sp_by_rule(pc, following))
+            caller_sp = max(caller_sp, self._sp_by_rule(pc, base, following, memory))
         return self._caller(registers, pc, caller_sp, following, Trust.FP)
 
     def _frames_above(self, sp: int, memory: LaneMemory) -> bool:
@@ -154,16 +160,31 @@ class RecordFallback:
         image = self._images.image(self._space, avma)
         return self._code.is_readable(avma) and (image is None or not image.lacks_tables)
 
-    def _sp_by_rule(self, pc: int, base: int) -> int:
+    def _sp_by_rule(self, pc: int, low: int, base: int, memory: LaneMemory) -> int:
         """The sp of a caller whose base register is known: its own rule says how far its record lies from sp; 0 if it
-        does not, and needs no sp.
+        does not, and needs no sp. low: sp is not below.
         """
         arch = self._arch
         known = self._rules(lookup_pc(pc, False), False)
+        if known is not None and known.rule.signal:
+            return self._signal_frame(low, base, dict(known.rule.regs), memory)
         if known is None or known.rule.cfa_reg != arch.sp or known.rule.cfa_deref:
             return 0
         saved = dict(known.rule.regs).get(arch.fp)
         return base - saved.n - known.rule.cfa_off if saved is not None and saved.kind is RegKind.AT_CFA else 0
+
+    def _signal_frame(self, low: int, record: int, saved: dict[int, RegRule], memory: LaneMemory) -> int:
+        """Where a signal frame begins, above which the kernel made a frame record: it repeats two of the registers that
+        are saved below. 0 if it is not found.
+        """
+        arch = self._arch
+        fp, lr = memory.word(record), memory.word(record + arch.word)
+        if fp is None or lr is None or arch.fp not in saved or arch.lr not in saved:
+            return 0
+        for sp in range(low & -16, min(record, low + MOST_SIGNAL_FRAME), 16):
+            if memory.word(sp + saved[arch.fp].n) == fp and memory.word(sp + saved[arch.lr].n) == lr:
+                return sp
+        return 0
 
     def _before_frame(self, registers: Registers, memory: LaneMemory, proof: Proof) -> Caller | None:
         """An exact pc whose function has not linked its record yet, never does, or has undone it.
@@ -177,17 +198,57 @@ class RecordFallback:
         base = registers.values[chain.base] if chain is not None else None
         if arch.lr >= 0:
             ra = arch.code_address(registers.values[arch.lr] or 0, pac=True)
-            if self._called(ra, pc, proof):
-                return self._caller(registers, ra, sp, base, Trust.LR)
+            recorded = self._recorded(base, memory)
+            if self._called(ra, pc, proof) and (
+                proof is Proof.NONE or not (ra == recorded or self._is_nearer(recorded, ra, pc))
+            ):
+                return self._caller(registers, ra, self._sp_of_leaf(sp, memory), base, Trust.LR)
             return None
         ra = memory.word(sp) or 0
-        if self._called(ra, pc, proof):
+        recorded = self._recorded(base, memory)
+        if self._called(ra, pc, proof) and (proof is Proof.NONE or not self._is_nearer(recorded, ra, pc)):
             return self._caller(registers, ra, sp + arch.word, base, Trust.FP)
         if chain is not None and base and memory.word(sp) == base and chain.cfa_off is not None:
             ra = memory.word(sp + chain.ra_off) or 0
             if self._code.return_address(ra) is Verdict.YES or returns_to_trampoline(self._rules, ra):
                 return self._caller(registers, ra, sp + chain.cfa_off, base, Trust.FP)
         return None
+
+    def _recorded(self, base: int | None, memory: LaneMemory) -> int:
+        """The return address in the frame record that base points to; 0 if there is none."""
+        chain = self._arch.chain
+        if chain is None or not base:
+            return 0
+        at = (memory.word(base + chain.next_off) or 0) if chain.ra_in_next else base
+        return self._arch.code_address(memory.word(at + chain.ra_off) or 0, pac=True) if at else 0
+
+    def _is_nearer(self, recorded: int, other: int, pc: int) -> bool:
+        """Of two calls that may have been of the function at pc: is the recorded one's target the nearer start?
+
+        What an earlier call left behind may be of a function that happens to stand a little below this one.
+        """
+        if self._code.return_address(recorded) is not Verdict.YES:
+            return False
+        target, others = self._code.call_target(recorded), self._code.call_target(other)
+        return target is not None and others is not None and others < target <= pc
+
+    def _sp_of_leaf(self, sp: int, memory: LaneMemory) -> int:
+        """The caller's sp of a function whose return address is in the link register.
+
+        Where frames are linked at sp, it may have made a frame all the same: then what its frame links to has no return
+        address of its own beside it, and what that links to has.
+        """
+        chain = self._arch.chain
+        if chain is None or chain.base != self._arch.sp or not chain.ra_in_next:
+            return sp
+        links = [sp]
+        while len(links) < 3:
+            links.append(memory.word(links[-1] + chain.next_off) or 0)
+            if links[-1] <= links[-2]:
+                return sp
+        saved = [self._arch.code_address(memory.word(link + chain.ra_off) or 0) for link in links[1:]]
+        first, second = (self._code.return_address(ra) is Verdict.YES for ra in saved)
+        return links[1] if second and not first else sp
 
     def _called(self, ra: int, pc: int, proof: Proof) -> bool:
         """Does ra follow the call of the function at pc?"""
@@ -202,11 +263,13 @@ class RecordFallback:
         return target <= pc < target + (size or LEAF_SIZE) or (proof is Proof.NONE and not size)
 
     def _at_call(self, registers: Registers) -> bool:
-        """Is sp where a call leaves it, in code of a file? Such code aligns the stack before it calls, generated code
-        need not.
+        """Has the function just been called? Is sp where a call leaves it, in code of a file (such code aligns the
+        stack before it calls, generated code need not), or is the link register about to be saved?
         """
         sp, pc = registers.values[self._arch.sp] or 0, registers.values[self._arch.pc] or 0
-        aligned = self._arch.lr < 0 and (sp + self._arch.word) % CALL_ALIGNMENT == 0
+        if self._arch.lr >= 0:
+            return self._arch.saves_lr(self._code.read(pc, 32))
+        aligned = (sp + self._arch.word) % CALL_ALIGNMENT == 0
         return aligned and self._images.image(self._space, pc) is not None
 
     def _caller(self, registers: Registers, pc: int, sp: int, base: int | None, trust: Trust) -> Caller:
@@ -223,8 +286,10 @@ class RecordFallback:
 
     def _unreadable(self, avma: int, sp: int) -> Stop:
         """The record is missing: because the copy is short, or because it was none."""
+        if not 0 <= avma <= self._arch.mask:
+            return Stop(StackEnd.NO_RULE)
         mapping = self._space.mapping_at(avma)
-        if mapping is not None and mapping is self._space.mapping_at(sp):
+        if mapping is self._space.mapping_at(sp) and (mapping is not None or not self._space.complete):
             return Stop(StackEnd.UNREADABLE, missing=avma)
         return Stop(StackEnd.NO_RULE)
 
@@ -235,9 +300,8 @@ class RecordFallback:
 
     def _behind_clone(self, registers: Registers) -> bool:
         """Does the pc stand behind a system call that may have made this thread?"""
-        before, after = self._arch.new_thread
-        pc = registers.values[self._arch.pc]
-        if not before or pc is None:
-            return False
-        code = self._code.read(pc - len(before), len(before) + max(map(len, after)))
-        return code.startswith(before) and code[len(before) :].startswith(after)
+        pc = registers.values[self._arch.pc] or 0
+        return any(
+            self._code.read(pc - len(before), len(before) + len(after)) == before + after
+            for before, after in self._arch.new_thread
+        )

@@ -244,6 +244,10 @@ class Index:
         at = bisect_right(function.starts, function.start + offset) - 1
         if at < 0:
             return (*here, self.uncovered(code, pc, exact))
+        if function.rules[at].signal and not self.arch.signal_cfi:
+            trampoline = self.uncovered(code, pc, exact)
+            if trampoline != UNCOVERED_ID:
+                return (*here, trampoline)
         rule = self.rules.intern(function.rules[at], trust)
         low = function.starts[at] - function.start
         high = function.starts[at + 1] - function.start if at + 1 < len(function.starts) else length

@@ -34,6 +34,19 @@ def _aarch64_jumps(code: bytes) -> bool:
     return words[0] >> 26 == 0b000101 or words[0] & 0x9F00_001F == 0x9000_0010
 
 
+def _aarch64_saves_lr(code: bytes) -> bool:
+    """stp x29, x30, [sp...] comes, before any branch; or has just come: mov x29, sp, or add x29, sp, #."""
+    words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, min(len(code), 16) // 4 * 4, 4)]
+    for number, word in enumerate(words):
+        if word & 0xFE40_7FFF == 0xA800_7BFD:
+            return True
+        if word & 0xFF80_03FF == 0x9100_03FD:
+            return number == 0
+        if word & 0x1C00_0000 == 0x1400_0000 and word & 0xFFFF_F01F != 0xD503_201F:  # branches, but not hints
+            return False
+    return False
+
+
 def _arm_follows_call(code: bytes) -> bool:
     """code: up to 8 bytes that end at the return address; A32 and T32 are both tried.
 
@@ -121,6 +134,9 @@ AARCH64 = Arch(
     syscall_codes=(bytes.fromhex("010000d4"),),  # svc #0
     syscall_args=(0, 1, 2, 3, 4, 5),
     syscalls=arch_calls.GENERIC,
+    new_thread=((bytes.fromhex("010000d4"), bytes.fromhex("1f0000f1")),),  # svc #0; cmp x0, #0
+    saves_lr=_aarch64_saves_lr,
+    signal_cfi=False,  # it names the frame record beside the signal frame: the interrupted function would be left out
 )
 
 AARCH64_BE = replace(AARCH64, name="aarch64_be", byteorder="big", machines=("aarch64_be",))
@@ -169,6 +185,8 @@ ARM = Arch(
     syscall_codes=(bytes.fromhex("000000ef"), bytes.fromhex("00df")),  # svc #0, A32 and T32
     syscall_args=(0, 1, 2, 3, 4, 5),
     syscalls=arch_calls.ARM,
+    # svc #0; cmp r0, #0
+    new_thread=((bytes.fromhex("00df"), bytes.fromhex("0028")), (bytes.fromhex("000000ef"), bytes.fromhex("000050e3"))),
 )
 
 ARMEB = replace(ARM, name="armeb", byteorder="big", machines=("armv7b", "armv8b", "aarch64_be"))

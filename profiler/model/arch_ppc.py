@@ -38,6 +38,17 @@ def _ppc64le_jumps(code: bytes) -> bool:
     )
 
 
+def _ppc64le_saves_lr(code: bytes) -> bool:
+    """stdu r1, -N(r1) comes, before any branch."""
+    for at in range(0, len(code) // 4 * 4, 4):
+        word = int.from_bytes(code[at : at + 4], "little")
+        if word >> 16 == 0xF821 and word & 3 == 1:
+            return True
+        if word >> 26 in (16, 17, 18, 19):
+            return False
+    return False
+
+
 def _rt_sigframe(at: int) -> dict[int, int]:
     """struct rt_sigframe `at` bytes above sp: ucontext with uc_mcontext at +168, in it gp_regs (pt_regs) at +64:
     gpr 0..31, nip, msr, orig_gpr3, ctr, link.
@@ -72,6 +83,7 @@ PPC64LE = Arch(
     chain=FrameChain(base=1, next_off=0, ra_off=16, cfa_off=None, ra_in_next=True, zero_is_root=True),
     more_sigframes=(SigFrame(bytes.fromhex("ac00003802000044"), _rt_sigframe(144)),),  # qemu-user: li r0,172; sc
     machines=("ppc64le",),
+    saves_lr=_ppc64le_saves_lr,
     regset_size=44 * 8,
     syscall_codes=(bytes.fromhex("02000044"),),  # sc
 )

@@ -28,6 +28,22 @@ def _s390x_jumps(code: bytes) -> bool:
     return code[:2] in (b"\xc0\x10", b"\xc0\xf4", b"\xa7\xf4")
 
 
+def _s390x_saves_lr(code: bytes) -> bool:
+    """stmg that saves r14 to the caller's save area comes, before any branch."""
+    at = 0
+    while at + 6 <= min(len(code), 24):
+        first, second = code[at], code[at + 1]
+        if first == 0xEB and code[at + 5] == 0x24 and code[at + 2] >> 4 == 15:
+            return second >> 4 <= 14 <= second & 0xF
+        size = (2, 4, 4, 6)[first >> 6]
+        if first in (0x05, 0x06, 0x07, 0x0D, 0x45, 0x46, 0x47, 0x4D, 0xC0, 0xA7) and (
+            first not in (0xC0, 0xA7) or second & 0xF in (4, 5, 6, 7)
+        ):
+            return False
+        at += size
+    return False
+
+
 # DWARF 16..31: the floating-point registers, in which leaf functions of GCC save general ones
 _FPR_ORDER = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
 
@@ -68,6 +84,8 @@ S390X = Arch(
     chain=FrameChain(base=15, next_off=0, ra_off=112, cfa_off=None, ra_in_next=True),  # -mbackchain
     more_sigframes=(SigFrame(bytes.fromhex("0a77"), _sigregs(176)),),  # svc 119 (sigreturn)
     machines=("s390x",),
+    new_thread=((b"\x0a\x78", b"\xb9\x02\x00\x22"),),  # svc 120 (clone); ltgr %r2,%r2
+    saves_lr=_s390x_saves_lr,
     regset_size=27 * 8,
     syscall_codes=(b"\x0a\x00",),  # svc 0: the number in r1
     fpregset={16 + slot: 1 + number for slot, number in enumerate(_FPR_ORDER)},  # fpc and padding, f0..f15

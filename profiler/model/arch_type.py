@@ -16,6 +16,10 @@ def _unknown_size(code: bytes) -> int:
     return 0
 
 
+def _never(code: bytes) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class SigFrame:
     """A signal trampoline of the kernel or the C library, known by its code.
@@ -64,6 +68,9 @@ class Arch:
     call_target: (code bytes before an address, that address) -> where the direct call that ends there goes; None for
     an indirect call, or where no call ends.
     jumps: (code bytes from an address on, 16 of them) -> does that code only jump on (PLT entry, linker's trampoline)?
+    saves_lr: (code bytes from an address on, 32 of them) -> does it only now make the record of its function's frame,
+    so that the link register still holds where the function returns to?
+    signal_cfi: is the kernel's own CFI of its trampolines right?
     leaf_size: (code bytes of a function from its start, 16 of them) -> its length where it is one that all programs
     have and whose length its code tells, else 0.
     pc_mask: the bits of a pc or return address that are address (ARM: bit 0 says Thumb).
@@ -74,8 +81,8 @@ class Arch:
     more_sigframes: further signal trampolines.
     exception_return: from this address on there is no code: what a handler of the hardware returns to instead of an
     address (Cortex-M: EXC_RETURN); 0 where there is no such thing.
-    new_thread: (code before, codes of which one stands after) the pc at which a thread begins, its system call's result
-    being 0: C libraries end their tables before that system call. (b"", ()) where that is not known.
+    new_thread: pairs of (code before, code after) the pc at which a thread begins, its system call's result being 0: C
+    libraries end their tables before that system call.
     way_out: (code bytes from a pc on) -> what they do to sp up to the return: ("sp", n) sp += n, ("push", column),
     ("pop", column), ("fp", 0) sp = fp; None where any instruction does more. None where that is not known.
     fpregset: column -> index of its word in the kernel's floating-point registers (NT_FPREGSET), for those that
@@ -113,7 +120,7 @@ class Arch:
     chain: FrameChain | None = None
     more_sigframes: tuple[SigFrame, ...] = ()
     exception_return: int = 0
-    new_thread: tuple[bytes, tuple[bytes, ...]] = (b"", ())
+    new_thread: tuple[tuple[bytes, bytes], ...] = ()
     fpregset: dict[int, int] = field(default_factory=dict)
     machines: tuple[str, ...] = ()
     regset_size: int = 0
@@ -122,6 +129,8 @@ class Arch:
     syscalls: dict[str, int] = field(default_factory=dict)
     leaf_size: Callable[[bytes], int] = _unknown_size
     way_out: Callable[[bytes], list[tuple[str, int]] | None] | None = None
+    saves_lr: Callable[[bytes], bool] = _never
+    signal_cfi: bool = True
 
     @property
     def mask(self) -> int:

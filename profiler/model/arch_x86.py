@@ -91,7 +91,8 @@ X86_64 = Arch(
     jumps=_x86_jumps,
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     chain=FrameChain(base=6, next_off=0, ra_off=8, cfa_off=16),
-    new_thread=(b"\x0f\x05", (b"\x48\x85\xc0", b"\x85\xc0")),  # syscall; test %rax,%rax (glibc) or %eax (musl)
+    # syscall; test %rax,%rax (glibc) or %eax (musl)
+    new_thread=((b"\x0f\x05", b"\x48\x85\xc0"), (b"\x0f\x05", b"\x85\xc0")),
     machines=("x86_64",),
     regset_size=27 * 8,
     syscall_codes=(b"\x0f\x05",),
@@ -153,4 +154,5 @@ I386 = Arch(
     syscall_args=(0, 1, 2, 3, 4, 5),
     syscalls=arch_calls.I386,
     leaf_size=_i386_leaf_size,
+    new_thread=((b"\xcd\x80", b"\x85\xc0"),),  # int $0x80; test %eax,%eax
 )

@@ -13,6 +13,7 @@ ReadMemory = Callable[[int, int], bytes]
 """(avma, size in bytes) -> at most size bytes of the target's memory; shorter or empty where unreadable."""
 
 
+VDSO = "[vdso]"
 MAX_SPREAD = 1 << 30
 """Most bytes by which the segments of one copy of a file stand apart beyond their distance in the file."""
 
@@ -101,6 +102,7 @@ class AddressSpace:
     or exec of the same pid. root: where the target's file names start ("/proc/PID/root").
     read: reads the target's memory now (b"" once the process is gone). files: None where the target is a process of
     this machine; else where on our disk its files may be. stated: what a crash dump says that its modules are.
+    complete: nothing is mapped beside the mappings.
     """
 
     id: int
@@ -111,6 +113,7 @@ class AddressSpace:
     root: str
     files: FindFiles | None = None
     stated: Callable[[Module], StatedId | None] | None = None
+    complete: bool = True
     modules: tuple[Module, ...] = field(init=False)
     _starts: list[int] = field(init=False)
     _module_starts: list[int] = field(init=False)
@@ -135,7 +138,9 @@ def group_modules(mappings: Sequence[Mapping]) -> tuple[Module, ...]:
 
     A file offset that does not grow, or a place far from where the first mapping puts it, starts a second copy of
     the file (V8 maps its builtins a second time). Mappings without a file become modules of their own if they are
-    executable and not a hole of the module around them; other anonymous memory is no module.
+    executable and not a hole of the module around them; other anonymous memory is no module. The kernel puts the vDSO
+    where it likes, also into a hole of the loader (AArch64, whose files have holes of up to 64 KiB): what comes behind
+    it there is no module any more.
     """
     modules: list[Module] = []
     group: list[Mapping] = []
@@ -173,6 +178,10 @@ def group_modules(mappings: Sequence[Mapping]) -> tuple[Module, ...]:
                 close()
                 modules.extend(_anonymous(between))
             group.append(mapping)
+            between.clear()
+        elif mapping.path == VDSO:
+            close()
+            modules.extend(_anonymous([*between, mapping]))
             between.clear()
         else:
             between.append(mapping)

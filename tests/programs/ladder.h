@@ -19,6 +19,11 @@
 
 typedef unsigned long word;
 
+/* -DCFI_SECTIONS='".eh_frame, .debug_frame"': all of these tables in one file. */
+#ifdef CFI_SECTIONS
+__asm__(".cfi_sections " CFI_SECTIONS);
+#endif
+
 #if defined(__clang__)
 #define RUNG __attribute__((noinline))
 #else
@@ -70,7 +75,6 @@ __attribute__((unused)) static void say_ready(void)
 #elif defined(__aarch64__)
 #define OVERWRITE "mov x19, 19; mov x20, 20; mov x21, 21; mov x27, 27; mov x28, 28"
 #define SAVED_REGISTERS "x19", "x20", "x21", "x27", "x28"
-#define FRAME_REGISTER "x29"
 #elif defined(__arm__)
 #define OVERWRITE "mov r4, #4; mov r5, #5; mov r8, #8; mov r10, #10"
 #define SAVED_REGISTERS "r4", "r5", "r8", "r10"
@@ -122,8 +126,9 @@ __attribute__((unused)) static void say_ready(void)
 		return y + 1;                                                                                          \
 	}
 
-/* The frame register is saved and then used for anything but a frame (compilers refuse where it is the frame pointer). */
-#ifdef FRAME_POINTERS
+/* The frame register is saved and then used for anything but a frame (compilers refuse where it is the frame pointer; for
+   AArch64 gcc takes it without saving it). */
+#if defined(FRAME_POINTERS) || !defined(FRAME_REGISTER)
 #define RUNG_RBP(name, next) RUNG_FIXED(name, next, 4)
 #else
 #define RUNG_RBP(name, next)                                                                                           \

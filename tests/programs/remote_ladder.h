@@ -6,6 +6,11 @@
 
 typedef unsigned long word;
 
+/* -DCFI_SECTIONS='".eh_frame, .debug_frame"': all of these tables in one file. */
+#ifdef CFI_SECTIONS
+__asm__(".cfi_sections " CFI_SECTIONS);
+#endif
+
 #define RUNG __attribute__((noipa))
 
 static volatile word rounds = 20;

@@ -19,16 +19,30 @@ COMMON = ("-O2", "-fomit-frame-pointer")
 ARM = "arm-linux-gnueabihf-"
 A64 = "aarch64-linux-gnu-"
 S390 = "s390x-linux-gnu-"
+PPC = "powerpc64le-linux-gnu-"
+FRAMES = ("-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-fno-asynchronous-unwind-tables", "-static")
+
+
+def cfi(*sections: str) -> str:
+    """A flag for programs of ladder.h and remote_ladder.h: these tables."""
+    return f'-DCFI_SECTIONS="{", ".join(sections)}"'
+
+
+ALL_CFI = cfi(".eh_frame", ".debug_frame", ".sframe")
+BOTH_CFI = cfi(".eh_frame", ".debug_frame")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """emulator: of qemu-user. entry: bytes of an instruction, for a breakpoint; Thumb: 2."""
+    """emulator: of qemu-user. entry: bytes of an instruction, for a breakpoint; Thumb: 2. skip: bytes from a function's
+    symbol to where calls of its own file enter it.
+    """
 
     prefix: str
     flags: tuple[str, ...]
     emulator: str
     entry: int = 4
+    skip: int = 0
 
 
 RECIPES = {
@@ -39,6 +53,13 @@ RECIPES = {
     "a32_dynamic": Recipe(ARM, ("-marm", "-funwind-tables", "-no-pie"), "qemu-arm"),
     "a64": Recipe(A64, ("-static", "-mbranch-protection=none"), "qemu-aarch64"),
     "a64_pac": Recipe(A64, ("-static", "-mbranch-protection=standard"), "qemu-aarch64"),
+    "a64_all": Recipe(A64, ("-static", "-mbranch-protection=none", ALL_CFI), "qemu-aarch64"),
+    "a64_pac_all": Recipe(A64, ("-static", "-mbranch-protection=standard", ALL_CFI), "qemu-aarch64"),
+    "a64_fp": Recipe(A64, (*FRAMES, "-mbranch-protection=none"), "qemu-aarch64"),
+    "a64_pac_fp": Recipe(A64, (*FRAMES, "-mbranch-protection=standard"), "qemu-aarch64"),
+    "s390x_all": Recipe(S390, ("-static", BOTH_CFI), "qemu-s390x", 2),
+    "s390x_fp": Recipe(S390, ("-static", "-mbackchain", "-fno-asynchronous-unwind-tables"), "qemu-s390x", 2),
+    "ppc64le_all": Recipe(PPC, ("-static", BOTH_CFI), "qemu-ppc64le", skip=8),
     "a64_dynamic": Recipe(A64, ("-no-pie",), "qemu-aarch64"),
     "s390x": Recipe(S390, ("-static",), "qemu-s390x", 2),
     "s390x_dynamic": Recipe(S390, ("-no-pie",), "qemu-s390x", 2),

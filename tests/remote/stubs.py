@@ -66,8 +66,8 @@ def gdbserver(pid: int) -> Iterator[str]:
 def qemu_user(emulator: str, program: Path, *arguments: str) -> Iterator[str]:
     """A program that waits at its first instruction: its stub's address."""
     port = free_port()
-    root = {"qemu-aarch64": "/usr/aarch64-linux-gnu", "qemu-s390x": "/usr/s390x-linux-gnu"}
-    library = root.get(emulator, "/usr/arm-linux-gnueabihf")
+    triplet = {"qemu-aarch64": "aarch64", "qemu-s390x": "s390x", "qemu-ppc64le": "powerpc64le"}
+    library = f"/usr/{triplet[emulator]}-linux-gnu" if emulator in triplet else "/usr/arm-linux-gnueabihf"
     with stub_process([need(emulator), "-L", library, "-g", str(port), program, *arguments], port):
         yield f"localhost:{port}"
 
@@ -103,10 +103,15 @@ class Relay:
     def run_to(self, avma: int, kind: int) -> None:
         """Let the target run to an address; kind: bytes of its instruction."""
         assert self.upstream.ask(b"Z0,%x,%x" % (avma, kind)) == b"OK"
-        self.upstream.send(b"vCont;c")
-        stop = self.upstream.receive(30)
+        stop = self._go_on(b"vCont;c")
+        while stop.startswith((b"T1e", b"T1f")):  # SIGUSR1, SIGUSR2: the program's own
+            stop = self._go_on(b"vCont;C" + stop[1:3])
         assert stop.startswith(b"T05"), stop
         assert self.upstream.ask(b"z0,%x,%x" % (avma, kind)) == b"OK"
+
+    def _go_on(self, how: bytes) -> bytes:
+        self.upstream.send(how)
+        return self.upstream.receive(30)
 
     def _serve(self) -> None:
         while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -28,16 +28,23 @@ from tests.support import need
 
 MOST_S = 60.0
 
-MATRIX = [
-    ("a32", "exidx", 1.0),
-    ("t32", "exidx", 1.0),
-    ("a32_dwarf", "debug_frame", 1.0),
-    ("t32_dwarf", "debug_frame", 1.0),
-    ("a64", "eh_frame", 1.0),
-    ("a64_pac", "eh_frame", 1.0),
-    ("s390x", "eh_frame", 1.0),
-]
-"""Program, the only source of the program's own functions, least share of instructions whose stack is exact."""
+MATRIX = {
+    "a32": {"exidx": 1.0},
+    "t32": {"exidx": 1.0},
+    "a32_dwarf": {"debug_frame": 1.0, "debug_frame,exidx": 1.0},
+    "t32_dwarf": {"debug_frame": 1.0, "debug_frame,exidx": 1.0},
+    "a64_all": {"eh_frame": 1.0, "debug_frame": 1.0, "sframe": 1.0, "sframe,eh_frame,debug_frame,fp": 1.0},
+    "a64_pac_all": {"eh_frame": 1.0, "debug_frame": 1.0, "sframe": 1.0, "sframe,eh_frame,debug_frame,fp": 1.0},
+    "a64_fp": {"fp": 1.0},
+    "a64_pac_fp": {"fp": 1.0},
+    "s390x_all": {"eh_frame": 1.0, "debug_frame": 1.0, "eh_frame,debug_frame,fp": 1.0},
+    "s390x_fp": {"fp": 0.88},  # docs/remote.md: between making a frame and linking it
+    "ppc64le_all": {"eh_frame": 1.0, "debug_frame": 1.0, "fp": 0.88, "eh_frame,debug_frame,fp": 1.0},
+}
+"""Program -> sources, alone or together -> least share of instructions whose stack is exact."""
+
+Found = dict[int, bool]
+"""pc -> is each stack there exact?"""
 
 
 def namer(program: Path) -> Callable[[int], str]:
@@ -57,8 +64,8 @@ def namer(program: Path) -> Callable[[int], str]:
     return name
 
 
-def judge(batch: SampleBatch, walk: Walk, name: Callable[[int], str], found: dict[int, bool]) -> None:
-    """found: pc -> is each stack there exact?"""
+def judge(batch: SampleBatch, walk: Walk, name: Callable[[int], str], rooted: bool, found: Found) -> None:
+    """rooted: the stack must go on to the root."""
     for lane in range(len(batch)):
         frames = range(int(walk.start[lane]), int(walk.start[lane + 1]))
         stack = [name(lookup_pc(int(walk.pc[i]), bool(walk.exact[i]))) for i in frames]
@@ -67,24 +74,29 @@ def judge(batch: SampleBatch, walk: Walk, name: Callable[[int], str], found: dic
         truth = ["main", *LADDER[: LADDER.index(stack[0]) + 1]][::-1]
         exact = stack[: len(truth)] == truth and len(stack) <= len(truth) + 3
         pc = int(walk.pc[frames[0]])
-        found[pc] = found.get(pc, True) and exact and walk.end[lane] == StackEnd.ROOT
+        found[pc] = found.get(pc, True) and exact and (not rooted or walk.end[lane] == StackEnd.ROOT)
 
 
-def sweep(name: str, sources: str) -> dict[int, bool]:
+def sweep(name: str, choices: Iterable[str]) -> dict[str, Found]:
+    """One step after the other from the ladder's foot up and down again; each sample by each choice of sources."""
     program, recipe = ladder(name), RECIPES[name]
-    found: dict[int, bool] = {}
     naming = namer(program)
     diagnostics = Diagnostics()
-    unwinder = Unwinder(ImageStore(diagnostics), UnwindOptions(tuple(sources.split(","))), diagnostics)
+    images = ImageStore(diagnostics)
+    unwinders = {
+        sources: Unwinder(images, UnwindOptions(tuple(sources.split(","))), diagnostics) for sources in choices
+    }
+    found: dict[str, Found] = {sources: {} for sources in unwinders}
     with qemu_user(recipe.emulator, program, "3", "1") as address, relay(address) as stub:
-        entry = symbol(program, "r_01")
+        entry = symbol(program, "r_01") + recipe.skip
         stub.run_to(entry, recipe.entry)
         remote = RemoteOptions(stub.address, str(program), step=1)
         with closing(GdbRemoteCollector(remote, CollectOptions(flush_s=0.05), diagnostics)) as collector:
             until, began = time.monotonic() + MOST_S, False
             for batch in collector.batches():
-                walk = unwinder.walk(batch)
-                judge(batch, walk, naming, found)
+                for sources, unwinder in unwinders.items():
+                    rooted = not {"exidx", "eh_frame"}.isdisjoint(sources.split(","))
+                    judge(batch, unwinder.walk(batch), naming, rooted, found[sources])
                 pcs = batch.regs[:, collector.arch.pc].tolist()
                 assert time.monotonic() < until
                 if began and entry in pcs:
@@ -93,10 +105,13 @@ def sweep(name: str, sources: str) -> dict[int, bool]:
     return found
 
 
-@pytest.mark.parametrize(("name", "sources", "least"), MATRIX)
-def test_stack_is_exact_at_each_instruction_of_the_ladder(name: str, sources: str, least: float) -> None:
-    found = sweep(name, f"{sources},eh_frame,exidx,fp")
-    assert len(found) > 250
-    wrong = [f"{pc:#x}" for pc, exact in sorted(found.items()) if not exact]
-    print(f"{name} {sources}: {len(found) - len(wrong)} of {len(found)}")
-    assert len(wrong) <= (1 - least) * len(found), (len(found), wrong)
+@pytest.mark.parametrize("name", MATRIX)
+def test_stack_is_exact_at_each_instruction_of_the_ladder(name: str) -> None:
+    missed = {}
+    for sources, found in sweep(name, MATRIX[name]).items():
+        assert len(found) > 250
+        wrong = [f"{pc:#x}" for pc, exact in sorted(found.items()) if not exact]
+        print(f"{name} {sources}: {len(found) - len(wrong)} of {len(found)}")
+        if len(wrong) > (1 - MATRIX[name][sources]) * len(found):
+            missed[sources] = (len(found), wrong)
+    assert not missed

@@ -1,0 +1,51 @@
+"""C++ exceptions, signal handlers, libraries and threads of other architectures, by each source alone and by all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.gdb_remote import GdbRemoteCollector, RemoteOptions
+from pyprof.diagnostics import Diagnostics
+from pyprof.options import CollectOptions, UnwindOptions
+from pyprof.session.session import Session
+from tests.remote.stubs import Relay, qemu_user, relay
+from tests.remote.zoo import MACHINES, PLACES, Stand, binaries, place_of
+
+
+def stacks(address: str, program: Path, sources: str) -> list[str]:
+    """Names of each thread's stack, outermost first, as `pyprof dump --gdb` finds them."""
+    diagnostics = Diagnostics()
+    remote = RemoteOptions(address, str(program))
+    collector = GdbRemoteCollector(remote, CollectOptions(rate_hz=500, idle=True, flush_s=0), diagnostics)
+    session = Session(collector, UnwindOptions(tuple(sources.split(","))), diagnostics)
+    profile = session.profile(session.snapshot(lambda: set(collector.states()), most_s=60), "", 1, idle=True)
+    last = dict(zip(profile.thread.tolist(), profile.stack.tolist(), strict=True))
+    return [";".join(frame.title for frame in profile.path(node)) for node in last.values()]
+
+
+@contextmanager
+def standing(machine: str, program: Path, stand: Stand) -> Iterator[Relay]:
+    """The program where it is to be looked at."""
+    with qemu_user(MACHINES[machine].emulator, program, *stand.arguments) as address, relay(address) as stub:
+        for name in (*stand.after, stand.at):
+            stub.run_to(place_of(machine, program, name), MACHINES[machine].entry)
+        yield stub
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("place", PLACES)
+def test_stack_is_what_the_source_says_by_each_table_alone_and_by_all(place: str, machine: str) -> None:
+    stand = PLACES[place]
+    wrong = {}
+    for program, choices in binaries(machine, stand.source, stand.static).items():
+        with standing(machine, program, stand) as stub:
+            for sources in choices:
+                found = stacks(stub.address, program, sources)
+                if len(found) != 1 or not re.fullmatch(stand.pattern(machine, sources), found[0]):
+                    wrong[sources] = found
+    assert not wrong

@@ -1,0 +1,259 @@
+"""Runs as the first process of the guest: checks, one line each, then power off. Python's library only."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+PROGRAMS = Path("/opt/programs")
+PYPROF = ["python3", "-m", "pyprof"]
+ONLY = Path("/opt/only").read_text()
+LETTERS = "abcd"
+CHECKS = {}
+
+
+def check(function):
+    CHECKS[function.__name__] = function
+    return function
+
+
+def prepare():
+    os.environ.update(PATH="/usr/bin:/usr/sbin", PYTHONPATH="/opt/pyprof", HOME="/", NO_COLOR="1", LC_ALL="C.UTF-8")
+    for kind, where in (("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp")):
+        os.makedirs(where, exist_ok=True)
+        subprocess.run(["mount", "-t", kind, kind, where], check=False)
+
+
+def call(*command, seconds=300, codes=(0,)):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=seconds)
+    assert done.returncode in codes, (command, done.returncode, done.stdout[-2000:], done.stderr[-2000:])
+    return done.stdout
+
+
+class Running:
+    """A program that has said ready."""
+
+    def __init__(self, *command):
+        command = [str(PROGRAMS / command[0]), *command[1:]]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        self.words = self.process.stdout.readline().split()
+        assert self.words[:1] == ["ready"], self.words
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+
+def record(pid, *options, seconds=5, rate=50):
+    output, summary = "/tmp/stacks", "/tmp/summary"
+    call(*PYPROF, "record", "-p", pid, "-d", seconds, "-r", rate, "-f", "collapsed", "-o", output, "-q",
+         "--summary", summary, *options)  # fmt: skip
+    stacks = {}
+    for line in Path(output).read_text().splitlines():
+        stack, _, count = line.rpartition(" ")
+        stacks[stack] = int(count)
+    found = json.loads(Path(summary).read_text())
+    print("   ", found["samples"], "samples", found["ends"], found["trust"], found["stops"], found["errors"])
+    return stacks, found
+
+
+def rungs(prefix, top=30):
+    return [f"{prefix}_{n:02}" for n in range(1, top + 1)]
+
+
+def standing(name, trust, least=31, rooted=True):
+    with Running(name, "spin", "600") as program:
+        stacks, summary = record(program.pid)
+    ladders = [";".join([f"{p}_thread", *rungs(p), f"{p}_top"]) for p in LETTERS]
+    strange = [stack for stack in stacks if not any(stack.endswith(";" + ladder) for ladder in ladders)]
+    assert not strange, strange
+    assert summary["samples"] >= 4, summary["samples"]
+    assert not rooted or summary["ends"] == {"root": summary["samples"]}, summary["ends"]
+    assert summary["trust"].get(trust, 0) >= least * summary["samples"], summary["trust"]
+
+
+@check
+def machine_and_doctor():
+    print("   ", " ".join(os.uname()))
+    print(call(*PYPROF, "--version").strip())
+    with Running("ladder", "spin", "600") as program:
+        print(call(*PYPROF, "doctor", program.pid))
+
+
+@check
+def ladder_by_eh_frame():
+    standing("ladder", "eh_frame")
+
+
+@check
+def ladder_with_signed_return_addresses():
+    standing("ladder_signed", "eh_frame")
+
+
+@check
+def ladder_by_debug_frame():
+    standing("ladder_debug_frame", "debug_frame")
+
+
+@check
+def ladder_by_frame_pointers():
+    standing("ladder_fp", "fp")
+
+
+@check
+def ladder_by_sframe():
+    standing("ladder_sframe", "sframe")
+
+
+@check
+def ladder_of_arm_code():
+    standing("ladder_a32", "exidx", rooted=False)  # the table of clone says EXIDX_CANTUNWIND
+
+
+@check
+def ladder_of_thumb_code():
+    standing("ladder_t32", "exidx", rooted=False)
+
+
+@check
+def climbing_stacks_begin_like_the_ladder():
+    with Running("ladder_signed", "climb", "600") as program:
+        stacks, _ = record(program.pid, seconds=5)
+    allowed = "|".join(f"{p}_thread" + "".join(f"(?:;{name}" for name in [*rungs(p), f"{p}_top"]) + ")?" * 31
+                       for p in LETTERS)  # fmt: skip
+    strange = [stack for stack in stacks if not re.fullmatch(rf"[^;]+;[^;]+;(?:{allowed})", stack)]
+    assert not strange, strange
+    assert len(stacks) > 10, len(stacks)
+
+
+@check
+def handler_on_its_own_stack():
+    with Running("altstack", "spin", "600") as program:
+        stacks, _ = record(program.pid, seconds=5)
+    inner = ";".join(["main", *rungs("s", 12), "s_top"])
+    both = [stack for stack in stacks if re.search(rf";{inner};[^;]+;handler;handler_top$", stack)]
+    assert both, stacks
+    bad = [s for s in stacks if not re.search(r";main(;s_\d\d)*(;s_top)?(;[^;]+(;handler(;handler_top)?)?)?$", s)]
+    assert len(bad) <= 1, bad
+    assert all("truncated" in stack for stack in bad), bad
+
+
+def sleeping(name):
+    kinds = ["futex", "epoll_wait", "nanosleep", "poll", "pipe", "recv"]
+    with Running(name, "0", "900000000", *kinds) as program:
+        tids = dict(zip(map(int, program.words[1:]), kinds, strict=True))
+        time.sleep(1)
+        found = json.loads(call(*PYPROF, "dump", "-p", program.pid, "--json", codes=(0, 3)))
+        for thread in found["threads"]:
+            names = [frame["function"] for frame in thread["frames"]]
+            print("   ", tids.get(thread["tid"], "main"), thread["end"], names, [f["trust"] for f in thread["frames"]])
+        for thread in found["threads"]:
+            kind = tids.get(thread["tid"])
+            if kind in ("futex", "nanosleep", "poll", "pipe"):  # the others may not be stopped, so lr may be missing
+                assert "run" in [frame["function"] for frame in thread["frames"]], (kind, thread)
+                assert thread["end"] == "root" or found["arch"] == "arm", (kind, thread)  # clone: EXIDX_CANTUNWIND
+    return found["arch"]
+
+
+@check
+def sleeping_threads():
+    assert sleeping("sleepers") == "aarch64"
+
+
+@check
+def sleeping_threads_of_arm_code():
+    assert sleeping("sleepers_a32") == "arm"
+
+
+@check
+def sleepers_are_not_disturbed():
+    kinds = ["epoll_wait", "recv", "semtimedop", "futex", "nanosleep", "poll", "pipe", "sigtimedwait"]
+    with Running("sleepers", "0", "200000", *kinds) as program:
+        record(program.pid, "-i", seconds=5, rate=20)
+        out, _ = program.process.communicate(timeout=60)
+    print("   ", out.split())
+    for line in out.splitlines():
+        _, calls, interrupted = line.split()
+        assert int(calls) > 3, line
+        assert interrupted == "0", line
+
+
+@check
+def same_frames_as_eu_stack():
+    with Running("ladder_signed", "spin", "600") as program:
+        found = json.loads(call(*PYPROF, "dump", "-p", program.pid, "--json"))
+        listed = subprocess.run(["eu-stack", "-n", "0", "-p", str(program.pid)], capture_output=True, text=True).stdout
+    theirs = {}
+    for line in listed.splitlines():
+        if match := re.match(r"TID (\d+):", line):
+            tid = int(match[1])
+            theirs[tid] = []
+        elif match := re.match(r"#\d+\s+(0x[0-9a-f]+)", line):
+            theirs[tid].append(int(match[1], 16) & (1 << 48) - 1)  # elfutils 0.188 leaves signatures in
+    for thread in found["threads"]:
+        own = [frame for frame in thread["frames"][1:] if frame["module"].endswith("ladder_signed")]
+        ours = [int(frame["pc"], 16) for frame in own]
+        print("   ", thread["tid"], len(ours), len(theirs[thread["tid"]]))
+        # elfutils 0.188 names frames twice and gets lost early where return addresses are signed
+        known = list(dict.fromkeys(pc for pc in theirs[thread["tid"]][1:] if pc in ours))
+        assert known, (ours, theirs)
+        assert ours[: len(known)] == known, (ours, theirs)
+
+
+@check
+def a_family_of_both_kinds_of_code():
+    script = f"{PROGRAMS}/ladder spin 600 & {PROGRAMS}/ladder_t32 spin 600 & echo ready; wait"
+    shell = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        time.sleep(2)
+        _, summary = record(shell.pid, "-s", seconds=10)
+    finally:
+        os.killpg(shell.pid, 9)
+        shell.communicate()
+    frames = {module["path"].rsplit("/", 1)[-1]: module["frames"] for module in summary["modules"]}
+    assert frames["ladder"] > 100, frames
+    assert frames["ladder_t32"] > 100, frames
+    assert set(summary["ends"]) <= {"root", "no_rule"}, summary["ends"]
+
+
+@check
+def a_command_from_its_first_instruction():
+    options = ["-d", "4", "-f", "collapsed", "-o", "/tmp/stacks"]
+    out = call(*PYPROF, "record", *options, "--", PROGRAMS / "ladder", "climb", "8")
+    assert "ready" in out, out
+    assert "a_thread;a_01" in Path("/tmp/stacks").read_text()
+
+
+def main():
+    prepare()
+    print("guest is up:", " ".join(os.uname()))
+    for name, function in CHECKS.items():
+        if ONLY not in name:
+            continue
+        began = time.monotonic()
+        try:
+            function()
+            print(f"passed {name} ({time.monotonic() - began:.0f} s)")
+        except BaseException:
+            traceback.print_exc(file=sys.stdout)
+            print(f"FAILED {name} ({time.monotonic() - began:.0f} s)")
+    print("all checks done")
+
+
+try:
+    main()
+finally:
+    sys.stdout.flush()
+    Path("/proc/sysrq-trigger").write_text("o")
+    time.sleep(60)

@@ -1,0 +1,164 @@
+"""The root file system of the guest: packages of Debian, wheels, programs, as one archive for the kernel's memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from compileall import compile_dir
+from pathlib import Path
+from py_compile import PycInvalidationMode
+from typing import BinaryIO
+
+from tests.support import PROGRAMS, need
+from tests.system.programs import PROGRAMS_OF_GUEST
+
+SUITE = "bookworm"
+PACKAGES = ("base-files", "libc-bin", "dash", "coreutils", "mount", "python3", "elfutils", "procps", "libc6")
+KERNEL = "linux-image-arm64"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+WHEELS = ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_28_aarch64")
+
+
+def make_image(project: Path, build: Path, only: str) -> tuple[Path, Path]:
+    """(kernel, archive). What was downloaded or unpacked before is kept."""
+    apt = Apt(build / "apt")
+    kernel = build / "vmlinuz"
+    base = build / "base"
+    if not (build / "unpacked").exists():
+        shutil.rmtree(base, ignore_errors=True)
+        apt.update()
+        _unpack(apt.download(*PACKAGES), base)
+        compile_dir(base / "usr/lib/python3.11", quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+        _unpack([apt.kernel()], build / "kernel")
+        (image,) = (build / "kernel" / "boot").glob("vmlinuz-*")
+        shutil.copy(image, kernel)
+        shutil.rmtree(build / "kernel")
+        (build / "unpacked").touch()
+    own = build / "own"
+    shutil.rmtree(own, ignore_errors=True)
+    _install(project, own / "opt" / "pyprof", build)
+    shutil.copy(Path(__file__).with_name("guest.py"), own / "opt" / "guest.py")
+    (own / "opt" / "only").write_text(only)
+    _compile(own / "opt" / "programs")
+    archive = build / "initrd"
+    with archive.open("wb") as out:  # the kernel unpacks one archive after the other
+        for folder in (base, own):
+            _archive(folder, out)
+    return kernel, archive
+
+
+class Apt:
+    """apt-get for another architecture, with folders of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.debs = folder / "cache" / "archives"
+        for name in ("lists/partial", "cache/archives/partial", "etc"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / "status").touch()
+        (folder / "etc" / "sources.list").write_text(f"deb [signed-by={KEYRING}] {_mirror()} {SUITE} main\n")
+        settings = {
+            "APT::Architecture": "arm64",
+            "APT::Architectures": "arm64",
+            "Dir::State": folder,
+            "Dir::State::lists": folder / "lists",
+            "Dir::State::status": folder / "status",
+            "Dir::Cache": folder / "cache",
+            "Dir::Etc::sourcelist": folder / "etc" / "sources.list",
+            "Dir::Etc::sourceparts": "/dev/null",
+            "Dir::Etc::preferences": "/dev/null",
+            "Dir::Etc::preferencesparts": "/dev/null",
+            "APT::Install-Recommends": "false",
+            "Debug::NoLocking": "true",
+            "APT::Sandbox::User": "root",
+        }
+        self._options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+
+    def _run(self, *words: str) -> str:
+        return _run(["apt-get", "-q", *self._options, *words], cwd=self.folder)
+
+    def update(self) -> None:
+        self._run("update")
+
+    def download(self, *packages: str) -> list[Path]:
+        """The packages and all that they depend on."""
+        self._run("-y", "--download-only", "install", *packages)
+        return sorted(self.debs.glob("*.deb"))
+
+    def kernel(self) -> Path:
+        """The package that KERNEL stands for, without the rest."""
+        depends = _run(["apt-cache", *self._options, "depends", "--important", KERNEL])
+        (name,) = {line.split()[-1] for line in depends.splitlines() if "Depends: linux-image-" in line}
+        self._run("download", name)
+        (deb,) = self.folder.glob("linux-image-*.deb")
+        return deb
+
+
+def _mirror() -> str:
+    """The host's own archive of Debian."""
+    lines = _run(["apt-get", "indextargets", "--format", "$(SITE) $(COMPONENT) $(CODENAME)", "Created-By: Packages"])
+    for line in lines.splitlines():
+        site, component, codename = line.split()
+        if component == "main" and not any(word in codename for word in ("security", "updates")):
+            return site
+    raise SystemExit("found no Debian archive in the apt configuration of this host")
+
+
+def _unpack(debs: list[Path], into: Path) -> None:
+    """In the layout of merged /usr, not configured."""
+    for name in ("bin", "sbin", "lib"):
+        (into / "usr" / name).mkdir(parents=True, exist_ok=True)
+        if not (into / name).exists():
+            (into / name).symlink_to(f"usr/{name}")
+    for deb in debs:
+        tar = subprocess.run([need("dpkg"), "--fsys-tarfile", str(deb)], capture_output=True, check=True).stdout
+        command = [need("tar"), "-C", str(into), "-x", "--keep-directory-symlink"]
+        subprocess.run(command, input=tar, check=True)
+    for waste in ("usr/share/doc", "usr/share/locale", "usr/share/man", "usr/share/perl"):
+        shutil.rmtree(into / waste, ignore_errors=True)
+
+
+def _install(project: Path, into: Path, build: Path) -> None:
+    """pyprof and its dependencies as wheels for the guest."""
+    pip = [str(project / ".venv" / "bin" / "python"), "-m", "pip"]
+    wheels = build / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    _run([*pip, "wheel", "-q", "--no-deps", "-w", str(wheels), str(project)])
+    (wheel,) = wheels.glob("*.whl")
+    platforms = [word for platform in WHEELS for word in ("--platform", platform)]
+    _run([*pip, "install", "-q", "--target", str(into), *platforms, "--python-version", "3.11",
+          "--only-binary=:all:", str(wheel)])  # fmt: skip
+
+
+def _compile(into: Path) -> None:
+    into.mkdir(parents=True)
+    for name, (compiler, source, *flags) in PROGRAMS_OF_GUEST.items():
+        _run([need(compiler), str(PROGRAMS / source), "-o", str(into / name), "-pthread", *flags])
+
+
+def _archive(folder: Path, out: BinaryIO) -> None:
+    """In cpio's "newc" format (the kernel's initramfs-buffer-format.rst), folders before what is in them."""
+
+    def entry(name: str, mode: int, data: bytes) -> None:
+        path = name.encode() + b"\0"
+        fields = (0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(path), 0)
+        head = b"070701" + b"".join(b"%08x" % field for field in fields) + path
+        out.write(head + bytes(-len(head) % 4) + data + bytes(-len(data) % 4))
+
+    for path in sorted(folder.rglob("*")):
+        name, status = str(path.relative_to(folder)), path.lstat()
+        if path.is_symlink():
+            entry(name, status.st_mode, os.readlink(path).encode())
+        else:
+            entry(name, status.st_mode, b"" if path.is_dir() else path.read_bytes())
+    entry("TRAILER!!!", 0, b"")
+
+
+def _run(command: list[str], cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=cwd, env={**os.environ, "LC_ALL": "C"}
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
