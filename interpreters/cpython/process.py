@@ -13,11 +13,12 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.capture import Copied, Copier, Habits
 from pyprof.interpreters.cpython.codes import CodeBook, CodeReader
 from pyprof.interpreters.cpython.layout import Chain as ChainKind
+from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.locate import Located, locate, too_old
-from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.interpreters.cpython.memory import Memory, Unreadable, gather_now
 from pyprof.interpreters.cpython.names import ThreadNames
 from pyprof.interpreters.cpython.runs import RunReader
-from pyprof.interpreters.cpython.runtime import PyThread, Refused, Runtime, open_runtime, tid_of
+from pyprof.interpreters.cpython.runtime import PyThread, Refused, Runtime, Unsettled, open_runtime, tid_of
 from pyprof.model.interpreter import Chain, Gather, Run, SampleState
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.images import ImageStore
@@ -28,6 +29,7 @@ _RELIST_BUDGET = 50
 
 _NAMES_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 20_000_000, 200
 """Names of threads are read again after so long, soon after a thread came, and in a 200th of the time at most."""
+_MOST_LOOKS = 20
 _PATIENCE = 64
 """A thread that has had no frames so often is likely to have none."""
 
@@ -113,7 +115,7 @@ class PythonProcess:
             if old:
                 self._refuse(f"{old} is older than CPython 3.8")
             return
-        self._pending = located
+        self._pending, self._looks = located, 0
 
     def _open(self, located: Located, tids: Collection[int]) -> None:
         """A runtime that has not begun yet stays pending."""
@@ -125,6 +127,13 @@ class PythonProcess:
         inner = set(self._tids.values())
         try:
             self.runtime = open_runtime(located, self.memory, inner.__contains__)
+        except Unsettled as refused:
+            self._looks += 1
+            if self._looks < _MOST_LOOKS:
+                return
+            self._refuse(str(refused))
+            self._pending = None
+            return
         except Refused as refused:
             self._refuse(str(refused))
             self._pending = None
@@ -217,6 +226,23 @@ class PythonProcess:
                 known = self._threads[tid] = _Known([(thread, Habits())])
                 return known
         return None
+
+    def local_values(self, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
+        """(frame, name -> bounded repr) of the frames of a thread as they are now, innermost first. Nobody stops the
+        thread: whoever asks compares the frames with those that were sampled.
+        """
+        if self.runtime is None:
+            return []
+        layout, memory = self.runtime.layout, self.memory
+        self.copy(tid, memoryview(b"").cast("Q"), 0, gather_now(memory))
+        reader = LocalReader(memory, layout, redact)
+        found = []
+        for copied in self._copied:
+            for words, at, avma in copied.frames:
+                pc = None if self._runs.is_shim(words, at) else self._runs.frame(copied, words, at)
+                if pc is not None:
+                    found.append((pc, reader.read(words[at + (layout.frame.code >> 3)] & layout.frame.code_mask, avma)))
+        return found
 
     def take(self) -> Chain | None:
         if not self._copied or self.runtime is None:

@@ -40,17 +40,21 @@ class RunReader:
             return list(self._by_entries(copied))
         return list(self._by_frames(copied))
 
+    def is_shim(self, words: memoryview, at: int) -> bool:
+        """Is a copied frame an entry frame, which runs nothing?"""
+        owner: int = words[at + self._flag] >> self._flag_shift & 0xFF
+        return self._chain is Chain.SHIMS and owner >= ENTRY_OWNER
+
     def _by_shims(self, copied: Copied) -> Iterator[Run]:
-        flag, shift = self._flag, self._flag_shift
         run: list[int] = []
         begun = False
         for words, at, avma in copied.frames:
-            if (words[at + flag] >> shift & 0xFF) >= ENTRY_OWNER:
+            if self.is_shim(words, at):
                 yield Run(avma, tuple(run))
                 run, begun = [], False
                 continue
             begun = True
-            pc = self._pc(copied, words, at)
+            pc = self.frame(copied, words, at)
             if pc is not None:
                 run.append(pc)
         if begun:
@@ -64,7 +68,7 @@ class RunReader:
         innermost = 0
         for words, at, avma in copied.frames:
             innermost = innermost or avma
-            pc = self._pc(copied, words, at)
+            pc = self.frame(copied, words, at)
             if pc is not None:
                 run.append(pc)
             if words[at + flag] >> shift & 0xFF:
@@ -91,11 +95,12 @@ class RunReader:
         # An evaluator enters its CFrame into the chain before its frame, and takes it out before its frame.
         skip = len(marks) - count if marks else 0
         for n, (words, at, _) in enumerate(copied.frames):
-            pc = self._pc(copied, words, at)
+            pc = self.frame(copied, words, at)
             marker = marks[skip + n] if 0 <= skip + n < len(marks) else 0
             yield Run(marker, () if pc is None else (pc,))
 
-    def _pc(self, copied: Copied, words: memoryview, at: int) -> int | None:
+    def frame(self, copied: Copied, words: memoryview, at: int) -> int | None:
+        """codes.frame_pc of one copied frame, None if it is the interpreter's own."""
         code = words[at + self._code] & self._mask
         instr = words[at + self._instr] >> self._instr_shift & self._instr_mask
         tlbc = words[at + self._tlbc] >> self._tlbc_shift & 0xFFFFFFFF if self._tlbc >= 0 else 0

@@ -26,6 +26,10 @@ class Refused(Exception):
     """One sentence: why this runtime's frames are not read."""
 
 
+class Unsettled(Refused):
+    """What a process says that was forked a moment ago, too: another look may find it settled."""
+
+
 @dataclass(frozen=True, slots=True)
 class PyThread:
     """A thread state. tid: the kernel's, as the process's own pid namespace counts; 0 if not found out.
@@ -163,7 +167,7 @@ def _check(runtime: Runtime, memory: Memory, tasks: Callable[[int], bool]) -> No
             raise Refused(f"CPython {version} with an unknown layout: its GIL is neither free nor taken")
     found = list(runtime.threads(memory, tasks))
     if found and not any(thread.tid for thread in found):
-        raise Refused(f"CPython {version} with an unknown layout: none of its threads is one of the process")
+        raise Unsettled(f"CPython {version} with an unknown layout: none of its threads is one of the process")
 
 
 def _word(data: bytes, at: int) -> int:

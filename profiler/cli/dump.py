@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
 from pyprof.cli.arguments import bytes_size, positive_int, source_list, unwind_options
-from pyprof.cli.dump_python import python_frame, python_json, python_line, python_words
-from pyprof.cli.dump_subject import Subject, ThreadDump
+from pyprof.cli.dump_python import (
+    LocalsWanted,
+    add_detail,
+    details,
+    python_frame,
+    python_json,
+    python_lines,
+    python_words,
+)
+from pyprof.cli.dump_subject import PythonDetail, Subject, ThreadDump
 from pyprof.cli.remote import GDB_HELP, remote_options
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
@@ -77,6 +85,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--max-depth", type=positive_int, default=DEFAULT_MAX_DEPTH, metavar="N", help="see record")
     parser.add_argument("--stack-size", type=bytes_size, default=DEFAULT_STACK_SIZE, metavar="BYTES", help="see record")
     parser.add_argument("--native", choices=NATIVE_VIEWS, default="extensions", help="see record")
+    parser.add_argument("--locals", action="store_true", help="local variables of Python frames, bounded")
+    parser.add_argument(
+        "--redact",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="with --locals: not the values of names that look secret (default)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -91,6 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--exe and --sysroot belong to --core", "pyprof dump --core CORE --exe FILE --sysroot DIR")
     if arguments.registers and not (arguments.core or arguments.minidump):
         raise UsageError("--registers belongs to --core and --minidump")
+    if arguments.locals and not arguments.pid:
+        raise UsageError("--locals reads a live process", "pyprof dump -p PID --locals")
     subject = subject_of(arguments)
     profile = subject.profile
     threads = [*thread_dumps(profile, subject.states), *subject.unseen]
@@ -103,7 +120,8 @@ def run(arguments: argparse.Namespace) -> int:
             terminal.line(text)
         for thread in threads:
             registers = subject.registers.get(thread.info.tid, []) if arguments.registers else []
-            for text in text_lines(thread, profile, arguments.full_paths, registers):
+            python = subject.details.get(thread.info.tid, ())
+            for text in text_lines(thread, profile, arguments.full_paths, registers, python):
                 terminal.line(text)
     if subject.post_mortem:
         post_mortem.complain(profile)
@@ -143,7 +161,9 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     session = Session(collector, unwind, diagnostics, files)
     window = session.snapshot(lambda: set(tasks(pid)))
     profile = session.profile(window, exe, collect.rate_hz, idle=True, shown=ViewOptions(arguments.native))
-    return Subject(pid, exe, arch, profile, states, unseen=tuple(unseen(pid, profile, states)))
+    secrets = LocalsWanted(arguments.locals, arguments.redact)
+    found = details(pid, list(thread_dumps(profile, states)), files.runtimes, secrets)
+    return Subject(pid, exe, arch, profile, states, unseen=tuple(unseen(pid, profile, states)), details=found)
 
 
 def of_stub(arguments: argparse.Namespace) -> Subject:
@@ -214,7 +234,11 @@ def tasks(pid: int) -> list[int]:
 
 
 def text_lines(
-    thread: ThreadDump, profile: Profile, full_paths: bool, registers: Sequence[Mapping[str, int]]
+    thread: ThreadDump,
+    profile: Profile,
+    full_paths: bool,
+    registers: Sequence[Mapping[str, int]],
+    python: Sequence[PythonDetail] = (),
 ) -> Iterator[str]:
     from pyprof.model.profile import FrameKind
 
@@ -222,9 +246,12 @@ def text_lines(
     name = f'"{thread.info.name}" ' if thread.info.name else ""
     yield f"thread {thread.info.tid} {name}{', '.join([thread.state, *python_words(thread.known, thread.merge)])}"
     number = 0
+    detail = iter(python)
     for nth, frame in enumerate(thread.frames):
         if frame.kind == FrameKind.INTERPRETER:
-            yield f"  #{number:<3} {python_line(frame)}"
+            head, *more = python_lines(frame, next(detail, PythonDetail()))
+            yield f"  #{number:<3} {head}"
+            yield from more
             number += 1
             continue
         module = profile.modules[frame.module] if frame.module >= 0 else None
@@ -272,9 +299,14 @@ def document(subject: Subject, threads: list[ThreadDump]) -> dict[str, Any]:
 
 def frames_json(thread: ThreadDump, subject: Subject) -> Iterator[dict[str, Any]]:
     """Registers stand in the entry of the function that was called, not in those inlined into it."""
+    from pyprof.model.profile import FrameKind
+
     registers = subject.registers.get(thread.info.tid, [])
+    detail = iter(subject.details.get(thread.info.tid, ()))
     for place, frame in enumerate(thread.frames):
         entries = list(frame_json(frame, subject.profile))
+        if frame.kind == FrameKind.INTERPRETER:
+            add_detail(entries[0], next(detail, PythonDetail()))
         if place < len(registers):
             entries[-1]["registers"] = {name: f"{value:#x}" for name, value in registers[place].items()}
         yield from entries

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyprof.cli.dump_subject import PythonDetail
+
 if TYPE_CHECKING:
+    from pyprof.cli.dump_subject import ThreadDump
     from pyprof.model.profile import Frame
+    from pyprof.session.runtimes import Runtimes
+
+_MOST_SOURCE = 4 << 20
+_LONGEST_LINE = 200
 
 
 def python_words(known: int, merge: str) -> Iterator[str]:
@@ -34,11 +44,81 @@ def python_json(known: int, merge: str) -> dict[str, Any] | None:
     }
 
 
-def python_line(frame: Frame) -> str:
-    """A frame in the columns of the native ones."""
+@dataclass(frozen=True)
+class LocalsWanted:
+    """redact: not the values of names that look secret."""
+
+    locals: bool
+    redact: bool
+
+
+def details(
+    pid: int, threads: Sequence[ThreadDump], runtimes: Runtimes, wanted: LocalsWanted
+) -> dict[int, list[PythonDetail]]:
+    """Source lines and local variables of the Python frames of a live process, by tid. Local variables are read now:
+    only where the thread has the very frames still that were sampled.
+    """
+    from pyprof.model.profile import FrameKind
+
+    sources = SourceFiles(pid)
+    found = {}
+    for thread in threads:
+        frames = [frame for frame in thread.frames if frame.kind == FrameKind.INTERPRETER]
+        values: list[tuple[int, dict[str, str]]] = []
+        if wanted.locals and frames:
+            values = runtimes.local_values(pid, thread.info.tid, wanted.redact)
+        same = [pc for pc, _ in values] == [frame.pc for frame in frames]
+        found[thread.info.tid] = [
+            PythonDetail(sources.line(frame), values[nth][1] if same else None) for nth, frame in enumerate(frames)
+        ]
+    return found
+
+
+class SourceFiles:
+    """Lines of the target's source files, as they are now where the target sees them."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._files: dict[str, list[str]] = {}
+
+    def line(self, frame: Frame) -> str:
+        """Without what stands around it; "" where the file cannot be read or has no such line."""
+        place = frame.lines[0]
+        if not place.file or not place.line:
+            return ""
+        if place.file not in self._files:
+            self._files[place.file] = self._read(place.file)
+        lines = self._files[place.file]
+        return lines[place.line - 1].strip()[:_LONGEST_LINE] if place.line <= len(lines) else ""
+
+    def _read(self, name: str) -> list[str]:
+        root = f"/proc/{self._pid}/root" if name.startswith("/") else f"/proc/{self._pid}/cwd/"
+        try:
+            fd = os.open(root + name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(fd, "rb") as file:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    return []
+                return file.read(_MOST_SOURCE).decode("utf-8", "replace").splitlines()
+        except (OSError, ValueError):
+            return []
+
+
+def python_lines(frame: Frame, detail: PythonDetail) -> Iterator[str]:
+    """A frame in the columns of the native ones, its source line, its local variables."""
     line = frame.lines[0]
     source = f" at {line.file}:{line.line or '?'}" if line.file else ""
-    return f"{'python':<18}  {frame.title}{source}  [{frame.trust.label}]"
+    yield f"{'python':<18}  {frame.title}{source}  [{frame.trust.label}]"
+    if detail.source:
+        yield f"{'':28}{detail.source}"
+    for name, value in (detail.locals or {}).items():
+        yield f"{'':30}{name} = {value}"
+
+
+def add_detail(entry: dict[str, Any], detail: PythonDetail) -> None:
+    """Of a Python frame's entry in JSON."""
+    entry["source"] = detail.source or None
+    if detail.locals is not None:
+        entry["locals"] = dict(detail.locals)
 
 
 def python_frame(frame: Frame) -> dict[str, Any]:

@@ -15,6 +15,16 @@ Registers = dict[int, list[dict[str, int]]]
 
 
 @dataclass(frozen=True)
+class PythonDetail:
+    """What is said of a Python frame besides its name. source: its line, "" if it cannot be read. locals: name ->
+    value, None if they were not asked for, or the thread ran meanwhile.
+    """
+
+    source: str = ""
+    locals: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
 class ThreadDump:
     """One thread: its stack innermost first, markers left out, and why the stack ended there.
 
@@ -34,7 +44,8 @@ class Subject:
     """states: by tid. order: tids as they are printed, () for ascending. unseen: threads without a sample.
 
     header: lines, () for what is said of a process; reason: why it died, "" if it did not. facts: what JSON says of
-    it besides. registers: of those frames whose are known. post_mortem: it is a file, not a process.
+    it besides. registers: of those frames whose are known. details: tid -> of each
+    Python frame, innermost first. post_mortem: it is a file, not a process.
     """
 
     pid: int
@@ -48,4 +59,5 @@ class Subject:
     reason: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     registers: Registers = field(default_factory=dict)
+    details: Mapping[int, list[PythonDetail]] = field(default_factory=dict)
     post_mortem: bool = False

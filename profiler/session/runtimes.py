@@ -66,6 +66,11 @@ class Runtimes:
         names = {(pid, tid): name for pid, process in self.processes.items() for tid, name in process.names.items()}
         return tuple(replace(t, name=names.get((t.pid, t.tid), t.name)) for t in threads)
 
+    def local_values(self, pid: int, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
+        """Of the frames that a thread has now, innermost first: (their FrameKey's pc, name -> bounded repr)."""
+        process = self.processes.get(pid)
+        return process.local_values(tid, redact) if process else []
+
     def line(self, pc: int) -> Line:
         """The name of an interpreter's frame, from its FrameKey's pc."""
         return self._book.line(pc)

@@ -1,0 +1,123 @@
+"""Local variables of a frame as text: read only, bounded, never by running code of the target.
+
+The values of names that look secret are not read at all unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+
+from pyprof.interpreters.cpython.layout import Layout
+from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.interpreters.cpython.objects import Objects
+
+MOST_LOCALS = 64
+MOST_ITEMS = 8
+MOST_TEXT = 80
+MOST_DEPTH = 3
+REDACTED = "<redacted>"
+_SECRET = re.compile(
+    r"pass(word|wd|phrase|code)|\bpass\b|_pass\b|pwd|secret|token|api_?key|apikey|auth|credential|cookie|session_?id|private|signature|salt",
+    re.IGNORECASE,
+)
+
+
+def looks_secret(name: str) -> bool:
+    return bool(_SECRET.search(name))
+
+
+class LocalReader:
+    """Of one process."""
+
+    def __init__(self, memory: Memory, layout: Layout, redact: bool) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._objects = Objects(memory, layout.object, layout.minor)
+        self._redact = redact
+        self._types: dict[int, str] = {}
+
+    def read(self, code: int, frame: int) -> dict[str, str]:
+        """Names and values of the frame at avma; what cannot be read is left out."""
+        layout, found = self._layout, {}
+        try:
+            names = self._objects.items(self._memory.u64(code + layout.code.names), 1 << 12)[:MOST_LOCALS]
+            values = self._memory.words(frame + layout.frame.localsplus, len(names)) if names else ()
+        except Unreadable:
+            return {}
+        for key, value in zip(names, values, strict=True):
+            try:
+                name = self._objects.text(key, 256)
+                address = value & layout.frame.code_mask
+                if address:
+                    found[name] = REDACTED if self._redact and looks_secret(name) else self.text(address)
+            except Unreadable:
+                continue
+        return found
+
+    def text(self, address: int, depth: int = 0) -> str:
+        """A repr of the object at address. Raises Unreadable."""
+        kind = self._type_name(address)
+        objects, layout = self._objects, self._layout.object
+        if kind == "NoneType":
+            return "None"
+        if kind == "bool":
+            return str(bool(objects.integer(address)))
+        if kind == "int":
+            return self._integer(address)
+        if kind == "float":
+            return repr(struct.unpack("<d", self._memory.bytes(address + layout.float_value, 8))[0])
+        if kind == "str":
+            return _cut(repr(objects.text(address, 1 << 20)[: MOST_TEXT + 1]))
+        if kind == "bytes":
+            size = self._memory.u64(address + layout.var_size)
+            return _cut(
+                repr(self._memory.bytes(address + layout.bytes_data, min(size, MOST_TEXT + 1)) if size else b"")
+            )
+        if kind == "cell" and depth <= MOST_DEPTH:
+            held = self._memory.u64(address + layout.type + 8)
+            return self.text(held, depth + 1) if held else "<empty cell>"
+        if kind in ("tuple", "list", "dict") and depth < MOST_DEPTH:
+            return self._container(kind, address, depth)
+        return f"<{kind} at {address:#x}>"
+
+    def _integer(self, address: int) -> str:
+        try:
+            return str(self._objects.integer(address))
+        except Unreadable:
+            return "<int of many digits>"
+
+    def _container(self, kind: str, address: int, depth: int) -> str:
+        if kind == "dict":
+            return "{" + ", ".join(self._pairs(address, depth)) + "}"
+        layout, memory = self._layout.object, self._memory
+        size = memory.u64(address + layout.var_size)
+        first = address + layout.tuple_items if kind == "tuple" else memory.u64(address + layout.list_items)
+        count = min(size, MOST_ITEMS)
+        items = [self.text(item, depth + 1) for item in (memory.words(first, count) if count else ())]
+        if size > count:
+            items.append(f"… {size} in all")
+        if kind == "list":
+            return "[" + ", ".join(items) + "]"
+        return "(" + ", ".join(items) + (",)" if size == 1 else ")")
+
+    def _pairs(self, address: int, depth: int) -> Iterator[str]:
+        for nth, (key, value) in enumerate(self._objects.dict_items(address)):
+            if nth == MOST_ITEMS:
+                yield "…"
+                return
+            name = self.text(key, depth + 1)
+            secret = self._redact and looks_secret(name)
+            yield f"{name}: {REDACTED if secret else self.text(value, depth + 1)}"
+
+    def _type_name(self, address: int) -> str:
+        kind = self._objects.type_of(address)
+        name = self._types.get(kind)
+        if name is None:
+            name = self._types[kind] = self._objects.type_name(kind)[:MOST_TEXT]
+        return name
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"

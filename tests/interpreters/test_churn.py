@@ -1,0 +1,81 @@
+"""Functions, threads and children that come and go while they are sampled: no wrong name, no harm."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.interpreters.pythons import EACH, HERE, Python, running
+from tests.interpreters.test_dump import dump
+from tests.interpreters.test_record import record, stacks
+
+MADE = re.compile(r"f_(\d+) \(file_(\d+)\.py\)")
+
+
+@EACH
+def test_functions_whose_memory_is_used_again_have_their_own_names(python: Python, tmp_path: Path) -> None:
+    output = tmp_path / "out.collapsed"
+    with running(python, "churn.py", "fork") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        summary = record(process.pid, output, "-s")
+        assert process.poll() is None
+    found = [MADE.fullmatch(frame) for frames, _ in stacks(output) for frame in frames]
+    made = [match for match in found if match]
+    assert made
+    assert all(match[1] == match[2] for match in made), "name of one function, file of another"
+    assert not any("not read" in key for key in summary["errors"]), summary["errors"]
+
+
+def test_lines_are_those_of_the_function_that_was_there(tmp_path: Path) -> None:
+    """Function f_N stands in lines N to N + 4 of its file."""
+    output = tmp_path / "out.speedscope.json"
+    with running(HERE, "churn.py") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        record(process.pid, output)
+    frames = json.loads(output.read_text())["shared"]["frames"]
+    made = [(int(frame["name"][2:]), frame.get("line")) for frame in frames if re.fullmatch(r"f_\d+", frame["name"])]
+    assert made
+    assert all(line is None or number <= line <= number + 4 for number, line in made)
+
+
+def test_target_that_execs_another_python_is_read_anew() -> None:
+    code = (
+        "import os, sys, time\n"
+        "print('before', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "os.execv(sys.executable, [sys.executable, '-c', "
+        "'import time\\ndef second(): print(1, flush=True); time.sleep(1000)\\nsecond()'])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stdout.readline() == "before\n"
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "1\n"
+            time.sleep(0.1)
+            names = [frame["function"] for frame in dump(process.pid)["threads"][0]["frames"]]
+            assert names[1:3] == ["second", "<module>"]
+        finally:
+            process.kill()
+
+
+def test_process_without_python_has_native_stacks_and_no_complaint() -> None:
+    with subprocess.Popen(["sleep", "100"]) as process:
+        try:
+            time.sleep(0.2)
+            found = dump(process.pid)
+            (thread,) = found["threads"]
+            assert thread["python"] is None
+            assert {frame["kind"] for frame in thread["frames"]} <= {"native", "inline"}
+        finally:
+            process.kill()

@@ -1,0 +1,140 @@
+"""A target may lie: memory of all kinds of nonsense costs Python frames, never time without bound nor an exception."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyprof.errors import FormatError
+from pyprof.interpreters.cpython import debug_offsets
+from pyprof.interpreters.cpython.capture import MOST_FRAMES, Copier, Habits
+from pyprof.interpreters.cpython.codes import CodeBook, CodeReader
+from pyprof.interpreters.cpython.layout import Layout
+from pyprof.interpreters.cpython.local_values import LocalReader
+from pyprof.interpreters.cpython.memory import Memory, Unreadable, gather_now
+from pyprof.interpreters.cpython.objects import Objects
+from pyprof.interpreters.cpython.runs import RunReader
+from pyprof.interpreters.cpython.runtime import PyThread
+from pyprof.interpreters.cpython.tables import LAYOUTS
+from pyprof.interpreters.merge import Evaluators, merge
+from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.walk import StackEnd
+
+BASE = 0x7F00_0000_0000
+SIZE = 1 << 16
+
+
+def nonsense(seed: int) -> Callable[[int, int], bytes]:
+    """Memory at BASE whose words point into itself, nearly all of them."""
+    rng = random.Random(seed)
+    words = [
+        rng.choice((0, 1, 3, BASE + 8 * rng.randrange(SIZE // 8), rng.getrandbits(64), rng.randrange(200)))
+        for _ in range(SIZE // 8)
+    ]
+    data = struct.pack(f"<{len(words)}Q", *words)
+
+    def read(avma: int, size: int) -> bytes:
+        at = avma - BASE
+        return data[at : at + size] if 0 <= at <= SIZE else b""
+
+    return read
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(sorted(LAYOUTS)), st.integers(0, 1 << 32))
+def test_chains_of_nonsense_end(minor: int, seed: int) -> None:
+    layout = LAYOUTS[minor]
+    memory = Memory(nonsense(seed))
+    codes = CodeReader(memory, layout, CodeBook())
+    thread_at = BASE + 64 * (seed % 512)
+    ident, interpreter = (memory.u64(thread_at + at) for at in (layout.thread.thread_id, layout.thread.interp))
+    thread = PyThread(thread_at, 1, ident, interpreter, 0, BASE, BASE + 8)
+    copier = Copier(layout, codes.head_at, codes.head_size)
+    habits = Habits()
+    for _ in range(2):
+        stack = memoryview(memory.bytes(BASE, 4096)).cast("Q")
+        copied = copier.copy(thread, habits, stack, BASE, gather_now(memory))
+        copier.finish(copied)
+        runs = RunReader(layout, codes).runs(copied)
+        assert sum(len(run.frames) for run in runs) <= MOST_FRAMES
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from(sorted(LAYOUTS)), st.integers(0, 1 << 32), st.integers(0, SIZE // 8 - 1))
+def test_objects_of_nonsense_are_unreadable_or_bounded(minor: int, seed: int, word: int) -> None:
+    layout, memory, at = LAYOUTS[minor], Memory(nonsense(seed)), BASE + 8 * word
+    objects = Objects(memory, layout.object, minor)
+    for read in (objects.text, objects.data, objects.items, objects.integer, LocalReader(memory, layout, True).text):
+        try:
+            assert len(str(read(at))) < 1 << 20
+        except Unreadable:
+            continue
+    for items in (objects.dict_items, objects.attributes):
+        try:
+            assert len(list(items(at))) <= 1 << 16
+        except Unreadable:
+            continue
+    assert isinstance(LocalReader(memory, layout, True).read(at, at), dict)
+
+
+def table(minor: int, values: Sequence[int], version: int = 0) -> bytes:
+    head = debug_offsets.COOKIE + struct.pack("<QQ", version or 0x030000F0 | minor << 16, 0)
+    return head + struct.pack(f"<{len(values)}Q", *values)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(sorted(debug_offsets.FIELDS)), st.data())
+def test_tables_of_offsets_are_refused_or_within_their_structures(minor: int, data: st.DataObject) -> None:
+    count = len(debug_offsets.FIELDS[minor])
+    values = data.draw(st.lists(st.integers(0, 600), min_size=count, max_size=count))
+    try:
+        layout = debug_offsets.read_layout(table(minor, values))
+    except FormatError:
+        return
+    assert isinstance(layout, Layout)
+    assert layout.thread.size <= 616
+
+
+@given(st.binary(max_size=1000))
+def test_any_bytes_as_table_are_a_format_error(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        debug_offsets.read_layout(data)
+
+
+@pytest.mark.parametrize(
+    ("minor", "version"), [(16, 0x031000F0), (15, 0x030F00B3), (12, 0x030C00F0), (13, 0x020D00F0), (13, 1 << 40)]
+)
+def test_unknown_versions_are_refused(minor: int, version: int) -> None:
+    with pytest.raises(FormatError):
+        debug_offsets.read_layout(table(minor, [8] * 120, version))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.integers(0, 1 << 16), max_size=30),
+    st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 3)), max_size=12),
+    st.booleans(),
+    st.sampled_from([StackEnd.ROOT, StackEnd.UNREADABLE]),
+)
+def test_no_run_is_lost_by_a_merge_and_their_order_stays(
+    sps: list[int], runs: list[tuple[int, int]], marked: bool, end: StackEnd
+) -> None:
+    chain_runs, number = [], 0
+    for marker, count in runs:
+        chain_runs.append(Run(marker, tuple(range(number, number + count))))
+        number += count
+    chain = Chain(tuple(chain_runs), SampleState.INTERPRETED, "", (0x100,), marked)
+    evaluators = Evaluators(lambda pc, exact: (pc & ~0xFF, (pc & ~0xFF) + 0x80))
+    pcs = [0x100 + 0x40 * (sp % 7) for sp in sps]
+    exacts = [at == 0 for at in range(len(sps))]
+    merged = merge(pcs, sps, exacts, end, chain, evaluators)
+    places = [at for at, _ in merged.inserts]
+    assert places == sorted(set(places))
+    assert all(0 <= at <= len(sps) for at in places)
+    assert [frame for _, frames in merged.inserts for frame in frames] == list(range(number))
+    assert bool(merged.reasons) >= bool(merged.unplaced or merged.without_run)

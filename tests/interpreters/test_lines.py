@@ -1,0 +1,55 @@
+"""Tables of lines against the interpreters that wrote them, and against nonsense."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.interpreters.cpython.lines import line_of
+from tests.interpreters.pythons import EACH, Python
+
+SAY = """
+import dis, json, importlib, sys, types
+found = []
+def add(code):
+    table = code.co_linetable if sys.version_info >= (3, 10) else code.co_lnotab
+    if sys.version_info >= (3, 10):
+        spans = [list(span) for span in code.co_lines()]
+    else:
+        starts = list(dis.findlinestarts(code)) + [(len(code.co_code), 0)]
+        spans = [[a, b, line] for (a, line), (b, _) in zip(starts, starts[1:])]
+    found.append([code.co_firstlineno, table.hex(), spans])
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            add(const)
+for name in ("argparse", "typing", "json.decoder", "tarfile"):
+    path = importlib.import_module(name).__file__
+    add(compile(open(path).read(), path, "exec"))
+print(json.dumps(found))
+"""
+
+
+@EACH
+def test_every_instruction_of_library_modules_has_the_line_that_python_says(python: Python) -> None:
+    python.ready()
+    done = subprocess.run([*python.command, "-c", SAY], capture_output=True, text=True, timeout=120, check=True)
+    codes: list[list[Any]] = json.loads(done.stdout)
+    assert len(codes) > 200
+    kind = LineTable.LNOTAB if python.minor < 10 else LineTable.LINETABLE if python.minor == 10 else LineTable.LOCATIONS
+    unit = 1 if kind is LineTable.LNOTAB else 2
+    for first, table, spans in codes:
+        data = bytes.fromhex(table)
+        for start, end, line in spans:
+            for at in {start, end - 2}:
+                if start <= at < end:
+                    assert line_of(kind, data, first, at // unit) == (line or 0), (first, at)
+
+
+@given(st.sampled_from(LineTable), st.binary(max_size=200), st.integers(-5, 1 << 20), st.integers(-1, 1 << 33))
+def test_nonsense_gives_some_line_and_ends(kind: LineTable, table: bytes, first: int, instruction: int) -> None:
+    assert isinstance(line_of(kind, table, first, instruction), int)

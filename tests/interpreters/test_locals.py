@@ -1,0 +1,71 @@
+"""`dump --locals`: what the target's variables are, without a line of its code run; secrets stay where they are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pyprof.interpreters.cpython.local_values import looks_secret
+from tests.interpreters.pythons import EACH, HERE, Python, running
+
+
+def frame_of(pid: int, *options: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pyprof", "dump", "-p", str(pid), "--json", "--locals", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "hunter2" not in done.stdout or "--no-redact" in options
+    frames = json.loads(done.stdout)["threads"][0]["frames"]
+    found: dict[str, Any] = next(frame for frame in frames if frame["function"] == "function")
+    return found
+
+
+def ready(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process.pid
+
+
+@EACH
+def test_values_of_each_kind_are_read(python: Python) -> None:
+    with running(python, "local_values.py") as process:
+        frame = frame_of(ready(process))
+    found = frame["locals"]
+    assert (found["number"], found["negative"], found["rest"]) == ("1", "-7", "(4, 5)")
+    assert (found["one"], found["empty"], found["data"]) == ("(1,)", "()", "b'bytes'")
+    assert found["big"] == "<int of many digits>"
+    assert found["thing"].startswith("<Thing at 0x")
+    assert found["text"].startswith("'ünïünï")
+    assert len(found["text"]) < 100
+    assert found["loop"].startswith("[[")
+    assert found["password"] == "<redacted>"
+    assert found["settings"] == "{'api_key': <redacted>, 'size': 2}"
+    assert found["more"] == "{'key': 'value'}"
+    if python.minor >= 11:
+        assert found["cell"] == "[1, 'two', 3.5, None, True]"
+    assert frame["source"] == "time.sleep(1000)"
+
+
+def test_secrets_are_shown_only_when_asked_for() -> None:
+    with running(HERE, "local_values.py") as process:
+        found = frame_of(ready(process), "--no-redact")["locals"]
+    assert found["password"] == "'hunter2'"
+    assert found["settings"] == "{'api_key': 'in a dict', 'size': 2}"
+
+
+@pytest.mark.parametrize("name", ["password", "DB_PASSWORD", "auth_token", "secret", "apiKey", "session_id", "passwd"])
+def test_names_that_look_secret_are_known(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", ["number", "passenger", "keys", "monkey", "path"])
+def test_other_names_are_not(name: str) -> None:
+    assert not looks_secret(name)

@@ -1,0 +1,91 @@
+"""Where runs stand among native frames, and what is said when they find no place."""
+
+from __future__ import annotations
+
+from pyprof.interpreters.merge import Evaluators, Merged, merge
+from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.walk import StackEnd
+
+EVALUATOR = 0x1000
+"""Code from here to 0x2000 is the evaluator's, in two functions."""
+
+
+def function_range(pc: int, exact: bool) -> tuple[int, int] | None:
+    at = pc if exact else pc - 1
+    return (at & ~0x7FF, (at & ~0x7FF) + 0x800) if EVALUATOR <= at < 0x2000 else None
+
+
+def placed(
+    stack: str, *markers: int, end: StackEnd = StackEnd.ROOT, marked: bool = True, leaf_exact: bool = True
+) -> Merged:
+    """stack: innermost first, a letter a frame of 0x100 bytes: E evaluator, C its cold part, n native. markers: of
+    runs, innermost first; run k has the one frame k.
+    """
+    pcs = [{"E": 0x1010, "C": 0x1810, "n": 0x5000}[letter] for letter in stack]
+    sps = [0x100 * (1 + at) for at in range(len(stack))]
+    exacts = [at == 0 and leaf_exact for at in range(len(stack))]
+    chain = Chain(
+        tuple(Run(marker, (number,)) for number, marker in enumerate(markers)),
+        SampleState.INTERPRETED,
+        "",
+        (EVALUATOR,),
+        marked,
+    )
+    return merge(pcs, sps, exacts, end, chain, Evaluators(function_range))
+
+
+def test_runs_stand_inside_the_frames_whose_stack_holds_their_markers() -> None:
+    merged = placed("nEnnEn", 0x210, 0x5F8)
+    assert merged.inserts == ((1, (0,)), (4, (1,)))
+    assert not merged.reasons
+
+
+def test_cold_part_of_the_evaluator_is_found_by_its_marker_alone() -> None:
+    assert placed("nCnE", 0x210, 0x410, end=StackEnd.NO_RULE).inserts == ((1, (0,)), (3, (1,)))
+
+
+def test_evaluator_without_run_is_counted() -> None:
+    merged = placed("nEnnEnn", 0x210)
+    assert (merged.without_run, merged.reasons) == (1, SampleState.NO_RUN)
+    assert merged.inserts == ((1, (0,)),)
+
+
+def test_evaluator_at_the_leaf_may_be_about_to_enter_its_frame() -> None:
+    assert not placed("EnnEn", 0x410).reasons
+    assert not placed("nEnEn", 0x410).reasons
+    assert placed("nnnnEnEn", 0x710).reasons == SampleState.NO_RUN
+
+
+def test_innermost_run_without_marker_belongs_to_the_evaluator_that_it_leaves() -> None:
+    merged = placed("EnnEn", 0, 0x410)
+    assert merged.inserts == ((0, (0,)), (3, (1,)))
+    assert not merged.reasons
+
+
+def test_run_beyond_a_stack_that_is_cut_short_stands_outside() -> None:
+    merged = placed("nEn", 0x210, 0x9000, end=StackEnd.UNREADABLE)
+    assert merged.inserts == ((1, (0,)), (3, (1,)))
+    assert (merged.unplaced, merged.reasons) == (1, SampleState.NATIVE_CUT)
+
+
+def test_run_in_no_frame_stands_by_its_order() -> None:
+    merged = placed("nEnEn", 0x210, 0x50, 0x410)
+    assert merged.inserts == ((1, (0,)), (2, (1,)), (3, (2,)))
+    assert (merged.unplaced, merged.reasons) == (1, SampleState.NO_PLACE)
+
+
+def test_without_markers_each_activation_has_one_frame() -> None:
+    merged = placed("nEnnEnEn", 0, 0, 0, marked=False)
+    assert merged.inserts == ((1, (0,)), (4, (1,)), (6, (2,)))
+    assert not merged.reasons
+
+
+def test_without_markers_the_root_is_where_counting_begins() -> None:
+    merged = placed("nEnnEnEn", 0, 0, marked=False)
+    assert merged.inserts == ((4, (0,)), (6, (1,)))
+
+
+def test_without_markers_a_stack_that_is_cut_short_is_counted_from_its_leaf() -> None:
+    merged = placed("nEnE", 0, 0, 0, end=StackEnd.UNREADABLE, marked=False)
+    assert merged.inserts == ((1, (0,)), (3, (1,)), (4, (2,)))
+    assert merged.reasons == SampleState.NATIVE_CUT
