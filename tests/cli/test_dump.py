@@ -26,7 +26,7 @@ def test_json_has_the_stable_shape_innermost_first() -> None:
     (thread,) = document["threads"]
     assert set(thread) == {"tid", "name", "state", "end", "python", "frames"}
     assert (thread["state"], thread["end"]) == ("sleeping", "root")
-    assert all(set(frame) == FRAME_KEYS for frame in thread["frames"])
+    assert all(set(frame) - {"source"} == FRAME_KEYS for frame in thread["frames"])
     assert thread["frames"][0]["trust"] == "context"
     assert thread["frames"][-1]["function"] == "_start"
     assert thread["frames"][0]["module"].endswith("libc.so.6")
