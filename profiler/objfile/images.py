@@ -117,6 +117,15 @@ class ImageStore:
             self._by_space[key] = self._images[same]
         return self._by_space[key]
 
+    def known(self, space: AddressSpace, avma: int) -> Image | None:
+        """Like image, but of a core file or crash dump only what was asked for already: a file that no stack runs
+        through may be missing without being missed.
+        """
+        if space.files is None:
+            return self.image(space, avma)
+        module = space.module_at(avma)
+        return self._by_space.get((space.id, module.start)) if module else None
+
     def forget(self, space: AddressSpace) -> None:
         """Drop what only this address space needs: of a process that is gone, in a recording that goes on."""
         self._by_space = {key: image for key, image in self._by_space.items() if key[0] != space.id}

@@ -97,7 +97,7 @@ class RuntimeCode:
     def _arch(self, space: AddressSpace) -> Arch | None:
         """Of the first file that is mapped."""
         for module in space.modules:
-            image = self._images.image(space, module.start) if module.has_file else None
+            image = self._images.known(space, module.start) if module.has_file else None
             if image is not None:
                 return find_arch(image.elf.machine, image.elf.elf_class, image.elf.byteorder)
         return None
@@ -106,7 +106,7 @@ class RuntimeCode:
         """(name, avma) of the lists that the modules of a process have."""
         found: list[tuple[bytes, int]] = []
         for module in space.modules:
-            image = self._images.image(space, module.start) if module.has_file else None
+            image = self._images.known(space, module.start) if module.has_file else None
             if image is not None:
                 if image.elf not in self._symbols:
                     self._symbols[image.elf] = self._symbols_of(image, arch)
