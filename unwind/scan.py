@@ -18,6 +18,8 @@ from pyprof.unwind.scalar import Caller, Fallback, Outcome, Registers
 
 WORDS = 40
 WORDS_INNERMOST = 160
+MOST_APART = 128 << 10
+"""Most bytes from a frame to its caller's frame pointer."""
 """Words that are looked at; a frame that called something is mostly small."""
 
 
@@ -55,17 +57,17 @@ class ScanFallback:
         return None
 
     def _found(self, registers: Registers, memory: LaneMemory, avma: int, pc: int) -> Caller:
-        """fp: the word below the return address where it looks like the one that was pushed there, else as it was if
-        it points to callers' frames.
+        """fp: the word below the return address where the own frame pointer points there, and on i386, whose functions
+        push it first, also where it points a little up the stack; else as it was, if it points to callers' frames.
         """
         arch = self._arch
         values: list[int | None] = [None] * len(arch.registers)
         sp = avma + arch.word
         fp = registers.values[arch.fp]
-        if arch.lr < 0:
-            pushed = memory.word(avma - arch.word)
-            if fp == avma - arch.word and pushed is not None and pushed >= sp:
-                fp = pushed
+        pushed = memory.word(avma - arch.word) if arch.lr < 0 else None
+        near = pushed is not None and sp <= pushed <= sp + MOST_APART
+        if pushed is not None and near and (arch.word == 4 or fp == avma - arch.word):
+            fp = pushed
         values[arch.fp] = fp if fp is not None and fp >= sp else None
         values[arch.sp], values[arch.pc] = sp, pc
         return Caller(Registers(values, False), sp, Trust.SCAN)

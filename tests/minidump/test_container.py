@@ -15,7 +15,7 @@ from pyprof.objfile.crash_dump import CrashDump
 from pyprof.objfile.minidump import read_minidump
 from pyprof.objfile.source import BytesSource, FileSource
 from tests.minidump.support import dump, dump_and_complaints, functions
-from tests.minidump.writer import MinidumpWriter, context, elf_record, pdb70
+from tests.minidump.writer import Body, MinidumpWriter, context, elf_record, pdb70
 from tests.support import need
 
 GUID = bytes(range(1, 17))
@@ -153,6 +153,27 @@ def test_modules_are_made_up_from_maps_where_there_is_no_list() -> None:
     found = read(made)
     assert [(module.base, module.size, module.path) for module in found.modules] == [(0x1000, 0x2000, "/a")]
     assert "minidump without a list of modules: made up from its mappings" in found.oddities
+
+
+@pytest.mark.parametrize(
+    ("processor", "entry", "head"), [("amd64", "<QI4xQ", "<IIIxxxxQQQ"), ("x86", "<III", "<IIIIII")]
+)
+def test_modules_that_are_made_up_have_the_names_of_the_loaders_list(processor: str, entry: str, head: str) -> None:
+    """MDRawDebug is laid out as the target's compiler does."""
+    made = writer(processor)
+    maps = b"1000-2000 r-xp 0 8:1 5 /app/base.apk\n5000-6000 r-xp 0 8:1 6 /lib/b.so\n"
+
+    def dso(body: Body) -> bytes:
+        table = struct.pack(entry, 0x1000, body.string("libreal.so"), 0) + struct.pack(
+            entry, 0x5000, body.string(""), 0
+        )
+        return struct.pack(head, 1, body.add(table), 2, 0, 0, 0)
+
+    made.streams |= {0x47670009: maps, 0x4767000A: dso}
+    assert [(module.path, module.debug_name) for module in read(made).modules] == [
+        ("/app/base.apk", "libreal.so"),
+        ("/lib/b.so", "b.so"),
+    ]
 
 
 def test_memory_that_overlaps_is_read_once() -> None:

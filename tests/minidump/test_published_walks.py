@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,7 @@ class Walk:
     trust: Sequence[str] = ("breakpad",)
     names: Sequence[str | None] = ()
     absent: frozenset[str] = field(default_factory=frozenset)
+    options: Sequence[str] = ()
 
 
 def walked(walk: Walk, folder: Path) -> Document:
@@ -56,7 +57,7 @@ def walked(walk: Walk, folder: Path) -> Document:
     path = folder / "made.dmp"
     path.write_bytes(writer.build())
     (folder / "symbols").mkdir(exist_ok=True)
-    (thread,) = dump(path, "--symbols", str(folder / "symbols"))["threads"]
+    (thread,) = dump(path, "--symbols", str(folder / "symbols"), *walk.options)["threads"]
     found: Document = thread
     return found
 
@@ -457,3 +458,84 @@ WINDOWS = {
 @pytest.mark.parametrize("name", list(WINDOWS))
 def test_windows(name: str, tmp_path: Path) -> None:
     check(WINDOWS[name], walked(WINDOWS[name], tmp_path))
+
+
+SCAN = ("--unwind", "default,scan")
+TOP64 = 0x8000000080000000
+SCANNED = {
+    "amd64 ScanWithoutSymbols": Walk(
+        "amd64",
+        {0x7400C0000000: (0x10000, ""), 0x7500B0000000: (0x10000, "")},
+        TOP64,
+        [
+            *(0, 0, 0x7400B0000000, 0x7500D0000000, 0x7500B0000100, 0, 0, 0x7400B0000000, 0x7500D0000000),
+            *(TOP64, 0x7500B0000900, 0, 0, 0, 0),
+        ],
+        {"rip": 0x7400C0000200, "rbp": TOP64 + 72},
+        [
+            {"rip": 0x7500B0000100, "rsp": TOP64 + 40, "rbp": TOP64 + 72},
+            {"rip": 0x7500B0000900, "rsp": TOP64 + 88},
+        ],
+        trust=("scan", "scan"),
+        options=SCAN,
+    ),
+    "amd64 ScanWithFunctionSymbols": Walk(
+        "amd64",
+        {
+            0x7400C0000000: (0x10000, "FUNC 100 400 10 platypus\n"),
+            0x7500B0000000: (0x10000, "FUNC 100 400 10 echidna\n"),
+        },
+        TOP64,
+        [0, 0, 0x7400B0000000, 0x7500B0000000, 0x7400C0001000, 0x7500B000AAAA, 0x7500B0000110, 0, 0, 0, 0],
+        {"rip": 0x7400C0000200, "rbp": TOP64 + 88},
+        [{"rip": 0x7500B0000110, "rsp": TOP64 + 56, "rbp": TOP64 + 88}],
+        trust=("scan",),
+        names=("platypus", "echidna"),
+        options=SCAN,
+    ),
+    "arm64 ScanWithoutSymbols": Walk(
+        "arm64",
+        {0x40000000: (0x10000, ""), 0x50000000: (0x10000, "")},
+        TOP,
+        [0, 0, 0x40090000, 0x60000000, 0x50000100, 0, 0, 0xF0000000, 0xD, 0x50000900, *[0] * 8],
+        {"pc": 0x40005510},
+        [{"pc": 0x50000100, "sp": TOP + 40}, {"pc": 0x50000900, "sp": TOP + 80}],
+        trust=("scan", "scan"),
+        options=SCAN,
+    ),
+    "arm64 ScanWithFunctionSymbols": Walk(
+        "arm64",
+        {
+            0x40000000: (0x10000, "FUNC 100 400 10 monotreme\n"),
+            0x50000000: (0x10000, "FUNC 100 400 10 marsupial\n"),
+        },
+        TOP,
+        [0, 0, 0x40090000, 0x60000000, 0x40001000, 0x5000F000, 0x50000200, *[0] * 8],
+        {"pc": 0x40000200},
+        [{"pc": 0x50000200, "sp": TOP + 56}],
+        trust=("scan",),
+        names=("monotreme", "marsupial"),
+        options=SCAN,
+    ),
+    "x86 TraditionalScan": Walk(
+        "x86",
+        {0x40000000: (0x10000, ""), 0x50000000: (0x10000, "")},
+        TOP,
+        [0xF065DC76, 0x46EE2167, 0xBAB023EC, TOP + 28, 0x4000129D, 0, 0, 0, 0],
+        {"eip": 0x4000F49D, "ebp": 0xD43EED6E},
+        [{"eip": 0x4000129D, "esp": TOP + 20, "ebp": TOP + 28}],
+        trust=("scan",),
+        options=SCAN,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(SCANNED))
+def test_scan(name: str, tmp_path: Path) -> None:
+    check(SCANNED[name], walked(SCANNED[name], tmp_path))
+
+
+@pytest.mark.parametrize("name", list(SCANNED))
+def test_scanning_not_allowed(name: str, tmp_path: Path) -> None:
+    thread = walked(replace(SCANNED[name], options=()), tmp_path)
+    assert "scan" not in trusts(thread)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 ARCHITECTURES = {"x86": 0, "arm": 5, "amd64": 9, "arm64": 12}
@@ -49,14 +49,16 @@ def elf_record(build_id: str) -> bytes:
 
 @dataclass
 class MinidumpWriter:
-    """Memory that threads have for a stack is written once, in the list of memory too."""
+    """Memory that threads have for a stack is written once, in the list of memory too. streams: further ones; a
+    function gets what streams point into.
+    """
 
     processor: str
     system: str = "linux"
     threads: list[tuple[int, bytes, int, bytes]] = field(default_factory=list)
     modules: list[tuple[int, int, str, bytes]] = field(default_factory=list)
     memory: list[tuple[int, bytes]] = field(default_factory=list)
-    streams: dict[int, bytes] = field(default_factory=dict)
+    streams: dict[int, bytes | Callable[[Body], bytes]] = field(default_factory=dict)
     crash: tuple[int, int, int, int, Sequence[int], bytes] | None = None
     names: dict[int, str] = field(default_factory=dict)
     wide_memory: bool = False
@@ -75,7 +77,7 @@ class MinidumpWriter:
 
     def build(self) -> bytes:
         streams = 6 + len(self.streams)
-        body = _Body(32 + 12 * streams)
+        body = Body(32 + 12 * streams)
         directory: list[tuple[int, int, int]] = []
 
         def add(kind: int, content: bytes) -> None:
@@ -102,7 +104,7 @@ class MinidumpWriter:
             head = struct.pack("<IIIIQQII15Q", tid, 0, code, flags, 0, address, len(parameters), 0, *words)
             add(6, head + struct.pack("<II", len(registers), body.add(registers)))
         for kind, content in self.streams.items():
-            add(kind, content)
+            add(kind, content if isinstance(content, bytes) else content(body))
         if self.wide_memory:
             pieces = [(at, data) for at, data, _ in stacks if data] + self.memory
             first = body.add(b"".join(data for _, data in pieces))
@@ -116,13 +118,13 @@ class MinidumpWriter:
         table = b"".join(struct.pack("<III", *entry) for entry in directory)
         return (header + table).ljust(body.start, b"\0") + bytes(body.data)
 
-    def _system(self, body: _Body) -> bytes:
+    def _system(self, body: Body) -> bytes:
         head = struct.pack("<HHHBB", ARCHITECTURES[self.processor], 6, 0, 1, 0)
         where = body.string(self.version)
         return head + struct.pack("<IIIIIHH", 5, 1, 2600, PLATFORMS[self.system], where, 0, 0) + bytes(24)
 
 
-class _Body:
+class Body:
     """What streams point to. start: where it stands in the file."""
 
     def __init__(self, start: int) -> None:
