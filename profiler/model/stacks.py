@@ -89,7 +89,7 @@ class StackTable:
             node = other.parent[node]
         here = 0
         for key in reversed(chain):
-            here = self._child(here, key)
+            here = self.child(here, key)
         return here
 
     @staticmethod
@@ -105,20 +105,21 @@ class StackTable:
     def _insert(self, keys: list[FrameKey], end: int, merged: Merge) -> int:
         node = 0
         if end != StackEnd.ROOT:
-            node = self._child(0, (MARKER_SPACE, end, True, 0))
+            node = self.child(0, (MARKER_SPACE, end, True, 0))
         inserts, mark = merged
         if mark:
-            node = self._child(node, (MARKER_SPACE, mark, True, 0))
+            node = self.child(node, (MARKER_SPACE, mark, True, 0))
         inside = dict(inserts)
         for pc in reversed(inside.get(len(keys), ())):
-            node = self._child(node, (INTERPRETER_SPACE, pc, True, Trust.INTERPRETER))
+            node = self.child(node, (INTERPRETER_SPACE, pc, True, Trust.INTERPRETER))
         for at in range(len(keys) - 1, -1, -1):
-            node = self._child(node, keys[at])
+            node = self.child(node, keys[at])
             for pc in reversed(inside.get(at, ())):
-                node = self._child(node, (INTERPRETER_SPACE, pc, True, Trust.INTERPRETER))
+                node = self.child(node, (INTERPRETER_SPACE, pc, True, Trust.INTERPRETER))
         return node
 
-    def _child(self, parent: int, key: FrameKey) -> int:
+    def child(self, parent: int, key: FrameKey) -> int:
+        """The node of a frame below a node."""
         frame = self._frame_ids.get(key)
         if frame is None:
             frame = self._frame_ids[key] = len(self.frames)

@@ -110,9 +110,9 @@ class Session:
     ) -> Profile:
         """Look the window's names up."""
         self.code.named()
+        window = view(window, shown, self.runtimes.modules)
         name, code = self.runtimes.line, self.code
         profile = assemble(
             window, self.images, self.diagnostics, name, title=title, rate_hz=rate_hz, idle=idle, code=code
         )
-        profile = replace(profile, threads=self.runtimes.named(profile.threads))
-        return view(profile, shown, self.runtimes.modules)
+        return replace(profile, threads=self.runtimes.named(profile.threads))
