@@ -1,8 +1,10 @@
-"""s390x: 64-bit, big-endian. The CFA of its ABI lies 160 bytes above the caller's stack pointer."""
+"""s390x and s390: 64-bit and 31-bit, big-endian. The ABI's CFA lies 160 (31-bit: 96) bytes above the caller's sp."""
 
 from __future__ import annotations
 
-from pyprof.model.arch_type import Arch, FrameChain, SigFrame
+from dataclasses import replace
+
+from pyprof.model.arch_type import Arch, FrameChain, SigFrame, never
 
 
 def _s390x_follows_call(code: bytes) -> bool:
@@ -89,4 +91,31 @@ S390X = Arch(
     regset_size=27 * 8,
     syscall_codes=(b"\x0a\x00",),  # svc 0: the number in r1
     fpregset={16 + slot: 1 + number for slot, number in enumerate(_FPR_ORDER)},  # fpc and padding, f0..f15
+)
+
+
+def _sigregs32(at: int) -> dict[int, int]:
+    """The same for struct _sigregs32: psw (mask, addr), gprs, acrs, fpc, padding, fprs."""
+    fprs = {16 + slot: at + 144 + 8 * number for slot, number in enumerate(_FPR_ORDER)}
+    return {**{n: at + 8 + 4 * n for n in range(16)}, **fprs, 32: at + 4}
+
+
+# 31-bit programs. The highest bit of a pc or a return address tells the addressing mode. struct sigframe32: save area
+# (96 bytes), sigcontext32 (12), _sigregs32, aligned. struct rt_sigframe32: save area, retcode (4), siginfo (128),
+# ucontext32, aligned, with uc_mcontext at +24.
+S390 = replace(
+    S390X,
+    name="s390",
+    elf_class=32,
+    word=4,
+    prstatus=(*range(2, 18), *(-1 for _ in range(16)), 1),
+    sigcontext=_sigregs32(256),
+    more_sigframes=(SigFrame(bytes.fromhex("0a77"), _sigregs32(112)),),
+    pc_mask=0x7FFF_FFFF,
+    sp_off=-96,
+    chain=FrameChain(base=15, next_off=0, ra_off=56, cfa_off=None, ra_in_next=True),
+    machines=("s390",),
+    regset_size=0,
+    fpregset={},
+    saves_lr=never,
 )

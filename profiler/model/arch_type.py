@@ -16,7 +16,8 @@ def _unknown_size(code: bytes) -> int:
     return 0
 
 
-def _never(code: bytes) -> bool:
+def never(code: bytes) -> bool:
+    """Where an architecture has no such code, or it is not known."""
     return False
 
 
@@ -129,7 +130,7 @@ class Arch:
     syscalls: dict[str, int] = field(default_factory=dict)
     leaf_size: Callable[[bytes], int] = _unknown_size
     way_out: Callable[[bytes], list[tuple[str, int]] | None] | None = None
-    saves_lr: Callable[[bytes], bool] = _never
+    saves_lr: Callable[[bytes], bool] = never
     signal_cfi: bool = True
 
     @property

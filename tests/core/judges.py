@@ -1,4 +1,4 @@
-"""What others say about a core: pcs of all threads, by gdb and by eu-stack."""
+"""What others say about a core: pcs of all threads, inlined functions left out, by gdb and by eu-stack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ for thread in gdb.selected_inferior().threads():
     frame, pcs = gdb.newest_frame(), []
     try:
         while frame is not None and len(pcs) < 200:
-            pcs.append(hex(frame.pc()))
+            if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):
+                pcs.append(hex(frame.pc()))
             frame = frame.older()
     except gdb.error as error:
         pass

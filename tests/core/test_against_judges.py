@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.core.judges import eu_stack_pcs, gdb_pcs
-from tests.core.making import TARGETS, crash
+from tests.core.making import TARGETS, Core, crash, program
 from tests.core.support import dump, names, pcs
+from tests.support import need
 
 CRASH = ["crash_4", "crash_3", "crash_2", "crash_1", "main"]
 PARKED = ["parked_3", "parked_2", "parked_1", "thread_main"]
@@ -47,9 +49,34 @@ def test_frames_of_all_threads_are_those_of_gdb(arch: str, tmp_path: Path) -> No
         assert len(found) >= 5
 
 
-def test_frames_of_a_native_core_are_those_of_eu_stack() -> None:
-    core = crash("x86_64", "core_threads.c")
+@pytest.mark.parametrize("linked", ["-pie", "-static"])
+@pytest.mark.parametrize("arch", ["x86_64", "i386"])
+def test_frames_of_a_core_of_the_kernel_are_those_of_eu_stack(arch: str, linked: str) -> None:
+    core = crash(arch, "core_threads.c", linked)
     assert pcs(dump(core)) == eu_stack_pcs(core)
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "i386"])
+def test_frames_of_a_core_of_gcore_are_those_of_gdb_and_eu_stack(arch: str, tmp_path: Path) -> None:
+    ladder = program(arch, "ladder.c", "-pthread")
+    with subprocess.Popen([ladder, "spin", "60"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            command = [need("gcore"), "-o", str(tmp_path / "core"), str(process.pid)]
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
+        finally:
+            process.kill()
+    core = Core(tmp_path / f"core.{process.pid}", ladder, "")
+    document = dump(core)
+    ours = pcs(document)
+    assert document["signal"] is None
+    assert len(ours) == 5
+    assert all(thread["end"] == "root" for thread in document["threads"])
+    assert ours == {tid: found[: len(ours[tid])] for tid, found in gdb_pcs(core, tmp_path).items()}
+    for tid, found in eu_stack_pcs(core).items():  # it ends at main
+        assert found == ours[tid][: len(found)]
+        assert len(found) >= 4
 
 
 @pytest.mark.parametrize("arch", list(TARGETS))

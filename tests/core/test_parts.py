@@ -85,9 +85,9 @@ def test_process_note_of_32_bit_uids_is_read() -> None:
 
 
 def test_architecture_that_is_not_known_is_named(tmp_path: Path) -> None:
-    writer = CoreWriter(22, 32, ">")  # s390 of 31 bits
+    writer = CoreWriter(8, 32, ">")  # MIPS
     writer.thread(5, [0] * 36)
-    with pytest.raises(UnsupportedArchitecture, match=r"machine 22 \(32 bits\)"):
+    with pytest.raises(UnsupportedArchitecture, match=r"machine 8 \(32 bits\)"):
         collector(tmp_path, writer)
 
 

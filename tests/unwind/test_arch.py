@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.model.arch import AARCH64, ARCHES, ARM, I386, PPC64LE, S390X, X32, X86_64, Arch, find_arch
+from pyprof.model.arch import AARCH64, ARCHES, ARM, I386, PPC64LE, S390, S390X, X32, X86_64, Arch, find_arch
 from tests.support import build, need
 
 ALL = sorted(ARCHES.values(), key=lambda arch: arch.name)
@@ -49,7 +49,8 @@ def test_architecture_is_found_by_machine_class_and_byte_order() -> None:
     assert big.byteorder == "big"
     assert find_arch(40, 32, "little") is ARM
     assert find_arch(22, 64, "big") is S390X
-    assert find_arch(22, 32, "big") is None  # 31-bit
+    assert find_arch(22, 32, "big") is S390  # 31-bit
+    assert find_arch(8, 32, "big") is None
     assert find_arch(3, 32, "little") is I386
 
 
