@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from pyprof.collectors.perf_attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.collectors.ptrace import PtraceCollector
 from pyprof.collectors.selection import Selection
+from pyprof.collectors.whole_time import WholeTime
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.interpreter import StackReader
@@ -25,6 +27,8 @@ MOST_CUT = 0.02
 """Share of stacks, among the last ones, that may be longer than the kernel's copies or go on in another stack."""
 
 _JUDGED, _SURE = 1000, 8
+
+FROM_OUTSIDE = "Sleeping threads were read from outside: none was stopped"
 
 
 class Interpreters(Protocol):
@@ -53,32 +57,43 @@ def open_collector(
     ids = itertools.count(1).__next__
     readers = interpreters.reader if interpreters else None
 
-    def by_perf() -> Collector:
+    def by_perf() -> PerfCollector:
         return PerfCollector(pid, options, diagnostics, ids=ids, selection=selection)
 
     def by_stops(note: str) -> Collector:
         return PtraceCollector(pid, options, diagnostics, note=note, ids=ids, readers=readers, selection=selection)
 
+    def from_outside() -> Collector:
+        """Sleeping threads only, none of which is stopped."""
+        asleep = replace(options, running=False, stop_sleepers=False)
+        return PtraceCollector(
+            pid, asleep, diagnostics, note=FROM_OUTSIDE, ids=ids, readers=readers, selection=selection
+        )
+
+    def without_stops() -> Collector:
+        if not options.running:
+            return from_outside()
+        perf = by_perf()
+        return WholeTime(perf, from_outside()) if options.idle else perf
+
     if name == "perf":
-        return by_perf()
+        return without_stops()
     if name == "ptrace":
         return by_stops("")
-    if options.idle:
-        return by_stops(_why("perf_events see running threads only."))
     try:
         arch = procfs.arch(pid)
     except ProcessLookupError:
         arch = X86_64
     if arch is not X86_64:
         return by_stops(_why(f"it runs {arch.name} code."))
-    reason = interpreters.needs_stops(pid) if interpreters else ""
+    reason = interpreters.needs_stops(pid) if interpreters and options.running else ""
     if reason:
         return by_stops(_why(reason))
     try:
-        perf = by_perf()
+        found = without_stops()
     except PerfNotAllowed as error:
         return by_stops(_why(f"{error.message} {error.hint}"))
-    return Changing(perf, lambda note: by_stops(_why(note)))
+    return found if options.idle else Changing(found, lambda note: by_stops(_why(note)))
 
 
 def _why(reason: str) -> str:

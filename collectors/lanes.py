@@ -49,6 +49,8 @@ class BatchBuilder:
         self._pieces: dict[int, tuple[Piece, ...]] = {}
         self._spaces: dict[int, AddressSpace] = {}
         self._chains: dict[int, Chain] = {}
+        self._tip: dict[int, int] = {}
+        self._tips: dict[tuple[int, ...], int] = {(): 0}
 
     def __len__(self) -> int:
         return len(self._kind)
@@ -103,6 +105,10 @@ class BatchBuilder:
         """What an interpreter ran."""
         self._chains[lane] = chain
 
+    def set_tip(self, lane: int, words: tuple[int, ...]) -> None:
+        """What stands inside the innermost frame of user code: words of model.kernel."""
+        self._tip[lane] = self._tips.setdefault(words, len(self._tips))
+
     def move(self, lane: int, space: AddressSpace) -> None:
         """The lane turned out to belong to another generation."""
         self._space[lane] = space.id
@@ -140,6 +146,8 @@ class BatchBuilder:
         """All lanes, as if they were of one architecture, with more columns than it has."""
         n = len(self._kind)
         used = set(self._space)
+        tip = np.zeros(n, np.int32)
+        tip[list(self._tip)] = list(self._tip.values())
         return SampleBatch(
             arch=self._usual,
             kind=np.array(self._kind, np.uint8),
@@ -159,6 +167,8 @@ class BatchBuilder:
             ),
             spaces={key: space for key, space in self._spaces.items() if key in used},
             chains=self._chains,
+            tip=tip if self._tip else None,
+            tips=tuple(self._tips),
         )
 
 

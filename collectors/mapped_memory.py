@@ -22,15 +22,20 @@ def mapping_at(mappings: Sequence[Mapping], avma: int) -> Mapping | None:
 def guarded(read: ReadMemory, pid: int, then: Sequence[Mapping]) -> ReadMemory:
     """Reads a file's memory only if, before and after, the place holds the part of that file that it held then.
 
-    read: of the process's memory now. Memory without a file is read as it is.
+    read: of the process's memory now. Memory that had no file is read as it is. What was not known to be mapped is
+    read if it belongs to no file now, or to one that was mapped elsewhere then (the data of a library whose code is
+    known).
     """
+    files = {mapping.inode for mapping in then} | {0}
 
     def guarded_read(avma: int, size: int) -> bytes:
         was = mapping_at(then, avma)
-        if was is None or not was.inode:
+        if was is not None and not was.inode:
             return read(avma, size)
-        place = (was.inode, was.start - was.offset)
-        if _place(pid, avma) != place:
+        place = _place(pid, avma)
+        if place is None or (was is None and place[0] not in files):
+            return b""
+        if was is not None and place != (was.inode, was.start - was.offset):
             return b""
         data = read(avma, size)
         return data if _place(pid, avma) == place else b""

@@ -11,18 +11,22 @@ from dataclasses import dataclass
 
 from pyprof.collectors import libc
 from pyprof.errors import AccessDenied
+from pyprof.options import CollectOptions
 
 SAMPLE_IP, SAMPLE_TID, SAMPLE_TIME, SAMPLE_CPU = 1 << 0, 1 << 1, 1 << 2, 1 << 7
 SAMPLE_REGS_USER, SAMPLE_STACK_USER = 1 << 12, 1 << 13
 
+SAMPLE_CALLCHAIN = 1 << 5
+
 SAMPLE_TYPE = SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU | SAMPLE_REGS_USER | SAMPLE_STACK_USER
-"""What a record holds; perf_records.py reads it in this order."""
+"""What a record holds; perf_records.py reads it in this order. With SAMPLE_CALLCHAIN it stands before the registers."""
 
 MOST_STACK = 65_528
 """The kernel's limit for sample_stack_user. A record has at most 65,535 bytes: the last few hundred are cut off."""
 
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV = 1 << 0, 1 << 1, 1 << 5, 1 << 6
 _MMAP, _COMM, _FREQ, _TASK, _SAMPLE_ID_ALL = 1 << 8, 1 << 9, 1 << 10, 1 << 13, 1 << 18
+_EXCLUDE_CALLCHAIN_USER = 1 << 22
 _MMAP2, _COMM_EXEC, _USE_CLOCKID, _INHERIT_THREAD = 1 << 23, 1 << 24, 1 << 25, 1 << 35
 
 _ATTR = struct.Struct("=IIQQQQQIIQQQQIiQIHH")
@@ -49,51 +53,58 @@ DUMMY = _ATTR.pack(
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What is counted, and how often it makes a sample. name: for the reader."""
+    """What is counted, and how often it makes a sample. name: for the reader. children: processes that a thread forks
+    inherit the event, too; threads always do. chains: samples have the kernel's frames.
+    """
 
     name: str
     type: int
     config: int
     user_only: bool
     children: bool
+    chains: bool
 
     def attr(self, rate_hz: float, stack_size: int) -> bytes:
-        """children: processes that a thread forks inherit the event, too; threads always do."""
+        """struct perf_event_attr."""
         flags = _INHERIT | _EXCLUDE_HV | _MMAP | _MMAP2 | _COMM | _COMM_EXEC | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID
         flags |= 0 if self.children else _INHERIT_THREAD
         flags |= _EXCLUDE_KERNEL if self.user_only else 0
+        flags |= _EXCLUDE_CALLCHAIN_USER if self.chains else 0
         period = max(round(1e9 / rate_hz), 1)
         if self.type == _HARDWARE:
             flags, period = flags | _FREQ, max(round(rate_hz), 1)
         return _ATTR.pack(
-            self.type, _ATTR.size, self.config, period, SAMPLE_TYPE, 0, flags, 0, 0, 0, 0, 0,
+            self.type, _ATTR.size, self.config, period,
+            SAMPLE_TYPE | (SAMPLE_CALLCHAIN if self.chains else 0), 0, flags, 0, 0, 0, 0, 0,
             ALL_REGISTERS, stack_size, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
         )  # fmt: skip
 
 
-def choose_event(tid: int, cpu: int, children: bool, rate_hz: float) -> Event:
-    """The best event that the kernel lets us have on a thread: time in the kernel included if it may be,
-    cycles if they can be counted.
+def choose_event(tid: int, cpu: int, options: CollectOptions) -> Event:
+    """The best event that the kernel lets us have on a thread: time in the kernel included if it may be (it must be
+    where its frames are wanted), cycles if they can be counted.
 
     With time in the kernel included, a sample taken there has the registers and the stack with which it was entered.
     Raises PerfNotAllowed, ProcessLookupError.
     """
     refused = 0
-    for user_only in (False, True):
+    for user_only in (False,) if options.kernel else (False, True):
         for kind, config, name in ((_HARDWARE, _CYCLES, "cycles"), (_SOFTWARE, _CPU_CLOCK, "cpu-clock")):
-            event = Event(name, kind, config, user_only, children)
-            fd = libc.perf_event_open(event.attr(rate_hz, 1024), tid, cpu)
+            event = Event(name, kind, config, user_only, options.subprocesses, options.kernel)
+            fd = libc.perf_event_open(event.attr(options.rate_hz, 1024), tid, cpu)
             if fd >= 0:
                 os.close(fd)
                 return event
             if -fd == errno.ESRCH:
                 raise ProcessLookupError(tid)
             refused = -fd
-    raise refusal(refused, tid)
+    raise refusal(refused, tid, kernel=options.kernel)
 
 
-def refusal(error: int, tid: int, paranoid: Callable[[], int | None] | None = None) -> PerfNotAllowed:
-    """Why perf_event_open failed, with the command that mends it."""
+def refusal(
+    error: int, tid: int, paranoid: Callable[[], int | None] | None = None, kernel: bool = False
+) -> PerfNotAllowed:
+    """Why perf_event_open failed, with the command that mends it. kernel: its frames were asked for."""
     level = (paranoid or paranoid_level)()
     if level is None or error == errno.ENOSYS:
         return PerfNotAllowed("This kernel has no perf_events.", "--collector ptrace needs none.")
@@ -107,6 +118,11 @@ def refusal(error: int, tid: int, paranoid: Callable[[], int | None] | None = No
             f"perf_events of the whole machine are not allowed: kernel.perf_event_paranoid is {level}, and we have no "
             "CAP_PERFMON.",
             "sudo sysctl kernel.perf_event_paranoid=0, or: sudo pyprof …",
+        )
+    if error in (errno.EACCES, errno.EPERM) and level == 2 and kernel:
+        return PerfNotAllowed(
+            "The kernel's frames are not allowed: kernel.perf_event_paranoid is 2, and we have no CAP_PERFMON.",
+            "sudo sysctl kernel.perf_event_paranoid=1, or: sudo pyprof …",
         )
     if error in (errno.EACCES, errno.EPERM) and level > 2:
         return PerfNotAllowed(

@@ -108,7 +108,7 @@ class PerfCollector:
         cpus = online_cpus()
         options = self._options
         tid = EVERY_THREAD if self._everything else pid
-        self._event: Event = choose_event(tid, cpus[0], options.subprocesses, options.rate_hz)
+        self._event: Event = choose_event(tid, cpus[0], options)
         self._rings = _open_rings(cpus, ring_size or self._ring_size(len(cpus)), bool(ring_size))
         # a ring that holds less than a few records loses them, and cannot even say so
         most = max(min(options.stack_size, MOST_STACK, self._rings.size // 4) & ~7, 8)
@@ -193,6 +193,21 @@ class PerfCollector:
             wait_ns = max(min(2 * wait_ns, self._full_batch_ns()), min(flush_ns, 2 * wait_ns))
         self._ended_ns = time.monotonic_ns()
 
+    def drain(self, last: bool = False) -> Iterator[SampleBatch]:
+        """What there is now, without waiting; for whoever has a clock of their own. last: all of it."""
+        poll = select.poll()
+        for fd in self._family.alive.values():
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(0):
+            self._family.ended(fd)
+        found = self._scan(_FORWARD_NS if last else time.monotonic_ns())
+        yield self._batch(found)
+        found.give_back()
+        if not last:
+            self._resize()
+            self._add_more()
+        self._ended_ns = time.monotonic_ns()
+
     def _full_batch_ns(self) -> int:
         """How long samples may wait in the rings for others: a batch costs much of its time for being a batch."""
         options = self._options
@@ -257,7 +272,7 @@ class PerfCollector:
             elif record.kind == THROTTLE:
                 self._diagnostics.count("kernel throttled the sampling (kernel.perf_event_max_sample_rate)")
         self._family.take(found.others)
-        samples, left_out = read_samples(self._rings.words, found.samples)
+        samples, left_out = read_samples(self._rings.words, found.samples, self._event.chains)
         if left_out:
             self._diagnostics.count("sample without 64-bit registers (32-bit code, or a thread that ends)", left_out)
         spaces, space, kept = self._place(samples)
@@ -281,6 +296,9 @@ class PerfCollector:
             regs=samples.regs,
             stack=StackSlab(self._rings.words.view(np.uint8), samples.base, samples.offset, samples.size),
             spaces=spaces,
+            tip=samples.tip,
+            tips=samples.tips,
+            followed=False,
         )
         return batch if kept.all() else batch.take(np.flatnonzero(kept))
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.perf_ring import Ring
+from pyprof.model.kernel import KERNEL_HALF
 from pyprof.model.modules import Mapping
 
 U64 = npt.NDArray[np.uint64]
@@ -25,6 +26,9 @@ MISC_COMM_EXEC = 1 << 13
 
 _KIND_AND_SIZE = np.uint64(0xFFFF_0000_FFFF_FFFF)
 _IP, _TID, _TIME, _CPU, _ABI, _REGS = 1, 2, 3, 4, 5, 6
+_CHAIN = 5
+"""Of a sample with the kernel's frames: their number, in front of the frames and of all that follows."""
+_MARKS = 2**64 - 4095
 _STACK_SIZE = _REGS + 17
 _STACK = _STACK_SIZE + 1
 OVERHEAD = 8 * (_STACK + 1)
@@ -113,7 +117,7 @@ def _run(words: U64, word: int, size: int, most: int) -> int:
 @dataclass(slots=True)
 class Samples:
     """Columns of n samples in order of time. regs: (n, 17) in the columns of X86_64. offset, size: bytes of the valid
-    part of the stack copy, offset in the whole array of words. abi: ABI_64, or another that has no such registers.
+    part of the stack copy, offset in the whole array of words. tip, tips: see SampleBatch.
     """
 
     time_ns: I64
@@ -124,23 +128,29 @@ class Samples:
     base: U64
     offset: I64
     size: I64
+    tip: npt.NDArray[np.int32] | None
+    tips: tuple[tuple[int, ...], ...]
 
     def __len__(self) -> int:
         return len(self.time_ns)
 
 
-def read_samples(words: U64, pieces: list[I64]) -> tuple[Samples, int]:
-    """Samples at these words, and how many were left out because they had no 64-bit user registers."""
-    at = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+def read_samples(words: U64, pieces: list[I64], chains: bool = False) -> tuple[Samples, int]:
+    """Samples at these words, and how many were left out because they had no 64-bit user registers. chains: they have
+    the kernel's frames.
+    """
+    first = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+    at = first + _chain_lengths(words, first) + 1 if chains else first  # of what follows the chain
     usable = words[at + _ABI] == ABI_64
     left_out = len(at) - int(np.count_nonzero(usable))
     if left_out:
-        at = at[usable]
-    time_ns = words[at + _TIME].view(np.int64)
+        first, at = first[usable], at[usable]
+    time_ns = words[first + _TIME].view(np.int64)
     if len(pieces) > 1:
         order = np.argsort(time_ns, kind="stable")
-        at, time_ns = at[order], time_ns[order]
-    ids = words[at + _TID].view(np.int32).reshape(-1, 2)
+        first, at, time_ns = first[order], at[order], time_ns[order]
+    tip, tips = _kernel_frames(words, first) if chains else (None, ((),))
+    ids = words[first + _TID].view(np.int32).reshape(-1, 2)
     room = words[at + _STACK_SIZE].view(np.int64)
     valid = words[np.where(room > 0, at + _STACK + room // 8, at)].view(np.int64)
     regs = words[at[:, None] + _X86_64_COLUMNS]
@@ -149,14 +159,37 @@ def read_samples(words: U64, pieces: list[I64]) -> tuple[Samples, int]:
             time_ns=time_ns,
             pid=ids[:, 0],
             tid=ids[:, 1],
-            cpu=words[at + _CPU].astype(np.int32),
+            cpu=words[first + _CPU].astype(np.int32),
             regs=regs,
             base=words[at + _SP],
             offset=(at + _STACK) * 8,
             size=np.clip(valid, 0, room) & ~7,
+            tip=tip,
+            tips=tips,
         ),
         left_out,
     )
+
+
+def _chain_lengths(words: U64, first: I64) -> I64:
+    within: U64 = np.minimum(words[first + _CHAIN], words[first] >> np.uint64(51))  # the record's own size in words
+    return within.astype(np.int64)
+
+
+def _kernel_frames(words: U64, first: I64) -> tuple[npt.NDArray[np.int32], tuple[tuple[int, ...], ...]]:
+    """Which chain each sample has, and the chains. In between stand marks of where the addresses come from."""
+    known: dict[bytes, int] = {}
+    tips: dict[tuple[int, ...], int] = {(): 0}
+    tip = np.zeros(len(first), np.int32)
+    count = _chain_lengths(words, first).tolist()
+    for lane, (start, n) in enumerate(zip((first + _CHAIN + 1).tolist(), count, strict=True)):
+        chain = words[start : start + n]
+        key = chain.tobytes()
+        if key not in known:
+            frames = tuple(pc for pc in chain.tolist() if KERNEL_HALF <= pc < _MARKS)
+            known[key] = tips.setdefault(frames, len(tips))
+        tip[lane] = known[key]
+    return tip, tuple(tips)
 
 
 _MMAP2 = struct.Struct("=IIQQQIIQQII")

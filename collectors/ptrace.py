@@ -78,7 +78,7 @@ class PtraceCollector:
         arches = native_arches(os.uname().machine)
         self._builder = BatchBuilder(arches, options.stack_size)
         self._stopper = Stopper(arches, self._builder, diagnostics, options.idle)
-        self._sampler = Sampler(self._stopper, self._builder, diagnostics, options.idle)
+        self._sampler = Sampler(self._stopper, self._builder, diagnostics, options)
         self._finder: ChildFinder | None = None
         self._seen: set[int] = set()
         try:

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import time
 
+from pyprof.collectors import task_state
 from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.spaces import SpaceTracker, Witness
 from pyprof.collectors.stop import Outcome, Stopper
 from pyprof.collectors.syscalls import BlockedCall, parse_syscall, survives_stop
 from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.kernel import blocked_word
 from pyprof.model.sample import SampleKind
+from pyprof.options import CollectOptions
 
 _TRIES = 3
 
 
 class Sampler:
-    """idle: threads that do not run are sampled too. unchanged, blocked: samples taken without a stop."""
+    """unchanged, blocked: samples taken without a stop."""
 
-    def __init__(self, stopper: Stopper, builder: BatchBuilder, diagnostics: Diagnostics, idle: bool) -> None:
+    def __init__(
+        self, stopper: Stopper, builder: BatchBuilder, diagnostics: Diagnostics, options: CollectOptions
+    ) -> None:
         self.unchanged = 0
         self.blocked = 0
         self._stopper = stopper
         self._builder = builder
         self._diagnostics = diagnostics
-        self._idle = idle
+        self._options = options
+        self._idle = options.idle
 
     def sample(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
         """Is there a lane of this thread now? Raises ProcessLookupError, PermissionError.
@@ -45,7 +51,7 @@ class Sampler:
             line = thread.syscall()
             if line.startswith(b"running"):
                 thread.woke()
-                return self._stop(thread, spaces, weight)
+                return self._options.running and self._stop(thread, spaces, weight)
             call = parse_syscall(line)
             if call is None or call.sp == 0:
                 thread.hollow = True
@@ -53,6 +59,7 @@ class Sampler:
             if self._idle:
                 self._stopper.copy_stack(thread, spaces, call.sp)
                 witness = spaces.witness(call.pc)
+                state = task_state.state(thread.tid) if self._options.waits else ""
             at_ns = time.monotonic_ns()
             if thread.schedstat() == before:
                 if not self._idle:
@@ -60,6 +67,7 @@ class Sampler:
                     thread.slept = before
                     return False
                 self._fell_asleep(thread, spaces, weight, call, before, at_ns, witness)
+                self._say_wait(thread, state, call)
                 return True
             if not self._idle:
                 break
@@ -96,7 +104,7 @@ class Sampler:
     def _still_asleep(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
         if not self._idle:
             return False
-        if thread.stop_wanted and thread.stopped is None:
+        if thread.stop_wanted and thread.stopped is None and self._options.stop_sleepers:
             thread.stop_wanted = False
             call = parse_syscall(thread.syscall())
             if call is not None and survives_stop(call, thread.pid, spaces.image.arch):
@@ -110,7 +118,14 @@ class Sampler:
             thread.stopped = None
             return False
         thread.stopped = (call.sp, call.pc, self._stopper.copied())
+        if self._options.waits:
+            self._say_wait(thread, "S", call)
         return True
+
+    def _say_wait(self, thread: Thread, state: str, call: BlockedCall) -> None:
+        """Of the lane that was made last. state: "" where that is not wanted."""
+        if state and len(self._builder):
+            self._builder.set_tip(len(self._builder) - 1, (blocked_word(thread.arch, state, call.number),))
 
     def _unchanged(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> None:
         self._stopper.empty_lane(thread, spaces, weight, at_ns)

@@ -41,8 +41,10 @@ class TargetOptions:
 
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
-    """rate_hz: samples a second of each thread. idle: also threads that are not running. subprocesses: follow children.
-    thread: only threads in whose name it is found.
+    """rate_hz: samples a second of each thread. idle: threads that are not running; running: those that are. waits: say
+    in what sleeping threads sleep. stop_sleepers: a sleeping thread may be stopped, once in a sleep, if its stack
+    cannot be walked otherwise. kernel: frames of the kernel, too. subprocesses: follow children. thread: only threads
+    in whose name it is found.
 
     stack_size: most bytes of stack copied. max_overhead: most share (0..1) of time that a target may be stopped, None
     for no limit. flush_s: a batch is handed over at the latest after this time (0: after each sampling time).
@@ -50,6 +52,10 @@ class CollectOptions:
 
     rate_hz: float = DEFAULT_RATE_HZ
     idle: bool = False
+    running: bool = True
+    waits: bool = False
+    stop_sleepers: bool = True
+    kernel: bool = False
     subprocesses: bool = False
     thread: re.Pattern[str] | None = None
     stack_size: int = DEFAULT_STACK_SIZE

@@ -96,6 +96,8 @@ const TRUST_TITLES = {
   lr: "link register",
   sigreturn: "signal frame",
   scan: "scan (a guess)",
+  interpreter: "the interpreter's own chain",
+  kernel: "the kernel",
   way_out: "instructions up to the return",
 };
 

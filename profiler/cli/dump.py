@@ -160,7 +160,7 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     collector = PtraceCollector(pid, collect, diagnostics, readers=files.runtimes.reader)
     session = Session(collector, unwind, diagnostics, files)
     window = session.snapshot(lambda: set(tasks(pid)))
-    profile = session.profile(window, exe, collect.rate_hz, idle=True, shown=ViewOptions(arguments.native))
+    profile = session.profile(window, exe, collect.rate_hz, mode="wall", shown=ViewOptions(arguments.native))
     secrets = LocalsWanted(arguments.locals, arguments.redact)
     found = details(pid, list(thread_dumps(profile, states)), files.runtimes, secrets)
     return Subject(pid, exe, arch, profile, states, unseen=tuple(unseen(pid, profile, states)), details=found)
@@ -179,7 +179,7 @@ def of_stub(arguments: argparse.Namespace) -> Subject:
     collector = GdbRemoteCollector(remote, collect, diagnostics)
     session = Session(collector, unwind_options(arguments), diagnostics)
     window = session.snapshot(lambda: set(collector.states()), most_s=_SLOW_LINK_S)
-    profile = session.profile(window, collector.path, collect.rate_hz, idle=True)
+    profile = session.profile(window, collector.path, collect.rate_hz, mode="wall")
     return Subject(collector.pid, collector.path, collector.arch.name, profile, collector.states())
 
 

@@ -103,7 +103,7 @@ def _profile(session: Session, title: str) -> Profile:
     window, _ = session.run(None, lambda window, number: None, lambda: None)
     if session.failure is not None:
         raise session.failure
-    return session.profile(window, title, 1.0, idle=True)
+    return session.profile(window, title, 1.0, mode="wall")
 
 
 def _registers(session: Session, saved: SavedThreads, arch: Arch, arguments: argparse.Namespace) -> Registers:

@@ -63,6 +63,7 @@ examples:
   pyprof record -p 1234 -p 1240 -d 10
   pyprof record --name 'postgres|pgbouncer' -d 30
   sudo pyprof record -a --collector perf -d 10 -o machine.html
+  pyprof record -p 1234 --mode offcpu -d 10
   pyprof record --gdb board:2345 --sysroot /usr/arm-linux-gnueabihf -d 10
 """
 
@@ -105,13 +106,19 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="HZ",
         help="samples a second of each thread (default: %(default)g)",
     )
-    what.add_argument("-i", "--idle", action="store_true", help="also threads that are not running (wall-clock time)")
+    what.add_argument(
+        "--mode",
+        choices=("cpu", "wall", "offcpu"),
+        help="cpu (default): threads that run; offcpu: threads that sleep, and in which system call; wall: both",
+    )
+    what.add_argument("-i", "--idle", action="store_true", help="the same as --mode wall")
+    what.add_argument("-k", "--kernel", action="store_true", help="also the kernel's frames (perf_events only)")
     what.add_argument(
         "--collector",
         choices=("auto", "ptrace", "perf"),
         default="ptrace",
         help="ptrace (default): short stops, sleeping threads too; perf: the kernel takes the samples and the target "
-        "is never stopped; auto: perf where it is allowed and -i is not given",
+        "is never stopped; auto: perf where it is allowed",
     )
     what.add_argument(
         "-s", "--subprocesses", action="store_true", help="also the children that exist and those to come"
@@ -204,7 +211,7 @@ class _Recording:
 
         a = self.arguments
         names = output.Names(self.pid, self.name, window.start_ns / 1e9, number)
-        profile = self.session.profile(window, self.title, a.rate, a.idle, view_options(a))
+        profile = self.session.profile(window, self.title, a.rate, a.mode, view_options(a))
         options = ExportOptions(threads=a.threads, processes=self.several, full_paths=a.full_paths)
         code = 0
         try:
@@ -233,7 +240,7 @@ def _why_empty(recording: _Recording) -> str:
     if arguments.pid and procfs.state(recording.pid, recording.pid) == "stopped":
         return f"the target is stopped: kill -CONT {recording.pid}"
     children = "" if arguments.subprocesses else "; -s follows its children"
-    if arguments.idle or arguments.cmd:
+    if arguments.mode != "cpu" or arguments.cmd:
         return f"the target ended before it could be sampled, or did not run{children}"
     return f"no thread was running; -i samples sleeping threads too{children}"
 
@@ -270,8 +277,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     exporter = _choose_format(arguments.format, arguments.output)
     template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if arguments.every else ''}{exporter.suffixes[0]}"
-    if arguments.collector == "perf" and arguments.idle:
-        raise UsageError("perf_events sample running threads only", "-i without --collector perf, or no -i")
+    if arguments.idle and arguments.mode not in (None, "wall"):
+        raise UsageError("-i is --mode wall", "give one of them")
+    arguments.mode = arguments.mode or ("wall" if arguments.idle else "cpu")
+    if arguments.kernel and (remote or arguments.collector == "ptrace"):
+        raise UsageError("the kernel's frames come with perf_events only", "-k --collector perf")
     if arguments.every and template != "-" and not any(mark in template for mark in ("%i", "%t")):
         raise UsageError("--every writes several files: they need different names", "-o 'name-%i.html'")
     for path in filter(None, (template, arguments.summary)):
@@ -279,7 +289,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     collect = CollectOptions(
         rate_hz=arguments.rate,
-        idle=arguments.idle,
+        idle=arguments.mode != "cpu",
+        running=arguments.mode != "offcpu",
+        waits=True,
+        kernel=arguments.kernel,
         subprocesses=arguments.subprocesses,
         thread=arguments.thread,
         stack_size=arguments.stack_size,

@@ -61,7 +61,9 @@ class SampleBatch:
     weight: how many sampling periods the sample stands for (1, more if the collector skipped). Registers that a
     BLOCKED sample does not know
     are 0 in regs. Lanes of one tid are in time order. unknown: columns of regs that no lane knows (a core file without
-    floating-point registers); pc, sp, fp and lr are always known. chains: what an interpreter ran, by lane.
+    floating-point registers); pc, sp, fp and lr are always known. chains: what an interpreter ran, by lane. tip: where
+    anything stands inside the innermost frame of user code, which of tips; tips[0] is (). tips: words of model.kernel,
+    innermost first. followed: UNCHANGED lanes to come may refer to these.
     """
 
     arch: Arch
@@ -77,6 +79,9 @@ class SampleBatch:
     spaces: Mapping[int, AddressSpace]
     unknown: frozenset[int] = frozenset()
     chains: Mapping[int, Chain] = field(default_factory=dict)
+    tip: I32 | None = None
+    tips: tuple[tuple[int, ...], ...] = ((),)
+    followed: bool = True
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -101,6 +106,7 @@ class SampleBatch:
             regs=self.regs[lanes],
             stack=stack,
             chains=_renumbered(self.chains, lanes) if self.chains else self.chains,
+            tip=None if self.tip is None else self.tip[lanes],
         )
 
 

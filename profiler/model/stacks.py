@@ -6,7 +6,7 @@ frame, at the end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -21,6 +21,9 @@ MARKER_SPACE = -1
 INTERPRETER_SPACE = -2
 """FrameKey.space of an interpreter's frame: its pc is a word that the interpreter's reader can name."""
 
+KERNEL_SPACE = -3
+"""FrameKey.space of what stands inside the innermost frame of user code: its pc is a word of model.kernel."""
+
 MERGE_MARK = 1 << 20
 """pc of the marker below which stacks hang whose frames could not all be matched: this, the runs that have no place
 times MOST_LEFT + 1, and the activations that have no run, each at most MOST_LEFT.
@@ -28,7 +31,7 @@ times MOST_LEFT + 1, and the activations that have no run, each at most MOST_LEF
 MOST_LEFT = 999
 
 FrameKey = tuple[int, int, bool, int]
-"""(AddressSpace.id, MARKER_SPACE, INTERPRETER_SPACE or of described code, see model.code, pc avma, exact, Trust)"""
+"""(AddressSpace.id, one of the spaces above or of described code, see model.code, pc avma, exact, Trust)"""
 
 Inserts = tuple[tuple[int, tuple[int, ...]], ...]
 """(index of a native frame, pcs of interpreter frames that stand just inside it, innermost first), ascending."""
@@ -80,6 +83,12 @@ class StackTable:
                 node = whole[key] = self._insert(keys, ends[lane], found or ((), 0))
             nodes[lane] = node
         return nodes
+
+    def extend(self, node: int, words: Sequence[int]) -> int:
+        """The stack `node` with frames of the kernel inside it. words: innermost first."""
+        for word in reversed(words):
+            node = self._child(node, (KERNEL_SPACE, word, True, Trust.KERNEL))
+        return node
 
     def adopt(self, other: StackTable, node: int) -> int:
         """The node here of the stack that is `node` in another table."""

@@ -142,7 +142,7 @@ def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Id
     first = next((s for s in elf.loads if s.offset == 0), None)
     if first is not None and _is_mapped(space, module, 0, bias + first.vaddr):
         compared.append(_same_bytes(space, elf, bias + first.vaddr, 0, min(elf.headers_size, first.filesz, MAX_PROOF)))
-    if not {True, False} & set(compared):
+    if space.files is not None and not {True, False} & set(compared):
         compared.append(same_dynamic(elf, bias, partial(read_target, space)))
     if False in compared:
         return Identity.DIFFERENT

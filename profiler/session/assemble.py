@@ -33,10 +33,10 @@ def assemble(
     *,
     title: str,
     rate_hz: float,
-    idle: bool,
+    mode: str,
     code: DescribedCode | None = None,
 ) -> Profile:
-    """Resolve the window's frames and make it a profile. rate_hz: as wanted; idle: sleepers were sampled too.
+    """Resolve the window's frames and make it a profile. rate_hz: as wanted. mode: cpu, wall or offcpu.
 
     code: names of code that no file describes.
     """
@@ -48,7 +48,7 @@ def assemble(
     frame = np.array(window.stacks.frame, np.int32)
     values = np.stack([np.ones_like(window.weight), window.weight * period_ns], axis=1)
     profile = Profile(
-        value_types=(ValueType("samples", "count"), ValueType("wall" if idle else "cpu", "nanoseconds")),
+        value_types=(ValueType("samples", "count"), ValueType(mode, "nanoseconds")),
         period_ns=period_ns,
         start_ns=window.start_ns,
         duration_ns=window.duration_ns,

@@ -132,15 +132,28 @@ class Recorder:
                 nodes[live] = self._stacks.intern(walk, fresh.space, code, merged) | state << STATE_BITS
             else:
                 nodes[live] = self._stacks.intern(walk, fresh.space, code)
+            if fresh.tip is not None:
+                nodes[live] = self._inside(nodes[live], fresh.tip, fresh.tips)
             stop = walk.lacks_register & (fresh.kind == SampleKind.BLOCKED)
             top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
             look = self.binder.look if self.binder and self.binder.watched else None
             self.collector.learn(Feedback(fresh, top, walk.missing, stop, look))
             if self._held or stop.any():
                 self._hold(batch, nodes, live[stop])
-        self._follow(batch.tid, nodes)
+        if batch.followed:
+            self._follow(batch.tid, nodes)
         self._rows.append((batch.time_ns + self._epoch_ns, nodes, batch.tid, batch.weight))
         self.samples += len(batch)
+
+    def _inside(
+        self, nodes: npt.NDArray[np.int64], tip: npt.NDArray[np.int32], tips: tuple[tuple[int, ...], ...]
+    ) -> npt.NDArray[np.int64]:
+        """The stacks with what the kernel did for them."""
+        pairs, place = np.unique(np.stack([nodes, tip.astype(np.int64)], axis=1), axis=0, return_inverse=True)
+        found = [
+            self._stacks.extend(node & _NODE, tips[at]) | (node & ~_NODE) if at else node for node, at in pairs.tolist()
+        ]
+        return np.array(found, np.int64)[place.ravel()]
 
     def _follow(self, tid: npt.NDArray[np.int32], nodes: npt.NDArray[np.int64]) -> None:
         """Give each UNCHANGED lane (node -1) the stack of its thread's sample before it, in place."""

@@ -106,13 +106,13 @@ class Session:
         return self.recorder.cut()
 
     def profile(
-        self, window: Window, title: str, rate_hz: float, idle: bool, shown: ViewOptions = EVERYTHING
+        self, window: Window, title: str, rate_hz: float, mode: str, shown: ViewOptions = EVERYTHING
     ) -> Profile:
         """Look the window's names up."""
         self.code.named()
         window = view(window, shown, self.runtimes.modules)
         name, code = self.runtimes.line, self.code
         profile = assemble(
-            window, self.images, self.diagnostics, name, title=title, rate_hz=rate_hz, idle=idle, code=code
+            window, self.images, self.diagnostics, name, title=title, rate_hz=rate_hz, mode=mode, code=code
         )
         return replace(profile, threads=self.runtimes.named(profile.threads))

@@ -11,7 +11,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.code import CODE_SPACE, CodeName
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
-from pyprof.model.stacks import INTERPRETER_SPACE, MARKER_SPACE, MERGE_MARK, MOST_LEFT, FrameKey
+from pyprof.model.stacks import INTERPRETER_SPACE, KERNEL_SPACE, MARKER_SPACE, MERGE_MARK, MOST_LEFT, FrameKey
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.elf import SHT_NOBITS, ElfFile
@@ -23,6 +23,7 @@ from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.lines import Place, SourceLines
 from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.kernel import KernelNames
 from pyprof.symbolize.symbols import SymbolTable
 
 MARKERS: dict[StackEnd, str] = {end: f"[truncated: {end.words}]" for end in StackEnd if end is not StackEnd.ROOT}
@@ -79,6 +80,7 @@ class Symbolizer:
         self._source_budget_s = source_budget_s
         self._code = code
         self._interpreter = interpreter
+        self._kernel = KernelNames(diagnostics)
         self._tables: dict[ElfFile, tuple[SymbolTable, bool]] = {}
         self._sources: dict[ElfFile, SourceLines | None] = {}
         self._symbol_files: dict[ElfFile, SymbolFileNames | None] = {}
@@ -228,6 +230,9 @@ class Symbolizer:
         space_id, pc, _, trust = item.key
         if space_id == MARKER_SPACE:
             return marker(pc)
+        if space_id == KERNEL_SPACE:
+            title = self._kernel.title(pc)
+            return Frame(FrameKind.KERNEL, pc, pc, 0, -1, (), Trust(trust), title)
         if space_id == INTERPRETER_SPACE and self._interpreter is not None:
             line = self._interpreter(pc)
             return Frame(FrameKind.INTERPRETER, pc, pc, 0, -1, (line,), Trust(trust), line.function)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -133,4 +134,11 @@ def test_memory_of_a_file_is_read_only_while_it_is_the_same_file_there(tmp_path:
     moved = Mapping(again.start, again.end, "r-xp", 0, pretended.dev, pretended.inode, "other")
     assert guarded(read, os.getpid(), (moved,))(again.start, 4) == b""
     assert guarded(read, os.getpid(), (again,))(again.start, 4) == b"1111"
+    elsewhere = Mapping(0x1000, 0x2000, "r-xp", 0, again.dev, again.inode, again.path)
+    assert guarded(read, os.getpid(), (elsewhere,))(again.start, 4) == b"1111"
+    assert guarded(read, os.getpid(), ())(again.start, 4) == b""
+    buffer = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    buffer[:4] = b"4444"
+    at = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    assert guarded(read, os.getpid(), ())(at, 4) == b"4444"
     code.close()

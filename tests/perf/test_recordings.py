@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.collectors.choice import FROM_OUTSIDE
 from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
+from pyprof.options import CollectOptions
 from tests.live.support.ladders import ladder, rungs
 from tests.live.support.recording import LIFE, Recording, record, running
 from tests.live.test_ladders import FORKS, MAIN, THREAD, climbing, strange
@@ -18,7 +20,7 @@ from tests.support import missing
 @pytest.fixture(autouse=True)
 def allowed() -> None:
     try:
-        choose_event(os.getpid(), 0, False, 99)
+        choose_event(os.getpid(), 0, CollectOptions())
     except PerfNotAllowed as error:
         missing(f"needs perf_events: {error.message} {error.hint}")
 
@@ -53,12 +55,11 @@ def test_libraries_that_come_and_go_are_those_of_the_sample_s_moment(tmp_path: P
     one, other = ladder("libone.so"), ladder("libother.so")
     with running(ladder("ladder_dlopen"), "climb", LIFE, one, other) as program:
         recording = by_perf(program.pid, tmp_path, seconds=2)
-    steps = [f";enter{climbing([*rungs(p), f'{p}_top'])}" for p in ("one", "other")]
+    steps = [f";enter(?:{climbing([*rungs(p), f'{p}_top'])}(?:@plt)?)?" for p in ("one", "other")]
     loader = r"(?!.*;(?:one|other)_\d\d).*"
     allowed_ = rf"{MAIN}(?:;visit(?:{'|'.join(steps)}|{loader})?)?"
     wrong = {stack: n for stack, n in recording.stacks.items() if not re.fullmatch(allowed_, ";".join(stack))}
-    # docs/perf.md: hundreds of libraries a second at one address
-    assert sum(wrong.values()) <= 0.04 * recording.samples, wrong
+    assert sum(wrong.values()) <= 0.005 * recording.samples, wrong
     assert {"one_top", "other_top"} <= {stack[-1] for stack in recording.stacks}
 
 
@@ -107,7 +108,8 @@ def test_auto_goes_over_to_stops_where_stacks_are_too_long(tmp_path: Path) -> No
     assert recording.whole > 0.2
 
 
-def test_auto_takes_stops_for_sleeping_threads_and_says_so(tmp_path: Path) -> None:
+def test_auto_reads_sleeping_threads_from_outside_and_says_so(tmp_path: Path) -> None:
     with running(ladder("ladder"), "spin", LIFE) as program:
         recording = record(program.pid, tmp_path, "--collector", "auto", "-i", seconds=0.5)
-    assert recording.summary["notes"] == ["Sampled by short stops (ptrace): perf_events see running threads only."]
+    assert recording.summary["stops"]["count"] == 0
+    assert recording.summary["notes"][-1] == FROM_OUTSIDE

@@ -11,7 +11,7 @@
 RUNG word enter(word (*first)(word), word x)
 {
 	word y = first(x);
-	SPIN(y);
+	__asm__ volatile("" : "+r"(y));
 	return y;
 }
 
@@ -39,7 +39,7 @@ int main(int argc, char **argv)
 	if (argc < 5)
 		return 2;
 	end_after(argv[2]);
-	rounds = 8000;
+	rounds = 4000; /* some milliseconds, nearly all of them in the library */
 	say_ready();
 	for (;;) {
 		x += visit(argv[3], "one_01");

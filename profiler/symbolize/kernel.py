@@ -1,0 +1,85 @@
+"""Names of the kernel's functions, by /proc/kallsyms, and of the calls in which threads sleep."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from importlib import import_module
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.kernel import KERNEL_HALF, parse_blocked
+
+_CODE = b"tTwW"
+_MOST = 1 << 28
+_STATES = {
+    "S": "sleeping",
+    "D": "uninterruptible sleep",
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "I": "idle",
+    "R": "woken",
+}
+HIDDEN = "addresses of the kernel's functions are hidden"
+
+
+class KernelNames:
+    """path: of the list of the kernel's symbols, read when it is first needed."""
+
+    def __init__(self, diagnostics: Diagnostics, path: str = "/proc/kallsyms") -> None:
+        self._diagnostics = diagnostics
+        self._path = path
+        self._starts: list[int] | None = None
+        self._names: list[str] = []
+
+    def title(self, word: int) -> str:
+        """Of a word of model.kernel."""
+        if word < KERNEL_HALF:
+            return _blocked_title(word)
+        name, offset = self._find(word)
+        return name or f"[kernel]+{offset:#x}"
+
+    def _find(self, address: int) -> tuple[str, int]:
+        if self._starts is None:
+            self._starts = self._read()
+        at = bisect_right(self._starts, address) - 1
+        return (self._names[at], address - self._starts[at]) if at >= 0 else ("", address)
+
+    def _read(self) -> list[int]:
+        """Start of each function, ascending; where several names have one start, the last. Fills _names."""
+        try:
+            with open(self._path, "rb") as file:
+                text = file.read(_MOST)
+        except OSError:
+            text = b""
+        found: dict[int, str] = {}
+        for line in text.split(b"\n"):
+            words = line.split()
+            if len(words) >= 3 and words[1] in _CODE:
+                try:
+                    start = int(words[0], 16)
+                except ValueError:
+                    continue
+                if start:
+                    name = words[2].decode("utf-8", "replace")
+                    found[start] = f"{name} {words[3].decode('utf-8', 'replace')}" if len(words) > 3 else name
+        if not found:
+            self._diagnostics.count(HIDDEN)
+            self._diagnostics.problem("[kernel]", HIDDEN, "sudo sysctl kernel.kptr_restrict=0")
+        starts = sorted(found)
+        self._names = [found[start] for start in starts]
+        return starts
+
+
+def _blocked_title(word: int) -> str:
+    blocked = parse_blocked(word)
+    state = _STATES.get(blocked.state, "blocked")
+    if blocked.call < 0:
+        return f"[{state}]"
+    known = blocked.arch.call_names.get(blocked.call) or _call_names(blocked.arch.name).get(blocked.call)
+    return f"[{state}: {known or f'system call {blocked.call}'}]"
+
+
+def _call_names(arch: str) -> dict[int, str]:
+    if arch not in ("x86_64", "i386", "aarch64"):
+        return {}
+    names: dict[int, str] = import_module(f"ptrace.syscall.linux.{arch}").SYSCALL_NAMES
+    return names

@@ -1,0 +1,150 @@
+"""Time on processors, time asleep and both: by stops and without any."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import AARCH64, I386, X86_64
+from pyprof.model.kernel import blocked_word, parse_blocked
+from pyprof.options import CollectOptions
+from pyprof.symbolize.kernel import HIDDEN, KernelNames
+from tests.live.support.recording import PYPROF, Recording, record
+from tests.support import missing
+
+PROGRAM = """
+import os, threading, time
+def named(name):
+    with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file:
+        file.write(name)
+def busy():
+    named("busy")
+    while True: sum(range(20000))
+def waiting():
+    named("waiting")
+    os.read(os.pipe()[0], 1)
+def both():
+    named("both")
+    while True:
+        until = time.time() + 0.05
+        while time.time() < until: pass
+        time.sleep(0.05)
+for f in (busy, waiting, both): threading.Thread(target=f, daemon=True).start()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[int]:
+    with subprocess.Popen(["python3", "-c", PROGRAM], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        time.sleep(0.2)
+        yield process.pid
+        process.kill()
+
+
+@pytest.fixture(autouse=True)
+def allowed() -> None:
+    try:
+        choose_event(os.getpid(), 0, CollectOptions(kernel=True))
+    except PerfNotAllowed as error:
+        missing(f"needs perf_events: {error.message} {error.hint}")
+
+
+def recorded(pid: int, folder: Path, collector: str, mode: str, *options: str) -> Recording:
+    return record(pid, folder, "--collector", collector, "--mode", mode, "-t", *options, seconds=2, rate=99)
+
+
+def leaves(recording: Recording, thread: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for stack, count in recording.stacks.items():
+        if stack[0].startswith(f"{thread} (tid"):
+            found[stack[-1]] = found.get(stack[-1], 0) + count
+    return found
+
+
+@pytest.mark.parametrize("collector", ["ptrace", "perf"])
+def test_time_asleep_is_told_by_the_call_in_which_a_thread_sleeps(program: int, collector: str, tmp_path: Path) -> None:
+    recording = recorded(program, tmp_path, collector, "offcpu")
+    assert set(leaves(recording, "waiting")) == {"[sleeping: read]"}
+    assert leaves(recording, "both").get("[sleeping: clock_nanosleep]", 0) > 10
+    asleep = re.compile(r"\[(sleeping|woken|uninterruptible sleep)(: \w+)?\]")
+    assert all(asleep.fullmatch(stack[-1]) for stack in recording.stacks)
+    assert recording.summary["stops"]["count"] == 0
+
+
+@pytest.mark.parametrize("collector", ["ptrace", "perf"])
+def test_wall_time_holds_what_ran_and_what_slept(program: int, collector: str, tmp_path: Path) -> None:
+    recording = recorded(program, tmp_path, collector, "wall")
+    both = leaves(recording, "both")
+    assert both.get("[sleeping: clock_nanosleep]", 0) > 10
+    assert sum(n for leaf, n in both.items() if not leaf.startswith("[")) > 5
+    assert sum(n for leaf, n in leaves(recording, "busy").items() if not leaf.startswith("[")) > 20
+    assert set(leaves(recording, "waiting")) == {"[sleeping: read]"}
+    assert recording.whole > 0.99
+    assert (recording.summary["stops"]["count"] == 0) == (collector == "perf")
+
+
+def test_frames_of_the_kernel_stand_inside_those_of_its_caller(tmp_path: Path) -> None:
+    code = "import os\nprint('ready', flush=True)\nwhile True: os.stat('/')"
+    with subprocess.Popen(["python3", "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        recording = recorded(process.pid, tmp_path, "perf", "cpu", "-k")
+        process.kill()
+    inside = [stack for stack in recording.stacks if any("do_syscall_64" in name for name in stack)]
+    assert inside
+    callers = [stack[next(i for i, name in enumerate(stack) if "SYSCALL_64" in name) - 1] for stack in inside]
+    assert any("stat" in name for name in callers), callers
+    assert recording.summary["trust"]["kernel"] > 0
+
+
+def test_kernel_frames_without_perf_events_are_refused_in_one_sentence() -> None:
+    done = subprocess.run(
+        [*PYPROF, "record", "-k", "--collector", "ptrace", "-p", "1"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "perf_events only" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arch", "state", "call", "title"),
+    [
+        (X86_64, "S", 202, "[sleeping: futex]"),
+        (X86_64, "D", 0, "[uninterruptible sleep: read]"),
+        (X86_64, "T", 441, "[stopped: epoll_pwait2]"),
+        (X86_64, "S", -1, "[sleeping]"),
+        (X86_64, "S", 9999, "[sleeping: system call 9999]"),
+        (I386, "S", 240, "[sleeping: futex]"),
+        (AARCH64, "S", 98, "[sleeping: futex]"),
+    ],
+)
+def test_a_wait_is_one_word_with_a_title(arch: object, state: str, call: int, title: str) -> None:
+    word = blocked_word(arch, state, call)  # type: ignore[arg-type]
+    found = parse_blocked(word)
+    assert (found.arch, found.state, found.call) == (arch, state, call)
+    assert KernelNames(Diagnostics()).title(word) == title
+
+
+def test_hidden_addresses_of_the_kernel_are_said_with_the_command(tmp_path: Path) -> None:
+    hidden = tmp_path / "kallsyms"
+    hidden.write_text("0000000000000000 T _text\nrubbish\nzz T x\n")
+    diagnostics = Diagnostics()
+    names = KernelNames(diagnostics, str(hidden))
+    assert names.title(0xFFFFFFFF81000010) == "[kernel]+0xffffffff81000010"
+    assert diagnostics.counts[HIDDEN] == 1
+    shown = tmp_path / "shown"
+    shown.write_text("ffffffff81000000 T _text\nffffffff81000020 t work\t[module]\nffffffff81000030 D data\n")
+    names = KernelNames(Diagnostics(), str(shown))
+    assert names.title(0xFFFFFFFF81000010) == "_text"
+    assert names.title(0xFFFFFFFF81000038) == "work [module]"
