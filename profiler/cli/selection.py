@@ -15,7 +15,9 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--name", type=regex, metavar="REGEX", help="part of the name of the process or its program")
     which.add_argument("--user", metavar="USER", help="processes of this user, by name or number")
     which.add_argument("--cgroup", metavar="PATH", help="processes of this control group and those below it")
-    which.add_argument("--thread", type=regex, metavar="REGEX", help="only threads with this in their name")
+    which.add_argument(
+        "--thread", type=regex, metavar="REGEX", help="only threads with this in their name (the kernel's)"
+    )
 
 
 def target_options(arguments: argparse.Namespace) -> TargetOptions | None:

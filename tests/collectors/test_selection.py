@@ -139,7 +139,7 @@ def test_threads_are_chosen_by_their_names(collector: str, tmp_path: Path) -> No
         "def spin(name):\n"
         "    open(f'/proc/self/task/{threading.get_native_id()}/comm', 'w').write(name)\n"
         "    while True: sum(range(1000))\n"
-        "[threading.Thread(target=spin, args=(n,), daemon=True).start() for n in ('chosen', 'other')]\n"
+        "[threading.Thread(target=spin, name=n, args=(n,), daemon=True).start() for n in ('chosen', 'other')]\n"
         "time.sleep(60)"
     )
     with subprocess.Popen(["python3", "-c", code]) as process:

@@ -22,22 +22,16 @@ from tests.support import missing
 
 PROGRAM = """
 import os, threading, time
-def named(name):
-    with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file:
-        file.write(name)
 def busy():
-    named("busy")
     while True: sum(range(20000))
 def waiting():
-    named("waiting")
     os.read(os.pipe()[0], 1)
 def both():
-    named("both")
     while True:
         until = time.time() + 0.05
         while time.time() < until: pass
         time.sleep(0.05)
-for f in (busy, waiting, both): threading.Thread(target=f, daemon=True).start()
+for f in (busy, waiting, both): threading.Thread(target=f, name=f.__name__, daemon=True).start()
 print("ready", flush=True)
 time.sleep(60)
 """
