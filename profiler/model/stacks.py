@@ -87,7 +87,7 @@ class StackTable:
     def extend(self, node: int, words: Sequence[int]) -> int:
         """The stack `node` with frames of the kernel inside it. words: innermost first."""
         for word in reversed(words):
-            node = self._child(node, (KERNEL_SPACE, word, True, Trust.KERNEL))
+            node = self.child(node, (KERNEL_SPACE, word, True, Trust.KERNEL))
         return node
 
     def adopt(self, other: StackTable, node: int) -> int:
