@@ -17,6 +17,8 @@ MAX_UNSIZED = 1 << 16
 """Most bytes that a PUBLIC, which has no size, reaches."""
 MAX_INLINED = 256
 """Most calls inlined into each other at one address."""
+MAX_OWN = 16
+"""Lines that are looked at for the file of a function itself."""
 MAX_KEPT = 1 << 12
 """Functions whose lines are kept."""
 
@@ -72,8 +74,8 @@ class SymbolFileNames:
             inlined = chain[depth]
             places.append(Place(self._file.origin(inlined.origin)[0], file, number))
             call_file = inlined.file
-            if call_file is None and depth:  # the old form: the call stands in the file of the function around it
-                call_file = self._file.origin(chain[depth - 1].origin)[1]
+            if call_file is None:  # the old form: the call stands in the file of the function around it
+                call_file = self._file.origin(chain[depth - 1].origin)[1] if depth else _own_file(body)
             file = name(call_file) if call_file is not None else None
             number = inlined.line
         places.append(Place(function.name, file, number))
@@ -87,6 +89,15 @@ class SymbolFileNames:
             lines = sorted((line for line in lines if line.size), key=lambda line: line.address)
             self._bodies[function.address] = _Body([line.address for line in lines], lines, inlines)
         return self._bodies[function.address]
+
+
+def _own_file(body: _Body) -> int | None:
+    """FILE of the function itself: of its first line outside of what was inlined."""
+    inlined = [span for inline in body.inlines for span in inline.ranges]
+    for line in body.lines[:MAX_OWN]:
+        if not any(start <= line.address < end for start, end in inlined):
+            return line.file
+    return None
 
 
 def _chain(inlines: list[InlineRecord], address: int) -> list[InlineRecord]:

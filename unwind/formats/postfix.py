@@ -1,7 +1,7 @@
 """Breakpad's postfix expressions: tokens, and an evaluator for the programs of STACK WIN.
 
 Values are unsigned and wrap at the width of an address. Operators: + - * / % (unsigned), a b @ (a rounded down to a
-multiple of the power of two b), a ^ (the word at a), name value = (assignment). Literals are decimal. Names begin with
+multiple of the power of two b), a ^ (the word at a), $name value = (assignment). Literals are decimal. Names begin with
 $ or . or a letter; `.undef` is the value that nobody knows. "=$x" is "= $x" written by a broken tool.
 Source: src/processor/postfix_evaluator-inl.h of Breakpad; what the specification's own example of a program lacks is
 in docs/breakpad.md.
@@ -62,6 +62,11 @@ def literal(token: str) -> int | None:
 
 def is_name(token: str) -> bool:
     return token[0] in "$." or token[0].isalpha()
+
+
+def is_variable(name: str) -> bool:
+    """May it be assigned to? Names without $ are constants."""
+    return name.startswith("$")
 
 
 def arithmetic(operator: str, left: int, right: int, mask: int) -> int:
@@ -160,7 +165,7 @@ class _Evaluator:
         if undefined:
             self.stack.pop()
         name = self._pop(token)
-        if not isinstance(name, str) or name == UNDEF:
+        if not isinstance(name, str) or not is_variable(name):
             raise PostfixFailed(PostfixProblem.NOT_A_NAME, str(name))
         if value is None:
             self.names.pop(name, None)

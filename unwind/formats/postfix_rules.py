@@ -19,6 +19,7 @@ from pyprof.unwind.formats.postfix import (
     PostfixProblem,
     arithmetic,
     is_name,
+    is_variable,
     literal,
     tokens,
 )
@@ -120,7 +121,7 @@ class RuleCompiler:
             if token == "=":
                 right = value(token)
                 left = pop(token)
-                if not isinstance(left, str):
+                if not isinstance(left, str) or not is_variable(left):
                     raise PostfixFailed(PostfixProblem.NOT_A_NAME, token)
                 names[left] = right
             elif token == "^":
