@@ -1,0 +1,176 @@
+"""What OpenOCD and J-Link's server make of a board: a relay before qemu-system's stub that speaks as they do.
+
+The board and its program are real (qemu-system-arm). The differences are those of OpenOCD's gdb_server.c and rtos.c,
+and what J-Link's server is known to say: no processes, no auxiliary vector, no files; no list of threads, or one with
+an odd number; stop replies without a thread; console output while the target runs; registers that are not available; a
+detach that does not resume.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyprof.collectors.gdb_packets import Kind, PacketReader, frame
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a probe's server answers: request -> reply; a stop by Ctrl-C; what it says while the target runs; how many
+    bytes of a `g` reply it knows.
+    """
+
+    answers: dict[bytes, bytes]
+    interrupted: bytes
+    chatter: bytes = b""
+    known: int = 1 << 16
+
+
+OPENOCD = Manner(
+    {
+        b"qSupported": b"PacketSize=4000;qXfer:memory-map:read+;qXfer:features:read+;qXfer:threads:read+;"
+        b"QStartNoAckMode+;vContSupported+",
+        b"?": b"S00",
+        b"qC": b"QC0",
+        b"qfThreadInfo": b"l",
+        b"qXfer:threads:read": b'l<?xml version="1.0"?>\n<threads>\n</threads>\n',
+        b"qOffsets": b"Text=0;Data=0;Bss=0",
+        b"qAttached": b"1",
+        b"H": b"OK",
+        b"T": b"E01",
+        b"vCont?": b"vCont;c;C;s;S",
+    },
+    interrupted=b"T02",
+    chatter=b"O" + b"Info : board: external reset detected\n".hex().encode(),
+)
+
+JLINK = Manner(
+    {
+        b"qSupported": b"PacketSize=4000;qXfer:memory-map:read-;QStartNoAckMode+;hwbreak+;qXfer:features:read+",
+        b"?": b"T05thread:0000dead;",
+        b"qC": b"QC0000dead",
+        b"qfThreadInfo": b"m0000dead",
+        b"qsThreadInfo": b"l",
+        b"qXfer:threads:read": b"",
+        b"qAttached": b"",
+        b"H": b"OK",
+        b"T": b"OK",
+        b"vCont?": b"",
+    },
+    interrupted=b"T02thread:0000dead;",
+    known=17 * 8,  # hexadecimal digits of r0..r15 and xpsr
+)
+
+_NOT_THERE = (b"qqemu", b"qXfer:auxv", b"qXfer:exec-file", b"qXfer:libraries", b"vFile", b"QNonStop", b"QPassSignals")
+
+
+class Probe:
+    """resumed: how often the target was told to go on. running: does it run now?"""
+
+    def __init__(self, upstream: str, manner: Manner) -> None:
+        host, _, port = upstream.rpartition(":")
+        self._stub = socket.create_connection((host, int(port)), 30)
+        self._replies = PacketReader()
+        self._manner = manner
+        self._listener = socket.create_server(("localhost", 0))
+        self.address = f"localhost:{self._listener.getsockname()[1]}"
+        self.running = False
+        self.resumed = 0
+        self.asked: list[bytes] = []
+        self._ask(b"qSupported:multiprocess-")
+        self._ask(b"?")
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _ask(self, payload: bytes) -> bytes:
+        self._stub.sendall(frame(payload))
+        reply = self._reply()
+        while reply.startswith(b"T0") and payload != b"?":  # of the halt that our connection was to qemu
+            reply = self._reply()
+        return reply
+
+    def _reply(self) -> bytes:
+        while True:
+            while (found := self._replies.next()) is not None:
+                if found.kind is Kind.PACKET:
+                    self._stub.sendall(b"+")
+                    return found.payload
+            data = self._stub.recv(1 << 16)
+            if not data:
+                raise ConnectionError
+            self._replies.feed(data)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client, contextlib.suppress(OSError):
+                if self.running:  # a debugger that comes stops the target
+                    self._halt()
+                self._one(client)
+
+    def _halt(self) -> None:
+        self._stub.sendall(b"\x03")
+        self._reply()
+        self.running = False
+
+    def _one(self, client: socket.socket) -> None:
+        reader = PacketReader()
+        while True:
+            ready, _, _ = select.select([client], [], [], 0.02)
+            if not ready:
+                if self.running and self._manner.chatter:
+                    client.sendall(frame(self._manner.chatter))
+                continue
+            data = client.recv(1 << 16)
+            if not data:
+                return
+            if b"\x03" in data and self.running:
+                self._halt()
+                client.sendall(frame(self._manner.interrupted))
+            reader.feed(data.replace(b"\x03", b""))
+            while (found := reader.next()) is not None:
+                if found.kind is Kind.PACKET:
+                    self.asked.append(found.payload)
+                    client.sendall(b"+" + self._answer(found.payload))
+
+    def _answer(self, request: bytes) -> bytes:
+        manner = self._manner
+        if request.startswith((b"vCont;c", b"c", b"vCont;C", b"C")):
+            self._stub.sendall(frame(b"c"))
+            self.running = True
+            self.resumed += 1
+            return b""
+        if request.startswith(b"D"):
+            return frame(b"OK")
+        if request.startswith(_NOT_THERE):
+            return frame(b"")
+        for start, reply in manner.answers.items():
+            if request.startswith(start) and (len(start) > 1 or start == request[:1]):
+                return frame(reply)
+        if request == b"QStartNoAckMode":
+            return frame(b"OK")
+        reply = self._ask(request)
+        if request == b"g":
+            reply = reply[: manner.known]
+        return frame(reply)
+
+    def close(self) -> None:
+        self._listener.close()
+        self._stub.close()
+
+
+@contextmanager
+def probe(upstream: str, manner: Manner) -> Iterator[Probe]:
+    made = Probe(upstream, manner)
+    try:
+        yield made
+    finally:
+        made.close()
