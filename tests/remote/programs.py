@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from tests.support import PROGRAMS, build, need
+from tests.unwind import sframe
+from tests.unwind.sframe.roots import ROOTS, need_roots
 
 RUNGS = tuple(f"r_{n:02}" for n in range(1, 13))
 """Outermost first."""
@@ -35,7 +37,7 @@ BOTH_CFI = cfi(".eh_frame", ".debug_frame")
 @dataclass(frozen=True)
 class Recipe:
     """emulator: of qemu-user. entry: bytes of an instruction, for a breakpoint; Thumb: 2. skip: bytes from a function's
-    symbol to where calls of its own file enter it.
+    symbol to where calls of its own file enter it. new_binutils: assembled and linked by those of Debian sid.
     """
 
     prefix: str
@@ -43,6 +45,7 @@ class Recipe:
     emulator: str
     entry: int = 4
     skip: int = 0
+    new_binutils: bool = False
 
 
 RECIPES = {
@@ -58,6 +61,7 @@ RECIPES = {
     "a64_fp": Recipe(A64, (*FRAMES, "-mbranch-protection=none"), "qemu-aarch64"),
     "a64_pac_fp": Recipe(A64, (*FRAMES, "-mbranch-protection=standard"), "qemu-aarch64"),
     "s390x_all": Recipe(S390, ("-static", BOTH_CFI), "qemu-s390x", 2),
+    "s390x_sframe": Recipe(S390, ("-static", "-Wa,--gsframe"), "qemu-s390x", 2, new_binutils=True),
     "s390x_fp": Recipe(S390, ("-static", "-mbackchain", "-fno-asynchronous-unwind-tables"), "qemu-s390x", 2),
     "ppc64le_all": Recipe(PPC, ("-static", BOTH_CFI), "qemu-ppc64le", skip=8),
     "a64_dynamic": Recipe(A64, ("-no-pie",), "qemu-aarch64"),
@@ -77,7 +81,27 @@ def folder() -> Path:
 def ladder(name: str) -> Path:
     """A ladder by its name in RECIPES."""
     recipe = RECIPES[name]
-    return build(PROGRAMS / "remote_ladder.c", folder() / name, *COMMON, *recipe.flags, compiler=recipe.prefix + "gcc")
+    flags = [*COMMON, *recipe.flags]
+    if recipe.new_binutils:
+        flags.append(f"-B{new_binutils(recipe.prefix)}")
+    return build(PROGRAMS / "remote_ladder.c", folder() / name, *flags, compiler=recipe.prefix + "gcc")
+
+
+@cache
+def new_binutils(prefix: str) -> Path:
+    """A folder with `as` and `ld` that run Debian sid's, for gcc's -B."""
+    need_roots()
+    script = Path(sframe.__file__).with_name("roots.sh")
+    done = subprocess.run([script], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    root, tools = ROOTS / "sid", folder() / f"{prefix}new"
+    tools.mkdir()
+    for tool in ("as", "ld"):
+        path = tools / tool
+        loader = f"{root}/lib64/ld-linux-x86-64.so.2 --library-path {root}/usr/lib/x86_64-linux-gnu"
+        path.write_text(f'#!/bin/sh\nexec {loader} {root}/usr/bin/{prefix}{tool} "$@"\n')
+        path.chmod(0o755)
+    return tools
 
 
 @cache
