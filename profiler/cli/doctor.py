@@ -47,6 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         findings = attach.target_findings(arguments.pid)
         bad |= show(findings)
         if not any(finding.fatal for finding in findings):
+            from pyprof.session.python_findings import python_findings
+
+            show(list(python_findings(arguments.pid)))
             bad |= show_modules(arguments.pid)
     return int(bad)
 

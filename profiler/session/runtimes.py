@@ -42,12 +42,20 @@ class Runtimes:
         process = self.processes[pid] = PythonProcess(self._images, self._book, self._diagnostics, _tids(pid))
         return process
 
+    def looked_at(self, pid: int) -> PythonProcess:
+        """A process as it is now. Raises OSError, FormatError."""
+        space = procfs.address_space(pid, space_id=0, generation=0)
+        process = PythonProcess(self._images, self._book, Diagnostics(), _tids(pid))
+        tids = procfs.tasks(pid)
+        process.look(space, tids)
+        if process.runtime is not None:
+            process.list_threads()
+        return process
+
     def needs_stops(self, pid: int) -> str:
         """Why a process is better sampled by stops, "" if it has no frames that only stops can copy."""
         try:
-            space = procfs.address_space(pid, space_id=0, generation=0)
-            process = PythonProcess(self._images, self._book, Diagnostics(), _tids(pid))
-            process.look(space, procfs.tasks(pid))
+            process = self.looked_at(pid)
         except (OSError, FormatError):
             return ""
         if process.runtime is None or perf_trampoline(pid):

@@ -8,7 +8,10 @@ from dataclasses import replace
 
 from pyprof.collectors.base import Collector
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.code import CODE_SPACE
 from pyprof.model.profile import Profile
+from pyprof.model.stacks import FrameKey
+from pyprof.model.walk import lookup_pc
 from pyprof.objfile.images import ImageStore
 from pyprof.objfile.symbol_store import SymbolStore
 from pyprof.options import UnwindOptions, ViewOptions
@@ -17,8 +20,12 @@ from pyprof.session.recorder import Recorder, Window
 from pyprof.session.runtime_code import RuntimeCode
 from pyprof.session.runtimes import ChainMerger, Runtimes
 from pyprof.session.views import view
+from pyprof.symbolize.described import Described
 from pyprof.unwind.sources import READERS, with_symbols
 from pyprof.unwind.unwinder import Unwinder
+
+TRAMPOLINE = "py::"
+"""How CPython names its trampolines in a perf map."""
 
 EVERYTHING = ViewOptions(native="all")
 
@@ -105,12 +112,22 @@ class Session:
             self.collector.close()
         return self.recorder.cut()
 
+    def _is_stub(self, window: Window, key: FrameKey) -> bool:
+        """Is it a trampoline that CPython makes for a function of Python (-X perf)?"""
+        space_id, pc, exact, _ = key
+        if space_id <= CODE_SPACE:
+            found: Described | None = self.code.described(space_id)
+        else:
+            space = window.spaces.get(space_id)
+            found = self.code.late(space, lookup_pc(pc, exact)) if space else None
+        return found is not None and found.name is not None and found.name.name.startswith(TRAMPOLINE)
+
     def profile(
         self, window: Window, title: str, rate_hz: float, mode: str, shown: ViewOptions = EVERYTHING
     ) -> Profile:
         """Look the window's names up."""
         self.code.named()
-        window = view(window, shown, self.runtimes.modules)
+        window = view(window, shown, self.runtimes.modules, lambda key: self._is_stub(window, key))
         name, code = self.runtimes.line, self.code
         profile = assemble(
             window, self.images, self.diagnostics, name, title=title, rate_hz=rate_hz, mode=mode, code=code

@@ -21,8 +21,12 @@ from pyprof.session.recorder import Window
 _OWN = re.compile(r"(lib)?python\d(\.\d+)?[a-z]*(\.so[.\d]*)?$|python$")
 
 
-def view(window: Window, options: ViewOptions, own_modules: frozenset[str]) -> Window:
-    """own_modules: paths of modules that hold an interpreter."""
+def view(
+    window: Window, options: ViewOptions, own_modules: frozenset[str], is_stub: Callable[[FrameKey], bool]
+) -> Window:
+    """own_modules: paths of modules that hold an interpreter. is_stub: is a frame in code that the interpreter made to
+    call itself (perf trampolines)?
+    """
     if options.lock_holder:
         window = _of_holders(window)
     if options.native == "all" or not any(key[0] == INTERPRETER_SPACE for key in window.stacks.frames):
@@ -34,7 +38,9 @@ def view(window: Window, options: ViewOptions, own_modules: frozenset[str]) -> W
         space_id, pc, exact, _ = key
         space = window.spaces.get(space_id)
         module = space.module_at(lookup_pc(pc, exact)) if space else None
-        return module is not None and (module.path in own_modules or bool(_OWN.match(module.name)))
+        if module is None or not module.has_file:
+            return is_stub(key)
+        return module.path in own_modules or bool(_OWN.match(module.name))
 
     return _without(window, is_own, keep_root=True)
 

@@ -58,6 +58,10 @@ def pythons() -> list[Python]:
 
 
 EACH = pytest.mark.parametrize("python", pythons(), ids=lambda python: python.name)
+SOME = pytest.mark.parametrize(
+    "python", [p for p in pythons() if p.suite != "trixie" and not p.name.startswith("pyenv")][:2], ids=lambda p: p.name
+)
+"""One without and one with a perf trampoline."""
 HERE = Python("here", (sys.executable,), sys.version_info[1])
 
 

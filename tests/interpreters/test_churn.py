@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 from tests.interpreters.pythons import EACH, HERE, Python, running
-from tests.interpreters.test_dump import dump
-from tests.interpreters.test_record import record, stacks
+from tests.interpreters.runs import dump, record, stacks
 
 MADE = re.compile(r"f_(\d+) \(file_(\d+)\.py\)")
 

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.interpreters.pythons import EACH, Python, running
-
-
-def dump(pid: int, *options: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "pyprof", "dump", "-p", str(pid), "--json", *options],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+from tests.interpreters.runs import dump, functions, record, stacks
 
 
 def said(process: subprocess.Popen[str]) -> list[list[object]]:
@@ -46,6 +35,48 @@ def test_dump_shows_the_stack_that_the_program_wrote_down(python: Python, where:
     assert thread["end"] == "root"
     assert thread["python"]["merge"] is None
     assert all(t["python"]["merge"] is None and t["end"] == "root" for t in threads)
+
+
+@EACH
+def test_trampolines_of_perf_are_no_frames_of_their_own(python: Python) -> None:
+    if python.minor < 12:
+        return  # it has none
+    with running(python, "ladder.py", env={"PYTHONPERFSUPPORT": "1"}) as process:
+        stack = said(process)
+        (thread,) = dump(process.pid)["threads"]
+    assert python_frames(thread) == stack
+    assert thread["python"]["merge"] is None
+    assert not any((frame["function"] or "").startswith("py::") for frame in thread["frames"])
+
+
+@EACH
+def test_code_that_pythons_own_compiler_made_is_no_obstacle(python: Python, tmp_path: Path) -> None:
+    if python.minor < 14:
+        return  # it has none
+    output = tmp_path / "out.collapsed"
+    with running(python, "calls.py", env={"PYTHON_JIT": "1"}) as process:
+        assert process.stdout is not None
+        callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
+        record(process.pid, output)
+    found = stacks(output)
+    assert found
+    for frames, _ in found:
+        cut_short = frames[0].startswith("[truncated") and python.minor == 14  # compiled without frame pointers
+        assert cut_short or not any("merge: partial" in frame for frame in frames), frames
+        for caller, callee in pairwise(functions(frames, "calls.py")):
+            assert caller in callers[callee]
+
+
+@EACH
+def test_frames_of_sub_interpreters_stand_where_they_run(python: Python) -> None:
+    with running(python, "sub_interpreter.py") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        (thread,) = dump(process.pid, "--native", "all")["threads"]
+    names = [name for name, _ in python_frames(thread)]
+    assert names[:2] == ["inside", "<module>"]
+    assert names[-2:] == ["outside", "<module>"]
+    assert thread["python"]["merge"] is None
 
 
 @EACH
