@@ -28,7 +28,9 @@ def python_findings(pid: int) -> Iterator[Finding]:
         return
     layout = process.runtime.layout
     threads = sum(bool(process.thread_states(tid)) for tid in procfs.tasks(pid))
-    yield Finding(True, f"CPython {layout.version} in {process.runtime.located.module.path}, {threads} Python threads")
+    yield Finding(
+        True, f"it runs CPython {layout.version} in {process.runtime.located.module.path}, {threads} Python threads"
+    )
     if perf_trampoline(pid):
         yield Finding(True, "its perf trampoline is on: --collector perf names Python functions without a stop")
     elif layout.minor >= _FIRST_TRAMPOLINE:

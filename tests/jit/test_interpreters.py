@@ -57,7 +57,7 @@ def python_with_perf(tmp_path: Path) -> Iterator[int]:
 
 
 def test_functions_of_cpython_stand_between_the_frames_of_its_evaluator(python_with_perf: int, tmp_path: Path) -> None:
-    recording = record(python_with_perf, tmp_path, seconds=2)
+    recording = record(python_with_perf, tmp_path, "--native", "all", seconds=2)
     assert recording.whole > 0.99
     deep = 0
     for stack, samples in recording.stacks.items():
