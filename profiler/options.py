@@ -12,7 +12,7 @@ FALLBACK = "fp"
 """The name in UnwindOptions.sources that is no table: it allows what is done where all tables passed."""
 SCAN = "scan"
 """Like FALLBACK: it allows to guess, where that refuses, too."""
-RUN_TIME_SOURCES = ("libunwind_dynamic", "gdb_jit")
+RUN_TIME_SOURCES = ("libunwind_dynamic", "gdb_jit", "jitdump")
 """Those of code that no file describes."""
 DEFAULT_SOURCES = ("sframe", "eh_frame", "exidx", "debug_frame", "breakpad", *RUN_TIME_SOURCES, FALLBACK)
 """Sources in the order in which they are asked."""

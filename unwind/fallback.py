@@ -29,6 +29,9 @@ CALL_ALIGNMENT = 16
 MOST_ABOVE = 1024
 """Words looked at above what would be a thread's first frame."""
 
+MOST_LINKS = 512
+"""Frame records that are followed through generated code to see where they lead."""
+
 LEAF_SIZE = 4096
 """A call to at most so many bytes before the pc is believed to be the call of the function at the pc."""
 
@@ -133,7 +136,8 @@ class RecordFallback:
         pc = arch.code_address(ra, pac=True)
         if pc == 0:
             return Stop(StackEnd.ROOT)
-        if self._code.return_address(pc) is Verdict.NO and not returns_to_trampoline(self._rules, pc):
+        known = self._code.return_address(pc) is not Verdict.NO or returns_to_trampoline(self._rules, pc)
+        if not known and not self._leads_to_call(pc, following, memory):
             return Stop(StackEnd.NO_RULE)
         ascends = following > base or following == 0
         caller = lookup_pc(pc, False)
@@ -143,6 +147,28 @@ class RecordFallback:
         if not chain.sp_known:
             caller_sp = max(caller_sp, self._sp_by_rule(pc, base, following, memory))
         return self._caller(registers, pc, caller_sp, following, Trust.FP)
+
+    def _leads_to_call(self, pc: int, base: int, memory: LaneMemory) -> bool:
+        """Does a chain of records lead from pc through nothing but generated code to a return address behind a call?
+
+        Interpreters push return addresses that no call has left (HotSpot's: where its bytecode goes on).
+        """
+        chain = self._arch.chain
+        assert chain is not None
+        for _ in range(MOST_LINKS):
+            if (
+                not self._code.executable(pc)
+                or self._images.image(self._space, pc) is not None
+                or base % self._arch.word
+            ):
+                return False
+            following, ra = memory.word(base + chain.next_off), memory.word(base + chain.ra_off)
+            if following is None or ra is None or chain.ra_in_next or (following <= base and following):
+                return False
+            pc, base = self._arch.code_address(ra, pac=True), following
+            if self._code.return_address(pc) is Verdict.YES:
+                return True
+        return False
 
     def _frames_above(self, sp: int, memory: LaneMemory) -> bool:
         """Is there a return address further up? Above a thread's first frame lie arguments and thread data, no code."""

@@ -65,6 +65,7 @@ class GdbCode:
     """The GDB JIT interface of one process. Implements CodeSource."""
 
     label = "gdb"
+    in_memory = True
 
     def __init__(self, unwind_sources: Sequence[str], diagnostics: Diagnostics) -> None:
         """unwind_sources: names of the tables that are read in an object file."""

@@ -50,6 +50,7 @@ class LibunwindCode(NoImage):
     """libunwind's lists in one process; a static copy of libunwind has its own. Implements CodeSource."""
 
     label = "libunwind"
+    in_memory = True
 
     def __init__(self, diagnostics: Diagnostics) -> None:
         self.spans: CodeMap[Registered] = CodeMap()

@@ -13,6 +13,7 @@ class PerfMapCode(NoImage):
     """Implements CodeSource. file: None where there can be none (a core file, another machine)."""
 
     label = "perf map"
+    in_memory = False
 
     def __init__(self, file: GrowingFile | None, diagnostics: Diagnostics) -> None:
         self.spans: CodeMap[str] = CodeMap()
@@ -21,7 +22,7 @@ class PerfMapCode(NoImage):
 
     def update(self, look: Look) -> bool:
         """Never True: it has no rules."""
-        if self._file is None or look.quick:
+        if self._file is None:
             return False
         data, anew = self._file.more()
         if anew:

@@ -24,7 +24,7 @@ class Look:
     """One look at a process. before_ns: when it was last looked at, now_ns: the time of this look (CLOCK_MONOTONIC).
 
     symbols: (name, avma) of what was looked for in all modules of the space. quick: in between, after a round of
-    samples: a list that says that it has not changed is believed, files wait for the next look.
+    samples: a list that says that it has not changed is believed.
     """
 
     space: AddressSpace
@@ -38,10 +38,12 @@ class Look:
 class CodeSource(Protocol):
     """One way in which one process describes its code. Nothing raises for what the process has written.
 
-    label: the module of its code is "[jit] LABEL". spans: what it describes, by address and time.
+    label: the module of its code is "[jit] LABEL". in_memory: it reads the process's memory, else files. spans: what
+    it describes, by address and time.
     """
 
     label: str
+    in_memory: bool
     spans: CodeMap[Any]
 
     def update(self, look: Look) -> bool:

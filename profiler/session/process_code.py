@@ -15,6 +15,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.options import UnwindOptions
 from pyprof.session.code_gdb import GdbCode
+from pyprof.session.code_jitdump import JitdumpCode
 from pyprof.session.code_libunwind import LibunwindCode
 from pyprof.session.code_perfmap import PerfMapCode
 from pyprof.session.code_source import CodeSource, Look, Rows, RuleAt
@@ -38,9 +39,10 @@ class ProcessCode:
         self.sources: list[CodeSource] = [
             LibunwindCode(diagnostics),
             GdbCode(options.sources, diagnostics),
+            JitdumpCode(file_owners(space), arch, diagnostics),
             PerfMapCode(perf_map_file(space), diagnostics),
         ]
-        unwinding = {"libunwind": "libunwind_dynamic", "gdb": "gdb_jit"}
+        unwinding = {"libunwind": "libunwind_dynamic", "gdb": "gdb_jit", "jitdump": "jitdump"}
         ranks = {name: rank for rank, name in enumerate(options.sources)}
         wanted = [(ranks.get(unwinding.get(s.label, ""), -1), at) for at, s in enumerate(self.sources)]
         self._asked = [at for rank, at in sorted(wanted) if rank >= 0]
@@ -52,8 +54,8 @@ class ProcessCode:
         self.version = 0
         self.changes: list[int] = []
 
-    def update(self, space: AddressSpace, quick: bool = False) -> None:
-        """Look at all sources. quick: see Look."""
+    def update(self, space: AddressSpace, *, quick: bool = False, files_only: bool = False) -> None:
+        """Look at all sources. quick: see Look. files_only: the process may have ended, its files are still there."""
         if self._space is not space:
             if self._space is None or self._space.generation <= space.generation:
                 self._symbols = self._find(space, self.arch)
@@ -61,7 +63,8 @@ class ProcessCode:
         now = time.monotonic_ns()
         look = Look(space, self.arch, self._looked_ns, now, self._symbols, quick)
         for source in self.sources:
-            self.version += source.update(look)
+            if not (source.in_memory and files_only) and not (quick and not source.in_memory):
+                self.version += source.update(look)
         self._looked_ns = now
         after = time.monotonic_ns()
         self._rest_until_ns = after + REST * (after - now)
@@ -96,14 +99,24 @@ class ProcessCode:
         return tuple(source.spans.first(pc) for source in self.sources)
 
 
-def perf_map_file(space: AddressSpace) -> GrowingFile | None:
-    """/tmp/perf-PID.map as the process names it: in its mount namespace, by its pid in its own namespace."""
+def file_owners(space: AddressSpace) -> frozenset[int] | None:
+    """Users whose files are believed to be the process's; None where it is no process of this machine."""
     if space.files is not None or not space.root.startswith("/proc/"):
         return None
     try:
         status = procfs.thread_status(space.pid)
     except (ProcessLookupError, PermissionError):
         return None
-    inner = status.get("NSpid", str(space.pid)).split()[-1]
-    owners = frozenset({0, os.geteuid(), *map(int, status.get("Uid", "").split()[:2])})
+    return frozenset({0, os.geteuid(), *map(int, status.get("Uid", "").split()[:2])})
+
+
+def perf_map_file(space: AddressSpace) -> GrowingFile | None:
+    """/tmp/perf-PID.map as the process names it: in its mount namespace, by its pid in its own namespace."""
+    owners = file_owners(space)
+    if owners is None:
+        return None
+    try:
+        inner = procfs.thread_status(space.pid).get("NSpid", str(space.pid)).split()[-1]
+    except (ProcessLookupError, PermissionError):
+        return None
     return GrowingFile(f"{space.root}/tmp/perf-{inner}.map", owners)

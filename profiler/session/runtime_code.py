@@ -23,6 +23,7 @@ from pyprof.objfile.elf import ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.objfile.named_symbols import named_symbols
 from pyprof.options import UnwindOptions
+from pyprof.session.code_jitdump import FILE as JITDUMP
 from pyprof.session.code_source import Rows, RuleAt, module_path
 from pyprof.session.process_code import ProcessCode, Spans
 from pyprof.symbolize.described import Described
@@ -106,7 +107,8 @@ class RuntimeCode:
         """(name, avma) of the lists that the modules of a process have."""
         found: list[tuple[bytes, int]] = []
         for module in space.modules:
-            image = self._images.known(space, module.start) if module.has_file else None
+            is_file = module.has_file and not JITDUMP.search(module.path)
+            image = self._images.known(space, module.start) if is_file else None
             if image is not None:
                 if image.elf not in self._symbols:
                     self._symbols[image.elf] = self._symbols_of(image, arch)
@@ -212,7 +214,7 @@ class RuntimeCode:
             return None
         if space.pid not in self._late:
             self._late.add(space.pid)
-            process.update(space)
+            process.update(space, files_only=True)
         spans = process.first_spans(pc)
         return self._describe(process, spans, space, pc) if any(spans) else None
 
