@@ -87,6 +87,7 @@ class PerfCollector:
         self._family = Family(ids or itertools.count(1).__next__)
         self._sampled: set[int] = set()
         self._lost = 0
+        self._look: Callable[[], None] | None = None
         self._began_ns = self._ended_ns = time.monotonic_ns()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._rings: Rings | None = None
@@ -172,6 +173,9 @@ class PerfCollector:
             hold_ns = min(wait_ns, self._longest_wait_ns())
             due = time.monotonic_ns() + min(hold_ns, max(flush_ns, _FIRST_FLUSH_NS))
             while not self._stopping and (left := due - time.monotonic_ns()) > 0:
+                if self._look is not None:
+                    self._look()
+                    left = min(left, round(1e9 / self._options.rate_hz))
                 for fd, _ in poll.poll(left / 1e6):
                     if fd != self._wake:
                         poll.unregister(fd)
@@ -338,6 +342,7 @@ class PerfCollector:
 
     def learn(self, feedback: Feedback) -> None:
         self._size.learn(feedback)
+        self._look = feedback.look
 
     def threads(self) -> list[ThreadInfo]:
         return self._family.infos(self._sampled)

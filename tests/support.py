@@ -21,6 +21,8 @@ PACKAGES = {
     "gdb-multiarch": "gdb-multiarch",
     "gcore": "gdb",
     "node": "nodejs",
+    "luajit": "luajit",
+    "lli": "llvm",
     "perl": "perl",
     "sqlite3": "sqlite3",
     "chromium": "chromium",

@@ -163,11 +163,14 @@ class RecordFallback:
             ):
                 return False
             following, ra = memory.word(base + chain.next_off), memory.word(base + chain.ra_off)
-            if following is None or ra is None or chain.ra_in_next or (following <= base and following):
+            if following is None or ra is None or chain.ra_in_next:
                 return False
-            pc, base = self._arch.code_address(ra, pac=True), following
+            pc = self._arch.code_address(ra, pac=True)
             if self._code.return_address(pc) is Verdict.YES:
                 return True
+            if following <= base:
+                return False
+            base = following
         return False
 
     def _frames_above(self, sp: int, memory: LaneMemory) -> bool:

@@ -124,15 +124,15 @@ class Unwinder:
         key = arch.name, arch.pac_mask, space.id
         if key not in self._spaces:
             index = self._index(arch).space(space)
-            fallback = self._fallback(arch, space, index)
             recovery = Recovery(arch, space, index.code, index)
+            fallback = self._fallback(arch, space, index, recovery)
             self._spaces[key] = _Space(
                 index,
                 ScalarWalker(arch, index.known, index.bias, fallback, recovery.rest, self._options.max_depth),
             )
         return self._spaces[key]
 
-    def _fallback(self, arch: Arch, space: AddressSpace, index: SpaceIndex) -> Fallback:
+    def _fallback(self, arch: Arch, space: AddressSpace, index: SpaceIndex, recovery: Recovery) -> Fallback:
         options = self._options
         windows = None
         if arch.name == STACK_WIN_ARCH and "breakpad" in options.sources and options.symbols:
@@ -148,5 +148,6 @@ class Unwinder:
             windows.covers if windows else lambda pc: False,
         )
         if SCAN in options.sources:
-            found = ScanFallback(arch, space, self._images, index.code, found)
+            trial = ScalarWalker(arch, index.known, index.bias, found, recovery.rest, options.max_depth)
+            found = ScanFallback(arch, space, self._images, index.code, found, trial)
         return StackWinFallback(arch, space, windows, found) if windows else found

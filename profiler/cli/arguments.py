@@ -6,7 +6,7 @@ import argparse
 import re
 
 from pyprof.errors import UsageError
-from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES, UnwindOptions
+from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES, SCAN, UnwindOptions
 
 DEFAULT = "default"
 
@@ -51,8 +51,10 @@ def bytes_size(text: str) -> int:
 
 
 def unwind_options(arguments: argparse.Namespace) -> UnwindOptions:
-    """Of --unwind, --max-depth and --symbols. Raises UsageError."""
+    """Of --unwind, --scan, --max-depth and --symbols. Raises UsageError."""
     sources, symbols = arguments.unwind, tuple(arguments.symbols)
+    if arguments.scan:
+        sources = tuple(dict.fromkeys((*sources, SCAN)))
     if "breakpad" in sources and not set(DEFAULT_SOURCES) <= set(sources) and not symbols:
         raise UsageError("--unwind breakpad unwinds by symbol files, and none is given", "--symbols PATH|URL")
     return UnwindOptions(sources=sources, max_depth=arguments.max_depth, symbols=symbols)

@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
             show(list(python_findings(arguments.pid)))
             bad |= show_modules(arguments.pid)
+            show_code(arguments.pid)
     return int(bad)
 
 
@@ -109,3 +110,26 @@ def show_modules(pid: int) -> bool:
             if problem.remedy:
                 terminal.line(f"        {problem.remedy}")
     return any(module.unreadable for module in modules)
+
+
+def show_code(pid: int) -> None:
+    """What the process says about code that no file describes."""
+    from pyprof.session.survey_code import survey_code
+
+    found = survey_code(pid)
+    if not found.unfiled and not found.sources:
+        return
+    print()
+    terminal.line(f"code made at run time: {found.unfiled >> 10} kB of executable memory without a file")
+    for source in found.sources:
+        rules = "names and unwind rules" if source.has_rules else "names"
+        terminal.line(f"  ok  {source.module}: {source.count} pieces of code, {source.size} bytes, {rules}")
+        for avma, size, name in source.pieces:
+            terminal.line(f"        {avma:#018x} +{size:#x} {name}".rstrip())
+        if source.count > len(source.pieces):
+            terminal.line("        ...")
+    if not found.sources:
+        terminal.line("  -   nothing describes it: unwound by frame pointers only, without names")
+        terminal.line("        docs/run-time-code.md: node --perf-basic-prof, python3 -X perf, ...")
+    for text in found.problems:
+        terminal.line(f"  -   {text}")

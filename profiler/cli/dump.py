@@ -81,6 +81,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--registers", action="store_true", help="with --core, --minidump: of each frame, if known")
     parser.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
     parser.add_argument("--unwind", type=source_list, default=DEFAULT_SOURCES, metavar="LIST", help="see record")
+    parser.add_argument("--scan", action="store_true", help="see record")
     parser.add_argument("--symbols", action="append", default=[], metavar="PATH|URL", help="see record")
     parser.add_argument("--max-depth", type=positive_int, default=DEFAULT_MAX_DEPTH, metavar="N", help="see record")
     parser.add_argument("--stack-size", type=bytes_size, default=DEFAULT_STACK_SIZE, metavar="BYTES", help="see record")

@@ -153,6 +153,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help=f"sources in the order in which they are asked (default: {','.join(DEFAULT_SOURCES)})",
     )
     how.add_argument(
+        "--scan",
+        action="store_true",
+        help="where no source knows a frame's caller, guess: a word on the stack that is a return address and leads to "
+        "the root; the same as --unwind default,scan",
+    )
+    how.add_argument(
         "--symbols",
         action="append",
         default=[],

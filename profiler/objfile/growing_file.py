@@ -17,10 +17,12 @@ class GrowingFile:
     """path: may come into being later. owners: user ids whose file is believed; others could lie about the target.
 
     Of a name in a folder that everybody may write to, no symbolic link is followed and nothing but a plain file opened.
+    follow: path is one of the kernel's own links (/proc/PID/map_files).
     """
 
     path: str
     owners: frozenset[int]
+    follow: bool = False
     _fd: int = -1
     _identity: tuple[int, int] = (0, 0)
     _offset: int = 0
@@ -53,13 +55,14 @@ class GrowingFile:
     def _reopen(self) -> bool:
         """Follow the name if another file has it now."""
         try:
-            found = os.stat(self.path, follow_symlinks=False)
+            found = os.stat(self.path, follow_symlinks=self.follow)
         except OSError:
             return False  # what was open stays so: its process may have taken the name away
         if (found.st_dev, found.st_ino) == self._identity:
             return False
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if self.follow else os.O_NOFOLLOW)
+            fd = os.open(self.path, flags)
         except OSError:
             return False
         opened = os.fstat(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.code import CodeMap, CodeName, Span
-from pyprof.model.modules import AddressSpace
+from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import Trust
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.jitdump import Closed, JitdumpReader, Loaded, Record
@@ -49,10 +50,11 @@ class JitdumpCode(NoImage):
         if self._owners is None:
             return False
         changed = False
-        for path in jitdump_paths(look.space):
-            if path not in self._files:
-                file = GrowingFile(f"{look.space.root}{path}", self._owners)
-                self._files[path] = file, JitdumpReader()
+        for mapping in jitdump_mappings(look.space):
+            if mapping.path not in self._files:
+                file = open_mapped(look.space, mapping, self._owners)
+                if file is not None:
+                    self._files[mapping.path] = file, JitdumpReader()
         for path, (file, reader) in self._files.items():
             data, anew = file.more()
             if anew:
@@ -117,6 +119,18 @@ class JitdumpCode(NoImage):
         return CodeName(loaded.name, span.start, lines)
 
 
-def jitdump_paths(space: AddressSpace) -> list[str]:
-    """As the process names them."""
-    return sorted({m.path for m in space.mappings if m.executable and m.inode and FILE.search(m.path)})
+def jitdump_mappings(space: AddressSpace) -> list[Mapping]:
+    return [m for m in space.mappings if m.executable and m.inode and FILE.search(m.path)]
+
+
+def open_mapped(space: AddressSpace, mapping: Mapping, owners: frozenset[int]) -> GrowingFile | None:
+    """The mapped file, under the first of its names that leads to it (docs/names.md); None where none does."""
+    handle = f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}"
+    for path in (space.root + mapping.path, handle, mapping.path):
+        try:
+            found = os.stat(path).st_ino
+        except OSError:
+            continue
+        if found == mapping.inode:
+            return GrowingFile(path, owners, follow=path == handle)
+    return None

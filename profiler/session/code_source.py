@@ -72,6 +72,9 @@ def problem(diagnostics: Diagnostics, label: str, message: str) -> None:
     diagnostics.problem(module_path(label), message)
 
 
+JIT = "[jit] "
+
+
 def module_path(label: str) -> str:
     """How a profile names the module of code that a source describes."""
-    return f"[jit] {label}"
+    return JIT + label

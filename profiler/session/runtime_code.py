@@ -80,10 +80,10 @@ class RuntimeCode:
         return process.version if process is not None else 0
 
     def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
-        process = self._process(space)
+        process = self.process(space)
         return process.rows(pc, exact, time_ns, rule_at) if process is not None else None
 
-    def _process(self, space: AddressSpace) -> ProcessCode | None:
+    def process(self, space: AddressSpace) -> ProcessCode | None:
         """What is known of a process; the first time, it is looked at."""
         process = self._processes.get(space.pid)
         if process is None:
@@ -149,7 +149,7 @@ class RuntimeCode:
             lookup = lookup_pcs(walk.pc, walk.exact)
             at = np.searchsorted(starts, lookup, side="right") - 1
             inside = np.flatnonzero((at >= 0) & (lookup < ends[at]) & (batch.space[lane] == space_id))
-            process = self._process(space) if len(inside) else None
+            process = self.process(space) if len(inside) else None
             if process is None:
                 continue
             if code is None:
@@ -176,11 +176,15 @@ class RuntimeCode:
             members = np.flatnonzero(part == which)
             yield members, int(times[members].max())
 
+    def candidates(self, space: AddressSpace) -> list[Module]:
+        """Modules that may be code without a file, ascending."""
+        return [m for m in space.modules if m.path not in KERNELS and (not m.has_file or m.deleted)]
+
     def _candidate_ranges(self, space: AddressSpace) -> tuple[U64, U64]:
         """(start, end) of the modules that may be code without a file."""
         known = self._candidates.get(space.id)
         if known is None:
-            modules = [m for m in space.modules if m.path not in KERNELS and (not m.has_file or m.deleted)]
+            modules = self.candidates(space)
             known = (np.array([m.start for m in modules], np.uint64), np.array([m.end for m in modules], np.uint64))
             self._candidates[space.id] = known
         return known

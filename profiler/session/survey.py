@@ -11,6 +11,7 @@ from pyprof.model.arch import Arch, find_arch
 from pyprof.model.modules import Module
 from pyprof.objfile.elf import SHT_NOBITS, ElfFile
 from pyprof.objfile.images import Image, ImageStore
+from pyprof.session.code_jitdump import FILE as JITDUMP
 from pyprof.unwind.formats.eh_frame import eh_frame_source
 
 UNWIND_SECTIONS = (".sframe", ".eh_frame", ".debug_frame", ".ARM.exidx")
@@ -48,11 +49,9 @@ def survey(pid: int) -> list[ModuleSurvey]:
 
 def _survey_module(module: Module, image: Image | None, diagnostics: Diagnostics) -> ModuleSurvey:
     if image is None:
-        known = module.path == "[vsyscall]"
         problems = tuple(sorted(diagnostics.problems.get(module.path, ())))
-        if not module.has_file and not known:
-            problems += (Problem("code made at run time: unwound by frame pointers only"),)
-        return ModuleSurvey(module.path, "", (), (), "unknown", module.has_file, problems)
+        unreadable = module.has_file and not JITDUMP.search(module.path)
+        return ModuleSurvey(module.path, "", (), (), "unknown", unreadable, problems)
     elf, debug = image.elf, image.debug
     unwind = [name for name in UNWIND_SECTIONS if _has(elf, name)]
     symbols = [name for name in SYMBOL_SECTIONS if _has(elf, name)]

@@ -1,0 +1,23 @@
+"""A target whose lists lie and change all the time: the recording ends, and what needs no list is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.live.support.recording import dump, record, running
+from tests.support import build
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def test_lying_lists_neither_hang_nor_crash_and_static_stacks_stay_whole(tmp_path: Path) -> None:
+    program = build(PROGRAMS / "hostile.c", tmp_path / "hostile", "-O1", "-g", "-pthread", "-fno-inline")
+    with running(program) as process:
+        recording = record(process.pid, tmp_path, seconds=3)
+        dump(process.pid, codes=(0, 3))
+    static = {stack: n for stack, n in recording.stacks.items() if stack[-1] in ("honest", "lie", "any", "bad_number")}
+    assert sum(static.values()) > 100
+    assert all(stack[0] in ("_start", "clone3") for stack in static), recording.stacks
+    assert any(stack[-2:] == ("honest_caller", "honest") for stack in static)
+    assert any("libunwind" in key or "gdb jit" in key for key in recording.summary["errors"])
+    assert recording.summary["profiler"]["max_rss_kb"] < 1 << 20

@@ -1,0 +1,48 @@
+"""Code that nothing describes: frame records, and guesses where they are allowed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from pyprof.model.walk import Trust
+from tests.jit.programs_built import dyn
+from tests.live.support.recording import PYPROF, record, running
+from tests.support import build, need
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def test_guesses_lead_through_traces_of_luajit_to_the_root_and_are_said_to_be_guesses(tmp_path: Path) -> None:
+    """A trace has no frame, no table and no name; its caller is found where a guess leads on to the root."""
+    with running(need("luajit"), PROGRAMS / "work.lua") as program:
+        without = record(program.pid, tmp_path)
+        guessed = record(program.pid, tmp_path, "--scan")
+    assert without.whole < 0.3
+    assert "scan" not in without.summary["trust"]
+    assert guessed.whole > 0.95
+    assert guessed.summary["trust"][Trust.SCAN.label] > 0.7 * guessed.samples
+    assert all(stack[0] == "_start" and "main" in stack for stack in guessed.stacks if "truncated" not in stack[0])
+
+
+def test_return_address_that_no_call_left_is_followed_where_the_records_lead_to_a_call(tmp_path: Path) -> None:
+    """As HotSpot's interpreter does: it pushes where its bytecode goes on, and jumps."""
+    program = build(PROGRAMS / "pushed_return.c", tmp_path / "pushed", "-O1", "-g")
+    with running(program) as process:
+        recording = record(process.pid, tmp_path, "--full-paths")
+    assert recording.whole > 0.99
+    inside = {stack: n for stack, n in recording.stacks.items() if "[anon]" in stack[-1]}
+    assert sum(inside.values()) > 50
+    assert {stack[-4] for stack in inside if stack[-3].startswith("[anon]")} <= {"enter"}, recording.stacks
+
+
+def test_doctor_lists_what_is_registered(tmp_path: Path) -> None:
+    with running(dyn(tmp_path, "offset"), "spin") as program:
+        done = subprocess.run(
+            [*PYPROF, "doctor", str(program.pid)], capture_output=True, text=True, timeout=60, check=False
+        )
+    assert "[jit] libunwind: 15 pieces of code" in done.stdout
+    assert "by_directives" in done.stdout
+    assert done.stderr == ""
+    assert sys.executable
