@@ -32,7 +32,7 @@ class TargetStructs:
         """A structure of the target; "P" is an address-sized word. Alignment is the caller's business."""
         return struct.Struct(self.order + fields.replace("P", "Q" if self.word == 8 else "I"))
 
-    def bytes(self, avma: int, size: int) -> bytes:
+    def exactly(self, avma: int, size: int) -> bytes:
         """Exactly size bytes. Raises FormatError, whose offset is the avma."""
         if not 0 <= avma <= self.arch.mask - size:
             raise FormatError(self.name, avma, f"points to {size} bytes at {avma:#x}")
@@ -47,15 +47,19 @@ class TargetStructs:
         self.budget -= size
         return bytes(data)
 
+    def peek(self, avma: int, size: int) -> bytes:
+        """What is readable of size bytes at an address that the target made up; b"" where that is none."""
+        return self.read(avma, size) if 0 <= avma <= self.arch.mask - size else b""
+
     def unpack(self, avma: int, layout: struct.Struct) -> tuple[int, ...]:
         """Raises FormatError."""
-        return layout.unpack(self.bytes(avma, layout.size))
+        return layout.unpack(self.exactly(avma, layout.size))
 
     def text(self, avma: int) -> str:
         """The string at avma, "" where there is none: what is not readable costs a name, nothing else."""
         found = bytearray()
         while avma and len(found) < MAX_TEXT and b"\0" not in found:
-            chunk = self.read(avma + len(found), 256 - (avma + len(found)) % 256)
+            chunk = self.peek(avma + len(found), 256 - (avma + len(found)) % 256)
             if not chunk:
                 break
             found += chunk

@@ -15,6 +15,7 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.elf import ElfFile
 from pyprof.objfile.images import Image
 from pyprof.objfile.memory_object import code_ranges, memory_object
+from pyprof.objfile.target_structs import TargetStructs
 from pyprof.session.code_source import Look, Rows, RuleAt, module_path, problem
 from pyprof.unwind.formats.gdb_jit import (
     DESCRIPTOR,
@@ -121,10 +122,10 @@ class GdbCode:
 
     def _mark(self, look: Look, entry: JitEntry) -> bytes:
         """What tells one object file from another at the same place without reading all of a large one."""
-        read, half = look.space.read, MARK_BYTES // 2
+        structs, half = TargetStructs(look.space.read, look.arch, self.label, MARK_BYTES), MARK_BYTES // 2
         if entry.size <= MARK_BYTES:
-            return blake2b(read(entry.address, entry.size), digest_size=16).digest()
-        data = read(entry.address, half) + read(entry.address + entry.size - half, half)
+            return blake2b(structs.peek(entry.address, entry.size), digest_size=16).digest()
+        data = structs.peek(entry.address, half) + structs.peek(entry.address + entry.size - half, half)
         return blake2b(data, digest_size=16).digest()
 
     def _read_list(self, look: Look, avma: int) -> JitList:

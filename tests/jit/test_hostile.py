@@ -16,7 +16,7 @@ def test_lying_lists_neither_hang_nor_crash_and_static_stacks_stay_whole(tmp_pat
         recording = record(process.pid, tmp_path, seconds=3)
         dump(process.pid, codes=(0, 3))
     static = {stack: n for stack, n in recording.stacks.items() if stack[-1] in ("honest", "lie", "any", "bad_number")}
-    assert sum(static.values()) > 100
+    assert sum(static.values()) > 30
     assert all(stack[0] in ("_start", "clone3") for stack in static), recording.stacks
     assert any(stack[-2:] == ("honest_caller", "honest") for stack in static)
     assert any("libunwind" in key or "gdb jit" in key for key in recording.summary["errors"])

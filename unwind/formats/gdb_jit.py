@@ -58,7 +58,7 @@ def read_descriptor(read: ReadMemory, arch: Arch, avma: int) -> bytes:
     """Raises FormatError where it is not readable or of an unknown version."""
     structs = TargetStructs(read, arch, SECTION, MAX_BYTES)
     layout = descriptor_layout(structs)
-    data = structs.bytes(avma, layout.size)
+    data = structs.exactly(avma, layout.size)
     version = layout.unpack(data)[0]
     if version != 1:
         raise FormatError(SECTION, avma, f"unknown version {version}")
@@ -104,4 +104,4 @@ def read_object(read: ReadMemory, arch: Arch, entry: JitEntry) -> bytes:
     """The bytes of a registered object file. Raises FormatError."""
     if not 0 < entry.size <= MAX_OBJECT:
         raise FormatError(SECTION, entry.entry, f"an object file of {entry.size} bytes")
-    return TargetStructs(read, arch, SECTION, MAX_OBJECT).bytes(entry.address, entry.size)
+    return TargetStructs(read, arch, SECTION, MAX_OBJECT).exactly(entry.address, entry.size)

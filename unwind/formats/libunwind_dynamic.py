@@ -212,7 +212,7 @@ class DynReader:
             if op_count > MAX_OPS - ops:
                 raise FormatError(SECTION, at, f"{op_count} directives")
             ops += op_count
-            data = self._structs.bytes(at + self._region.size, op_count * self._op.size)
+            data = self._structs.exactly(at + self._region.size, op_count * self._op.size)
             found.append(Region(insn_count, tuple(self._ops(data, at))))
             at = following
         return found
@@ -241,7 +241,7 @@ class DynReader:
         return score, replace(info, name=text, segbase=segbase, table_len=table_len, table_data=table_data)
 
     def _readable(self, avma: int) -> bool:
-        return 0 < avma <= self._structs.arch.mask and len(self._structs.read(avma, 1)) == 1
+        return avma > 0 and len(self._structs.peek(avma, 1)) == 1
 
 
 def table_bytes(kind: int, table_len: int, word: int) -> int:

@@ -50,7 +50,7 @@ def open_table(info: DynInfo, read: ReadMemory, arch: Arch, diagnostics: Diagnos
     if info.head.format == Format.TABLE:
         return DebugFrameInMemory(info, structs, diagnostics)
     if info.head.format == Format.ARM_EXIDX:
-        return memory_exidx(info.table_data, structs.bytes(info.table_data, info.table_len), read, arch, diagnostics)
+        return memory_exidx(info.table_data, structs.exactly(info.table_data, info.table_len), read, arch, diagnostics)
     return PairTable(info, structs)
 
 
@@ -63,7 +63,7 @@ class DebugFrameInMemory:
             raise FormatError(SECTION, info.table_data, f"a table of {start:#x} to {end:#x}")
         if not 0 < size <= MAX_TABLE_BYTES:
             raise FormatError(SECTION, info.table_data, f".debug_frame of {size} bytes")
-        data = structs.bytes(debug_frame, size)
+        data = structs.exactly(debug_frame, size)
         section = CfiSection(
             ".debug_frame", memoryview(data), debug_frame, False, structs.arch.byteorder, structs.arch.word
         )
@@ -83,7 +83,7 @@ class PairTable:
     def __init__(self, info: DynInfo, structs: TargetStructs) -> None:
         size = table_bytes(info.head.format, info.table_len, structs.word)
         width = 8 if info.head.format == Format.REMOTE_TABLE_64 else 4
-        data = structs.bytes(info.table_data, size - size % (2 * width))
+        data = structs.exactly(info.table_data, size - size % (2 * width))
         pairs = np.frombuffer(data, f"{structs.order}i{width}").reshape(-1, 2).astype(np.int64)
         order = np.argsort(pairs[:, 0], kind="stable")
         self._starts: list[int] = pairs[order, 0].tolist()
@@ -140,7 +140,7 @@ class FdeReader:
         (length,) = self._structs.unpack(avma, self._length)
         if not 4 <= length <= MAX_ENTRY:
             raise FormatError(SECTION, avma, f"a CIE or FDE of {length} bytes")
-        return self._structs.bytes(avma, 4 + length)
+        return self._structs.exactly(avma, 4 + length)
 
 
 def shifted(rows: FunctionRows, by: int) -> FunctionRows:
