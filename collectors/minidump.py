@@ -19,7 +19,7 @@ from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.objfile.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpThread
-from pyprof.objfile.microdump import HEAD, is_microdump, read_microdump
+from pyprof.objfile.microdump import MAX_SIZE, is_microdump, read_microdump
 from pyprof.objfile.minidump import is_minidump, read_minidump
 from pyprof.objfile.source import FileSource, Source
 
@@ -102,12 +102,20 @@ class MinidumpCollector:
         self.saved.stop()
 
 
+def looks_like_dump(path: str) -> bool:
+    """Is it a minidump, by its first bytes? False where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return is_minidump(file.read(4))
+    except OSError:
+        return False
+
+
 def read_dump(source: Source) -> CrashDump:
-    """A minidump or a microdump. Raises FormatError."""
-    head = bytes(source.read(0, HEAD))
-    if is_minidump(head):
+    """A minidump, or a log's first microdump. Raises FormatError."""
+    if is_minidump(bytes(source.read(0, 4))):
         return read_minidump(source)
-    if is_microdump(head):
+    if is_microdump(bytes(source.read(0, MAX_SIZE))):
         return read_microdump(source)
     raise FormatError("dump", 0, "neither a minidump nor a microdump")
 

@@ -20,11 +20,19 @@ def of_core(arguments: argparse.Namespace) -> Subject:
     """A core file."""
     from pyprof.cli.crash import crash_signal
     from pyprof.collectors.core_file import CoreFileCollector
+    from pyprof.collectors.minidump import looks_like_dump
     from pyprof.diagnostics import Diagnostics
+    from pyprof.errors import FormatError, PyprofError
     from pyprof.session.session import Session
 
     diagnostics = Diagnostics()
-    collector = CoreFileCollector(arguments.core, arguments.exe, arguments.sysroot, arguments.stack_size, diagnostics)
+    path = arguments.core
+    try:
+        collector = CoreFileCollector(path, arguments.exe, arguments.sysroot, arguments.stack_size, diagnostics)
+    except FormatError as error:
+        if looks_like_dump(path):
+            raise PyprofError(f"{path}: no core file", f"pyprof dump --minidump {path}") from error
+        raise
     session = Session(collector, unwind_options(arguments), diagnostics)
     profile = _profile(session, collector.exe)
     signal = crash_signal(collector.crashed)

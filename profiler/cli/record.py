@@ -150,7 +150,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         type=source_list,
         default=DEFAULT_SOURCES,
         metavar="LIST",
-        help=f"sources in the order in which they are asked (default: {','.join(DEFAULT_SOURCES)})",
+        help=f"sources in the order in which they are asked (default: {','.join(DEFAULT_SOURCES)}); "
+        "default,scan also guesses where none of them knows",
     )
     how.add_argument(
         "--scan",

@@ -17,8 +17,7 @@ from pyprof.objfile.source import BytesSource, Source
 
 BEGIN, END, TAG = "-----BEGIN BREAKPAD MICRODUMP-----", "-----END BREAKPAD MICRODUMP-----", "google-breakpad"
 MAX_SIZE = 1 << 26
-HEAD = 1 << 20
-"""Where a log's first dump must begin."""
+"""Bytes of a log that are looked at."""
 
 PROCESSORS = {"x86": "x86", "x86_64": "amd64", "arm": "arm", "arm64": "arm64"}
 SYSTEMS = {"L": "linux", "A": "android"}
@@ -26,8 +25,8 @@ TID = 1
 """The thread's id is not told."""
 
 
-def is_microdump(head: bytes) -> bool:
-    return BEGIN.encode() in head
+def is_microdump(data: bytes) -> bool:
+    return BEGIN.encode() in data
 
 
 def read_microdump(source: Source) -> CrashDump:

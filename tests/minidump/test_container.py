@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from pyprof.cli.crash import crash_reason
+from pyprof.cli.main import run as main_run
 from pyprof.errors import FormatError
 from pyprof.objfile.crash_dump import CrashDump
 from pyprof.objfile.minidump import read_minidump
 from pyprof.objfile.source import BytesSource, FileSource
 from tests.minidump.support import dump, dump_and_complaints, functions
-from tests.minidump.writer import Body, MinidumpWriter, context, elf_record, pdb70
+from tests.minidump.writer import Body, Microdump, MinidumpWriter, context, elf_record, pdb70
 from tests.support import need
 
 GUID = bytes(range(1, 17))
@@ -273,3 +274,19 @@ def test_broken_stream_costs_that_stream_only() -> None:
     found = read(made)
     assert found.threads
     assert sum(found.oddities.values()) == 3
+
+
+def test_dump_that_is_taken_for_a_core_is_told_apart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "crash.dmp"
+    path.write_bytes(writer().build())
+    assert main_run(["dump", "--core", str(path)]) == 1
+    assert f"pyprof dump --minidump {path}" in capfd.readouterr().err
+    assert main_run(["dump", "--minidump", "/bin/true"]) == 1
+    assert "neither a minidump nor a microdump" in capfd.readouterr().err
+
+
+def test_microdump_far_down_a_log_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "logcat.txt"
+    made = Microdump("arm", {"pc": 0x1000, "sp": 0x9000}, 0x9000, bytes(64))
+    path.write_text("I/chatty( 1): so many words\n" * 60_000 + made.text())
+    assert dump(path)["threads"][0]["frames"][0]["pc"] == "0x1000"
