@@ -39,7 +39,7 @@ def look(path: Path, exe: str = "", sysroot: str = "") -> None:
     window, _ = session.run(None, lambda window, number: None, lambda: None)
     if session.failure is not None:
         raise session.failure
-    profile = session.profile(window, collector.exe, 1.0, idle=True)
+    profile = session.profile(window, collector.exe, 1.0, mode="wall")
     assert collector.crashed is None or collector.crashed[0] > 0
     for node in profile.stack.tolist():
         assert len(profile.path(node)) <= MAX_FRAMES + 1

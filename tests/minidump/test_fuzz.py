@@ -39,7 +39,7 @@ def look(path: Path, store: str) -> None:
     window, _ = session.run(None, lambda window, number: None, lambda: None)
     if session.failure is not None:
         raise session.failure
-    profile = session.profile(window, collector.exe, 1.0, idle=True)
+    profile = session.profile(window, collector.exe, 1.0, mode="wall")
     assert set(collector.states) == set(collector.order)
     for batch in collector.saved.again():
         for frames in session.unwinder.registers(batch):

@@ -23,7 +23,7 @@ def stacks(address: str, program: Path, sources: str) -> list[str]:
     remote = RemoteOptions(address, str(program))
     collector = GdbRemoteCollector(remote, CollectOptions(rate_hz=500, idle=True, flush_s=0), diagnostics)
     session = Session(collector, UnwindOptions(tuple(sources.split(","))), diagnostics)
-    profile = session.profile(session.snapshot(lambda: set(collector.states()), most_s=60), "", 1, idle=True)
+    profile = session.profile(session.snapshot(lambda: set(collector.states()), most_s=60), "", 1, mode="wall")
     last = dict(zip(profile.thread.tolist(), profile.stack.tolist(), strict=True))
     return [";".join(frame.title for frame in profile.path(node)) for node in last.values()]
 
