@@ -30,6 +30,9 @@ MAX_WORDS = 1 << 17
 """Words of the stack copy that are looked at."""
 
 
+_HIGHEST = (1 << 64) - 1
+
+
 class Recovery:
     """Recovery in one address space."""
 
@@ -39,7 +42,7 @@ class Recovery:
         self._index = index
         spans = [(m.start, m.end) for m in space.mappings if m.executable]
         self._starts = np.array([start for start, _ in spans], np.uint64)
-        self._ends = np.array([end for _, end in spans], np.uint64)
+        self._ends = np.array([min(end, _HIGHEST) for _, end in spans], np.uint64)
 
     def rest(
         self, walker: ScalarWalker, registers: Registers, memory: LaneMemory, known: KnownRule | None
