@@ -40,7 +40,8 @@ class Habits:
 class Copied:
     """One thread state, copied. frames: (words, index of its first word, avma) innermost first; codes: heads by
     address. stands: avma of each CFrame, innermost first, and the frame that it names. rest: the frame at which the
-    stop ended early. problem: why the chain ends there, "" at its root.
+    stop ended early. problem: why the chain ends there, "" at its root. outermost:
+    of each run, the avma of its outermost frame.
     """
 
     thread: PyThread
@@ -54,6 +55,7 @@ class Copied:
     rest: int = 0
     problem: str = ""
     stale: bool = False
+    outermost: list[int] = field(default_factory=list)
 
 
 class Copier:

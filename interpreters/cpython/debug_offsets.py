@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython.layout import (
+    AwaitLayout,
     Chain,
     CodeLayout,
     FrameLayout,
@@ -246,4 +247,16 @@ def read_layout(data: bytes) -> Layout:
         object=objects,
         gil_holder=interpreter["gil_runtime_state_holder"] - interpreter["gil_runtime_state"],
         gil_locked=interpreter["gil_runtime_state_locked"] - interpreter["gil_runtime_state"],
+        awaits=_awaits(table) if minor >= 14 else None,
+    )
+
+
+def _awaits(table: dict[str, dict[str, int]]) -> AwaitLayout:
+    of_set = table["set_object"]
+    return AwaitLayout(
+        iframe=table["gen_object"]["gi_iframe"],
+        stackpointer=table["interpreter_frame"]["stackpointer"],
+        set_used=of_set["used"],
+        set_table=of_set["table"],
+        set_mask=of_set["mask"],
     )

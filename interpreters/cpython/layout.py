@@ -145,8 +145,19 @@ class ObjectLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitLayout:
+    """What leads from a coroutine to the one that it awaits: PyGenObject, _PyInterpreterFrame, PySetObject."""
+
+    iframe: int
+    stackpointer: int
+    set_used: int
+    set_table: int
+    set_mask: int
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
-    """One version and build of CPython. gil_holder, gil_locked: within the GIL."""
+    """One version and build of CPython. gil_holder, gil_locked: within the GIL. awaits: None before 3.14."""
 
     minor: int
     free_threaded: bool
@@ -159,6 +170,7 @@ class Layout:
     object: ObjectLayout
     gil_holder: int
     gil_locked: int
+    awaits: AwaitLayout | None = None
 
     @property
     def version(self) -> str:

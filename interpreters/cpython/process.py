@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.capture import Copied, Copier, Habits
@@ -19,6 +19,7 @@ from pyprof.interpreters.cpython.memory import Memory, Unreadable, gather_now
 from pyprof.interpreters.cpython.names import ThreadNames
 from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread, Refused, Runtime, Unsettled, open_runtime, tid_of
+from pyprof.interpreters.cpython.tasks import Awaiters, find_tasks
 from pyprof.model.interpreter import Chain, Gather, Run, SampleState
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.images import ImageStore
@@ -54,8 +55,13 @@ class PythonProcess:
         book: CodeBook,
         diagnostics: Diagnostics,
         namespace_tid: Callable[[int], int],
+        follow_tasks: bool = False,
     ) -> None:
-        """namespace_tid: a tid as the process's own pid namespace counts it."""
+        """namespace_tid: a tid as the process's own pid namespace counts it. follow_tasks: add the coroutines of the
+        tasks that await the running one.
+        """
+        self._follow_tasks = follow_tasks
+        self._awaiters: Awaiters | None = None
         self.runtime: Runtime | None = None
         self.refusal = ""
         self.names: dict[int, str] = {}
@@ -64,6 +70,7 @@ class PythonProcess:
         self._diagnostics = diagnostics
         self._namespace_tid = namespace_tid
         self._space: AddressSpace | None = None
+        self._told = False
         self._modules: frozenset[tuple[int, str]] = frozenset()
         self._tids: dict[int, int] = {}
         self._threads: dict[int, _Known] = {}
@@ -101,6 +108,8 @@ class PythonProcess:
         self.memory = Memory(space.read)
         modules = frozenset((module.start, module.path) for module in space.modules)
         runtime = self.runtime
+        if runtime is not None:
+            self._find_tasks(space)
         if runtime is not None and (runtime.located.module.start, runtime.located.module.path) in modules:
             return
         self.runtime = self._pending = None
@@ -116,6 +125,20 @@ class PythonProcess:
                 self._refuse(f"{old} is older than CPython 3.8")
             return
         self._pending, self._looks = located, 0
+
+    def _find_tasks(self, space: AddressSpace) -> None:
+        """asyncio may be imported at any time."""
+        if not self._follow_tasks or self._awaiters is not None or self.runtime is None:
+            return
+        layout = self.runtime.layout
+        tasks = find_tasks(space, self._images, self.memory) if layout.awaits else None
+        if layout.awaits is not None and tasks is not None:
+            self._awaiters = Awaiters(self.memory, layout, layout.awaits, tasks, self.codes)
+        elif layout.awaits is None and not self._told:
+            self._told = True
+            self._diagnostics.count(
+                f"--async: CPython {layout.version} does not say which tasks await which: from 3.14 on"
+            )
 
     def _open(self, located: Located, tids: Collection[int]) -> None:
         """A runtime that has not begun yet stays pending."""
@@ -147,6 +170,9 @@ class PythonProcess:
         self._runs = RunReader(layout, self.codes)
         self._thread_names = ThreadNames(self.runtime, self.memory)
         self._names_at = 0
+        self._awaiters = None
+        if self._space is not None:
+            self._find_tasks(self._space)
         self._wanted, self._relist_at = True, 0
         self._threads = {}
 
@@ -244,6 +270,19 @@ class PythonProcess:
                     found.append((pc, reader.read(words[at + (layout.frame.code >> 3)] & layout.frame.code_mask, avma)))
         return found
 
+    def _with_awaiters(self, copied: Copied, runs: list[Run]) -> list[Run]:
+        """The runs, and above the running task's coroutine those of the tasks that await it."""
+        awaiters = self._awaiters
+        task = awaiters.running(copied.thread.address) if awaiters is not None else 0
+        if awaiters is None or not task:
+            return runs
+        frame = awaiters.coroutine_frame(task)
+        if frame not in copied.outermost:
+            return runs
+        at = copied.outermost.index(frame)
+        runs[at] = replace(runs[at], frames=runs[at].frames + awaiters.frames(task))
+        return runs
+
     def take(self) -> Chain | None:
         if not self._copied or self.runtime is None:
             return None
@@ -253,7 +292,7 @@ class PythonProcess:
         lost = self.codes.lost
         for copied in self._copied:
             self._copier.finish(copied)
-            runs += self._runs.runs(copied)
+            runs += self._with_awaiters(copied, self._runs.runs(copied))
             problem = problem or copied.problem
             lock, collecting = copied.lock, copied.collecting
             if lock and copied.thread.gil:

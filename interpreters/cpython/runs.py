@@ -47,13 +47,14 @@ class RunReader:
 
     def _by_shims(self, copied: Copied) -> Iterator[Run]:
         run: list[int] = []
-        begun = False
+        begun, last = False, 0
         for words, at, avma in copied.frames:
             if self.is_shim(words, at):
+                copied.outermost.append(last)
                 yield Run(avma, tuple(run))
-                run, begun = [], False
+                run, begun, last = [], False, 0
                 continue
-            begun = True
+            begun, last = True, avma
             pc = self.frame(copied, words, at)
             if pc is not None:
                 run.append(pc)

@@ -86,6 +86,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--max-depth", type=positive_int, default=DEFAULT_MAX_DEPTH, metavar="N", help="see record")
     parser.add_argument("--stack-size", type=bytes_size, default=DEFAULT_STACK_SIZE, metavar="BYTES", help="see record")
     parser.add_argument("--native", choices=NATIVE_VIEWS, default="extensions", help="see record")
+    parser.add_argument("--async", dest="follow_tasks", action="store_true", help="see record")
     parser.add_argument("--locals", action="store_true", help="local variables of Python frames, bounded")
     parser.add_argument(
         "--redact",
@@ -157,7 +158,7 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     exe, arch = procfs.exe(pid), procfs.arch(pid).name
     collect = CollectOptions(rate_hz=500, idle=True, stack_size=arguments.stack_size, flush_s=0)
     diagnostics = Diagnostics()
-    files = Files(unwind, diagnostics)
+    files = Files(unwind, diagnostics, arguments.follow_tasks)
     collector = PtraceCollector(pid, collect, diagnostics, readers=files.runtimes.reader)
     session = Session(collector, unwind, diagnostics, files)
     window = session.snapshot(lambda: set(tasks(pid)))

@@ -12,6 +12,12 @@ NATIVE_HELP = "native frames in stacks that have Python's: all; extensions (defa
 def add_python(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Python frames")
     group.add_argument("--native", choices=NATIVE_VIEWS, default="extensions", help=NATIVE_HELP)
+    group.add_argument(
+        "--async",
+        dest="follow_tasks",
+        action="store_true",
+        help="asyncio: above a task's coroutine, those of the tasks that await it (CPython 3.14 and later)",
+    )
     group.add_argument("--gil", action="store_true", help="only samples of threads that hold the GIL")
 
 

@@ -372,7 +372,7 @@ def _record(
         targets = TargetOptions(pids=(launched.pid,))
     try:
         diagnostics = Diagnostics()
-        files = Files(unwind, diagnostics)
+        files = Files(unwind, diagnostics, arguments.follow_tasks)
         if remote is not None:
             collector = GdbRemoteCollector(remote, collect, diagnostics)
             pid, name = collector.pid, collector.name

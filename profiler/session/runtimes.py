@@ -31,7 +31,9 @@ _MAP_HEAD = 1 << 20
 class Runtimes:
     """One recording's. images: shared with the unwinder and the symbolizer."""
 
-    def __init__(self, images: ImageStore, diagnostics: Diagnostics) -> None:
+    def __init__(self, images: ImageStore, diagnostics: Diagnostics, follow_tasks: bool = False) -> None:
+        """follow_tasks: see PythonProcess."""
+        self._follow_tasks = follow_tasks
         self.processes: dict[int, PythonProcess] = {}
         self._images = images
         self._diagnostics = diagnostics
@@ -39,7 +41,8 @@ class Runtimes:
 
     def reader(self, pid: int) -> StackReader:
         """For the collector, when it begins with a process."""
-        process = self.processes[pid] = PythonProcess(self._images, self._book, self._diagnostics, _tids(pid))
+        process = PythonProcess(self._images, self._book, self._diagnostics, _tids(pid), self._follow_tasks)
+        self.processes[pid] = process
         return process
 
     def looked_at(self, pid: int) -> PythonProcess:

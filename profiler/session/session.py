@@ -36,11 +36,12 @@ CloseWindow = Callable[[Window, int], None]
 class Files:
     """What a recording reads besides samples: object files, symbol files, the interpreters of its processes."""
 
-    def __init__(self, unwind: UnwindOptions, diagnostics: Diagnostics) -> None:
+    def __init__(self, unwind: UnwindOptions, diagnostics: Diagnostics, follow_tasks: bool = False) -> None:
+        """follow_tasks: Python's await chains go on in the tasks that await the running one."""
         store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
         self.images = ImageStore(diagnostics, symbol_store=store)
         self.readers = with_symbols(store.find_mapped) if store else READERS
-        self.runtimes = Runtimes(self.images, diagnostics)
+        self.runtimes = Runtimes(self.images, diagnostics, follow_tasks)
 
 
 class Session:

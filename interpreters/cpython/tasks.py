@@ -1,0 +1,149 @@
+"""asyncio: the tasks that await the task whose coroutine runs, as far as the target says it (CPython 3.14 and later).
+
+The running coroutine and those that it awaits are frames of the thread's own chain already. Above them stand, with
+`--async`, the coroutines of the task that awaits this one, and so on: read after the stop, while those tasks wait. What
+cannot be read, or is awaited by several tasks, ends the chain there.
+
+Source: struct _Py_AsyncioModuleDebugOffsets, section .AsyncioDebug of _asyncio (Modules/_asynciomodule.c).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.layout import AwaitLayout, Layout
+from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.model.modules import AddressSpace
+from pyprof.objfile.images import ImageStore
+
+SECTION = ".AsyncioDebug"
+MOST_TASKS = 32
+MOST_COROUTINES = 64
+_WORDS = 13
+_MOST_OFFSET = 1 << 14
+_MOST_SLOTS = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLayout:
+    """Offsets in a Task; running_task: in the thread state."""
+
+    awaited_by: int
+    is_task: int
+    is_set: int
+    coro: int
+    running_task: int
+
+
+def find_tasks(space: AddressSpace, images: ImageStore, memory: Memory) -> TaskLayout | None:
+    """None where asyncio is not loaded, or does not say its layout."""
+    for module in space.modules:
+        if "asyncio" not in module.name and "python" not in module.name:
+            continue
+        image = images.image(space, module.start)
+        section = image.elf.sections.get(SECTION) if image is not None else None
+        if image is None or section is None or section.size != 8 * _WORDS:
+            continue
+        try:
+            words = memory.words(section.addr + image.bias, _WORDS)
+        except Unreadable:
+            continue
+        if max(words[:7] + words[9:]) < _MOST_OFFSET:  # the others are of the interpreter state
+            return TaskLayout(words[2], words[3], words[4], words[5], words[11])
+    return None
+
+
+class Awaiters:
+    """Of one process."""
+
+    def __init__(
+        self, memory: Memory, layout: Layout, awaits: AwaitLayout, tasks: TaskLayout, codes: CodeReader
+    ) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._awaits = awaits
+        self._tasks = tasks
+        self._codes = codes
+
+    def running(self, thread: int) -> int:
+        """avma of the task that a thread runs now, 0 if none."""
+        try:
+            return self._memory.u64(thread + self._tasks.running_task)
+        except Unreadable:
+            return 0
+
+    def coroutine_frame(self, task: int) -> int:
+        """avma of the frame of a task's outermost coroutine, 0 if it cannot be told."""
+        try:
+            return self._memory.u64(task + self._tasks.coro) + self._awaits.iframe
+        except Unreadable:
+            return 0
+
+    def frames(self, task: int) -> tuple[int, ...]:
+        """codes.frame_pc of the coroutines of the tasks that await a task, innermost first."""
+        found: list[int] = []
+        seen = {task}
+        try:
+            for _ in range(MOST_TASKS):
+                task = self._awaiter(task)
+                if not task or task in seen:
+                    break
+                seen.add(task)
+                found += reversed(list(self._coroutines(self._memory.u64(task + self._tasks.coro))))
+        except Unreadable:
+            pass
+        return tuple(found)
+
+    def _awaiter(self, task: int) -> int:
+        """The one task that awaits this one, 0 if there is none or more than one."""
+        memory, awaits = self._memory, self._awaits
+        awaiter = memory.u64(task + self._tasks.awaited_by)
+        if not awaiter or not memory.bytes(task + self._tasks.is_set, 1)[0]:
+            return awaiter
+        if memory.u64(awaiter + awaits.set_used) != 1:
+            return 0
+        slots = memory.u64(awaiter + awaits.set_mask) + 1
+        if slots > _MOST_SLOTS:
+            return 0
+        table = struct.iter_unpack("<QQ", memory.bytes(memory.u64(awaiter + awaits.set_table), 16 * slots))
+        # of a set with one member the other slots are empty, or were deleted: their hash is -1
+        members = [key for key, hash_ in table if key and hash_ != 2**64 - 1]
+        return members[0] if len(members) == 1 else 0
+
+    def _coroutines(self, coroutine: int) -> Iterator[int]:
+        """A suspended coroutine and those that it awaits, outermost first."""
+        memory, layout, awaits = self._memory, self._layout, self._awaits
+        kind = memory.u64(coroutine + layout.object.type)
+        for _ in range(MOST_COROUTINES):
+            frame = coroutine + awaits.iframe
+            pc = self._frame(frame)
+            if pc is not None:
+                yield pc
+            top = memory.u64(frame + awaits.stackpointer)
+            if not frame < top < frame + (1 << 20):
+                return
+            coroutine = self._awaited(top, kind)
+            if not coroutine:
+                return
+
+    def _awaited(self, top: int, kind: int) -> int:
+        """The coroutine that a suspended one awaits, 0 if it awaits something else. top: of its stack, where it stands;
+        3.15 has a word above it. kind: the type of coroutines.
+        """
+        for at in (top - 8, top - 16):
+            try:
+                found = self._memory.u64(at) & self._layout.frame.code_mask
+                if found and self._memory.u64(found + self._layout.object.type) == kind:
+                    return found
+            except Unreadable:
+                continue
+        return 0
+
+    def _frame(self, frame: int) -> int | None:
+        memory, layout, codes = self._memory, self._layout.frame, self._codes
+        code = memory.u64(frame + layout.code) & layout.code_mask
+        head = memory.bytes(code + codes.head_at, codes.head_size)
+        return codes.frame(code, head, memory.u64(frame + layout.instr))

@@ -1,0 +1,43 @@
+"""`--async`: above the coroutine that runs stand those of the tasks that await its task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.interpreters.pythons import EACH, Python, running
+from tests.interpreters.runs import dump, record, stacks
+
+AWAITED = ["leaf", "inner", "helper", "middle"]
+
+
+@EACH
+def test_chain_of_tasks_stands_above_the_running_coroutine(python: Python) -> None:
+    if python.minor < 11:
+        return  # the program needs TaskGroup
+    with running(python, "tasks.py") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        (thread,) = dump(process.pid, "--async")["threads"]
+    names = [frame["function"] for frame in thread["frames"] if frame["kind"] == "python"]
+    assert names[:2] == AWAITED[:2]
+    if python.minor < 14:
+        assert names[2] == "Handle._run", "earlier versions do not say which task awaits which"
+        return
+    assert names[:4] == AWAITED
+    assert names.index("outer") < names.index("main") < names.index("Handle._run")
+    assert thread["python"]["merge"] is None
+
+
+@EACH
+def test_recordings_have_the_same_chain(python: Python, tmp_path: Path) -> None:
+    if python.minor < 14:
+        return
+    with running(python, "tasks.py") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        record(process.pid, tmp_path / "out.collapsed", "--async")
+    found = [frames for frames, _ in stacks(tmp_path / "out.collapsed")]
+    for frames in found:
+        names = [frame.partition(" (")[0] for frame in frames if frame.endswith("(tasks.py)")]
+        assert names[:3] == ["<module>", "main", "outer"]
+        assert [name for name in names if name in AWAITED] == list(reversed(AWAITED))
