@@ -6,6 +6,8 @@ code in the 32-bit layout, and the size tells which.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pyprof.collectors.libc import StopDoor
@@ -57,6 +59,19 @@ class Regset:
     def broken_off(self) -> bool:
         """Does the register of results hold one of the errors with which a system call is interrupted?"""
         return (-self.words[self.arch.syscall_return] & self.arch.mask) in _INTERRUPTED
+
+    def was_asleep(self, code: Callable[[int, int], bytes]) -> bool:
+        """Did an interrupt end a sleep? Then the system call's result says that it was interrupted.
+
+        Where the kernel does not tell that there was a call the code does: pc stands behind the instruction, or on it
+        if the kernel has already arranged for the call to be made again. code: (avma, size) -> code of the task.
+        """
+        if self.arch.syscall_number >= 0:
+            return self.call >= 0 and self.broken_off
+        pc, codes = self.arch.code_address(self.pc), self.arch.syscall_codes
+        if self.broken_off:
+            return any(code(pc - len(each), len(each)) == each for each in codes)
+        return any(code(pc, len(each)) == each for each in codes)
 
     def begin_again(self, call: int, code: int) -> None:
         """As if the task had not yet made the call whose instruction, of so many bytes, ends at pc."""

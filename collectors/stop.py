@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 
@@ -243,7 +244,10 @@ class Stopper:
         if regset is None:
             self._diagnostics.count("thread ran code of another architecture")
             return Outcome.UNUSABLE
-        if not self._idle and self._was_asleep(tid, regset):
+        asleep = partial(regset.was_asleep, partial(self._code, tid))
+        if regset.arch.syscall_number < 0 and regset.interrupted and asleep():
+            self._diagnostics.count(INTERRUPTED)  # and cannot be undone: see _restart
+        if not self._idle and asleep():
             self._diagnostics.count(FELL_ASLEEP)
             return Outcome.ASLEEP
         self._lane(held, at, witness, regset)
@@ -331,19 +335,6 @@ class Stopper:
         if size > 2 * _THREAD_DATA:
             size -= _THREAD_DATA
         return size > 0 and builder.arena.data[builder.used : builder.used + size] == earlier[:size]
-
-    def _was_asleep(self, tid: int, regset: Regset) -> bool:
-        """Did our interrupt end a sleep? Then the system call's result says that it was interrupted.
-
-        Where the kernel does not tell that there was a call the code does: pc stands behind the instruction, or on it
-        if the kernel has already arranged for the call to be made again.
-        """
-        if regset.arch.syscall_number >= 0:
-            return regset.call >= 0 and regset.broken_off
-        pc, codes = regset.arch.code_address(regset.pc), regset.arch.syscall_codes
-        if regset.broken_off:
-            return any(self._code(tid, pc - len(code), len(code)) == code for code in codes)
-        return any(self._code(tid, pc, len(code)) == code for code in codes)
 
     def _lane(self, held: Held, at_ns: int, witness: Witness, regset: Regset) -> None:
         lane = self.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, witness)
