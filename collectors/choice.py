@@ -17,7 +17,7 @@ from pyprof.collectors.ptrace import PtraceCollector
 from pyprof.collectors.selection import Selection
 from pyprof.collectors.whole_time import WholeTime
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.arch import X86_64
+from pyprof.model.arch import I386, X86_64
 from pyprof.model.interpreter import StackReader
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
@@ -84,7 +84,7 @@ def open_collector(
         arch = procfs.arch(pid)
     except ProcessLookupError:
         arch = X86_64
-    if arch is not X86_64:
+    if arch not in (X86_64, I386):
         return by_stops(_why(f"it runs {arch.name} code."))
     reason = interpreters.needs_stops(pid) if interpreters and options.running else ""
     if reason:

@@ -13,6 +13,7 @@ import resource
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,12 +40,15 @@ from pyprof.collectors.perf_size import StackSize
 from pyprof.collectors.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
-from pyprof.model.arch import X86_64
+from pyprof.model.arch import I386, X86_64
 from pyprof.model.modules import AddressSpace
 from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
+
+I386_IN_X86_64 = [0, 2, 1, 3, 7, 6, 4, 5, 16]
+"""The columns of X86_64 that hold eax, ecx, edx, ebx, esp, ebp, esi, edi and eip of 32-bit code."""
 
 _MOST_RING = 16 << 20
 _MOST_RINGS = 32 << 20
@@ -186,10 +190,10 @@ class PerfCollector:
             last = self._stopping or not self._goes_on()
             now = time.monotonic_ns()
             if not last and now - begun_ns < hold_ns:
-                yield self._batch(Scan())
+                yield from self._batches(Scan())
                 continue
             found = self._scan(_FORWARD_NS if last else now)
-            yield self._batch(found)
+            yield from self._batches(found)
             found.give_back()
             self._resize()
             self._add_more()
@@ -205,7 +209,7 @@ class PerfCollector:
         for fd, _ in poll.poll(0):
             self._family.ended(fd)
         found = self._scan(_FORWARD_NS if last else time.monotonic_ns())
-        yield self._batch(found)
+        yield from self._batches(found)
         found.give_back()
         if not last:
             self._resize()
@@ -267,7 +271,8 @@ class PerfCollector:
                 forks.append((record.time_ns, ids[2], ids[3]))
         return forks
 
-    def _batch(self, found: Scan) -> SampleBatch:
+    def _batches(self, found: Scan) -> list[SampleBatch]:
+        """One of 64-bit code, and one of 32-bit code if there is any."""
         assert self._rings is not None
         lost = 0
         for record in found.others:
@@ -278,7 +283,7 @@ class PerfCollector:
         self._family.take(found.others)
         samples, left_out = read_samples(self._rings.words, found.samples, self._event.chains)
         if left_out:
-            self._diagnostics.count("sample without 64-bit registers (32-bit code, or a thread that ends)", left_out)
+            self._diagnostics.count("sample without registers (a thread that ends)", left_out)
         spaces, space, kept = self._place(samples)
         if lost:
             self._lost += lost
@@ -304,7 +309,11 @@ class PerfCollector:
             tips=samples.tips,
             followed=False,
         )
-        return batch if kept.all() else batch.take(np.flatnonzero(kept))
+        if samples.narrow.any():
+            narrow = batch.take(np.flatnonzero(kept & samples.narrow))
+            regs = narrow.regs[:, I386_IN_X86_64] & np.uint64(I386.mask)
+            return [batch.take(np.flatnonzero(kept & ~samples.narrow)), replace(narrow, arch=I386, regs=regs)]
+        return [batch if kept.all() else batch.take(np.flatnonzero(kept))]
 
     def _place(
         self, samples: Samples

@@ -34,7 +34,7 @@ _STACK = _STACK_SIZE + 1
 OVERHEAD = 8 * (_STACK + 1)
 """Bytes of a sample's record beside its stack."""
 
-ABI_64 = 2
+ABI_32, ABI_64 = 1, 2
 
 # asm/perf_regs.h: ax bx cx dx si di bp sp ip r8..r15; the columns: rax rdx rcx rbx rsi rdi rbp rsp r8..r15 rip
 _X86_64_COLUMNS = np.array([0, 3, 2, 1, 4, 5, 6, 7, *range(9, 17), 8]) + _REGS
@@ -117,7 +117,8 @@ def _run(words: U64, word: int, size: int, most: int) -> int:
 @dataclass(slots=True)
 class Samples:
     """Columns of n samples in order of time. regs: (n, 17) in the columns of X86_64. offset, size: bytes of the valid
-    part of the stack copy, offset in the whole array of words. tip, tips: see SampleBatch.
+    part of the stack copy, offset in the whole array of words. tip, tips: see SampleBatch. narrow: of 32-bit
+    code, whose registers stand in the same columns.
     """
 
     time_ns: I64
@@ -130,18 +131,20 @@ class Samples:
     size: I64
     tip: npt.NDArray[np.int32] | None
     tips: tuple[tuple[int, ...], ...]
+    narrow: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.time_ns)
 
 
 def read_samples(words: U64, pieces: list[I64], chains: bool = False) -> tuple[Samples, int]:
-    """Samples at these words, and how many were left out because they had no 64-bit user registers. chains: they have
+    """Samples at these words, and how many were left out because they had no user registers. chains: they have
     the kernel's frames.
     """
     first = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     at = first + _chain_lengths(words, first) + 1 if chains else first  # of what follows the chain
-    usable = words[at + _ABI] == ABI_64
+    abi = words[at + _ABI]
+    usable = (abi == ABI_64) | (abi == ABI_32)
     left_out = len(at) - int(np.count_nonzero(usable))
     if left_out:
         first, at = first[usable], at[usable]
@@ -166,6 +169,7 @@ def read_samples(words: U64, pieces: list[I64], chains: bool = False) -> tuple[S
             size=np.clip(valid, 0, room) & ~7,
             tip=tip,
             tips=tips,
+            narrow=words[at + _ABI] == ABI_32,
         ),
         left_out,
     )

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors import stop
+from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
 from pyprof.collectors.stop import INTERRUPTED, RESTARTED
 from pyprof.model.sample import SampleKind
+from pyprof.options import CollectOptions
 from tests.collectors.stopping import stopping
 from tests.collectors.targets import Program, record, samples, start, stops, wait_asleep
 from tests.live.support.ladders import NO_FRAME_POINTER, NO_TABLES, rungs
@@ -165,14 +167,20 @@ def test_calls_that_a_stop_broke_off_are_made_again(kind: str, monkeypatch: pyte
     assert failed > 0
 
 
-def test_a_family_of_both_kinds_of_code_is_recorded_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("collector", ["ptrace", "perf"])
+def test_a_family_of_both_kinds_of_code_is_recorded_together(collector: str, tmp_path: Path) -> None:
     """A 64-bit shell with a 64-bit child, a 32-bit child, and one that was 64-bit before it became a 32-bit program."""
+    if collector == "perf":
+        try:
+            choose_event(os.getpid(), 0, CollectOptions())
+        except PerfNotAllowed as error:
+            missing(f"needs perf_events: {error.message} {error.hint}")
     own = build(PROGRAMS / "ladder.c", tmp_path / "wide", *NO_FRAME_POINTER, "-pthread")
     other = program("ladder.c", *BUILDS["eh_frame"])
     script = f"{own} spin {LIFE} & {other} spin {LIFE} & (sleep 0.7; exec {other} spin {LIFE}) & echo ready; wait"
     with subprocess.Popen(["setsid", "sh", "-c", script], stdout=subprocess.PIPE, text=True) as shell:
         try:
-            recording = record_names(shell.pid, tmp_path, "-s", seconds=3)
+            recording = record_names(shell.pid, tmp_path, "-s", "--collector", collector, seconds=3)
         finally:
             os.killpg(shell.pid, 9)
     ladders = "|".join(";".join([f"{p}_thread", *rungs(p), f"{p}_top"]) for p in "abcd")

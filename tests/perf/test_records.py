@@ -151,14 +151,15 @@ def test_what_is_later_than_asked_stays_in_the_ring() -> None:
     assert [record.time_ns for record in found.others] == [6]
 
 
-def test_samples_without_64_bit_registers_are_left_out_and_counted() -> None:
+def test_samples_without_registers_are_left_out_and_counted_and_32_bit_ones_are_told_apart() -> None:
     ring = Written()
     ring.write(sample(1, 1, b"a" * 8))
     ring.write(sample(2, 2, b"a" * 8, abi=1))
+    ring.write(sample(3, 3, b"a" * 8, abi=0))
     found = Scan()
     scan(ring.ring, ring.words, END, found)
     samples, left_out = read_samples(ring.words, found.samples)
-    assert (samples.tid.tolist(), left_out) == ([1], 1)
+    assert (samples.tid.tolist(), samples.narrow.tolist(), left_out) == ([1, 2], [False, True], 1)
 
 
 def test_mapping_is_read_as_maps_would_show_it() -> None:
