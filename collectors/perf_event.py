@@ -327,7 +327,7 @@ class PerfCollector:
         space = np.zeros(len(samples), np.int32)
         for pid, history in list(self._family.histories.items()):
             lanes = np.flatnonzero(samples.pid == pid)
-            space[lanes], used = history.settle(samples.time_ns[lanes])
+            space[lanes], used = history.settle(samples.time_ns[lanes], samples.regs[lanes, X86_64.pc])
             spaces.update(used)
         kept = (space > 0) | (samples.pid == os.getpid())
         if not kept.all():

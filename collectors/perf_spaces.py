@@ -26,6 +26,8 @@ Change = Mapping | Mappings | None
 
 _MOST_SEEN = 4096
 _NEAR_NS = 20_000_000
+_MOST_REPLACED = 16
+_EXEC_NS = 20_000_000  # so long after an exec the old program's registers may still be seen
 
 
 @dataclass(eq=False)
@@ -47,6 +49,7 @@ class History:
     contested: list[tuple[int, int]] = field(default_factory=list)
     _code_seen: set[tuple[int, int, int]] = field(default_factory=set)
     _now: Mappings = ()
+    _replaced: list[tuple[int, AddressSpace]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._now = self.mappings
@@ -81,10 +84,13 @@ class History:
                 mappings = self._after(mappings, change)
         return History(pid, self.next_id, mappings)
 
-    def settle(self, times_ns: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], dict[int, AddressSpace]]:
+    def settle(
+        self, times_ns: npt.NDArray[np.int64], pcs: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.int32], dict[int, AddressSpace]]:
         """The space of each sample. times_ns: (k,) ascending. Result: (k,) ids, and the spaces of these ids.
 
-        Changes are taken in with it: a sample that comes late is given what holds then.
+        Changes are taken in with it: a sample that comes late is given what holds then. One that the kernel took inside
+        an exec still has the old program's pc.
         """
         ids = np.zeros(len(times_ns), np.int32)
         spaces: dict[int, AddressSpace] = {}
@@ -101,11 +107,31 @@ class History:
                 space = self._current()
                 ids[start:end], spaces[space.id] = space.id, space
                 start = end
+            if change is None:
+                self._replaced.append((at, self._current()))
             self._apply(change)
         if start < len(times_ns):
             space = self._current()
             ids[start:], spaces[space.id] = space.id, space
+        self._inside_exec(times_ns, pcs, ids, spaces)
         return ids, spaces
+
+    def _inside_exec(
+        self,
+        times_ns: npt.NDArray[np.int64],
+        pcs: npt.NDArray[np.uint64],
+        ids: npt.NDArray[np.int32],
+        spaces: dict[int, AddressSpace],
+    ) -> None:
+        """Give samples that were taken before the new program ran to the old one."""
+        for at, old in self._replaced:
+            for lane in np.flatnonzero((times_ns >= at) & (times_ns < at + _EXEC_NS)).tolist():
+                pc = int(pcs[lane])
+                if spaces[int(ids[lane])].mapping_at(pc) is None and old.mapping_at(pc) is not None:
+                    ids[lane], spaces[old.id] = old.id, old
+        if len(times_ns):
+            last = int(times_ns[-1])
+            self._replaced = [(at, old) for at, old in self._replaced if at + _EXEC_NS > last][-_MOST_REPLACED:]
 
     def look(self) -> None:
         """Read what is mapped. It counts from now on: records of what was mapped before may still be to come."""

@@ -25,7 +25,7 @@ def history(*mappings: Mapping) -> History:
 
 
 def names(known: History, times: list[int], avma: int) -> list[str]:
-    ids, spaces = known.settle(np.array(times, np.int64))
+    ids, spaces = known.settle(np.array(times, np.int64), np.zeros(len(times), np.uint64))
     found = [spaces[i].mapping_at(avma) for i in ids.tolist()]
     return [mapping.path if mapping else "" for mapping in found]
 
@@ -44,7 +44,7 @@ def test_generations_without_samples_are_not_made() -> None:
     known = history(code(0x1000, 0x2000))
     for at in range(100):
         known.mapped(at, code(0x10000 + 0x1000 * at, 0x11000 + 0x1000 * at))
-    ids, spaces = known.settle(np.array([-1, 200, 201], np.int64))
+    ids, spaces = known.settle(np.array([-1, 200, 201], np.int64), np.zeros(3, np.uint64))
     assert len(spaces) == 2
     assert ids[1] == ids[2] != ids[0]
 
@@ -69,7 +69,7 @@ def test_memory_of_another_file_is_not_read_as_that_of_the_first() -> None:
         start, end = next(line.split()[0].split("-") for line in file if "r-xp" in line and "/" in line)
     avma = int(start, 16)
     wrong = History(os.getpid(), itertools.count(1).__next__, (code(avma, int(end, 16), "wrong"),))
-    ids, spaces = wrong.settle(np.array([0], np.int64))
+    ids, spaces = wrong.settle(np.array([0], np.int64), np.zeros(1, np.uint64))
     assert spaces[int(ids[0])].read(avma, 16) == b""
 
 
@@ -87,3 +87,15 @@ def test_later_mappings_cover_earlier_ones_page_by_page(made: list[tuple[int, in
             assert page not in found
             found[page] = (mapping.path, mapping.offset + page * 4096 - mapping.start)
     assert found == pages
+
+
+def test_a_sample_inside_an_exec_has_the_old_program_and_later_ones_the_new() -> None:
+    known = history(code(0x1000, 0x2000, "old"))
+    known.executed(100)
+    known.mapped(150, code(0x9000, 0xA000, "new"))
+    pcs = np.array([0x1800, 0x1800, 0x1800, 0x9800], np.uint64)
+    ids, spaces = known.settle(np.array([90, 120, 160, 200], np.int64), pcs)
+    found = [spaces[i].mapping_at(pc) for i, pc in zip(ids.tolist(), pcs.tolist(), strict=True)]
+    assert [mapping.path for mapping in found if mapping] == ["/old", "/old", "/old", "/new"]
+    late, spaces = known.settle(np.array([200_000_000], np.int64), np.array([0x1800], np.uint64))
+    assert spaces[int(late[0])].mapping_at(0x1800) is None
