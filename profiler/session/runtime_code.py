@@ -185,7 +185,8 @@ class RuntimeCode:
         known = self._candidates.get(space.id)
         if known is None:
             modules = self.candidates(space)
-            known = (np.array([m.start for m in modules], np.uint64), np.array([m.end for m in modules], np.uint64))
+            ends = [min(m.end, (1 << 64) - 1) for m in modules]  # a mapping may end where the address space does
+            known = (np.array([m.start for m in modules], np.uint64), np.array(ends, np.uint64))
             self._candidates[space.id] = known
         return known
 

@@ -125,7 +125,11 @@ class SymbolWriter:
         """Symbols that no FUNC covers."""
         table = self._table
         starts = np.array([start for start, _ in functions], np.uint64)
-        reach = np.maximum.accumulate(np.array([end for _, end in functions], np.uint64)) if functions else starts
+        reach = (
+            np.maximum.accumulate(np.array([min(end, (1 << 64) - 1) for _, end in functions], np.uint64))
+            if functions
+            else starts
+        )
         rel = table.start - np.uint64(self.elf.min_vaddr)
         at = np.searchsorted(starts, rel, "right") - 1
         covered = (at >= 0) & (rel < reach[at]) if functions else np.zeros(len(rel), np.bool_)
