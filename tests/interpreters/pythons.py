@@ -58,6 +58,10 @@ def pythons() -> list[Python]:
 
 
 EACH = pytest.mark.parametrize("python", pythons(), ids=lambda python: python.name)
+KINDS = pytest.mark.parametrize(
+    "python", list({p.minor: p for p in pythons() if p.minor in (8, 10, 11, 12, 15)}.values()), ids=lambda p: p.name
+)
+"""One for each way in which frames hang together, and the newest."""
 SOME = pytest.mark.parametrize(
     "python", [p for p in pythons() if p.suite != "trixie" and not p.name.startswith("pyenv")][:2], ids=lambda p: p.name
 )

@@ -9,13 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-from tests.interpreters.pythons import EACH, HERE, Python, running
+from tests.interpreters.pythons import HERE, KINDS, Python, running
 from tests.interpreters.runs import dump, record, stacks
 
 MADE = re.compile(r"f_(\d+) \(file_(\d+)\.py\)")
 
 
-@EACH
+@KINDS
 def test_functions_whose_memory_is_used_again_have_their_own_names(python: Python, tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
     with running(python, "churn.py", "fork") as process:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.interpreters.pythons import EACH, Python, running
+from tests.interpreters.pythons import EACH, KINDS, Python, running
 from tests.interpreters.runs import dump, functions, record, stacks
 
 
@@ -67,7 +67,7 @@ def test_code_that_pythons_own_compiler_made_is_no_obstacle(python: Python, tmp_
             assert caller in callers[callee]
 
 
-@EACH
+@KINDS
 def test_frames_of_sub_interpreters_stand_where_they_run(python: Python) -> None:
     with running(python, "sub_interpreter.py") as process:
         assert process.stdout is not None

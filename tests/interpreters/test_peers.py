@@ -1,0 +1,64 @@
+"""Another profiler's opinion of threads that sleep: py-spy's, for the versions that it knows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.interpreters.pythons import KINDS, Python, running
+from tests.interpreters.runs import dump
+from tests.support import missing
+
+NEWEST = 13
+"""Minor version that py-spy knows."""
+
+Frames = list[tuple[str, str, int]]
+
+
+def py_spy(pid: int) -> dict[int, Frames]:
+    """tid -> (function, file's name, line), innermost first; without the interpreter's helper frames."""
+    program = Path(sys.executable).with_name("py-spy")
+    if not program.exists():
+        missing("needs py-spy: pip install -e '.[dev]'")
+    done = subprocess.run(
+        [program, "dump", "-p", str(pid), "--json"], capture_output=True, text=True, timeout=60, check=True
+    )
+    return {
+        thread["os_thread_id"]: [
+            (frame["name"].rpartition(".")[2], frame["short_filename"] or frame["filename"], frame["line"])
+            for frame in thread["frames"]
+            if frame["filename"] not in ("__init__", "<shim>")
+        ]
+        for thread in json.loads(done.stdout)
+    }
+
+
+def ours(pid: int) -> dict[int, Frames]:
+    return {
+        thread["tid"]: [
+            (frame["function"].rpartition(".")[2], Path(frame["file"]).name, frame["line"])
+            for frame in thread["frames"]
+            if frame["kind"] == "python"
+        ]
+        for thread in dump(pid)["threads"]
+    }
+
+
+@KINDS
+@pytest.mark.parametrize("program", ["ladder.py", "server.py"])
+def test_sleeping_threads_have_the_frames_that_py_spy_finds(python: Python, program: str) -> None:
+    if python.minor > NEWEST:
+        return
+    with running(python, program, "thread") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.5)
+        found, theirs = ours(process.pid), py_spy(process.pid)
+    assert {
+        tid: [(name, Path(file).name, line) for name, file, line in frames] for tid, frames in theirs.items()
+    } == found
