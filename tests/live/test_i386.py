@@ -64,15 +64,14 @@ def sleepers(*words: str) -> Iterator[Program]:
         target.process.communicate(timeout=10)
 
 
-@pytest.mark.parametrize("source", BUILDS)
-def test_threads_that_stand_on_their_ladders_have_one_stack_each(source: str, tmp_path: Path) -> None:
-    with running(program("ladder.c", *BUILDS[source]), "spin", LIFE) as target:
+def test_threads_that_stand_on_their_ladders_have_one_stack_each(tmp_path: Path) -> None:
+    with running(program("ladder.c", *BUILDS["eh_frame"]), "spin", LIFE) as target:
         recording = record_names(target.pid, tmp_path, seconds=1)
     assert recording.whole == 1.0
     ladders = [";".join([f"{p}_thread", *rungs(p), f"{p}_top"]) for p in "abcd"]
     assert strange(recording, rf"{THREAD};({'|'.join(ladders)})") == []
     assert len(recording.stacks) == 4
-    assert recording.summary["trust"][source] >= 31 * recording.samples
+    assert recording.summary["trust"]["eh_frame"] >= 31 * recording.samples
 
 
 @pytest.mark.parametrize("source", BUILDS)
@@ -86,7 +85,8 @@ def test_threads_that_climb_have_stacks_that_begin_like_the_ladder(source: str, 
         allowed += rf"|{THREAD}(?:;\w+)+{thunk}"
     assert strange(recording, allowed) == []
     assert recording.whole == 1.0
-    assert len(recording.stacks) > 40
+    assert len(recording.stacks) > 20
+    assert recording.summary["trust"][source] > recording.samples
 
 
 def test_every_thread_of_a_standing_process_has_the_frames_of_gdb_and_eu_stack(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.system", description=__doc__)
     parser.add_argument("--limit", type=float, default=1800, metavar="SECONDS", help="stop the guest after so long")
     parser.add_argument("--cpu", default=CPU, help=f"what qemu emulates ({CPU})")
-    parser.add_argument("--only", default="", metavar="WORD", help="only checks with this word in their name")
+    parser.add_argument("--only", default="", metavar="WORD,…", help="only checks with one of these words")
     arguments = parser.parse_args()
     BUILD.mkdir(parents=True, exist_ok=True)
     kernel, initrd = make_image(ROOT, BUILD, arguments.only)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 PROGRAMS = Path("/opt/programs")
 PYPROF = ["python3", "-m", "pyprof"]
-ONLY = Path("/opt/only").read_text()
+ONLY = Path("/opt/only").read_text().split(",")
 LETTERS = "abcd"
 CHECKS = {}
 
@@ -240,7 +240,7 @@ def main():
     prepare()
     print("guest is up:", " ".join(os.uname()))
     for name, function in CHECKS.items():
-        if ONLY not in name:
+        if not any(word in name for word in ONLY):
             continue
         began = time.monotonic()
         try:

@@ -174,3 +174,34 @@ def test_target_of_a_direct_call_is_computed(arch: Arch, code: str, address: int
 )
 def test_plt_entry_is_code_that_jumps_on(arch: Arch, code: str, expected: bool) -> None:
     assert arch.jumps(bytes.fromhex(code).ljust(16, b"\0")) is expected
+
+
+@pytest.mark.parametrize(
+    ("arch", "code", "saves"),
+    [
+        (AARCH64, "3f2303d5fd7bbda9fd030091", True),  # paciasp; stp x29, x30, [sp, #-48]!
+        (AARCH64, "fd7bbda9fd030091", True),
+        (AARCH64, "ffc300d1fd7b02a9", True),  # sub sp, sp, #48; stp x29, x30, [sp, #32]
+        (AARCH64, "fd030091e0030191", True),  # mov x29, sp: the record is made, but not yet linked
+        (AARCH64, "e00313aafd030091", False),
+        (AARCH64, "c0035fd6fd7bbda9", False),  # ret; the next function
+        (AARCH64, "20000014fd7bbda9", False),  # b
+        (AARCH64, "", False),
+        (S390X, "eb6ff0300024b90400ef", True),  # stmg %r6,%r15,48(%r15)
+        (S390X, "a72b0001ebbff0580024", True),
+        (S390X, "eb68f0300024", False),  # not r14
+        (S390X, "07feebbff0580024", False),  # br %r14
+        (PPC64LE, "a602087c100001f8d1ff21f8", True),  # mflr r0; std r0,16(r1); stdu r1,-48(r1)
+        (PPC64LE, "2000804ed1ff21f8", False),  # blr
+        (X86_64, "554889e5", False),
+    ],
+)
+def test_code_that_still_has_its_return_address_in_the_link_register(arch: Arch, code: str, saves: bool) -> None:
+    assert arch.saves_lr(bytes.fromhex(code)) is saves
+
+
+@pytest.mark.parametrize(
+    ("code", "size"), [("8b1c24c3", 4), ("8b0c24c35589e5", 4), ("8b1c24", 0), ("5589e553", 0), ("", 0)]
+)
+def test_thunk_that_asks_for_pc_is_four_bytes_long(code: str, size: int) -> None:
+    assert I386.leaf_size(bytes.fromhex(code)) == size
