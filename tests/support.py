@@ -45,6 +45,7 @@ PACKAGES = {
     "llvm-dwarfdump": "llvm",
     "llvm-readelf": "llvm",
     "qemu-arm": "qemu-user",
+    "qemu-x86_64": "qemu-user",
     "qemu-aarch64": "qemu-user",
     "qemu-s390x": "qemu-user",
     "qemu-ppc64le": "qemu-user",

@@ -118,13 +118,20 @@ class ImageStore:
         return self._by_space[key]
 
     def known(self, space: AddressSpace, avma: int) -> Image | None:
-        """Like image, but of a core file or crash dump only what was asked for already: a file that no stack runs
+        """Like image, but of a core file or crash dump no word is said of what is not there: a file that no stack runs
         through may be missing without being missed.
         """
-        if space.files is None:
-            return self.image(space, avma)
         module = space.module_at(avma)
-        return self._by_space.get((space.id, module.start)) if module else None
+        if space.files is None or module is None or (space.id, module.start) in self._by_space:
+            return self.image(space, avma)
+        saying, self._diagnostics = self._diagnostics, Diagnostics()
+        try:
+            found = self._find(space, module, avma)
+        finally:
+            self._diagnostics = saying
+        if found is not None and not found.from_memory:
+            self._by_space[space.id, module.start] = self._images[space.pid, module] = found
+        return found
 
     def forget(self, space: AddressSpace) -> None:
         """Drop what only this address space needs: of a process that is gone, in a recording that goes on."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.support.recording import record, running
-from tests.support import missing, need
+from tests.support import build, missing, need
 from tests.unwind.sframe.roots import ROOTS, may_sudo
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -31,6 +31,21 @@ def test_functions_of_node_have_names(options: tuple[str, ...], tmp_path: Path) 
     assert sum(found.values()) > 0.85 * recording.samples
     paths = {module["path"] for module in recording.summary["modules"]}
     assert "[jit] perf map" in paths
+
+
+def test_code_that_qemu_translated_is_unwound_by_the_table_that_it_registers(tmp_path: Path) -> None:
+    """One object file for all of its code, with a .debug_frame. (Its caller keeps no frame pointer.)"""
+    source = tmp_path / "spin.c"
+    source.write_text(
+        '#include <unistd.h>\nint main(void) { write(1, "ready\\n", 6); for (volatile long n = 0;; n++); }'
+    )
+    program = build(source, tmp_path / "spin", "-O1", "-static")
+    with running(need("qemu-x86_64"), program) as process:
+        recording = record(process.pid, tmp_path)
+    inside = {stack: n for stack, n in recording.stacks.items() if "code_gen_buffer" in stack}
+    assert sum(inside.values()) > 0.5 * recording.samples
+    assert all({"_start", "main", "cpu_loop"} <= set(stack) for stack in inside)
+    assert recording.summary["trust"]["gdb_jit"] >= sum(inside.values())
 
 
 def other_python() -> list[str]:
