@@ -21,6 +21,7 @@ UNKNOWN = 0
 INSTRUCTION_BITS = 32
 _GONE = "[python function freed before its name was read]"
 _LONGEST_NAME = 4096
+_MOST_ENTRIES = 1 << 16
 _HELPERS = frozenset({("__init__", "__init__"), ("<interpreter trampoline>", "<shim>"), ("<shim>", "<shim>")})
 """(name, file) of frames that the interpreter pushes for itself."""
 
@@ -122,6 +123,9 @@ class CodeReader:
             return None
         if now[self._names] + now[self._first] != identity:
             return None
+        if len(self._entries) >= _MOST_ENTRIES:
+            self._entries.clear()
+            self._tlbc.clear()
         self._entries[address] = entry
         return entry
 
@@ -161,11 +165,6 @@ class CodeReader:
                 known = 0
             self._tlbc[address, tlbc] = known
         return known or entry.start
-
-    def forget(self) -> None:
-        """Read everything anew (the process has another image)."""
-        self._entries.clear()
-        self._tlbc.clear()
 
 
 def _word(data: bytes, at: int) -> int:

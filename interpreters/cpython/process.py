@@ -31,6 +31,7 @@ _RELIST_BUDGET = 50
 _NAMES_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 20_000_000, 200
 """Names of threads are read again after so long, soon after a thread came, and in a 200th of the time at most."""
 _MOST_LOOKS = 20
+_MOST_NAMES = 1 << 14
 _PATIENCE = 64
 """A thread that has had no frames so often is likely to have none."""
 
@@ -97,6 +98,9 @@ class PythonProcess:
         if now >= self._relist_at:
             self._tids = {tid: self._tids.get(tid) or self._namespace_tid(tid) for tid in tids}
             self._threads = {tid: known for tid, known in self._threads.items() if tid in self._tids}
+            self._misses = {tid: misses for tid, misses in self._misses.items() if tid in self._tids}
+            if len(self.names) > _MOST_NAMES:
+                self.names = {tid: name for tid, name in self.names.items() if tid in self._tids}
             self.list_threads()
             self._names_at = min(self._names_at, now + _NAMES_SOON_NS)
             after = time.monotonic_ns()

@@ -5,6 +5,7 @@ The collector gets a reader for each process, the recorder the merger, the symbo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -26,6 +27,8 @@ from pyprof.objfile.images import ImageStore
 from pyprof.unwind.unwinder import Unwinder
 
 _MAP_HEAD = 1 << 20
+_MANY = 256
+"""From so many processes on, those that have ended are forgotten when one comes."""
 
 
 class Runtimes:
@@ -41,6 +44,8 @@ class Runtimes:
 
     def reader(self, pid: int) -> StackReader:
         """For the collector, when it begins with a process."""
+        if len(self.processes) >= _MANY:
+            self.processes = {pid: p for pid, p in self.processes.items() if os.path.exists(f"/proc/{pid}")}
         process = PythonProcess(self._images, self._book, self._diagnostics, _tids(pid), self._follow_tasks)
         self.processes[pid] = process
         return process
