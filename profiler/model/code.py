@@ -8,7 +8,7 @@ read right after the sample, the other before it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -108,6 +108,17 @@ class CodeMap(Generic[T]):
             insort(self.changes, at_ns)
         if len(self.changes) > MAX_PAST:
             del self.changes[: MAX_PAST // 2]
+
+    def forget(self, before_ns: int) -> None:
+        """Drop those that ended before a time."""
+        self._past = [span for span in self._past if span.until_ns > before_ns]
+        self._bounds = np.zeros((2, 0), np.uint64)
+        del self.changes[: bisect_right(self.changes, before_ns)]
+
+    @property
+    def past(self) -> Sequence[Span[T]]:
+        """Those that held once."""
+        return self._past
 
     def find(self, pc: int, time_ns: int) -> Span[T] | None:
         """What described pc at that time."""

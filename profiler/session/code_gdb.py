@@ -46,10 +46,11 @@ MAX_OBJECTS = 1 << 14
 
 @dataclass(eq=False)
 class MemoryObject:
-    """One registered object file."""
+    """One registered object file. size: in bytes."""
 
     elf: ElfFile
     arch: Arch
+    size: int
     tables: FileTables
     image: Image | None = None
 
@@ -58,7 +59,6 @@ class MemoryObject:
 class _Known:
     entry: JitEntry
     mark: bytes
-    size: int
     spans: list[Span[MemoryObject]] = field(default_factory=list)
 
 
@@ -76,7 +76,7 @@ class GdbCode:
         self._descriptors: dict[int, tuple[bytes, int]] = {}
         self._known: dict[tuple[int, int], _Known] = {}
         self._relevant: dict[int, int] = {}
-        self._bytes = 0
+        self._loaded = 0
 
     def update(self, look: Look) -> bool:
         changed = False
@@ -160,7 +160,9 @@ class GdbCode:
 
     def _load(self, look: Look, key: tuple[int, int], entry: JitEntry) -> bool:
         try:
-            if len(self._known) >= MAX_OBJECTS or self._bytes + entry.size > MAX_TOTAL:
+            if self._loaded + entry.size > MAX_TOTAL:
+                self._loaded = self._held()
+            if len(self._known) >= MAX_OBJECTS or self._loaded + entry.size > MAX_TOTAL:
                 raise FormatError(self.label, entry.entry, "more object files than are read")
             data = read_object(look.space.read, look.arch, entry)
             self._forget(key, look.now_ns)
@@ -169,20 +171,23 @@ class GdbCode:
             self._diagnostics.count("gdb jit: object file not usable")
             problem(self._diagnostics, self.label, error.message)
             self._forget(key, look.now_ns)
-            self._known[key] = _Known(entry, self._mark(look, entry), 0)
+            self._known[key] = _Known(entry, self._mark(look, entry))
             return True
         sources = open_sources(elf, look.arch, self._names, self._diagnostics)
-        value = MemoryObject(elf, look.arch, FileTables(elf.name, sources, self._diagnostics, lambda: ()))
+        value = MemoryObject(elf, look.arch, len(data), FileTables(elf.name, sources, self._diagnostics, lambda: ()))
         spans = [Span(start, end, value, look.before_ns) for start, end in code_ranges(elf)]
         self.spans.add(spans, look.before_ns, look.now_ns)
-        self._known[key] = _Known(entry, self._mark(look, entry), entry.size, spans)
-        self._bytes += entry.size
+        self._known[key] = _Known(entry, self._mark(look, entry), spans)
+        self._loaded += entry.size
         return True
+
+    def _held(self) -> int:
+        """Bytes of object files that are kept, those included that samples of the past may need."""
+        return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})
 
     def _forget(self, key: tuple[int, int], now_ns: int) -> None:
         known = self._known.pop(key, None)
         if known is not None:
-            self._bytes -= known.size
             for span in known.spans:
                 self.spans.remove(span, now_ns)
 

@@ -82,6 +82,11 @@ class ProcessCode:
         if self._space is not None and time.monotonic_ns() >= self._rest_until_ns:
             self.update(self._space, quick=True)
 
+    def forget(self, before_ns: int) -> None:
+        """Drop descriptions that ended before a time: no sample of then is walked any more."""
+        for source in self.sources:
+            source.spans.forget(before_ns)
+
     def rows(self, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
         """By the first source that has rows for a lookup pc."""
         for at in self._asked:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.code import CODE_SPACE
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
@@ -215,6 +216,11 @@ class Recorder:
     def spaces(self) -> set[int]:
         """Address spaces that stacks of this window refer to."""
         return set(self._spaces)
+
+    @property
+    def codes(self) -> set[int]:
+        """Numbers of described code that stacks of this window refer to (see model.code)."""
+        return {key[0] for key in self._stacks.frames if key[0] <= CODE_SPACE}
 
     def cut(self) -> Window:
         """Close the window and begin the next; stacks of sleeping threads are carried over."""

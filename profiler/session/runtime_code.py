@@ -7,7 +7,7 @@ something else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +41,7 @@ NAME_ORDER = ("gdb", "jitdump", "libunwind", "perf map")
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """A described piece of code: an entry of RuntimeCode._codes."""
+    """A described piece of code that stacks refer to."""
 
     process: ProcessCode
     spans: Spans
@@ -59,7 +59,8 @@ class RuntimeCode:
         self._processes: dict[int, ProcessCode] = {}
         self._candidates: dict[int, tuple[U64, U64]] = {}
         self._symbols: dict[ElfFile, list[tuple[bytes, int, bool]]] = {}
-        self._codes: list[_Code] = []
+        self._codes: dict[int, _Code] = {}
+        self._next = CODE_SPACE
         self._numbers: dict[tuple[Spans, int], int] = {}
         self._described: dict[int, Described] = {}
         self._late: set[int] = set()
@@ -133,6 +134,14 @@ class RuntimeCode:
         """No sample will name this space again."""
         self._candidates.pop(space.id, None)
 
+    def keep(self, numbers: Set[int], since_ns: int) -> None:
+        """Drop the descriptions that no stack refers to any more, and those that ended before since_ns."""
+        self._codes = {number: code for number, code in self._codes.items() if number in numbers}
+        self._described = {number: known for number, known in self._described.items() if number in numbers}
+        self._numbers = {key: number for key, number in self._numbers.items() if number in numbers}
+        for process in self._processes.values():
+            process.forget(since_ns)
+
     # what the recorder asks
 
     def bind(self, batch: SampleBatch, walk: Walk) -> I32 | None:
@@ -200,8 +209,9 @@ class RuntimeCode:
         key = (spans, mapping.start if mapping else 0)
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = CODE_SPACE - len(self._codes)
-            self._codes.append(_Code(process, spans, space, pc))
+            number = self._numbers[key] = self._next
+            self._next -= 1
+            self._codes[number] = _Code(process, spans, space, pc)
         return number
 
     # what the symbolizer asks
@@ -209,7 +219,7 @@ class RuntimeCode:
     def described(self, number: int) -> Described:
         found = self._described.get(number)
         if found is None:
-            code = self._codes[CODE_SPACE - number]
+            code = self._codes[number]
             found = self._described[number] = self._describe(code.process, code.spans, code.space, code.pc)
         return found
 

@@ -92,6 +92,7 @@ class Session:
             self.code.forget(window.spaces[space])
             self.recorder.forget(space)
             self.images.forget(window.spaces[space])
+        self.code.keep(self.recorder.codes, time.monotonic_ns() - window.duration_ns)
 
     def snapshot(self, alive: Callable[[], set[int]], most_looks: int = 12, most_s: float = 2.0) -> Window:
         """Look until every thread's stack is whole, or further looks do not help.

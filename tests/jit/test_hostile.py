@@ -13,7 +13,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 def test_lying_lists_neither_hang_nor_crash_and_static_stacks_stay_whole(tmp_path: Path) -> None:
     program = build(PROGRAMS / "hostile.c", tmp_path / "hostile", "-O1", "-g", "-pthread", "-fno-inline")
     with running(program) as process:
-        recording = record(process.pid, tmp_path, seconds=3)
+        recording = record(process.pid, tmp_path, seconds=2)
         dump(process.pid, codes=(0, 3))
     static = {stack: n for stack, n in recording.stacks.items() if stack[-1] in ("honest", "lie", "any", "bad_number")}
     assert sum(static.values()) > 30

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from tests.jit.programs_built import dyn
-from tests.live.support.recording import record, running
+from tests.live.support.recording import PYPROF, record, running
 
 
 def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_path: Path) -> None:
     """Two functions take turns at one address: with the other one's rules hardly a stack would reach main."""
     with running(dyn(tmp_path, "offset"), "loop", "40") as program:
-        recording = record(program.pid, tmp_path, seconds=3)
+        recording = record(program.pid, tmp_path, seconds=2.5)
     turns = {
         name: sum(n for stack, n in recording.stacks.items() if stack[-3:-1] == (name, "call_next"))
         for name in ("even_turn", "odd_turn")
@@ -28,3 +29,20 @@ def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_pat
     assert min(turns.values()) > 0.2 * recording.samples
     for name in turns:
         assert whole[name] > 0.9 * turns[name], recording.stacks
+
+
+def test_windows_of_a_recording_each_have_the_names_of_their_time(tmp_path: Path) -> None:
+    """What no stack refers to any more is dropped between two windows; what one still does is not."""
+    with running(dyn(tmp_path, "offset"), "loop", "40") as program:
+        command = [*PYPROF, "record", "-p", str(program.pid), "-d", "3.5", "--every", "1", "-q", "-r", "199"]
+        done = subprocess.run(
+            [*command, "-o", str(tmp_path / "w%i.collapsed")], capture_output=True, text=True, timeout=90, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    windows = sorted(tmp_path.glob("w*.collapsed"))
+    assert len(windows) >= 3
+    for window in windows[:3]:
+        text = window.read_text()
+        assert "take_turns;even_turn" in text
+        assert "take_turns;odd_turn" in text
+        assert "[anon]" not in text

@@ -76,7 +76,7 @@ def test_object_files_that_take_turns_at_one_address_are_told_apart(
 ) -> None:
     """Their frames differ in size: with the other one's table no stack would be whole."""
     with running(objects[0], "40", *objects[1:]) as program:
-        recording = record(program.pid, tmp_path, seconds=3)
+        recording = record(program.pid, tmp_path, seconds=2.5)
     told = {
         (caller, made): sum(n for stack, n in recording.stacks.items() if stack[-2:] == (caller, made))
         for caller in ("call_even", "call_odd") for made in ("made_even", "made_odd")
