@@ -226,7 +226,7 @@ class Index:
         svma, rel = image.svma(pc), image.rel(pc)
         found = self.tables(image).function(svma, exact)
         if found is None:
-            return (rel, rel + 1, self.uncovered(code, pc, exact))
+            return (rel, rel + 1, self.untold(code, pc, exact))
         return self.row_of(*found, code, pc, (svma, rel), exact)
 
     def row_of(
@@ -261,8 +261,11 @@ class Index:
         first = rel - offset
         return (first + low, first + high, rule)
 
-    def way_out(self, code: Code, pc: int, exact: bool) -> int:
-        """The rule id of a lookup pc by the code that follows it."""
+    def untold(self, code: Code, pc: int, exact: bool) -> int:
+        """The rule id of a lookup pc of which nobody says anything: as the kernel's code, or by what follows it."""
+        return self.uncovered(code, pc, exact) or self._way_out(code, pc, exact)
+
+    def _way_out(self, code: Code, pc: int, exact: bool) -> int:
         if FALLBACK not in self._names:
             return UNCOVERED_ID
         rule = way_out_rule(self.arch, code.read(pc if exact else pc + 1, MOST_CODE))
@@ -358,7 +361,7 @@ class SpaceIndex:
             return (
                 pc,
                 pc + 1,
-                self._index.uncovered(self.code, pc, exact) or self._index.way_out(self.code, pc, exact),
+                self._index.untold(self.code, pc, exact),
             )
         start, end, rule = self._index.row_of(*found, self.code, pc, (pc, pc), exact)
         return (max(start, module.start), min(end, module.end), rule)

@@ -17,7 +17,7 @@ from tests.oracle.report import describe, describe_all, lines
 from tests.oracle.run import Oracle, Plan, Result
 from tests.support import need
 
-NO_TABLE = re.compile(r"_init|_fini|\[\.(init|fini)\]|__mpn_\w+")
+NO_TABLE = re.compile(r"_init|\[\.init\]|__mpn_\w+")
 """Functions for which libc's authors wrote no tables; .init and .fini without symbols are named by their section."""
 
 LEAVING = re.compile(r"__longjmp|_Unwind_(RaiseException|Resume|Resume_or_Rethrow|ForcedUnwind)")
