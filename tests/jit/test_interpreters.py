@@ -20,7 +20,7 @@ DEBROOT = Path(__file__).parent.parent / "tools" / "debroot"
 
 @pytest.mark.parametrize("options", [(), ("--interpreted-frames-native-stack",)])
 def test_functions_of_node_have_names(options: tuple[str, ...], tmp_path: Path) -> None:
-    with running(need("node"), "--perf-basic-prof", *options, PROGRAMS / "work.js") as program:
+    with running(need("node"), "--perf-basic-prof", *options, PROGRAMS / "work.js", cwd=tmp_path) as program:
         recording = record(program.pid, tmp_path, seconds=2)
     assert recording.whole > 0.99
     found = {
