@@ -18,6 +18,7 @@ from pyprof.objfile.elf import SHT_NOBITS, ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.objfile.packages import Packages
 from pyprof.symbolize.breakpad import SymbolFileNames
+from pyprof.symbolize.cython import CythonLines
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
@@ -85,6 +86,7 @@ class Symbolizer:
         self._sources: dict[ElfFile, SourceLines | None] = {}
         self._symbol_files: dict[ElfFile, SymbolFileNames | None] = {}
         self._packages = Packages()
+        self._cython: dict[str, CythonLines] = {}
 
     def resolve(self, keys: Sequence[FrameKey]) -> Resolved:
         """Never raises for what a target or a file contains, and drops no frame."""
@@ -226,6 +228,13 @@ class Symbolizer:
             remedy = self._packages.symbols_remedy(path, image.elf.build_id, image.root)
             self._diagnostics.problem(path, "no symbols: only exported names", remedy)
 
+    def _place(self, place: Place, root: str) -> tuple[str | None, int]:
+        """File and line; of what Cython translated, those of its own source."""
+        if not place.file or not place.line:
+            return place.file, place.line
+        cython = self._cython.setdefault(root, CythonLines(root))
+        return cython.find(place.file, place.line) or (place.file, place.line)
+
     def _frame(self, item: _Found, shown: Mapping[str, str], modules: _Modules) -> Frame:
         space_id, pc, _, trust = item.key
         if space_id == MARKER_SPACE:
@@ -246,9 +255,10 @@ class Symbolizer:
             svma = image.svma(pc) if image else pc
             offset = 0 if item.function is None else svma - item.function
             *inlined, outer = item.source or (Place("", None, 0),)
+            root = image.root if image else ""
             lines = (
-                *(Line(shown.get(p.name, "[inlined]"), p.name, 0, p.file, p.line) for p in inlined),
-                Line(title, item.system_name, offset, outer.file, outer.line),
+                *(Line(shown.get(p.name, "[inlined]"), p.name, 0, *self._place(p, root)) for p in inlined),
+                Line(title, item.system_name, offset, *self._place(outer, root)),
             )
         index = modules.index(module, image.elf.build_id if image else "", lines)
         return Frame(FrameKind.NATIVE, pc, item.lookup, rel, index, lines, Trust(trust), title)
