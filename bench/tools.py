@@ -89,6 +89,19 @@ def _collapsed_got(folder: Path) -> Got:
     return Got(samples, None)
 
 
+def _py_spy(name: str, *options: str) -> Recorder:
+    return Recorder(
+        name,
+        lambda pid, rate, seconds, folder: [
+            "py-spy", "record", *options, "-p", str(pid), "-r", f"{rate:.0f}", "-d", f"{seconds:.0f}",
+            "-f", "raw", "-o", str(folder / "out"),
+        ],
+        None,
+        _collapsed_got,
+        frozenset({"python"}),
+    )  # fmt: skip
+
+
 RECORDERS = (
     _pyprof_by("perf"),
     _pyprof_by("ptrace"),
@@ -101,16 +114,9 @@ RECORDERS = (
         lambda folder: ["sh", "-c", f"perf script -i {folder / 'perf.data'} > {folder / 'script'} 2>/dev/null"],
         _perf_got,
     ),
-    Recorder(
-        "py-spy --native",
-        lambda pid, rate, seconds, folder: [
-            "py-spy", "record", "--native", "-p", str(pid), "-r", f"{rate:.0f}", "-d", f"{seconds:.0f}",
-            "-f", "raw", "-o", str(folder / "out"),
-        ],
-        None,
-        _collapsed_got,
-        frozenset({"python"}),
-    ),
+    _py_spy("py-spy --native", "--native"),
+    _py_spy("py-spy"),
+    _py_spy("py-spy --nonblocking", "--nonblocking"),
 )  # fmt: skip
 
 

@@ -78,7 +78,8 @@ def need_root(suite: str, package: str) -> None:
         missing("needs root: interpreters of other Debian suites run in private roots")
     root = ROOTS / suite
     if not (root / "usr" / "bin" / package).exists():
-        command = [str(TOOLS / "debroot"), suite, str(root), package]
+        packages = [f"python{version}" for name, version in IN_ROOTS if name == suite]
+        command = [str(TOOLS / "debroot"), suite, str(root), *packages]
         if not os.environ.get("CI"):
             missing(f"needs {package}: {' '.join(command)}")
         subprocess.run(command, check=True, timeout=280)
