@@ -30,13 +30,18 @@ class PerfMapCode(NoImage):
         if not data and not anew:
             return False
         lines = self._reader.read(data)
-        known = {(span.start, span.end, span.value): span for span in self.spans}
-        if anew:
-            for key in known.keys() - set(lines):
-                self.spans.remove(known[key], look.now_ns)
-        fresh = [Span(*line) for line in dict.fromkeys(lines) if line not in known]
+        before = list(self.spans) if anew else []
+        fresh = [Span(*line) for line in dict.fromkeys(lines) if not self._known(line, look.now_ns)]
         self.spans.add(fresh, look.before_ns, look.now_ns)
+        still = set(lines)
+        for span in before:  # those that nothing has taken the place of
+            if (span.start, span.end, span.value) not in still:
+                self.spans.remove(span, look.now_ns)
         return False
+
+    def _known(self, line: tuple[int, int, str], now_ns: int) -> bool:
+        span = self.spans.find(line[0], now_ns)
+        return span is not None and (span.start, span.end, span.value) == line
 
     def rows(self, span: Span[str], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
         return None

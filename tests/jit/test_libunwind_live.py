@@ -28,7 +28,7 @@ def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_pat
     assert recording.samples > 100
     assert min(turns.values()) > 0.2 * recording.samples
     for name in turns:
-        assert whole[name] > 0.9 * turns[name], recording.stacks
+        assert whole[name] > 0.8 * turns[name], recording.stacks
 
 
 def test_windows_of_a_recording_each_have_the_names_of_their_time(tmp_path: Path) -> None:

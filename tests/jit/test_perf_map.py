@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import X86_64
+from pyprof.model.code import ALWAYS
+from pyprof.model.modules import AddressSpace
 from pyprof.objfile.growing_file import GrowingFile
+from pyprof.session.code_perfmap import PerfMapCode
+from pyprof.session.code_source import Look
 from pyprof.symbolize.perfmap import PerfMapReader
 
 
@@ -86,3 +91,29 @@ def test_links_pipes_and_files_of_others_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert watched(tmp_path / "pipe").more() == (b"", False)
     assert GrowingFile(str(secret), frozenset({os.geteuid() + 1})).more() == (b"", False)
+
+
+def test_map_that_is_written_anew_while_recorded_names_each_time(tmp_path: Path) -> None:
+    """As agents do that dump the map again: what is gone from it held until then, what took its place holds since."""
+    path = tmp_path / "map"
+    code = PerfMapCode(watched(path), Diagnostics())
+    space = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
+
+    def look(before_ns: int, now_ns: int) -> None:
+        code.update(Look(space, X86_64, before_ns, now_ns, ()))
+
+    path.write_text("1000 100 first\n2000 100 stays\n")
+    look(ALWAYS, 100)
+    path.write_text("2000 100 stays\n1080 100 second\n")
+    look(100, 200)
+    with path.open("a") as more:
+        more.write("3000 10 late\n")
+    look(200, 300)
+    named = {
+        (pc, time): span.value if (span := code.spans.find(pc, time)) else None
+        for pc in (0x1010, 0x1090, 0x2010, 0x3001) for time in (50, 150, 250)
+    }  # fmt: skip
+    assert [named[0x1010, time] for time in (50, 150, 250)] == ["first", "first", None]
+    assert [named[0x1090, time] for time in (50, 250)] == ["first", "second"]
+    assert {named[0x2010, time] for time in (50, 150, 250)} == {"stays"}
+    assert {named[0x3001, time] for time in (50, 150, 250)} == {"late"}
