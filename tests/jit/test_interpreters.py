@@ -22,6 +22,7 @@ DEBROOT = Path(__file__).parent.parent / "tools" / "debroot"
 def test_functions_of_node_have_names(options: tuple[str, ...], tmp_path: Path) -> None:
     with running(need("node"), "--perf-basic-prof", *options, PROGRAMS / "work.js", cwd=tmp_path) as program:
         recording = record(program.pid, tmp_path, seconds=2)
+    Path(f"/tmp/perf-{program.pid}.map").unlink(missing_ok=True)
     assert recording.whole > 0.99
     found = {
         function: sum(n for stack, n in recording.stacks.items() if any(f"{function} /" in name for name in stack))
@@ -69,6 +70,7 @@ def python_with_perf(tmp_path: Path) -> Iterator[int]:
     script.write_text((PROGRAMS / "work.py").read_text())
     with running(*other_python(), "-X", "perf", script) as program:
         yield program.pid
+    Path(f"/tmp/perf-{program.pid}.map").unlink(missing_ok=True)
 
 
 def test_functions_of_cpython_stand_between_the_frames_of_its_evaluator(python_with_perf: int, tmp_path: Path) -> None:
