@@ -116,9 +116,12 @@ class Copier:
         self._follow(copied, first, loose, gather)
         if copied.stands and copied.stands[0][1] and not self._links(copied):
             # the evaluator has put its CFrame into the chain and not yet said which frame it runs
+            problem = copied.problem
             del copied.stands[0], copied.frames[:]
             copied.problem, copied.rest = "", 0
             self._follow(copied, copied.stands[0][1] if copied.stands else 0, loose, gather)
+            if not copied.frames:  # 3.11 frees a frame's chunk before it forgets the frame
+                copied.problem = problem
         self._learn(copied, habits)
         return copied
 
