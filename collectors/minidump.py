@@ -121,12 +121,16 @@ def read_dump(source: Source) -> CrashDump:
 
 
 def _with_ids_of_their_own(threads: list[DumpThread], dump: CrashDump) -> dict[int, DumpThread]:
+    """By tid, in their order; one whose tid is no number of a thread, or taken, gets the lowest that is free."""
     found: dict[int, DumpThread] = {}
+    lowest = 1
     for thread in threads:
         tid = thread.tid
         if not 0 < tid < MAX_TID or tid in found:
             dump.oddities["thread without an id of its own"] += 1
-            tid = next(n for n in range(1, len(found) + 2) if n not in found)
+            while lowest in found:
+                lowest += 1
+            tid = lowest
         found[tid] = thread
     return found
 

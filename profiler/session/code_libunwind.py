@@ -16,7 +16,7 @@ from pyprof.session.code_source import Look, NoImage, Rows, RuleAt, problem
 from pyprof.unwind.formats.libunwind_dynamic import DynInfo, DynList, DynReader, Format, Head
 from pyprof.unwind.formats.libunwind_locate import LIST
 from pyprof.unwind.formats.libunwind_regions import NotDescribed, Procedure
-from pyprof.unwind.formats.libunwind_tables import Table, open_table
+from pyprof.unwind.formats.libunwind_tables import MAX_TABLE_BYTES, Table, held_bytes, open_table
 from pyprof.unwind.rules import FunctionRows, Rule
 
 MOST_READS = 4
@@ -25,14 +25,20 @@ MOST_READS = 4
 MOST_ALIASES = 8
 """Procedures that are aliases of one another are followed so far."""
 
+MAX_TOTAL = 256 << 20
+"""Most bytes of tables that are kept of one process."""
+
 
 @dataclass(eq=False)
 class Registered:
-    """One info. table: of a table format, None of a procedure, and of a table that cannot be used."""
+    """One info. table: of a table format, None of a procedure, and of a table that cannot be used. size: the table's,
+    in bytes.
+    """
 
     info: DynInfo
     arch: Arch
     table: Table | None = None
+    size: int = 0
 
 
 @dataclass(eq=False)
@@ -57,6 +63,7 @@ class LibunwindCode(NoImage):
         self._diagnostics = diagnostics
         self._lists: dict[int, _List] = {}
         self._aliases = 0
+        self._loaded = 0
 
     def update(self, look: Look) -> bool:
         changed = False
@@ -131,13 +138,22 @@ class LibunwindCode(NoImage):
             if info is not None:
                 fresh.append((head, info))
         self._vote(state, [info for _, info in fresh])
+        if self._loaded > MAX_TOTAL // 2:
+            self._loaded = self._held()
         spans = []
         for head, read in fresh:
-            told = read if read.sure or read.with_offset == state.usual else reader.info(head, state.usual)
+            told = read if read.sure or read.with_offset == state.usual else self._again(reader, read, state.usual)
             span = Span(head.start, head.end, self._registered(told, look.space.read, look.arch), look.before_ns)
             state.known[head.info] = head, span
             spans.append(span)
         self.spans.add(reversed(spans), look.before_ns, look.now_ns)  # of two that overlap the later one is found first
+
+    def _again(self, reader: DynReader, read: DynInfo, usual: bool) -> DynInfo:
+        """In the other layout; as it was read first where that cannot be read any more."""
+        try:
+            return reader.info(read.head, usual)
+        except FormatError:
+            return read
 
     def _vote(self, state: _List, infos: list[DynInfo]) -> None:
         """One program is built with one version of the headers, mostly."""
@@ -149,11 +165,18 @@ class LibunwindCode(NoImage):
         value = Registered(info, arch)
         if info.head.format != Format.DYNAMIC:
             try:
-                value.table = open_table(info, read, arch, self._diagnostics)
+                most = min(MAX_TABLE_BYTES, MAX_TOTAL - self._loaded)
+                value.table = open_table(info, read, arch, self._diagnostics, most)
             except FormatError as error:
                 self._diagnostics.count("libunwind: table not usable")
                 problem(self._diagnostics, self.label, error.message)
+            value.size = held_bytes(info, value.table, arch)
+            self._loaded += value.size
         return value
+
+    def _held(self) -> int:
+        """Bytes of tables that are kept, those included that samples of the past may need."""
+        return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})
 
     def _drop(self, span: Span[Registered] | None, now_ns: int) -> None:
         if span is not None:

@@ -44,26 +44,48 @@ class Table(Protocol):
         ...
 
 
-def open_table(info: DynInfo, read: ReadMemory, arch: Arch, diagnostics: Diagnostics) -> Table | None:
-    """The table of an info; None of one that cannot be of this architecture. Raises FormatError."""
+def open_table(
+    info: DynInfo, read: ReadMemory, arch: Arch, diagnostics: Diagnostics, most: int = MAX_TABLE_BYTES
+) -> Table | None:
+    """The table of an info; None of one that cannot be of this architecture. most: bytes that may be kept of it.
+
+    Raises FormatError, also where it has more.
+    """
     structs = TargetStructs(read, arch, SECTION, 2 * MAX_TABLE_BYTES)
     if info.head.format == Format.TABLE:
-        return DebugFrameInMemory(info, structs, diagnostics)
+        return DebugFrameInMemory(info, structs, diagnostics, most)
+    _check_size(info, table_bytes(info.head.format, info.table_len, arch.word), most)
     if info.head.format == Format.ARM_EXIDX:
         return memory_exidx(info.table_data, structs.exactly(info.table_data, info.table_len), read, arch, diagnostics)
     return PairTable(info, structs)
 
 
-class DebugFrameInMemory:
-    """Format TABLE."""
+def held_bytes(info: DynInfo, table: Table | None, arch: Arch) -> int:
+    """How much of the target's memory an open table keeps."""
+    if table is None:
+        return 0
+    if isinstance(table, DebugFrameInMemory):
+        return table.size
+    return table_bytes(info.head.format, info.table_len, arch.word)
 
-    def __init__(self, info: DynInfo, structs: TargetStructs, diagnostics: Diagnostics) -> None:
+
+def _check_size(info: DynInfo, size: int, most: int) -> None:
+    if size > most:
+        raise FormatError(SECTION, info.table_data, f"a table of {size} bytes: more tables than are read")
+
+
+class DebugFrameInMemory:
+    """Format TABLE. size: of the .debug_frame, in bytes."""
+
+    def __init__(self, info: DynInfo, structs: TargetStructs, diagnostics: Diagnostics, most: int) -> None:
         start, end, debug_frame, size = structs.unpack(info.table_data, structs.layout("PPPP"))
         if not start <= info.head.start < end:
             raise FormatError(SECTION, info.table_data, f"a table of {start:#x} to {end:#x}")
         if not 0 < size <= MAX_TABLE_BYTES:
             raise FormatError(SECTION, info.table_data, f".debug_frame of {size} bytes")
+        _check_size(info, size, most)
         data = structs.exactly(debug_frame, size)
+        self.size = size
         section = CfiSection(
             ".debug_frame", memoryview(data), debug_frame, False, structs.arch.byteorder, structs.arch.word
         )
@@ -84,10 +106,10 @@ class PairTable:
         size = table_bytes(info.head.format, info.table_len, structs.word)
         width = 8 if info.head.format == Format.REMOTE_TABLE_64 else 4
         data = structs.exactly(info.table_data, size - size % (2 * width))
-        pairs = np.frombuffer(data, f"{structs.order}i{width}").reshape(-1, 2).astype(np.int64)
+        pairs = np.frombuffer(data, f"{structs.order}i{width}").reshape(-1, 2).astype(f"i{width}")
         order = np.argsort(pairs[:, 0], kind="stable")
-        self._starts: list[int] = pairs[order, 0].tolist()
-        self._fdes: list[int] = pairs[order, 1].tolist()
+        self._starts = pairs[order, 0]  # arrays: as lists of numbers they would be ten times as large as the table
+        self._fdes = pairs[order, 1]
         self._segbase = info.segbase
         self._load_offset = info.load_offset
         self._base = info.head.start if info.head.format == Format.IP_OFFSET else info.segbase
@@ -100,7 +122,7 @@ class PairTable:
         at = bisect_right(self._starts, offset) - 1
         if at < 0:
             return None
-        rows = self._reader.rows(self._segbase + self._fdes[at] & self._mask)
+        rows = self._reader.rows(self._segbase + int(self._fdes[at]) & self._mask)
         if self._load_offset:
             rows = shifted(rows, self._load_offset)
         return rows if rows.start <= avma < rows.end else None

@@ -1,0 +1,73 @@
+"""libunwind's lists as one process's source of descriptions: memory that changes under the look, tables without end."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import X86_64
+from pyprof.model.code import ALWAYS
+from pyprof.model.modules import AddressSpace, ReadMemory
+from pyprof.session import code_libunwind
+from pyprof.session.code_libunwind import LibunwindCode
+from pyprof.session.code_source import Look
+from pyprof.unwind.formats.libunwind_dynamic import Format
+from pyprof.unwind.formats.libunwind_locate import LIST as LIST_NAME
+from tests.jit.memory import Memory
+from tests.jit.test_libunwind_list import CODE, LIST, NAME, REGION, with_procedure, words
+
+INFO, TABLE, SIZE = 0x2000, 0x100000, 0x4000
+
+
+def look(read: ReadMemory, now_ns: int) -> Look:
+    return Look(AddressSpace(1, 1, 0, (), read, ""), X86_64, ALWAYS, now_ns, ((LIST_NAME, LIST),))
+
+
+def test_registration_that_is_gone_when_it_is_read_again_is_kept_as_it_was_read() -> None:
+    """The first could be of either layout; the second, that it is of the old one; then the first is not readable."""
+    memory = with_procedure(X86_64, offset=False)
+    second = memory.pieces.pop(INFO)
+    memory.put(LIST, struct.pack("<IIQ", 0, 1, INFO))
+    memory.put(INFO, words(X86_64, 0x8000, 0, CODE - 16, CODE, 0) + bytes(80))
+    memory.put(0x8000, bytes(second))
+
+    def read(avma: int, size: int) -> bytes:
+        if avma == NAME:  # that is the second's
+            memory.pieces.pop(INFO, None)
+        return memory.read(avma, size)
+
+    code = LibunwindCode(Diagnostics())
+    assert code.update(look(read, 100))
+    assert REGION in memory.pieces
+    assert [(span.start, span.value.info.with_offset) for span in code.spans] == [(CODE - 16, True), (CODE, False)]
+
+
+def tables(memory: Memory, kind: int, generation: int, count: int) -> None:
+    """A list of infos whose tables are all one piece of memory."""
+    memory.put(TABLE, bytes(SIZE))
+    memory.put(NAME, struct.pack("<QQQQ", CODE - SIZE, CODE + SIZE, TABLE, SIZE))
+    stated = (4, NAME) if kind == Format.TABLE else (SIZE // 8, TABLE)
+    for n in range(count):
+        start, following = CODE + 16 * n, INFO + 0x100 * (n + 1) if n + 1 < count else 0
+        union = words(X86_64, 0, TABLE, *stated)
+        head = words(X86_64, following, 0, start, start + 16, 0) + struct.pack("<iiQ", kind, 0, 0)
+        memory.put(INFO + 0x100 * n, head + union + bytes(32))
+    memory.put(LIST, struct.pack("<IIQ", 0, generation, INFO if count else 0))
+
+
+@pytest.mark.parametrize("kind", [Format.TABLE, Format.REMOTE_TABLE, Format.IP_OFFSET, Format.REMOTE_TABLE_64])
+def test_tables_are_kept_up_to_a_total_and_again_once_others_are_forgotten(
+    kind: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_libunwind, "MAX_TOTAL", 4 * SIZE)
+    diagnostics = Diagnostics()
+    code, memory = LibunwindCode(diagnostics), Memory()
+    for generation, count, opened in ((1, 10, 4), (11, 0, 0), (14, 3, 3)):
+        tables(memory, kind, generation, count)
+        code.update(look(memory.read, 100 * generation))
+        code.spans.forget(100 * generation)
+        assert len(code.spans) == count
+        assert sum(span.value.table is not None for span in code.spans) == opened
+    assert diagnostics.counts["libunwind: table not usable"] == 6

@@ -1,0 +1,40 @@
+"""Threads of a dump whose ids are none, or taken."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+from pyprof.collectors.minidump import _with_ids_of_their_own
+from pyprof.objfile.core_memory import SavedMemory
+from pyprof.objfile.crash_dump import CrashDump, DumpThread
+from pyprof.objfile.source import BytesSource
+
+
+def ids(*tids: int) -> tuple[list[int], int]:
+    """(the ids that threads get, how many had none of their own)."""
+    dump = CrashDump("linux", "amd64", SavedMemory(BytesSource(b""), []))
+    found = _with_ids_of_their_own([DumpThread(tid, {}) for tid in tids], dump)
+    return list(found), dump.oddities["thread without an id of its own"]
+
+
+def test_threads_without_an_id_get_the_lowest_free_ones() -> None:
+    assert ids(7, 7, 0, 2, 1 << 31, 9) == ([7, 1, 2, 3, 4, 9], 4)
+
+
+def test_work_of_giving_ids_grows_with_the_threads_not_with_their_square() -> None:
+    count, steps, before = 2000, 0, sys.gettrace()
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return trace
+
+    sys.settrace(trace)
+    try:
+        found, _ = ids(*[0] * count)
+    finally:
+        sys.settrace(before)
+    assert found == list(range(1, count + 1))
+    assert steps < 40 * count
