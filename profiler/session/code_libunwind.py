@@ -13,10 +13,10 @@ from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import ReadMemory
 from pyprof.model.walk import Trust
 from pyprof.session.code_source import Look, NoImage, Rows, RuleAt, problem
-from pyprof.unwind.formats.libunwind_dynamic import DynInfo, DynList, DynReader, Format, Head
+from pyprof.unwind.formats.libunwind_dynamic import MAX_TABLE_BYTES, DynInfo, DynList, DynReader, Format, Head
 from pyprof.unwind.formats.libunwind_locate import LIST
 from pyprof.unwind.formats.libunwind_regions import NotDescribed, Procedure
-from pyprof.unwind.formats.libunwind_tables import MAX_TABLE_BYTES, Table, held_bytes, open_table
+from pyprof.unwind.formats.libunwind_tables import Table, held_bytes, open_table
 from pyprof.unwind.rules import FunctionRows, Rule
 
 MOST_READS = 4
