@@ -66,15 +66,20 @@ def open_collector(
     def from_outside() -> Collector:
         """Sleeping threads only, none of which is stopped."""
         asleep = replace(options, running=False, stop_sleepers=False)
-        return PtraceCollector(
-            pid, asleep, diagnostics, note=FROM_OUTSIDE, ids=ids, readers=readers, selection=selection
-        )
+        own = replace(selection)  # its budget of looks is its own
+        return PtraceCollector(pid, asleep, diagnostics, note=FROM_OUTSIDE, ids=ids, readers=readers, selection=own)
 
     def without_stops() -> Collector:
         if not options.running:
             return from_outside()
         perf = by_perf()
-        return WholeTime(perf, from_outside()) if options.idle else perf
+        if not options.idle:
+            return perf
+        try:
+            return WholeTime(perf, from_outside())
+        except BaseException:
+            perf.close()
+            raise
 
     if name == "perf":
         return without_stops()

@@ -101,6 +101,11 @@ class BatchBuilder:
     def add_piece(self, lane: int, piece: Piece) -> None:
         self._pieces[lane] = (*self._pieces.get(lane, ()), piece)
 
+    def copy_of(self, lane: int) -> bytes:
+        """The lane's stack."""
+        at = self._offset[lane]
+        return bytes(self.arena.data[at : at + self._size[lane]])
+
     def set_chain(self, lane: int, chain: Chain) -> None:
         """What an interpreter ran."""
         self._chains[lane] = chain

@@ -197,6 +197,7 @@ class PerfCollector:
             found.give_back()
             self._resize()
             self._add_more()
+            self._family.forget_ended()
             begun_ns = now
             wait_ns = max(min(2 * wait_ns, self._full_batch_ns()), min(flush_ns, 2 * wait_ns))
         self._ended_ns = time.monotonic_ns()
@@ -214,6 +215,7 @@ class PerfCollector:
         if not last:
             self._resize()
             self._add_more()
+            self._family.forget_ended()
         self._ended_ns = time.monotonic_ns()
 
     def _full_batch_ns(self) -> int:

@@ -30,6 +30,7 @@ class Family:
         self.alive: dict[int, int] = {}
         self._next_id = next_id
         self._names: dict[int, tuple[int, str]] = {}
+        self._ended: list[int] = []
 
     def add(self, pid: int) -> None:
         """A process that runs already. Raises ProcessLookupError, PermissionError."""
@@ -98,6 +99,14 @@ class Family:
                 os.close(fd)
                 del self.alive[pid]
                 self.histories[pid].ended()
+
+    def forget_ended(self) -> None:
+        """Drop what had ended already when this was called last: late samples have come."""
+        for pid in self._ended:
+            history = self.histories.get(pid)
+            if history is not None and not history.image.alive:
+                del self.histories[pid]
+        self._ended = [pid for pid, history in self.histories.items() if not history.image.alive]
 
     def infos(self, tids: Iterable[int]) -> list[ThreadInfo]:
         """What is known of threads; one that nothing is known of has its number for a name."""

@@ -81,6 +81,7 @@ class PtraceCollector:
         self._sampler = Sampler(self._stopper, self._builder, diagnostics, options)
         self._finder: ChildFinder | None = None
         self._seen: set[int] = set()
+        self._refused: set[int] = set()
         try:
             self._add(pid)
         except ProcessLookupError:
@@ -122,7 +123,7 @@ class PtraceCollector:
                 self._diagnostics.count(f"{what} ended before its first sample")
                 self._seen.add(pid)
             except PermissionError:
-                self._seen.add(pid)
+                self._refused.add(pid)
                 self._diagnostics.count(f"{what} may not be looked at")
 
     def batches(self) -> Iterator[SampleBatch]:
@@ -141,7 +142,7 @@ class PtraceCollector:
                     flushed = time.monotonic_ns()
                     continue
                 if self._selection is not None:
-                    self._add_all(self._selection.find(self._seen))
+                    self._add_all(self._selection.find(self._targets.keys() | self._refused))
                 yield from self._tick(pace)
                 self._ticks += 1
                 now = time.monotonic_ns()

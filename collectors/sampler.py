@@ -66,8 +66,9 @@ class Sampler:
                     thread.woke()
                     thread.slept = before
                     return False
-                self._fell_asleep(thread, spaces, weight, call, before, at_ns, witness)
-                self._say_wait(thread, state, call)
+                lane = self._fell_asleep(thread, spaces, weight, call, before, at_ns, witness)
+                if state:
+                    self._builder.set_tip(lane, (blocked_word(thread.arch, state, call.number),))
                 return True
             if not self._idle:
                 break
@@ -85,14 +86,13 @@ class Sampler:
         slept: bytes,
         at_ns: int,
         witness: Witness,
-    ) -> None:
-        """The first sample of a sleep, just copied; or the first look after the stop that we made in it."""
+    ) -> int:
+        """The lane of the first sample of a sleep, just copied, or of the first look after our stop in it."""
         stopped = thread.stopped
         if stopped is not None and stopped[:2] == (call.sp, call.pc) and self._stopper.copied_equals(stopped[2]):
             thread.slept = slept
             thread.stop_wanted = False
-            self._unchanged(thread, spaces, weight, at_ns)
-            return
+            return self._unchanged(thread, spaces, weight, at_ns)
         thread.woke()
         thread.slept = slept
         thread.arch = spaces.image.arch
@@ -100,6 +100,7 @@ class Sampler:
         self._builder.set_sp_pc(lane, call.sp, call.pc)
         spaces.took(lane, call.pc, call.sp, witness)
         self.blocked += 1
+        return lane
 
     def _still_asleep(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
         if not self._idle:
@@ -117,19 +118,15 @@ class Sampler:
         if not self._stop(thread, spaces, weight):
             thread.stopped = None
             return False
-        thread.stopped = (call.sp, call.pc, self._stopper.copied())
+        lane = self._stopper.last_lane
+        thread.stopped = (call.sp, call.pc, self._builder.copy_of(lane))
         if self._options.waits:
-            self._say_wait(thread, "S", call)
+            self._builder.set_tip(lane, (blocked_word(thread.arch, "S", call.number),))
         return True
 
-    def _say_wait(self, thread: Thread, state: str, call: BlockedCall) -> None:
-        """Of the lane that was made last. state: "" where that is not wanted."""
-        if state and len(self._builder):
-            self._builder.set_tip(len(self._builder) - 1, (blocked_word(thread.arch, state, call.number),))
-
-    def _unchanged(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> None:
-        self._stopper.empty_lane(thread, spaces, weight, at_ns)
+    def _unchanged(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
         self.unchanged += 1
+        return self._stopper.empty_lane(thread, spaces, weight, at_ns)
 
     def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
         outcome = self._stopper.stop(thread, spaces, weight)

@@ -47,8 +47,6 @@ _SLICE_NS = 100_000
 _SCAN = 64 << 10
 _FRAMES = 1 << 20
 """Bytes of memory for what interpreters' frames need."""
-_THREAD_DATA = 4096
-"""Bytes at the end of a thread's stack mapping that hold glibc's struct pthread, not frames."""
 FELL_ASLEEP = "thread fell asleep between the look and the stop, not counted as running"
 
 
@@ -75,14 +73,15 @@ class Outcome(IntEnum):
 
 
 class Stopper:
-    """held: what is seized now. pauses: each stop in ns, from the last moment at which the thread surely ran;
-    stopped_ns: their sum.
+    """held: what is seized now. last_lane: of the thread that was stopped last, where it was sampled. pauses: each stop in
+    ns, from the last moment at which the thread surely ran; stopped_ns: their sum.
     """
 
     def __init__(self, arches: Sequence[Arch], builder: BatchBuilder, diagnostics: Diagnostics, idle: bool) -> None:
         """arches: what the threads of this machine may run."""
         self.door = libc.StopDoor()
         self.held: dict[int, Held] = {}
+        self.last_lane = -1
         self.pauses = PauseLog()
         self.stopped_ns = 0
         self._regsets = {arch.name: Regset(arch, self.door) for arch in arches}
@@ -126,6 +125,7 @@ class Stopper:
             status = self.door.poll_stop(tid)
             if status > 0:
                 outcome = self._finish(held, status)
+                self.last_lane = len(self._builder) - 1
                 self._finish_others(None, self._last_stop_ns)
                 return outcome
             if status < 0 or (woken and state(tid) in ENDED):
@@ -250,6 +250,7 @@ class Stopper:
         if not self._idle and asleep():
             self._diagnostics.count(FELL_ASLEEP)
             return Outcome.ASLEEP
+        self.relax()
         self._lane(held, at, witness, regset)
         return Outcome.TAKEN
 
@@ -270,7 +271,15 @@ class Stopper:
             builder = self._builder
             stack = self._arena[builder.used : builder.used + (self._size & ~7)].cast("Q")
             self._gather.begin(thread.tid)
-            thread.reader.copy(thread.tid, stack, self._base, self._gather)
+            try:
+                thread.reader.copy(thread.tid, stack, self._base, self._gather)
+            except Exception:
+                self._reader_failed(thread)
+
+    def _reader_failed(self, thread: Thread) -> None:
+        """Whatever the target's memory made it do: the thread goes on, and its native stack is good."""
+        self._diagnostics.count("reader of an interpreter's frames failed, its frames are left out")
+        thread.reader = None
 
     def _copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
         """The thread's stack into the builder's arena: base and size in _base, _size, a second part in _piece_*."""
@@ -310,31 +319,30 @@ class Stopper:
         if self._piece_size:
             data = bytes(builder.arena.data[piece_at : piece_at + self._piece_size])
             builder.add_piece(lane, Piece(self._piece_base, data))
-        chain = thread.reader.take() if thread.reader is not None else None
-        if chain is not None:
-            builder.set_chain(lane, chain)
+        if thread.reader is not None:
+            try:
+                chain = thread.reader.take()
+            except Exception:
+                self._reader_failed(thread)
+            else:
+                if chain is not None:
+                    builder.set_chain(lane, chain)
         return lane
 
     def empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
         """A lane that stands for the thread's last one."""
         return self._builder.add(thread.arch, SampleKind.UNCHANGED, at_ns, thread.tid, spaces.current, weight, 0, 0)
 
-    def copied(self) -> bytes:
-        """The bytes of the lane that was made last."""
-        builder = self._builder
-        at = builder.used - ((self._size + 7) & ~7)
-        return bytes(builder.arena.data[at : at + self._size])
-
     def copied_equals(self, earlier: bytes) -> bool:
         """Is the copy under way (no lane yet) the same stack as an earlier one of this base?
 
-        The end of a long copy is left out: there the kernel keeps what it tells the thread of its processor (rseq).
+        Above a thread's frames the kernel keeps on which processor it runs: that may differ although it did not run.
         """
-        builder = self._builder
-        size = min(self._size, len(earlier))
-        if size > 2 * _THREAD_DATA:
-            size -= _THREAD_DATA
-        return size > 0 and builder.arena.data[builder.used : builder.used + size] == earlier[:size]
+        size = min(self._size, len(earlier)) & ~7
+        now = np.frombuffer(self._builder.arena.data, np.uint64, size // 8, self._builder.used)
+        before = np.frombuffer(earlier, np.uint64, size // 8)
+        differ = np.flatnonzero(now != before).tolist()
+        return size > 0 and (not differ or _is_rseq(differ, int(now[differ[0]]), int(before[differ[0]])))
 
     def _lane(self, held: Held, at_ns: int, witness: Witness, regset: Regset) -> None:
         lane = self.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, witness)
@@ -400,3 +408,11 @@ class Stopper:
 
 
 _INTERRUPT_STOP = signal.SIGTRAP | libc.PTRACE_EVENT_STOP << 8
+
+
+def _is_rseq(differ: list[int], now: int, before: int) -> bool:
+    """Are the words that differ those of struct rseq (linux/rseq.h) that name the processor? The first holds cpu_id_start
+    and cpu_id, the fourth node_id and mm_cid. now, before: the first one.
+    """
+    first = differ[0]
+    return differ in ([first], [first, first + 3]) and all(word >> 32 == word & 0xFFFF_FFFF for word in (now, before))

@@ -37,14 +37,16 @@ class Target:
         """reader: of its interpreter's frames, None where they are not wanted."""
         self.pid = pid
         self.directory = ProcDir(pid)
+        query = MapQuery(lambda: self.directory.open("maps"))
         try:
             self.spaces = SpaceTracker(
                 self.directory,
                 next_id,
                 lambda: diagnostics.count("modules changed while a sample was taken"),
-                MapQuery(lambda: self.directory.open("maps")),
+                query,
             )
         except BaseException:
+            query.close()
             self.directory.close()
             raise
         self.threads: dict[int, Thread] = {}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
 from pyprof.cli.arguments import positive_int
+from pyprof.errors import NoSuchProcess
 
 if TYPE_CHECKING:
     from pyprof.collectors.attach import Finding
@@ -44,15 +45,27 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.pid:
         print()
         terminal.line(f"process {arguments.pid}: {describe(arguments.pid)}")
-        findings = attach.target_findings(arguments.pid)
-        bad |= show(findings)
-        if not any(finding.fatal for finding in findings):
-            from pyprof.session.python_findings import python_findings
-
-            show(list(python_findings(arguments.pid)))
-            bad |= show_modules(arguments.pid)
-            show_code(arguments.pid)
+        try:
+            bad |= examine(arguments.pid)
+        except ProcessLookupError:
+            raise NoSuchProcess(f"process {arguments.pid} has ended meanwhile", "ps -e lists the processes") from None
     return int(bad)
+
+
+def examine(pid: int) -> bool:
+    """What stands for or against sampling a process; True if something will keep pyprof from it."""
+    from pyprof.collectors import attach
+
+    findings = attach.target_findings(pid)
+    bad = show(findings)
+    if any(finding.fatal for finding in findings):
+        return bad
+    from pyprof.session.python_findings import python_findings
+
+    show(list(python_findings(pid)))
+    bad |= show_modules(pid)
+    show_code(pid)
+    return bad
 
 
 def describe(pid: int) -> str:

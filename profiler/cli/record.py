@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Attach to a running process (-p PID) or start a command, sample its stacks, and write a
-profile. Where the kernel's perf_events are allowed the target is never stopped, else for
-microseconds a sample; it is left running whatever happens to pyprof. Ctrl-C, SIGTERM,
+profile. Running threads are stopped for microseconds a sample, with --collector perf for
+none; the target is left running whatever happens to pyprof. Ctrl-C, SIGTERM,
 -d or the target's end finish the recording; what was recorded until then is written.
 """
 
