@@ -57,7 +57,7 @@ class Sampler:
                 thread.hollow = True
                 return False
             if self._idle:
-                self._stopper.copy_stack(thread, spaces, call.sp)
+                self._stopper.copy.copy(thread, spaces, call.sp)
                 witness = spaces.witness(call.pc)
                 state = task_state.state(thread.tid) if self._options.waits else ""
             at_ns = time.monotonic_ns()
@@ -89,14 +89,14 @@ class Sampler:
     ) -> int:
         """The lane of the first sample of a sleep, just copied, or of the first look after our stop in it."""
         stopped = thread.stopped
-        if stopped is not None and stopped[:2] == (call.sp, call.pc) and self._stopper.copied_equals(stopped[2]):
+        if stopped is not None and stopped[:2] == (call.sp, call.pc) and self._stopper.copy.equals(stopped[2]):
             thread.slept = slept
             thread.stop_wanted = False
             return self._unchanged(thread, spaces, weight, at_ns)
         thread.woke()
         thread.slept = slept
         thread.arch = spaces.image.arch
-        lane = self._stopper.lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns, witness)
+        lane = self._stopper.copy.lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns, witness)
         self._builder.set_sp_pc(lane, call.sp, call.pc)
         spaces.took(lane, call.pc, call.sp, witness)
         self.blocked += 1
@@ -126,7 +126,7 @@ class Sampler:
 
     def _unchanged(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
         self.unchanged += 1
-        return self._stopper.empty_lane(thread, spaces, weight, at_ns)
+        return self._stopper.copy.empty_lane(thread, spaces, weight, at_ns)
 
     def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
         outcome = self._stopper.stop(thread, spaces, weight)

@@ -18,20 +18,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
-import numpy as np
-
 from pyprof.collectors import libc
 from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.procfs import thread_status
 from pyprof.collectors.regset import Regset
 from pyprof.collectors.spaces import Program, SpaceTracker, Witness
+from pyprof.collectors.stack_copy import StackCopy
 from pyprof.collectors.syscalls import EINTR, restartable
 from pyprof.collectors.task_state import ENDED, is_own_child, signal_due, state
 from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.pauses import PauseLog
-from pyprof.model.sample import Piece, SampleKind
+from pyprof.model.sample import SampleKind
 
 RESTARTED = "system call of the target restarted"
 INTERRUPTED = "system call of the target may have failed with EINTR"
@@ -44,9 +43,6 @@ _COLD_NS = 3_000_000
 target still runs (pause p50 at 99 Hz: about 20 us less)."""
 _PATIENCE_NS = 100_000_000
 _SLICE_NS = 100_000
-_SCAN = 64 << 10
-_FRAMES = 1 << 20
-"""Bytes of memory for what interpreters' frames need."""
 FELL_ASLEEP = "thread fell asleep between the look and the stop, not counted as running"
 
 
@@ -73,8 +69,8 @@ class Outcome(IntEnum):
 
 
 class Stopper:
-    """held: what is seized now. last_lane: of the thread that was stopped last, where it was sampled. pauses: each stop in
-    ns, from the last moment at which the thread surely ran; stopped_ns: their sum.
+    """held: what is seized now. last_lane: of the thread that was stopped last, where it was sampled. copy: of its
+    stack. pauses: each stop in ns, from the last moment at which the thread surely ran; stopped_ns: their sum.
     """
 
     def __init__(self, arches: Sequence[Arch], builder: BatchBuilder, diagnostics: Diagnostics, idle: bool) -> None:
@@ -88,10 +84,7 @@ class Stopper:
         self._builder = builder
         self._diagnostics = diagnostics
         self._idle = idle
-        self._arena = memoryview(builder.arena.data)
-        self._gather = libc.Gatherer(_FRAMES)
-        self._base = self._size = 0
-        self._piece_base = self._piece_size = 0
+        self.copy = StackCopy(self.door, builder, diagnostics)
         self._last_stop_ns = 0
 
     def stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> Outcome:
@@ -110,7 +103,7 @@ class Stopper:
     def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> Outcome:
         tid = thread.tid
         if thread.last_sp and time.monotonic_ns() - self._last_stop_ns > _COLD_NS:
-            self.copy_stack(thread, spaces, thread.last_sp)
+            self.copy.copy(thread, spaces, thread.last_sp)
         failed = libc.seize(tid)
         if failed:
             return self._refused(tid, -failed)
@@ -221,14 +214,14 @@ class Stopper:
         thread, tid = held.thread, held.thread.tid
         regset: Regset | None = None
         got, witness = 0, Witness()
-        self._size = self._piece_size = 0
+        self.copy.clear()
         at = time.monotonic_ns()
         try:
             got = self.door.read_registers(tid)
             regset = self._regset(held.spaces.image, got)
             if regset is not None:
                 thread.arch = regset.arch
-                self.copy_stack(thread, held.spaces, regset.sp)
+                self.copy.copy(thread, held.spaces, regset.sp)
                 witness = held.spaces.witness(regset.arch.code_address(regset.pc))
                 if regset.interrupted:
                     self._restart(tid, status, regset)
@@ -264,88 +257,8 @@ class Stopper:
             return own
         return next((regset for regset in self._regsets.values() if regset.arch.regset_size == size), None)
 
-    def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """The thread's stack, and what its interpreter's frames need."""
-        self._copy_stack(thread, spaces, sp)
-        if thread.reader is not None:
-            builder = self._builder
-            stack = self._arena[builder.used : builder.used + (self._size & ~7)].cast("Q")
-            self._gather.begin(thread.tid)
-            try:
-                thread.reader.copy(thread.tid, stack, self._base, self._gather)
-            except Exception:
-                self._reader_failed(thread)
-
-    def _reader_failed(self, thread: Thread) -> None:
-        """Whatever the target's memory made it do: the thread goes on, and its native stack is good."""
-        self._diagnostics.count("reader of an interpreter's frames failed, its frames are left out")
-        thread.reader = None
-
-    def _copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """The thread's stack into the builder's arena: base and size in _base, _size, a second part in _piece_*."""
-        builder, door, shape = self._builder, self.door, thread.shape
-        into = builder.arena.address + builder.used
-        self._base, size = shape.span(sp, spaces.region_at)
-        got = door.read_memory(thread.tid, self._base, size, into)
-        if got <= 0 and self._base < sp:  # the red zone reaches into a page that is not there
-            size -= (sp & ~7) - self._base
-            self._base = sp & ~7
-            got = door.read_memory(thread.tid, self._base, size, into)
-        self._size = max(got, 0)
-        self._piece_size = 0
-        if self._size == 0 or shape.is_home(sp, spaces.region_at):
-            return
-        home = shape.occupied
-        if home is None:
-            return
-        word = thread.arch.word
-        words = np.frombuffer(builder.arena.data, f"u{word}", min(self._size, _SCAN) // word, builder.used)
-        into_home = words[(words >= home.start) & (words < home.end)]
-        if len(into_home):
-            self._piece_base, size = shape.home_span(int(into_home.min()))
-            got = door.read_memory(thread.tid, self._piece_base, size, into + ((self._size + 7) & ~7))
-            self._piece_size = max(got, 0)
-
-    def lane(
-        self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, witness: Witness
-    ) -> int:
-        """A lane of what copy_stack has copied, in the space that the witness saw."""
-        if witness.text:
-            for earlier, space in spaces.refresh(time.monotonic_ns, text=witness.text):
-                self._builder.move(earlier, space)
-        builder = self._builder
-        piece_at = builder.used + ((self._size + 7) & ~7)
-        lane = builder.add(thread.arch, kind, at_ns, thread.tid, spaces.current, weight, self._base, self._size)
-        if self._piece_size:
-            data = bytes(builder.arena.data[piece_at : piece_at + self._piece_size])
-            builder.add_piece(lane, Piece(self._piece_base, data))
-        if thread.reader is not None:
-            try:
-                chain = thread.reader.take()
-            except Exception:
-                self._reader_failed(thread)
-            else:
-                if chain is not None:
-                    builder.set_chain(lane, chain)
-        return lane
-
-    def empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
-        """A lane that stands for the thread's last one."""
-        return self._builder.add(thread.arch, SampleKind.UNCHANGED, at_ns, thread.tid, spaces.current, weight, 0, 0)
-
-    def copied_equals(self, earlier: bytes) -> bool:
-        """Is the copy under way (no lane yet) the same stack as an earlier one of this base?
-
-        Above a thread's frames the kernel keeps on which processor it runs: that may differ although it did not run.
-        """
-        size = min(self._size, len(earlier)) & ~7
-        now = np.frombuffer(self._builder.arena.data, np.uint64, size // 8, self._builder.used)
-        before = np.frombuffer(earlier, np.uint64, size // 8)
-        differ = np.flatnonzero(now != before).tolist()
-        return size > 0 and (not differ or _is_rseq(differ, int(now[differ[0]]), int(before[differ[0]])))
-
     def _lane(self, held: Held, at_ns: int, witness: Witness, regset: Regset) -> None:
-        lane = self.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, witness)
+        lane = self.copy.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, witness)
         self._builder.set_regset(lane, regset.columns)
         held.thread.last_sp = regset.sp
         held.spaces.took(lane, regset.arch.code_address(regset.pc), regset.sp, witness)
@@ -408,11 +321,3 @@ class Stopper:
 
 
 _INTERRUPT_STOP = signal.SIGTRAP | libc.PTRACE_EVENT_STOP << 8
-
-
-def _is_rseq(differ: list[int], now: int, before: int) -> bool:
-    """Are the words that differ those of struct rseq (linux/rseq.h) that name the processor? The first holds cpu_id_start
-    and cpu_id, the fourth node_id and mm_cid. now, before: the first one.
-    """
-    first = differ[0]
-    return differ in ([first], [first, first + 3]) and all(word >> 32 == word & 0xFFFF_FFFF for word in (now, before))

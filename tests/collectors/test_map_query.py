@@ -85,12 +85,13 @@ def test_code_that_came_and_code_that_went_is_a_change(own: MapQuery, tmp_path: 
 @before_6_11
 def test_after_an_exec_the_image_that_was_asked_about_is_gone() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", "import os; os.read(0, 3); os.execv('/bin/cat', ['cat'])"],
+        [sys.executable, "-c", "import os; os.write(1, b'ready\\n'); os.read(0, 3); os.execv('/bin/cat', ['cat'])"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as child:
         assert child.stdin
         assert child.stdout
+        assert child.stdout.readline() == b"ready\n"
         directory = ProcDir(child.pid)
         query = MapQuery(lambda: directory.open("maps"))
         before = executable_vmas(parse_maps(directory.maps()))

@@ -1,0 +1,128 @@
+"""The copy of a thread's stack, and of what its interpreter's frames need: made at a stop, or from outside.
+
+copy() is called while a thread stands still: it reads into memory that is there already, and raises nothing.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from pyprof.collectors import libc
+from pyprof.collectors.lanes import BatchBuilder
+from pyprof.collectors.spaces import SpaceTracker, Witness
+from pyprof.collectors.threads import Thread
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.sample import Piece, SampleKind
+
+_SCAN = 64 << 10
+_FRAMES = 1 << 20
+"""Bytes of memory for what interpreters' frames need."""
+
+
+class StackCopy:
+    """The copy that was made last: base and size in the builder's arena, at what is not used yet; a second part, of the
+    home stack of a thread that is on another one.
+    """
+
+    def __init__(self, door: libc.StopDoor, builder: BatchBuilder, diagnostics: Diagnostics) -> None:
+        self._door = door
+        self._builder = builder
+        self._diagnostics = diagnostics
+        self._arena = memoryview(builder.arena.data)
+        self._gather = libc.Gatherer(_FRAMES)
+        self._base = self._size = 0
+        self._piece_base = self._piece_size = 0
+
+    def clear(self) -> None:
+        """Nothing is copied yet."""
+        self._size = self._piece_size = 0
+
+    def copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
+        """The thread's stack, and what its interpreter's frames need."""
+        self._copy(thread, spaces, sp)
+        if thread.reader is not None:
+            builder = self._builder
+            stack = self._arena[builder.used : builder.used + (self._size & ~7)].cast("Q")
+            self._gather.begin(thread.tid)
+            try:
+                thread.reader.copy(thread.tid, stack, self._base, self._gather)
+            except Exception:
+                self._reader_failed(thread)
+
+    def _reader_failed(self, thread: Thread) -> None:
+        """Whatever the target's memory made it do: the thread goes on, and its native stack is good."""
+        self._diagnostics.count("reader of an interpreter's frames failed, its frames are left out")
+        thread.reader = None
+
+    def _copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
+        """The thread's stack into the builder's arena: base and size in _base, _size, a second part in _piece_*."""
+        builder, door, shape = self._builder, self._door, thread.shape
+        into = builder.arena.address + builder.used
+        self._base, size = shape.span(sp, spaces.region_at)
+        got = door.read_memory(thread.tid, self._base, size, into)
+        if got <= 0 and self._base < sp:  # the red zone reaches into a page that is not there
+            size -= (sp & ~7) - self._base
+            self._base = sp & ~7
+            got = door.read_memory(thread.tid, self._base, size, into)
+        self._size = max(got, 0)
+        self._piece_size = 0
+        if self._size == 0 or shape.is_home(sp, spaces.region_at):
+            return
+        home = shape.occupied
+        if home is None:
+            return
+        word = thread.arch.word
+        words = np.frombuffer(builder.arena.data, f"u{word}", min(self._size, _SCAN) // word, builder.used)
+        into_home = words[(words >= home.start) & (words < home.end)]
+        if len(into_home):
+            self._piece_base, size = shape.home_span(int(into_home.min()))
+            got = door.read_memory(thread.tid, self._piece_base, size, into + ((self._size + 7) & ~7))
+            self._piece_size = max(got, 0)
+
+    def lane(
+        self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, witness: Witness
+    ) -> int:
+        """A lane of what was copied last, in the space that the witness saw."""
+        if witness.text:
+            for earlier, space in spaces.refresh(time.monotonic_ns, text=witness.text):
+                self._builder.move(earlier, space)
+        builder = self._builder
+        piece_at = builder.used + ((self._size + 7) & ~7)
+        lane = builder.add(thread.arch, kind, at_ns, thread.tid, spaces.current, weight, self._base, self._size)
+        if self._piece_size:
+            data = bytes(builder.arena.data[piece_at : piece_at + self._piece_size])
+            builder.add_piece(lane, Piece(self._piece_base, data))
+        if thread.reader is not None:
+            try:
+                chain = thread.reader.take()
+            except Exception:
+                self._reader_failed(thread)
+            else:
+                if chain is not None:
+                    builder.set_chain(lane, chain)
+        return lane
+
+    def empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
+        """A lane that stands for the thread's last one."""
+        return self._builder.add(thread.arch, SampleKind.UNCHANGED, at_ns, thread.tid, spaces.current, weight, 0, 0)
+
+    def equals(self, earlier: bytes) -> bool:
+        """Is the copy under way (no lane yet) the same stack as an earlier one of this base?
+
+        Above a thread's frames the kernel keeps on which processor it runs: that may differ although it did not run.
+        """
+        size = min(self._size, len(earlier)) & ~7
+        now = np.frombuffer(self._builder.arena.data, np.uint64, size // 8, self._builder.used)
+        before = np.frombuffer(earlier, np.uint64, size // 8)
+        differ = np.flatnonzero(now != before).tolist()
+        return size > 0 and (not differ or _is_rseq(differ, int(now[differ[0]]), int(before[differ[0]])))
+
+
+def _is_rseq(differ: list[int], now: int, before: int) -> bool:
+    """Are the words that differ those of struct rseq (linux/rseq.h) that name the processor? The first holds
+    cpu_id_start and cpu_id, the fourth node_id and mm_cid. now, before: the first one.
+    """
+    first = differ[0]
+    return differ in ([first], [first, first + 3]) and all(word >> 32 == word & 0xFFFF_FFFF for word in (now, before))
