@@ -7,16 +7,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, source_list, unwind_options
-from pyprof.cli.python_options import add_python, view_options
+from pyprof.cli.python_options import add_python
 from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.selection import add_selection, target_options
-from pyprof.cli.terminal import complain, failure, line
-from pyprof.errors import OutputError, UsageError
+from pyprof.cli.terminal import failure, line
+from pyprof.cli.window import WindowWriter
+from pyprof.errors import UsageError
 from pyprof.exporters import registry
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
@@ -33,9 +32,7 @@ if TYPE_CHECKING:
     from pyprof.collectors.gdb_remote import RemoteOptions
     from pyprof.collectors.selection import Selection
     from pyprof.exporters.base import Exporter
-    from pyprof.model.summary import Summary
     from pyprof.session.recorder import Window
-    from pyprof.session.session import Session
 
 DESCRIPTION = """\
 Attach to a running process (-p PID) or start a command, sample its stacks, and write a
@@ -193,65 +190,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(run=run)
 
 
-@dataclass
-class _Recording:
-    """Everything that closing a window needs."""
-
-    arguments: argparse.Namespace
-    exporter: Exporter
-    output: str
-    session: Session
-    pid: int
-    name: str
-    several: bool
-    say: Callable[[str], None]
-
-    @property
-    def title(self) -> str:
-        return self.name if self.several else f"{self.name} ({self.pid})"
-
-    def finish(self, window: Window, number: int) -> int:
-        """Name, write and report one window; 0, or 1 if it could not go where it should."""
-        from pyprof.cli import output
-        from pyprof.cli.progress import summary_lines
-        from pyprof.exporters.base import ExportOptions
-
-        a = self.arguments
-        names = output.Names(self.pid, self.name, window.start_ns / 1e9, number)
-        profile = self.session.profile(window, self.title, a.rate, a.mode, view_options(a))
-        options = ExportOptions(threads=a.threads, processes=self.several, full_paths=a.full_paths)
-        code = 0
-        try:
-            place = output.write(names.expand(self.output), lambda out: self.exporter.write(profile, out, options))
-            self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
-        except OutputError as error:
-            complain(error.message, error.hint)
-            code = 1
-        if a.summary:
-            try:
-                output.write(names.expand(a.summary), lambda out: _write_summary(profile.summary, out))
-            except OutputError as error:
-                complain(error.message, error.hint)
-                code = 1
-        for text in summary_lines(profile.summary):
-            self.say(f"  {text}")
-        if not profile.summary.samples:
-            self.say("  nothing was sampled: " + _why_empty(self))
-        return code
-
-
-def _why_empty(recording: _Recording) -> str:
-    from pyprof.collectors import procfs
-
-    arguments = recording.arguments
-    if arguments.pid and procfs.state(recording.pid, recording.pid) == "stopped":
-        return f"the target is stopped: kill -CONT {recording.pid}"
-    children = "" if arguments.subprocesses else "; -s follows its children"
-    if arguments.mode != "cpu" or arguments.cmd:
-        return f"the target ended before it could be sampled, or did not run{children}"
-    return f"no thread was running; -i samples sleeping threads too{children}"
-
-
 def _title(targets: TargetOptions, selection: Selection) -> str:
     """What the recorded processes are called together."""
     from pyprof.collectors import procfs
@@ -262,14 +200,6 @@ def _title(targets: TargetOptions, selection: Selection) -> str:
     found = " ".join(filter(None, criteria))
     more = f"+{len(selection.pids) - 1}" if len(selection.pids) > 1 else ""
     return found or procfs.name(selection.pids[0]) + more
-
-
-def _write_summary(summary: Summary, out: Any) -> None:
-    import orjson
-
-    from pyprof.exporters.utf8 import dumps
-
-    out.write(dumps(summary.to_json(), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -391,7 +321,7 @@ def _record(
         if launched:
             launched.cancel()
         raise
-    recording = _Recording(arguments, exporter, template, session, pid, name, bool(targets and targets.several), say)
+    recording = WindowWriter(arguments, exporter, template, session, pid, name, bool(targets and targets.several), say)
     progress = Progress(recording.title, arguments.quiet)
     background = Background()
 
