@@ -17,9 +17,8 @@ import numpy.typing as npt
 from pyprof.collectors.libc import memory_reader
 from pyprof.collectors.mapped_memory import guarded
 from pyprof.collectors.procfs import ProcDir, parse_maps
-from pyprof.collectors.spaces import Image
 from pyprof.errors import FormatError
-from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
+from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory
 
 Mappings = tuple[Mapping, ...]
 Change = Mapping | Mappings | None
@@ -41,7 +40,7 @@ class History:
     pid: int
     next_id: Callable[[], int]
     mappings: Mappings
-    image: Image = field(default_factory=Image)
+    image: ProgramImage = field(default_factory=ProgramImage)
     _changes: list[tuple[int, int, Change]] = field(default_factory=list)
     _space: AddressSpace | None = None
     _generation: int = 0
@@ -144,7 +143,7 @@ class History:
     def _apply(self, change: Change) -> None:
         if change is None:
             self.image.alive = False
-            self.image = Image()
+            self.image = ProgramImage()
         elif isinstance(change, tuple) and _code(change) == _code(self.mappings):
             return
         self.mappings = self._after(self.mappings, change)
@@ -167,7 +166,7 @@ class History:
             mappings = self.mappings
             read = _uncontested(guarded(memory_reader(self.pid, self.image.is_alive), self.pid, mappings), self)
             self._space = AddressSpace(
-                self.next_id(), self.pid, self._generation, mappings, read, f"/proc/{self.pid}/root"
+                self.next_id(), self.pid, self._generation, mappings, read, f"/proc/{self.pid}/root", image=self.image
             )
         return self._space
 

@@ -21,7 +21,7 @@ from pyprof.collectors.map_query import Answer, MapQuery, Vma, executable_vmas
 from pyprof.collectors.mapped_memory import guarded
 from pyprof.collectors.procfs import ProcDir, parse_maps, program_arch
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 
 _EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ [r-][w-]x[sp] .*$", re.MULTILINE)
 _WRITABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw[x-][sp] [0-9a-f]+ 00:00 0(?: |$)", re.MULTILINE)
@@ -33,18 +33,8 @@ _MOST_QUESTIONS = 64
 _FALSE_ALARMS = 8  # after so many the kernel's answers are not to be compared with its text
 
 
-@dataclass(eq=False)
-class Image:
-    """One program image of a process; ends at exec. Its memory readers die with it."""
-
-    alive: bool = True
-
-    def is_alive(self) -> bool:
-        return self.alive
-
-
 @dataclass(eq=False, kw_only=True)
-class Program(Image):
+class Program(ProgramImage):
     """arch: of its program file. pac_known: set_pac_mask was called."""
 
     arch: Arch
@@ -142,7 +132,7 @@ class SpaceTracker:
     def _space(self, mappings: tuple[Mapping, ...], generation: int) -> AddressSpace:
         pid = self.directory.pid
         read = guarded(memory_reader(pid, self.image.is_alive), pid, mappings)
-        return AddressSpace(self.next_id(), pid, generation, mappings, read, f"/proc/{pid}/root")
+        return AddressSpace(self.next_id(), pid, generation, mappings, read, f"/proc/{pid}/root", image=self.image)
 
     def took(self, lane: int, pc: int, sp: int, witness: Witness = _NOBODY_LOOKED) -> None:
         """A lane was sampled in the current space, as far as is known now; for certain if the witness has a text (the

@@ -94,6 +94,18 @@ class StatedId:
     entry: int = 0
 
 
+@dataclass(eq=False)
+class ProgramImage:
+    """One program image of a process; ends at exec. Its memory readers die with it. Compared by identity: a pid that is
+    used again is another one.
+    """
+
+    alive: bool = True
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+
 @dataclass(frozen=True, eq=False)
 class AddressSpace:
     """The modules of one process image at one time; compared by identity.
@@ -102,7 +114,8 @@ class AddressSpace:
     or exec of the same pid. root: where the target's file names start ("/proc/PID/root").
     read: reads the target's memory now (b"" once the process is gone). files: None where the target is a process of
     this machine; else where on our disk its files may be. stated: what a crash dump says that its modules are.
-    complete: nothing is mapped beside the mappings.
+    complete: nothing is mapped beside the mappings. image: the one whose space it is; None where no pid is ever used
+    again (a core file).
     """
 
     id: int
@@ -114,6 +127,7 @@ class AddressSpace:
     files: FindFiles | None = None
     stated: Callable[[Module], StatedId | None] | None = None
     complete: bool = True
+    image: ProgramImage | None = None
     modules: tuple[Module, ...] = field(init=False)
     _starts: list[int] = field(init=False)
     _module_starts: list[int] = field(init=False)
@@ -123,6 +137,16 @@ class AddressSpace:
         object.__setattr__(self, "modules", modules)
         object.__setattr__(self, "_starts", [m.start for m in self.mappings])
         object.__setattr__(self, "_module_starts", [m.start for m in modules])
+
+    @property
+    def process(self) -> object:
+        """The same for all spaces of one program image, of no others."""
+        return self.image or self.pid
+
+    @property
+    def ended(self) -> bool:
+        """Is the program image known to be gone?"""
+        return self.image is not None and not self.image.alive
 
     def mapping_at(self, avma: int) -> Mapping | None:
         at = bisect_right(self._starts, avma) - 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
@@ -18,12 +19,12 @@ MAX_CRC = 4 << 30
 
 
 class DebugFiles:
-    """Finds and keeps debug files, one search for each object file."""
+    """Finds debug files, one search for each object file, and keeps them as long as it is kept."""
 
     def __init__(self, diagnostics: Diagnostics, debug_dirs: Sequence[str]) -> None:
         self._diagnostics = diagnostics
         self._dirs = tuple(debug_dirs)
-        self._found: dict[ElfFile, ElfFile | None] = {}
+        self._found: WeakKeyDictionary[ElfFile, ElfFile | None] = WeakKeyDictionary()
 
     def find(self, elf: ElfFile, path: str, root: str) -> ElfFile | None:
         """path: as the target names the file; root: where its names start."""

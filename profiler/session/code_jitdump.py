@@ -65,6 +65,13 @@ class JitdumpCode(NoImage):
                 changed |= self._read(look, path, reader, data)
         return changed
 
+    def close(self) -> None:
+        """Read no more."""
+        for file, _ in self._files.values():
+            file.close()
+        self._files.clear()
+        self._owners = None
+
     def _read(self, look: Look, path: str, reader: JitdumpReader, data: bytes) -> bool:
         try:
             records = reader.read(data)

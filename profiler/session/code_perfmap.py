@@ -43,6 +43,12 @@ class PerfMapCode(NoImage):
         span = self.spans.find(line[0], now_ns)
         return span is not None and (span.start, span.end, span.value) == line
 
+    def close(self) -> None:
+        """Read no more."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
     def rows(self, span: Span[str], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
         return None
 

@@ -30,18 +30,25 @@ FindSymbols = Callable[[AddressSpace, Arch], Sequence[tuple[bytes, int]]]
 
 
 class ProcessCode:
-    """sources: in the order in which they are asked for rules, and for the module's name."""
+    """What one program image of a process says.
+
+    sources: in the order in which they are asked for rules, and for the module's name. ended_ns: when it was finished,
+    None before.
+    """
 
     def __init__(
         self, space: AddressSpace, arch: Arch, options: UnwindOptions, diagnostics: Diagnostics, find: FindSymbols
     ) -> None:
         self.arch = arch
+        self._jitdump = JitdumpCode(file_owners(space), arch, diagnostics)
+        self._perf_map = PerfMapCode(perf_map_file(space), diagnostics)
         self.sources: list[CodeSource] = [
             LibunwindCode(diagnostics),
             GdbCode(options.sources, diagnostics),
-            JitdumpCode(file_owners(space), arch, diagnostics),
-            PerfMapCode(perf_map_file(space), diagnostics),
+            self._jitdump,
+            self._perf_map,
         ]
+        self.ended_ns: int | None = None
         unwinding = {"libunwind": "libunwind_dynamic", "gdb": "gdb_jit", "jitdump": "jitdump"}
         ranks = {name: rank for rank, name in enumerate(options.sources)}
         wanted = [(ranks.get(unwinding.get(s.label, ""), -1), at) for at, s in enumerate(self.sources)]
@@ -56,6 +63,9 @@ class ProcessCode:
 
     def update(self, space: AddressSpace, *, quick: bool = False, files_only: bool = False) -> None:
         """Look at all sources. quick: see Look. files_only: the process may have ended, its files are still there."""
+        if self.ended_ns is not None:
+            return
+        files_only = files_only or space.ended
         if self._space is not space:
             if self._space is None or self._space.generation <= space.generation:
                 self._symbols = self._find(space, self.arch)
@@ -81,6 +91,20 @@ class ProcessCode:
         """See what is registered now, in between; not if that took too long the last time."""
         if self._space is not None and time.monotonic_ns() >= self._rest_until_ns:
             self.update(self._space, quick=True)
+
+    @property
+    def ended(self) -> bool:
+        """Is the program image known to be gone?"""
+        return self._space is not None and self._space.ended
+
+    def finish(self) -> None:
+        """Read the files to their end and close them: the pid may be another process's soon, and files of its name."""
+        if self._space is not None:
+            self.update(self._space, files_only=True)
+        self._symbols = ()
+        self._jitdump.close()
+        self._perf_map.close()
+        self.ended_ns = time.monotonic_ns()
 
     def forget(self, before_ns: int) -> None:
         """Drop descriptions that ended before a time: no sample of then is walked any more."""

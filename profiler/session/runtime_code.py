@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -56,28 +57,28 @@ class RuntimeCode:
         self._images = images
         self._options = options
         self._diagnostics = diagnostics
-        self._processes: dict[int, ProcessCode] = {}
+        self._processes: dict[object, ProcessCode] = {}
         self._candidates: dict[int, tuple[U64, U64]] = {}
-        self._symbols: dict[ElfFile, list[tuple[bytes, int, bool]]] = {}
+        self._symbols: WeakKeyDictionary[ElfFile, list[tuple[bytes, int, bool]]] = WeakKeyDictionary()
         self._codes: dict[int, _Code] = {}
         self._next = CODE_SPACE
         self._numbers: dict[tuple[Spans, int], int] = {}
         self._described: dict[int, Described] = {}
-        self._late: set[int] = set()
+        self._late: set[object] = set()
 
     # what the walk asks
 
     def refresh(self, space: AddressSpace) -> None:
-        process = self._processes.get(space.pid)
+        process = self._processes.get(space.process)
         if process is not None:
             process.update(space)
 
     def changes(self, space: AddressSpace) -> Sequence[int]:
-        process = self._processes.get(space.pid)
+        process = self._processes.get(space.process)
         return process.changes if process is not None else ()
 
     def version(self, space: AddressSpace) -> int:
-        process = self._processes.get(space.pid)
+        process = self._processes.get(space.process)
         return process.version if process is not None else 0
 
     def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
@@ -86,13 +87,13 @@ class RuntimeCode:
 
     def process(self, space: AddressSpace) -> ProcessCode | None:
         """What is known of a process; the first time, it is looked at."""
-        process = self._processes.get(space.pid)
+        process = self._processes.get(space.process)
         if process is None:
             arch = self._arch(space)
             if arch is None:
                 return None
             process = ProcessCode(space, arch, self._options, self._diagnostics, self._find_symbols)
-            self._processes[space.pid] = process
+            self._processes[space.process] = process
             process.update(space)
         return process
 
@@ -111,9 +112,10 @@ class RuntimeCode:
             is_file = module.has_file and not JITDUMP.search(module.path)
             image = self._images.known(space, module.start) if is_file else None
             if image is not None:
-                if image.elf not in self._symbols:
-                    self._symbols[image.elf] = self._symbols_of(image, arch)
-                for name, svma, indirect in self._symbols[image.elf]:
+                symbols = self._symbols.get(image.elf)
+                if symbols is None:
+                    symbols = self._symbols[image.elf] = self._symbols_of(image, arch)
+                for name, svma, indirect in symbols:
                     avma = svma + image.bias & arch.mask
                     found.append((name, self._word(space, arch, avma) if indirect else avma))
         return found
@@ -135,12 +137,22 @@ class RuntimeCode:
         self._candidates.pop(space.id, None)
 
     def keep(self, numbers: Set[int], since_ns: int) -> None:
-        """Drop the descriptions that no stack refers to any more, and those that ended before since_ns."""
+        """Drop the descriptions that no stack refers to any more, those that ended before since_ns, and the processes
+        that did: since_ns is so long ago that no sample of theirs is still to come.
+        """
         self._codes = {number: code for number, code in self._codes.items() if number in numbers}
         self._described = {number: known for number, known in self._described.items() if number in numbers}
         self._numbers = {key: number for key, number in self._numbers.items() if number in numbers}
-        for process in self._processes.values():
+        self._finish()
+        kept = {key: p for key, p in self._processes.items() if p.ended_ns is None or p.ended_ns >= since_ns}
+        self._processes = kept
+        for process in kept.values():
             process.forget(since_ns)
+
+    def _finish(self) -> None:
+        for process in self._processes.values():
+            if process.ended and process.ended_ns is None:
+                process.finish()
 
     # what the recorder asks
 
@@ -167,6 +179,7 @@ class RuntimeCode:
                 pcs, inverse = np.unique(lookup[inside[part]], return_inverse=True)
                 numbers = [self._number(process, space, pc, time_ns) for pc in pcs.tolist()]
                 code[inside[part]] = np.array(numbers, np.int32)[inverse]
+        self._finish()
         return code
 
     @property
@@ -224,11 +237,11 @@ class RuntimeCode:
         return found
 
     def late(self, space: AddressSpace, pc: int) -> Described | None:
-        process = self._processes.get(space.pid)
+        process = self._processes.get(space.process)
         if process is None:
             return None
-        if space.pid not in self._late:
-            self._late.add(space.pid)
+        if space.process not in self._late:
+            self._late.add(space.process)
             process.update(space, files_only=True)
         spans = process.first_spans(pc)
         return self._describe(process, spans, space, pc) if any(spans) else None

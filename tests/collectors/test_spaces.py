@@ -100,6 +100,9 @@ def test_after_an_exec_each_sample_belongs_to_the_image_that_has_its_addresses()
     assert scene.change(OTHER, OTHER_STACK, OTHER_VDSO) == {1: "other [vdso]"}
     assert scene.tracker.exec_count == 1
     assert old.read(0x1000, 4) == b""
+    assert old.ended
+    assert not scene.tracker.current.ended
+    assert scene.tracker.current.process is not old.process
 
 
 def test_memory_that_is_no_code_makes_no_new_generation() -> None:

@@ -1,0 +1,98 @@
+"""Processes that end in a recording that goes on: what they said is kept while it is needed, nothing is kept open."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from pyprof.collectors import procfs
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.modules import AddressSpace, ProgramImage
+from pyprof.objfile.images import ImageStore
+from pyprof.options import UnwindOptions
+from pyprof.session.runtime_code import RuntimeCode
+
+PC = 0x100000
+
+
+@contextmanager
+def program() -> Iterator[tuple[AddressSpace, Path]]:
+    """A process that runs, and its perf map."""
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        path = Path(f"/tmp/perf-{process.pid}.map")
+        try:
+            path.write_text(f"{PC:x} 10 early\n")
+            yield replace(procfs.address_space(process.pid, 1, 0), image=ProgramImage()), path
+        finally:
+            path.unlink(missing_ok=True)
+            process.kill()
+
+
+def runtime_code() -> tuple[RuntimeCode, ImageStore]:
+    diagnostics = Diagnostics()
+    images = ImageStore(diagnostics)
+    return RuntimeCode(images, UnwindOptions(), diagnostics), images
+
+
+def times_open(path: Path) -> int:
+    links = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    return sum(os.path.realpath(link) == str(path) for link in links if os.path.lexists(link))
+
+
+def name_at(code: RuntimeCode, space: AddressSpace, pc: int) -> str | None:
+    code.named()
+    found = code.late(space, pc)
+    return found.name.name if found and found.name else None
+
+
+def test_files_of_a_process_that_has_ended_are_read_to_their_end_closed_and_forgotten_with_it() -> None:
+    code, _ = runtime_code()
+    with program() as (space, path):
+        assert code.process(space) is not None
+        begun = time.monotonic_ns()
+        code.keep(set(), begun)
+        assert times_open(path) == 1
+        with path.open("a") as more:
+            more.write(f"{PC + 0x100:x} 10 last\n")
+        assert space.image
+        space.image.alive = False
+    code.keep(set(), begun)
+    assert times_open(path) == 0
+    assert [name_at(code, space, pc) for pc in (PC, PC + 0x100)] == ["early", "last"]
+    code.keep(set(), time.monotonic_ns())
+    assert name_at(code, space, PC) is None
+
+
+def test_process_whose_pid_or_program_is_another_one_now_is_looked_at_anew() -> None:
+    code, _ = runtime_code()
+    with program() as (space, path):
+        first = code.process(space)
+        assert space.image
+        space.image.alive = False
+        code.keep(set(), 0)
+        path.write_text(f"{PC:x} 10 other\n")
+        second = replace(space, id=2, image=ProgramImage())
+        assert code.process(second) not in (first, None)
+        assert (name_at(code, space, PC), name_at(code, second, PC)) == ("early", "other")
+        third = replace(second, id=3, generation=1)
+        assert code.process(third) is code.process(second)
+
+
+def test_object_files_of_processes_that_have_ended_are_not_kept() -> None:
+    code, images = runtime_code()
+    with program() as (space, _):
+        code.process(space)
+        assert len(code._symbols) > 1
+        images.forget(space)
+    gc.collect()
+    assert len(code._symbols) == 0
