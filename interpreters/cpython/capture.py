@@ -19,6 +19,8 @@ MOST_IN_STOP = 2048
 MOST_FRAMES = 1 << 16
 MOST_STACK = 1 << 19
 MOST_CHUNKS = 64
+MOST_FAILURES = 16
+"""So many code objects of one sample may be unreadable; then the others are not tried."""
 MOST_GUESSES = 900
 """Frames outside the data stack, and code objects, that are asked for because the last sample had them."""
 _ROOM = 2048
@@ -40,7 +42,7 @@ class Habits:
 class Copied:
     """One thread state, copied. frames: (words, index of its first word, avma) innermost first; codes: heads by
     address. stands: avma of each CFrame, innermost first, and the frame that it names. rest: the frame at which the
-    stop ended early. problem: why the chain ends there, "" at its root. outermost:
+    stop ended early, rest_stand the CFrame. problem: why the chain ends there, "" at its root. outermost:
     of each run, the avma of its outermost frame.
     """
 
@@ -53,6 +55,7 @@ class Copied:
     collecting: memoryview
     regions: list[tuple[int, int, memoryview]]
     rest: int = 0
+    rest_stand: int = 0
     problem: str = ""
     stale: bool = False
     outermost: list[int] = field(default_factory=list)
@@ -66,11 +69,11 @@ class Copier:
         self._code_at = code_at
         self._code_size = code_size
         self._thread_words = (layout.thread.size + 7) // 8
-        self._lock_size = (layout.gil_locked + 8 + 7) & ~7
+        self._lock_size = (max(layout.gil_locked, layout.gil_holder) + 8 + 7) & ~7
         self._previous = layout.frame.previous >> 3
         self._code = layout.frame.code >> 3
         self._mask = layout.frame.code_mask
-        self._frame_size = layout.frame.size
+        self._frame_size = (layout.frame.size + 7) & ~7
         shims = layout.chain is Chain.SHIMS
         self._flag = layout.frame.owner if shims else layout.frame.is_entry
         self._entry = ENTRY_OWNER if shims else 1
@@ -91,6 +94,8 @@ class Copier:
         parts = list(_cut(spans, words))
         head = words[: self._thread_words]
         if len(head) < self._thread_words:
+            # a bad pointer among what the last sample had hides all that was asked for with it
+            habits.chunks, habits.frames, habits.codes = [], [], []
             return Copied(
                 thread, head, [], {}, [], head[:0], head[:0], [], problem="its thread state is gone", stale=True
             )
@@ -137,16 +142,16 @@ class Copier:
                 part = _words(gather([(at, _CHUNK_HEAD)]))
                 if len(part) < _CHUNK_HEAD // 8:
                     return
-            size = part[1]
+            size = part[1] & ~7
             used = (top - at if not found else part[2]) if not found else _CHUNK_HEAD + 8 * part[2]
-            used = min(max(used, _CHUNK_HEAD), size, MOST_STACK)
+            used = min(max(used, _CHUNK_HEAD), size, MOST_STACK - total) & ~7
             if used > 8 * len(part):
                 part = _words(gather([(at, used)]))
+            if not len(part):
+                return
             copied.regions.insert(len(found), (at, at + 8 * len(part), part))
             found.append((at, used, size))
             total += used
-            if not len(part):
-                return
             at = part[0]
 
     def _first(self, copied: Copied, gather: Gather) -> int:
@@ -156,20 +161,28 @@ class Copier:
         at = head[layout.frame >> 3]
         if layout.cframe == NONE:
             return at
-        cframe = head[layout.cframe >> 3]
-        root = copied.thread.address + layout.root_cframe
-        size = layout.cframe_previous + 8
-        while cframe and cframe != root and len(copied.stands) < MOST_FRAMES:
-            words, index = self._find(copied, cframe, size, {}, gather)
-            if words is None:
-                copied.problem = "a frame's place on the C stack could not be read"
-                break
-            current = words[index + (layout.cframe_current >> 3)] if layout.cframe_current != NONE else 0
-            copied.stands.append((cframe, current))
-            cframe = words[index + (layout.cframe_previous >> 3)]
+        self._stand(copied, head[layout.cframe >> 3], gather)
         if self._layout.chain is Chain.CFRAMES:
             return at
         return copied.stands[0][1] if copied.stands else 0
+
+    def _stand(self, copied: Copied, cframe: int, gather: Gather | None) -> None:
+        """The CFrames from one on, into copied.stands. gather None: in what is copied."""
+        layout = self._layout.thread
+        root = copied.thread.address + layout.root_cframe
+        size = layout.cframe_previous + 8
+        most = MOST_IN_STOP if gather else MOST_FRAMES
+        while cframe and cframe != root:
+            if len(copied.stands) >= most:
+                copied.rest_stand = cframe
+                return
+            words, index = self._find(copied, cframe, size, {}, gather)
+            if words is None:
+                copied.problem = copied.problem or "a frame's place on the C stack could not be read"
+                return
+            current = words[index + (layout.cframe_current >> 3)] if layout.cframe_current != NONE else 0
+            copied.stands.append((cframe, current))
+            cframe = words[index + (layout.cframe_previous >> 3)]
 
     def _follow(self, copied: Copied, frame: int, loose: dict[int, memoryview], gather: Gather | None) -> None:
         """The chain from a frame on, into copied.frames. gather None: in what is copied."""
@@ -204,6 +217,8 @@ class Copier:
             spans = [(address + self._code_at, self._code_size) for address in new]
             for address, part in zip(new, _each(spans, gather), strict=True):
                 copied.codes[address] = part
+                if address and not len(part):
+                    copied.problem = copied.problem or "a frame's code could not be read"
 
     def _links(self, copied: Copied) -> bool:
         """Does the innermost activation's run end where the next CFrame's begins?"""
@@ -238,14 +253,19 @@ class Copier:
         habits.frames = [at for words, _, at in copied.frames if id(words) not in kept][:MOST_GUESSES]
         code, mask = self._code, self._mask
         used = dict.fromkeys([words[at + code] & mask for words, at, _ in copied.frames])
-        used.pop(0, None)
-        habits.codes = list(used)[:MOST_GUESSES]
+        codes = copied.codes
+        habits.codes = [at for at in used if len(codes.get(at, _NOTHING))][:MOST_GUESSES]
 
     def finish(self, copied: Copied) -> None:
         """The rest of a deep stack, from the copy."""
         frame, copied.rest = copied.rest, 0
+        stand, copied.rest_stand = copied.rest_stand, 0
         if frame:
             self._follow(copied, frame, {}, None)
+        if stand:
+            self._stand(copied, stand, None)
+        if copied.rest or copied.rest_stand:
+            copied.problem = copied.problem or "more frames than can be followed"
 
 
 _NOTHING = memoryview(b"").cast("Q")
@@ -267,9 +287,9 @@ def _cut(spans: list[Span], words: memoryview) -> Iterator[memoryview]:
 
 
 def _each(spans: list[Span], gather: Gather) -> Iterator[memoryview]:
-    """The words of each span; one that cannot be read is empty and does not hide the next."""
-    at = 0
-    while at < len(spans):
+    """The words of each span; one that cannot be read is empty and does not hide the next, MOST_FAILURES do."""
+    at = failures = 0
+    while at < len(spans) and failures < MOST_FAILURES:
         words = _words(gather(spans[at:]))
         for part in _cut(spans[at:], words):
             yield part
@@ -277,3 +297,6 @@ def _each(spans: list[Span], gather: Gather) -> Iterator[memoryview]:
         if at < len(spans):
             yield _NOTHING
             at += 1
+            failures += 1
+    for _ in spans[at:]:
+        yield _NOTHING

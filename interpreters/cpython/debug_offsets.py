@@ -116,6 +116,10 @@ FIELDS = {13: _fields(_3_13), 14: _fields(_3_14), 15: _fields(_3_15)}
 FIRST_RELEASES = {15: 0x030F00B4}
 """Minor version -> the first release that has the list above; the ones before it had another."""
 
+_LARGE = {"runtime_state", "interpreter_state"}
+_MOST_LARGE, _MOST_SIZE = 1 << 24, 1 << 14
+"""Bytes of these two structures, and of each other one, at most."""
+_MOST_LOCK = 1 << 10
 _NOT_OFFSETS = {"generation_stats_size", "debugger_script_path_size", "asciiobject_size", "compactunicodeobject_size"}
 
 
@@ -151,7 +155,7 @@ def read_table(data: bytes) -> dict[str, dict[str, int]]:
         fields = table.setdefault(group, {})
         fields[field] = value
         if field in _NOT_OFFSETS or field == "size" or "size" not in fields:
-            limit = 1 << 24
+            limit = _MOST_LARGE if group in _LARGE else _MOST_SIZE
         else:
             limit = fields["size"] + (group == "bytes_object")
         if value > limit or (value == limit and field != "size" and group != "interpreter_frame"):
@@ -195,6 +199,10 @@ def read_layout(data: bytes) -> Layout:
         objects = replace(objects, kind_shift=8, compact=1 << 11, ascii=1 << 12)
     loop = {13: (304, -1), 14: (864, 872), 15: (1024, 1032)}[minor]
     base_frame = thread.get("base_frame", -1)
+    lock, holder, locked = (interpreter[f"gil_runtime_state{part}"] for part in ("", "_holder", "_locked"))
+    _expect(0 <= holder - lock <= _MOST_LOCK and 0 <= locked - lock <= _MOST_LOCK, "a field outside the GIL")
+    head = code["linetable"] - objects.type
+    _expect(head >= 0 and head % 8 == 0, f"code_object.linetable is {code['linetable']}")
     needed = [thread[name] for name in ("next", "interp", "current_frame", "thread_id", "native_thread_id")]
     return Layout(
         minor=minor,
@@ -222,7 +230,7 @@ def read_layout(data: bytes) -> Layout:
             running_task=loop[1],
         ),
         frame=FrameLayout(
-            size=max(frame["owner"] + 8 & ~7, frame["instr_ptr"] + 8, frame["localsplus"]),
+            size=max(_frame_size(frame), frame["localsplus"]) + 7 & ~7,
             code=frame["executable"],
             previous=frame["previous"],
             instr=frame["instr_ptr"],
@@ -245,10 +253,21 @@ def read_layout(data: bytes) -> Layout:
             tlbc=code.get("co_tlbc", -1) if t else -1,
         ),
         object=objects,
-        gil_holder=interpreter["gil_runtime_state_holder"] - interpreter["gil_runtime_state"],
-        gil_locked=interpreter["gil_runtime_state_locked"] - interpreter["gil_runtime_state"],
+        gil_holder=holder - lock,
+        gil_locked=locked - lock,
         awaits=_awaits(table) if minor >= 14 else None,
     )
+
+
+def _expect(right: bool, what: str) -> None:
+    if not right:
+        raise FormatError("_Py_DebugOffsets", HEAD, what)
+
+
+def _frame_size(frame: dict[str, int]) -> int:
+    """Bytes that hold every field that is read of a frame's fixed part."""
+    words = max(frame[name] for name in ("executable", "previous", "instr_ptr")) + 8
+    return max(words, (frame["owner"] & ~7) + 8, (frame.get("tlbc_index", 0) & ~7) + 8)
 
 
 def _awaits(table: dict[str, dict[str, int]]) -> AwaitLayout:

@@ -22,6 +22,10 @@ class Memory:
     def __init__(self, read: ReadMemory) -> None:
         self._read = read
 
+    def renew(self, read: ReadMemory) -> None:
+        """The process has another address space: whoever reads by this goes on there."""
+        self._read = read
+
     def bytes(self, avma: int, size: int) -> bytes:
         """Raises Unreadable where it is not all there."""
         data = self._read(avma, size) if avma > 0 else b""

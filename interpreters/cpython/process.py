@@ -21,7 +21,7 @@ from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread, Refused, Runtime, Unsettled, open_runtime, tid_of
 from pyprof.interpreters.cpython.tasks import Awaiters, find_tasks
 from pyprof.model.interpreter import Chain, Gather, Run, SampleState
-from pyprof.model.modules import AddressSpace
+from pyprof.model.modules import VDSO, AddressSpace
 from pyprof.objfile.images import ImageStore
 
 _RELIST_NS = 50_000_000
@@ -31,6 +31,8 @@ _RELIST_BUDGET = 50
 _NAMES_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 20_000_000, 200
 """Names of threads are read again after so long, soon after a thread came, and in a 200th of the time at most."""
 _MOST_LOOKS = 20
+_MOST_HOLDERS = 4
+"""Of so many GILs it is asked in a stop who holds them."""
 _MOST_NAMES = 1 << 14
 _PATIENCE = 64
 """A thread that has had no frames so often is likely to have none."""
@@ -73,8 +75,10 @@ class PythonProcess:
         self._space: AddressSpace | None = None
         self._told = False
         self._modules: frozenset[tuple[int, str]] = frozenset()
+        self._vdso: frozenset[int] = frozenset()
         self._tids: dict[int, int] = {}
         self._threads: dict[int, _Known] = {}
+        self._holders: dict[int, PyThread] = {}
         self._wanted = False
         self._misses: dict[int, int] = {}
         self._relist_at = self._names_at = 0
@@ -93,7 +97,10 @@ class PythonProcess:
             self.read_names()
             after = time.monotonic_ns()
             self._names_at = after + max(_NAMES_NS, _NAMES_BUDGET * (after - now))
-        if not self._wanted and len(tids) == len(self._tids):
+        if len(tids) != len(self._tids):
+            self._wanted = True
+            self._tids.update((tid, self._namespace_tid(tid)) for tid in tids if tid not in self._tids)
+        if not self._wanted:
             return
         if now >= self._relist_at:
             self._tids = {tid: self._tids.get(tid) or self._namespace_tid(tid) for tid in tids}
@@ -107,20 +114,28 @@ class PythonProcess:
             self._relist_at = after + max(_RELIST_NS, _RELIST_BUDGET * (after - now))
 
     def _look_at_modules(self, space: AddressSpace) -> None:
-        """A new set of modules may bring a runtime (dlopen), keep it, or be another program's (exec)."""
+        """A new set of modules may bring a runtime (dlopen), keep it, or be another program's (exec). A program that is
+        not position-independent stands where it stood before its exec: then the vDSO has moved.
+        """
         self._space = space
-        self.memory = Memory(space.read)
-        modules = frozenset((module.start, module.path) for module in space.modules)
         runtime = self.runtime
-        if runtime is not None:
+        if runtime is None:
+            self.memory = Memory(space.read)
+        else:
+            self.memory.renew(space.read)
+            self._wanted = True
+            self._thread_names = ThreadNames(runtime, self.memory)
             self._find_tasks(space)
-        if runtime is not None and (runtime.located.module.start, runtime.located.module.path) in modules:
-            return
+        modules = frozenset((module.start, module.path) for module in space.modules if module.has_file)
+        vdso = frozenset(module.start for module in space.modules if module.path == VDSO)
+        if vdso == self._vdso:
+            if runtime is not None and (runtime.located.module.start, runtime.located.module.path) in modules:
+                return
+            if runtime is None and modules == self._modules:
+                return
         self.runtime = self._pending = None
         self._relist_at = 0
-        if modules == self._modules and self.refusal:
-            return
-        self._modules = modules
+        self._modules, self._vdso = modules, vdso
         self.refusal = ""
         located = locate(space, self._images)
         if located is None:
@@ -196,6 +211,8 @@ class PythonProcess:
                     found.setdefault(by_namespace[thread.tid], []).append(thread)
         except Unreadable:
             self._wanted = True
+        holders = {thread.gil: thread for states in found.values() for thread in states if thread.gil}
+        self._holders = dict(list(holders.items())[:_MOST_HOLDERS])
         for tid, states in found.items():
             known = self._threads.setdefault(tid, _Known())
             habits = {thread.address: habit for thread, habit in known.states}
@@ -222,7 +239,7 @@ class PythonProcess:
             return
         known = self._threads.get(tid)
         if known is None or not known.states:
-            known = self._guess(tid)
+            known = self._guess(tid, gather)
         if known is not None:
             for thread, habits in known.states:
                 copied = self._copier.copy(thread, habits, stack, base, gather)
@@ -231,22 +248,24 @@ class PythonProcess:
                 else:
                     self._copied.append(copied)
 
-    def _guess(self, tid: int) -> _Known | None:
+    def _guess(self, tid: int, gather: Gather) -> _Known | None:
         """A thread that is not listed yet may be the one that holds the GIL."""
         assert self.runtime is not None
         misses = self._misses[tid] = self._misses.get(tid, 0) + 1
         self._wanted = self._wanted or misses < _PATIENCE or misses % _PATIENCE == 0
-        wanted = self._tids.get(tid) or self._namespace_tid(tid)
-        holders = {thread.gil: thread for known in self._threads.values() for thread, _ in known.states if thread.gil}
+        wanted = self._tids.get(tid)
+        if not wanted:
+            return None
+        memory = Memory(lambda avma, size: bytes(gather([(avma, size)])))
         layout = self.runtime.layout
-        for gil, sibling in holders.items():
+        for gil, sibling in self._holders.items():
             try:
-                at = self.memory.u64(gil + layout.gil_holder)
-                if not at or self.memory.u64(at + layout.thread.interp) != sibling.interpreter:
+                at = memory.u64(gil + layout.gil_holder)
+                if not at or memory.u64(at + layout.thread.interp) != sibling.interpreter:
                     continue
-                ident = self.memory.u64(at + layout.thread.thread_id)
+                ident = memory.u64(at + layout.thread.thread_id)
                 native = layout.thread.native_id
-                own = self.memory.u64(at + native) if native >= 0 else tid_of(self.memory, ident, wanted.__eq__)
+                own = memory.u64(at + native) if native >= 0 else tid_of(memory, ident, wanted.__eq__)
             except Unreadable:
                 continue
             if own == wanted:

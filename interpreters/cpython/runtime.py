@@ -17,7 +17,8 @@ from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.tables import LAYOUTS
 
 MOST_INTERPRETERS = 1024
-MOST_THREADS = 1 << 16
+MOST_THREADS = 1 << 14
+"""Thread states of all interpreters together."""
 _PTHREAD_TID = (0x2D0, 0x30)
 """Where a thread's kernel tid stands in its struct pthread, x86-64: glibc, musl."""
 
@@ -55,12 +56,12 @@ class Runtime:
     address: int
 
     def interpreters(self, memory: Memory) -> Iterator[tuple[int, int]]:
-        """(avma, id). Raises Unreadable."""
+        """(avma, id), each once. Raises Unreadable."""
         layout = self.layout.interpreter
         at = memory.u64(self.address + self.layout.runtime.interpreters_head)
-        for _ in range(MOST_INTERPRETERS):
-            if not at:
-                return
+        seen: set[int] = set()
+        while at and at not in seen and len(seen) < MOST_INTERPRETERS:
+            seen.add(at)
             yield at, memory.u64(at + layout.id)
             at = memory.u64(at + layout.next)
 
@@ -70,8 +71,9 @@ class Runtime:
         return memory.u64(interpreter + self.layout.interpreter.gil)
 
     def threads(self, memory: Memory, tasks: Callable[[int], bool]) -> Iterator[PyThread]:
-        """All thread states. tasks: is this a tid of the process? Raises Unreadable."""
+        """All thread states, each once. tasks: is this a tid of the process? Raises Unreadable."""
         layout = self.layout
+        seen: set[int] = set()
         for interpreter, number in self.interpreters(memory):
             gil = self.gil(memory, interpreter)
             own = layout.interpreter.collecting != NONE
@@ -79,9 +81,8 @@ class Runtime:
                 interpreter + layout.interpreter.collecting if own else self.address + layout.runtime.collecting
             )
             at = memory.u64(interpreter + layout.interpreter.threads_head)
-            for _ in range(MOST_THREADS):
-                if not at:
-                    break
+            while at and at not in seen and len(seen) < MOST_THREADS:
+                seen.add(at)
                 head = memory.bytes(at, layout.thread.size)
                 ident = _word(head, layout.thread.thread_id)
                 native = _word(head, layout.thread.native_id) if layout.thread.native_id != NONE else 0

@@ -98,6 +98,9 @@ def test_tables_of_offsets_are_refused_or_within_their_structures(minor: int, da
         return
     assert isinstance(layout, Layout)
     assert layout.thread.size <= 616
+    frame = layout.frame
+    assert max(frame.code, frame.previous, frame.instr, frame.owner & ~7, frame.tlbc_index & ~7) + 8 <= frame.size
+    assert min(layout.gil_holder, layout.gil_locked) >= 0
 
 
 @given(st.binary(max_size=1000))

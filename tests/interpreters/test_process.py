@@ -1,0 +1,143 @@
+"""One process's reader while modules come, programs are replaced, and threads are sampled that are not listed yet."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from pyprof.collectors import procfs
+from pyprof.collectors.libc import memory_reader
+from pyprof.collectors.procfs import ProcDir
+from pyprof.collectors.spaces import SpaceTracker
+from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.cpython.codes import CodeBook
+from pyprof.interpreters.cpython.memory import Memory, gather_now
+from pyprof.interpreters.cpython.process import PythonProcess
+from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.objfile.images import Image, ImageStore
+from tests.interpreters.pythons import HERE, Python, pythons
+
+OWN = [python for python in pythons() if python.name.startswith("debian")] or [HERE]
+"""Debian's are not position-independent: after an exec they stand where they stood."""
+EMPTY = memoryview(b"").cast("Q")
+
+
+class CountingImages(ImageStore):
+    looks = 0
+
+    def image(self, space: AddressSpace, module_start: int) -> Image | None:
+        self.looks += 1
+        return super().image(space, module_start)
+
+
+class Reader:
+    """A PythonProcess of a running process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.book = CodeBook()
+        self.images = CountingImages(Diagnostics())
+        self.process = PythonProcess(self.images, self.book, Diagnostics(), int)
+        self.tracker = SpaceTracker(ProcDir(pid), itertools.count(1).__next__, lambda: None)
+
+    def names(self) -> list[str]:
+        """Of the main thread's functions, innermost first."""
+        self.tracker.refresh(time.monotonic_ns, force=True)
+        self.process.look(self.tracker.current, procfs.tasks(self.pid))
+        return self.sample()
+
+    def sample(self) -> list[str]:
+        self.process.copy(self.pid, EMPTY, 0, gather_now(Memory(memory_reader(self.pid, lambda: True))))
+        chain = self.process.take()
+        return [self.book.line(pc).function for run in chain.runs for pc in run.frames] if chain else []
+
+
+@contextmanager
+def started(*command: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@pytest.mark.parametrize("randomized", [True, False])
+@pytest.mark.parametrize("python", OWN, ids=lambda python: python.name)
+def test_functions_have_names_after_a_program_has_replaced_itself(python: Python, randomized: bool) -> None:
+    second = "def after():\n    print(2, flush=True)\n    sys.stdin.read()\nimport sys\nafter()\n"
+    first = (
+        "def before():\n    print(1, flush=True)\n    sys.stdin.readline()\nimport os, sys\nbefore()\n"
+        f"os.execv(sys.executable, [sys.executable, '-c', {second!r}])\n"
+    )
+    fixed = () if randomized else ("setarch", "-R")
+    with started(*fixed, *python.command, "-c", first) as process:
+        assert said(process) == "1\n"
+        reader = Reader(process.pid)
+        deadline = time.monotonic() + 60
+        while (names := reader.names()) != ["before", "<module>"]:
+            assert time.monotonic() < deadline, names
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert said(process) == "2\n"
+        deadline = time.monotonic() + 60
+        while (names := reader.names()) != ["after", "<module>"]:
+            assert time.monotonic() < deadline, names
+
+
+def test_program_without_python_is_searched_once_however_its_code_grows() -> None:
+    with started("cat") as process:
+        reader = Reader(process.pid)
+        while not any("libc" in module.name for module in reader.tracker.current.modules):
+            reader.tracker.refresh(time.monotonic_ns, force=True)
+        space = reader.tracker.current
+        reader.process.look(space, [process.pid])
+        looks = reader.images.looks
+        assert looks > 1
+        for n in range(1, 5):
+            made = Mapping(0x10000 * n, 0x10000 * n + 4096, "r-xp", 0, "00:00", 0, "")
+            grown = replace(space, mappings=(made, *space.mappings))
+            assert len(grown.modules) == len(space.modules) + 1
+            reader.process.look(grown, [process.pid])
+        assert reader.images.looks == looks
+        lib = Mapping(0x90000, 0x91000, "r-xp", 0, "fe:01", 1 << 40, "/nonexistent/libpython3.12.so.1.0")
+        reader.process.look(replace(space, mappings=(lib, *space.mappings)), [process.pid])
+        assert reader.images.looks > looks
+
+
+def test_thread_that_is_not_listed_yet_is_found_by_what_the_stop_reads_alone() -> None:
+    with started(
+        sys.executable, "-c", "def spin():\n    print(1, flush=True)\n    while True: pass\nspin()\n"
+    ) as process:
+        assert said(process) == "1\n"
+        reader = Reader(process.pid)
+        deadline = time.monotonic() + 60
+        while reader.names()[:1] != ["spin"]:
+            assert time.monotonic() < deadline
+        reader.process._threads.clear()
+        memory = reader.process.memory
+
+        def refuse(avma: int, size: int) -> bytes:
+            raise AssertionError("read behind the collector's back")
+
+        reader.process.memory.renew(refuse)
+        reader.process.copy(process.pid, EMPTY, 0, gather_now(Memory(memory_reader(process.pid, lambda: True))))
+        memory.renew(memory_reader(process.pid, lambda: True))
+        chain = reader.process.take()
+        assert chain is not None
+        assert [reader.book.line(pc).function for pc in chain.runs[0].frames] == ["spin", "<module>"]
+        reader.process.copy(os.getpid(), EMPTY, 0, lambda spans: EMPTY)
+        assert reader.process.take() is None
