@@ -205,7 +205,7 @@ class Arena:
 class Gatherer:
     """Reads many spans of one process at a time into memory of ours: a model.interpreter.Gather. What is read stays
     until the next begin(). What is read may lead the reader in circles while a thread stands still: after _BUDGET_NS
-    nothing more is read.
+    of our processor's time nothing more is read.
     """
 
     def __init__(self, size: int) -> None:
@@ -213,17 +213,22 @@ class Gatherer:
         self._view = memoryview(self._arena.data)
         self._local = _Iovec()
         self._local_at = ctypes.addressof(self._local)
-        self._pid = self._used = self._calls = self._end_ns = 0
+        self._pid = self._used = self._calls = self._end_ns = self._end_cpu_ns = 0
 
     def begin(self, pid: int) -> None:
         """The next spans are of this process or thread."""
         self._pid, self._used, self._calls = pid, 0, 0
         self._end_ns = time.monotonic_ns() + _BUDGET_NS
+        self._end_cpu_ns = time.thread_time_ns() + _BUDGET_NS
+
+    def _spent(self) -> bool:
+        """Whoever waited for a processor has not been led in circles."""
+        return time.thread_time_ns() > self._end_cpu_ns
 
     def __call__(self, spans: Sequence[tuple[int, int]]) -> memoryview:
         begin = self._used
         self._calls += 1
-        if self._calls > _FREE_CALLS and time.monotonic_ns() > self._end_ns:
+        if self._calls > _FREE_CALLS and time.monotonic_ns() > self._end_ns and self._spent():
             return self._view[begin:begin]
         whole = True
         for first in range(0, len(spans), _IOV_MAX):
@@ -249,7 +254,7 @@ class Gatherer:
 _IOV_MAX = 1024
 _BUDGET_NS = 2_000_000
 _FREE_CALLS = 16
-"""So many calls are answered however late it is: whoever waited for a processor has not been led in circles."""
+"""So many calls are answered however late it is."""
 
 
 def _possible(span: tuple[int, int]) -> bool:

@@ -7,6 +7,7 @@ and after that.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from pyprof.interpreters.cpython.layout import NONE, Layout, LineTable
@@ -39,23 +40,44 @@ class Code:
     hidden: bool = False
 
 
+_GONE_CODE = Code(_GONE, _GONE, "", 0, LineTable.LOCATIONS, b"")
+
+
 @dataclass
 class CodeBook:
-    """The code objects of all processes of a recording; equal ones are one."""
+    """The code objects of all processes of a recording; equal ones are one. No index is given twice."""
 
-    codes: list[Code] = field(default_factory=lambda: [Code(_GONE, _GONE, "", 0, LineTable.LOCATIONS, b"")])
+    codes: dict[int, Code] = field(default_factory=lambda: {UNKNOWN: _GONE_CODE})
     _index: dict[Code, int] = field(default_factory=dict)
+    _idle: set[int] = field(default_factory=set)
+    _next: int = UNKNOWN + 1
 
     def add(self, code: Code) -> int:
         index = self._index.get(code)
         if index is None:
-            index = self._index[code] = len(self.codes)
-            self.codes.append(code)
+            index = self._index[code] = self._next
+            self.codes[index] = code
+            self._next += 1
+        self._idle.discard(index)
         return index
+
+    def has(self, index: int) -> bool:
+        """Asked before a frame is given this index again: from then on it is in use."""
+        self._idle.discard(index)
+        return index in self.codes
+
+    def keep(self, pcs: Set[int]) -> None:
+        """Drop the code objects that no frame had in two windows. pcs: of all frames of the window that was closed; a
+        sample that was taken before is in the next one at the latest.
+        """
+        used = {pc >> INSTRUCTION_BITS for pc in pcs} | {UNKNOWN}
+        for index in self._idle - used:
+            del self._index[self.codes.pop(index)]
+        self._idle = self.codes.keys() - used
 
     def line(self, pc: int) -> Line:
         """What to call a frame. pc: of a FrameKey, frame_pc()."""
-        code = self.codes[pc >> INSTRUCTION_BITS]
+        code = self.codes.get(pc >> INSTRUCTION_BITS, _GONE_CODE)
         instruction = (pc & (1 << INSTRUCTION_BITS) - 1) - 1
         line = line_of(code.lines, code.table, code.first_line, instruction)
         return Line(code.qualname, code.name, 0, code.filename or None, line)
@@ -90,7 +112,7 @@ class CodeReader:
         self._book = book
         self._entries: dict[int, _Entry] = {}
         self._code_type = 0
-        self._tlbc: dict[tuple[int, int], int] = {}
+        self._tlbc: dict[int, dict[int, int]] = {}
         self.lost = 0
 
     def frame(self, address: int, head: bytes, instr: int, tlbc: int = 0) -> int | None:
@@ -114,7 +136,7 @@ class CodeReader:
     def _entry(self, address: int, head: bytes) -> _Entry | None:
         identity = head[self._names] + head[self._first]
         entry = self._entries.get(address)
-        if entry is not None and entry.identity == identity:
+        if entry is not None and entry.identity == identity and self._book.has(entry.index):
             return entry
         try:
             entry = self._read(address, head, identity)
@@ -127,6 +149,7 @@ class CodeReader:
             self._entries.clear()
             self._tlbc.clear()
         self._entries[address] = entry
+        self._tlbc.pop(address, None)
         return entry
 
     def _read(self, address: int, head: bytes, identity: bytes) -> _Entry:
@@ -155,7 +178,8 @@ class CodeReader:
 
     def _start(self, address: int, entry: _Entry, tlbc: int) -> int:
         """Where a thread's own copy of the instructions begins (free-threaded builds)."""
-        known = self._tlbc.get((address, tlbc))
+        starts = self._tlbc.setdefault(address, {})
+        known = starts.get(tlbc)
         if known is None:
             try:
                 array = self._memory.u64(address + self._layout.code.tlbc)
@@ -163,7 +187,7 @@ class CodeReader:
                 known = self._memory.u64(array + 8 + 8 * tlbc) if tlbc < count else 0
             except Unreadable:
                 known = 0
-            self._tlbc[address, tlbc] = known
+            starts[tlbc] = known
         return known or entry.start
 
 

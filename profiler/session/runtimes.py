@@ -6,7 +6,7 @@ The collector gets a reader for each process, the recorder the merger, the symbo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 
 import numpy as np
@@ -86,6 +86,10 @@ class Runtimes:
         """Of the frames that a thread has now, innermost first: (their FrameKey's pc, name -> bounded repr)."""
         process = self.processes.get(pid)
         return process.local_values(tid, redact) if process else []
+
+    def keep(self, pcs: Set[int]) -> None:
+        """Forget the names of code that has not run for long. pcs: of the interpreters' frames of a closed window."""
+        self._book.keep(pcs)
 
     def line(self, pc: int) -> Line:
         """The name of an interpreter's frame, from its FrameKey's pc."""

@@ -10,7 +10,7 @@ from pyprof.collectors.base import Collector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.code import CODE_SPACE
 from pyprof.model.profile import Profile
-from pyprof.model.stacks import FrameKey
+from pyprof.model.stacks import INTERPRETER_SPACE, FrameKey
 from pyprof.model.walk import lookup_pc
 from pyprof.objfile.images import ImageStore
 from pyprof.objfile.symbol_store import SymbolStore
@@ -92,6 +92,7 @@ class Session:
             self.code.forget(window.spaces[space])
             self.recorder.forget(space)
             self.images.forget(window.spaces[space])
+        self.runtimes.keep({pc for space, pc, _, _ in window.stacks.frames if space == INTERPRETER_SPACE})
         self.code.keep(self.recorder.codes, time.monotonic_ns() - window.duration_ns)
 
     def snapshot(self, alive: Callable[[], set[int]], most_looks: int = 12, most_s: float = 2.0) -> Window:

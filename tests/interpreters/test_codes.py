@@ -1,0 +1,110 @@
+"""Code objects that come and go: at one address another one, and in a recording of days more than can be kept."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import replace
+
+from pyprof.collectors.libc import memory_reader
+from pyprof.interpreters.cpython.codes import INSTRUCTION_BITS, UNKNOWN, Code, CodeBook, CodeReader, frame_pc
+from pyprof.interpreters.cpython.layout import Layout, LineTable
+from pyprof.interpreters.cpython.memory import Memory
+from pyprof.interpreters.cpython.tables import LAYOUTS
+
+FREED = "[python function freed before its name was read]"
+
+
+class CodeObject:
+    """A code object of ours with a copy of its instructions for thread 1, as free-threaded builds have them."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._buffer = ctypes.create_string_buffer(1 << 14)
+        self.at = ctypes.addressof(self._buffer) + 63 & ~63
+        self._kind, self._text, self._array = self.at + 4096, self.at + 8192, self.at + 12288
+        self._put(self._kind + layout.object.type_name, self._kind + 1024)
+        ctypes.memmove(self._kind + 1024, b"code\0", 5)
+
+    def _put(self, avma: int, word: int) -> None:
+        ctypes.c_uint64.from_address(avma).value = word
+
+    def become(self, name: str, number: int, instructions: int) -> None:
+        """number: differs from one code object to another. instructions: avma of the thread's copy."""
+        code, of = self.layout.code, self.layout.object
+        text = self._text + 256 * number
+        self._put(self.at + of.type, self._kind)
+        self._put(self.at + of.var_size, 100)
+        self._put(text + of.text_length, len(name))
+        self._put(text + of.text_state, of.compact | of.ascii | 1 << of.kind_shift)
+        ctypes.memmove(text + of.text_ascii, name.encode(), len(name))
+        for field in (code.filename, code.name, code.qualname):
+            self._put(self.at + field, text)
+        self._put(self.at + code.linetable, self._text)
+        self._put(self.at + code.tlbc, self._array)
+        self._put(self._array, 2)
+        self._put(self._array + 16, instructions)
+
+    def head(self, reader: CodeReader) -> bytes:
+        return ctypes.string_at(self.at + reader.head_at, reader.head_size)
+
+
+def code(number: int) -> Code:
+    return Code(f"f_{number}", f"f_{number}", "file.py", 1, LineTable.LOCATIONS, b"")
+
+
+def made() -> tuple[CodeObject, CodeReader, CodeBook]:
+    layout = LAYOUTS[12]
+    layout = replace(layout, code=replace(layout.code, tlbc=layout.code.linetable + 16))
+    book = CodeBook()
+    return CodeObject(layout), CodeReader(Memory(memory_reader(os.getpid(), lambda: True)), layout, book), book
+
+
+def test_code_at_the_address_of_another_has_its_own_instructions() -> None:
+    found, reader, book = made()
+    for n, start in ((0, 0x1000), (1, 0x8000)):
+        found.become("ab"[n], n, start)
+        pc = reader.frame(found.at, found.head(reader), start + 6, 1)
+        assert pc is not None
+        assert book.line(pc).function == "ab"[n]
+        assert pc == frame_pc(pc >> INSTRUCTION_BITS, 3)
+
+
+def test_code_that_runs_again_after_its_name_was_dropped_has_it_again() -> None:
+    found, reader, book = made()
+    found.become("a", 0, 0x1000)
+    pcs = set()
+    for _ in range(3):
+        pc = reader.frame(found.at, found.head(reader), 0, 0)
+        assert pc is not None
+        assert book.line(pc).function == "a"
+        pcs.add(pc)
+        book.keep(set())
+        book.keep(set())
+        assert len(book.codes) == 1
+        assert book.line(pc).function == FREED
+    assert len(pcs) == 3, "an index was given twice"
+
+
+def test_names_stay_as_long_as_a_window_may_ask_for_them() -> None:
+    book = CodeBook()
+    for window in range(100):
+        index = book.add(code(window))
+        waiting = book.add(code(window + 1000))  # of a sample that comes with the next window
+        book.keep({frame_pc(index, 5)})
+        assert book.line(frame_pc(waiting, 5)).function == f"f_{window + 1000}"
+        assert book.line(frame_pc(index, 5)).function == f"f_{window}"
+    assert len(book.codes) <= 5
+    assert UNKNOWN in book.codes
+
+
+def test_name_that_is_given_again_before_it_is_dropped_stays() -> None:
+    book = CodeBook()
+    index = book.add(code(1))
+    book.keep(set())
+    assert book.has(index)
+    book.keep(set())
+    assert book.add(code(1)) == index
+    book.keep(set())
+    book.keep(set())
+    assert not book.has(index)
