@@ -68,13 +68,13 @@ def _groups(
     several = len(profile.processes) > 1
     if not options.threads and not (options.processes and several):
         return [by_thread], [_title(profile)], 0
-    members: dict[str, list[int]] = {}
+    members: dict[int, list[int]] = {}
     for index, thread in enumerate(profile.threads):
-        members.setdefault(": ".join(roots(profile, thread, options)), []).append(index)
+        members.setdefault(index if options.threads else thread.pid, []).append(index)
     groups: list[npt.NDArray[np.int64]] = []
     names: list[str] = []
     heaviest, active = -1, 0
-    for name, threads in members.items():
+    for threads in members.values():
         samples = by_thread[np.isin(profile.thread[by_thread], threads)]
         if not samples.size:
             continue
@@ -82,7 +82,7 @@ def _groups(
         if weight > heaviest:
             heaviest, active = weight, len(groups)
         groups.append(samples)
-        names.append(name)
+        names.append(": ".join(roots(profile, profile.threads[threads[0]], options)))
     if not groups:
         return [by_thread], [_title(profile)], 0
     return groups, names, active
