@@ -22,7 +22,7 @@ MOST_CHUNKS = 64
 MOST_FAILURES = 16
 """So many code objects of one sample may be unreadable; then the others are not tried."""
 MOST_GUESSES = 900
-"""Frames outside the data stack, and code objects, that are asked for because the last sample had them."""
+"""Code objects that are asked for because the last sample had them, as are frames outside the data stack."""
 _ROOM = 2048
 _CHUNK_HEAD = 24
 ENTRY_OWNER = 3
@@ -250,11 +250,13 @@ class Copier:
     def _learn(self, copied: Copied, habits: Habits) -> None:
         regions = copied.regions
         kept = {id(words) for _, _, words in regions}
-        habits.frames = [at for words, _, at in copied.frames if id(words) not in kept][:MOST_GUESSES]
+        habits.frames = [at for words, _, at in copied.frames if id(words) not in kept][:MOST_IN_STOP]
         code, mask = self._code, self._mask
         used = dict.fromkeys([words[at + code] & mask for words, at, _ in copied.frames])
+        used.pop(0, None)
+        # what could not be read comes last: it hides what is behind it, and may only have come too late
         codes = copied.codes
-        habits.codes = [at for at in used if len(codes.get(at, _NOTHING))][:MOST_GUESSES]
+        habits.codes = sorted(used, key=lambda at: not len(codes.get(at, _NOTHING)))[:MOST_GUESSES]
 
     def finish(self, copied: Copied) -> None:
         """The rest of a deep stack, from the copy."""
