@@ -12,6 +12,8 @@ from pyprof.model.arch import ARCHES, Arch
 KERNEL_HALF = 1 << 63
 
 _ARCHES = tuple(arch for _, arch in sorted(ARCHES.items()))
+_PLACES = {arch.name: place for place, arch in enumerate(_ARCHES)}
+"""By name: an arch with the mask of a process's signatures is the same."""
 _ARCH_BITS, _STATE_BITS, _CALL_BITS = 8, 8, 32
 
 
@@ -26,7 +28,7 @@ class Blocked:
 
 def blocked_word(arch: Arch, state: str, call: int) -> int:
     call = call + 1 if 0 <= call < (1 << _CALL_BITS) - 1 else 0
-    return (_ARCHES.index(arch) << _STATE_BITS | ord(state) & 0xFF) << _CALL_BITS | call
+    return (_PLACES[arch.name] << _STATE_BITS | ord(state) & 0xFF) << _CALL_BITS | call
 
 
 def parse_blocked(word: int) -> Blocked:
