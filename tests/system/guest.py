@@ -181,13 +181,16 @@ def sleeping_threads_of_arm_code():
 def sleepers_are_not_disturbed():
     kinds = ["epoll_wait", "recv", "semtimedop", "futex", "nanosleep", "poll", "pipe", "sigtimedwait"]
     with Running("sleepers", "0", "200000", *kinds) as program:
-        record(program.pid, "-i", seconds=5, rate=20)
+        _, summary = record(program.pid, "-i", seconds=5, rate=20)
         out, _ = program.process.communicate(timeout=60)
     print("   ", out.split())
+    counted = summary["errors"].get("system call of the target may have failed with EINTR", 0)
+    failed = 0
     for line in out.splitlines():
         _, calls, interrupted = line.split()
         assert int(calls) > 3, line
-        assert interrupted == "0", line
+        failed += int(interrupted)
+    assert failed <= counted <= 3, (failed, counted)  # here they cannot be undone: docs/safety.md
 
 
 @check
