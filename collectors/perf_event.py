@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import resource
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +18,7 @@ import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import descendants
+from pyprof.collectors.file_limit import raise_file_limit
 from pyprof.collectors.perf_attr import MOST_STACK, Event, PerfNotAllowed, choose_event
 from pyprof.collectors.perf_events import EVERY_THREAD, EventSet, Fork
 from pyprof.collectors.perf_family import Family
@@ -35,7 +35,7 @@ from pyprof.collectors.perf_records import (
     read_samples,
     scan,
 )
-from pyprof.collectors.perf_ring import LEAST_RING, Rings, RingTooLarge, online_cpus
+from pyprof.collectors.perf_ring import LEAST_RING, Rings, online_cpus, open_rings
 from pyprof.collectors.perf_size import StackSize
 from pyprof.collectors.selection import Selection
 from pyprof.diagnostics import Diagnostics
@@ -96,7 +96,7 @@ class PerfCollector:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._rings: Rings | None = None
         self._events: EventSet | None = None
-        _raise_file_limit()
+        raise_file_limit(1 << 20)  # a descriptor for each thread and processor
         try:
             self._open(pid, ring_size)
         except ProcessLookupError:
@@ -114,7 +114,7 @@ class PerfCollector:
         options = self._options
         tid = EVERY_THREAD if self._everything else pid
         self._event: Event = choose_event(tid, cpus[0], options)
-        self._rings = _open_rings(cpus, ring_size or self._ring_size(len(cpus)), bool(ring_size))
+        self._rings = open_rings(cpus, ring_size or self._ring_size(len(cpus)), bool(ring_size))
         # a ring that holds less than a few records loses them, and cannot even say so
         most = max(min(options.stack_size, MOST_STACK, self._rings.size // 4) & ~7, 8)
         # the first batches take long: tables are read for the first time
@@ -194,10 +194,7 @@ class PerfCollector:
                 continue
             found = self._scan(_FORWARD_NS if last else now)
             yield from self._batches(found)
-            found.give_back()
-            self._resize()
-            self._add_more()
-            self._family.forget_ended()
+            self._done_with(found)
             begun_ns = now
             wait_ns = max(min(2 * wait_ns, self._full_batch_ns()), min(flush_ns, 2 * wait_ns))
         self._ended_ns = time.monotonic_ns()
@@ -211,12 +208,15 @@ class PerfCollector:
             self._family.ended(fd)
         found = self._scan(_FORWARD_NS if last else time.monotonic_ns())
         yield from self._batches(found)
-        found.give_back()
-        if not last:
-            self._resize()
-            self._add_more()
-            self._family.forget_ended()
+        self._done_with(found)
         self._ended_ns = time.monotonic_ns()
+
+    def _done_with(self, found: Scan) -> None:
+        """The batches of a scan have been unwound."""
+        found.give_back()
+        self._resize()
+        self._add_more()
+        self._family.forget_ended()
 
     def _full_batch_ns(self) -> int:
         """How long samples may wait in the rings for others: a batch costs much of its time for being a batch."""
@@ -241,9 +241,10 @@ class PerfCollector:
     def _goes_on(self) -> bool:
         if self._selection is not None and self._selection.lasting:
             return True
-        if self._options.subprocesses or self._selection is not None:
+        if self._options.subprocesses:
             return bool(self._family.alive)
-        return self._pid in self._family.alive
+        named = self._selection.pids if self._selection is not None else (self._pid,)
+        return any(pid in self._family.alive for pid in named)
 
     def _longest_wait_ns(self) -> int:
         """Until a ring is filled so far that there is still room for _SLACK_S, or at least a quarter: on one processor
@@ -393,24 +394,6 @@ class PerfCollector:
             self._rings.close()
         self._family.close()
         os.close(self._wake)
-
-
-def _open_rings(cpus: list[int], size: int, exactly: bool) -> Rings:
-    """The largest rings up to size that the kernel gives."""
-    while True:
-        try:
-            return Rings(cpus, size)
-        except RingTooLarge:
-            if exactly or size <= LEAST_RING:
-                raise
-            size //= 2
-
-
-def _raise_file_limit() -> None:
-    """A descriptor for each thread and processor."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1 << 20) if hard > 0 else 1 << 20, hard))
 
 
 __all__ = ["PerfCollector", "PerfNotAllowed"]

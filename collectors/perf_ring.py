@@ -124,3 +124,14 @@ def online_cpus() -> list[int]:
         low, _, high = part.partition("-")
         cpus += range(int(low), int(high or low) + 1)
     return cpus
+
+
+def open_rings(cpus: list[int], size: int, exactly: bool) -> Rings:
+    """The largest rings up to size that the kernel gives."""
+    while True:
+        try:
+            return Rings(cpus, size)
+        except RingTooLarge:
+            if exactly or size <= LEAST_RING:
+                raise
+            size //= 2

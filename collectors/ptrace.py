@@ -11,7 +11,6 @@ import gc
 import itertools
 import os
 import random
-import resource
 import signal
 import threading
 import time
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import ChildFinder, child_finder
+from pyprof.collectors.file_limit import raise_file_limit
 from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.pace import Pace
 from pyprof.collectors.sampler import Sampler
@@ -74,7 +74,7 @@ class PtraceCollector:
         self._ticks = 0
         self._look: Callable[[], None] | None = None
         self._old_sigchld: object = None
-        self._raise_file_limit()
+        raise_file_limit(1 << 16)  # two descriptors a thread stay open
         arches = native_arches(os.uname().machine)
         self._builder = BatchBuilder(arches, options.stack_size)
         self._stopper = Stopper(arches, self._builder, diagnostics, options.idle)
@@ -97,13 +97,6 @@ class PtraceCollector:
             self._finder = child_finder(diagnostics, self._seen.__contains__)
             if self._finder.note:
                 self._notes.append(self._finder.note)
-
-    def _raise_file_limit(self) -> None:
-        """Two descriptors a thread stay open."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._old_limit = (soft, hard)
-        if soft < hard:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
 
     def _add(self, pid: int) -> Target:
         reader = self._readers(pid) if self._readers else None

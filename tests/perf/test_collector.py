@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyprof.collectors.choice import open_collector
 from pyprof.collectors.perf_attr import PerfNotAllowed, refusal
 from pyprof.collectors.perf_event import PerfCollector
+from pyprof.collectors.selection import select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NoSuchProcess
-from pyprof.options import CollectOptions, UnwindOptions
+from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
 from pyprof.session.session import Session
 from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, running
@@ -168,3 +173,30 @@ def test_refusal_says_why_and_what_to_type(error: int, level: int | None, says: 
     refused = refusal(error, 7, lambda: level)
     assert says in refused.message
     assert hint in refused.hint
+
+
+def test_a_recording_ends_with_its_process_though_a_child_lives_on() -> None:
+    code = (
+        "import os, sys, time\n"
+        "print('ready', flush=True)\nsys.stdin.readline()\n"
+        "if os.fork() == 0:\n    time.sleep(30)\n    os._exit(0)\n"
+        "while True: pass"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        selection = select(TargetOptions(pids=(process.pid,)))
+        taken = open_collector("perf", selection, CollectOptions(rate_hz=500), Diagnostics())
+        seen = 0
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        time.sleep(0.3)
+        for batch in taken.batches():
+            seen += len(batch)
+            if seen:
+                process.kill()
+        taken.close()
+        os.killpg(process.pid, signal.SIGKILL)
+    assert seen
