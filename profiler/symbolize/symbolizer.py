@@ -34,6 +34,10 @@ InterpreterName = Callable[[int], Line]
 """(FrameKey.pc of an interpreter's frame) -> its function, file and line."""
 
 
+NAMELESS = "code made at run time, without names: its process says nothing about it"
+NAME_IT = "node --perf-basic-prof …, python3 -X perf …, or of Java: jcmd PID Compiler.perfmap"
+
+
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """frames[i] belongs to keys[i]; Frame.module indexes modules."""
@@ -104,6 +108,8 @@ class Symbolizer:
         for item in found:
             if item.code is not None:
                 self._name_code(item, item.code)
+        if any(item.module and item.module.path == "[anon]" and not item.system_name for item in found):
+            self._diagnostics.problem("[anon]", NAMELESS, NAME_IT)
         names = [item.system_name for item in found]
         names += [place.name for item in found for place in item.source]
         shown = demangle(name for name in names if name)

@@ -108,6 +108,8 @@ def test_code_without_a_file_is_shown_by_place(tmp_path: Path) -> None:
     assert titles == [("[anon]+0x10", 0), ("[unknown]+0x7000", -1), ("[unknown]+0x123", -1)]
     assert [module.path for module in resolved.modules] == ["[anon]"]
     assert not resolved.modules[0].has_functions
+    (problem,) = diagnostics.problems["[anon]"]
+    assert "--perf-basic-prof" in problem.remedy
 
 
 @pytest.mark.parametrize("end", [end for end in StackEnd if end is not StackEnd.ROOT], ids=lambda end: end.name)
