@@ -40,20 +40,22 @@ function formatShare(part, whole) {
 /** What of a name is looked at for a short form: some are 100,000 letters long. */
 const LONG_NAME = 4096;
 
+const ANONYMOUS = "(anonymous namespace)";
+
 /** A function's name without its parameters and template arguments; names that begin with "<" stay as they are. */
 function compactName(name) {
   if (name.startsWith("<") || name.startsWith("[") || name.startsWith("(") || name.includes("operator")) return name;
   let out = "";
   let angle = 0;
   let round = 0;
-  for (const char of name.slice(0, LONG_NAME)) {
+  for (const char of name.slice(0, LONG_NAME).replaceAll(ANONYMOUS, "\u0001")) {
     if (char === "<") angle++;
     else if (char === ">") angle = Math.max(0, angle - 1);
     else if (char === "(") round++;
     else if (char === ")") round = Math.max(0, round - 1);
     else if (!angle && !round) out += char;
   }
-  return out.trim() || name;
+  return out.trim().replaceAll("\u0001", ANONYMOUS) || name;
 }
 
 /** As much of a name as `room` characters hold, the telling part first; "" if that would tell nothing. */
