@@ -204,8 +204,8 @@ class Arena:
 
 class Gatherer:
     """Reads many spans of one process at a time into memory of ours: a model.interpreter.Gather. What is read stays
-    until the next begin(). What is read may lead the reader in circles while a thread stands still: after _BUDGET_NS
-    of our processor's time nothing more is read.
+    until the next begin(). What is read may lead the reader in circles while a thread stands still: after _FREE_CALLS
+    and _BUDGET_NS of our processor's time nothing more is read.
     """
 
     def __init__(self, size: int) -> None:
@@ -218,17 +218,18 @@ class Gatherer:
     def begin(self, pid: int) -> None:
         """The next spans are of this process or thread."""
         self._pid, self._used, self._calls = pid, 0, 0
-        self._end_ns = time.monotonic_ns() + _BUDGET_NS
-        self._end_cpu_ns = time.thread_time_ns() + _BUDGET_NS
 
-    def _spent(self) -> bool:
+    def _late(self) -> bool:
         """Whoever waited for a processor has not been led in circles."""
-        return time.thread_time_ns() > self._end_cpu_ns
+        if self._calls == _FREE_CALLS + 1:
+            self._end_ns = time.monotonic_ns() + _BUDGET_NS
+            self._end_cpu_ns = time.thread_time_ns() + _BUDGET_NS
+        return time.monotonic_ns() > self._end_ns and time.thread_time_ns() > self._end_cpu_ns
 
     def __call__(self, spans: Sequence[tuple[int, int]]) -> memoryview:
         begin = self._used
         self._calls += 1
-        if self._calls > _FREE_CALLS and time.monotonic_ns() > self._end_ns and self._spent():
+        if self._calls > _FREE_CALLS and self._late():
             return self._view[begin:begin]
         whole = True
         for first in range(0, len(spans), _IOV_MAX):

@@ -20,6 +20,7 @@ _EXECUTABLE = 0x04
 _COVERING_OR_NEXT = 0x10
 _STRUCT = struct.Struct("=9Q4I2Q")
 """size, flags, address; start, end, flags, page size, offset, inode; major, minor, name size, id size; addresses."""
+_QUESTION, _ANSWER = struct.Struct("=3Q"), struct.Struct("=24x2Q16x2Q2I")
 Vma = tuple[int, int, int, int, int, int]
 """start, end, offset, inode, major and minor number of an executable mapping"""
 
@@ -66,24 +67,29 @@ class MapQuery:
 
     def near(self, pc: int, expected: Collection[Vma]) -> Answer:
         """Is the mapping at pc among those expected?"""
-        return self._ask(lambda: Answer.NEAR if self._executable(pc, 0) in expected else Answer.CHANGED)
-
-    def every(self, expected: Sequence[Vma]) -> Answer:
-        """Are the executable mappings these, ascending?"""
-        return self._ask(lambda: self._compare(expected))
-
-    def _ask(self, question: Callable[[], Answer]) -> Answer:
         if self._fd < 0:
             return Answer.UNKNOWN
         try:
-            return question()
+            return Answer.NEAR if _query(self._fd, _EXECUTABLE, pc, self._buffer) in expected else Answer.CHANGED
         except OSError as error:
-            if error.errno == errno.ESRCH:
-                return Answer.REPLACED
-            if error.errno == errno.ENOENT:
-                return Answer.CHANGED
-            self.close()  # an older kernel
+            return self._refused(error)
+
+    def every(self, expected: Sequence[Vma]) -> Answer:
+        """Are the executable mappings these, ascending?"""
+        if self._fd < 0:
             return Answer.UNKNOWN
+        try:
+            return self._compare(expected)
+        except OSError as error:
+            return self._refused(error)
+
+    def _refused(self, error: OSError) -> Answer:
+        if error.errno == errno.ESRCH:
+            return Answer.REPLACED
+        if error.errno == errno.ENOENT:
+            return Answer.CHANGED
+        self.close()  # an older kernel
+        return Answer.UNKNOWN
 
     def _compare(self, expected: Sequence[Vma]) -> Answer:
         at = 0
@@ -99,9 +105,9 @@ class MapQuery:
             raise
         return Answer.CHANGED
 
-    def _executable(self, address: int, flags: int = _COVERING_OR_NEXT) -> Vma:
+    def _executable(self, address: int) -> Vma:
         """The executable mapping at an address, or the next one. Raises OSError: ENOENT where there is none."""
-        return _query(self._fd, _EXECUTABLE | flags, address, self._buffer)
+        return _query(self._fd, _EXECUTABLE | _COVERING_OR_NEXT, address, self._buffer)
 
 
 def vma_at(fd: int, avma: int) -> Vma:
@@ -114,7 +120,7 @@ def vma_at(fd: int, avma: int) -> Vma:
 
 
 def _query(fd: int, flags: int, address: int, buffer: bytearray) -> Vma:
-    buffer[:] = _STRUCT.pack(_STRUCT.size, flags, address, *[0] * 12)
+    """buffer: of the size of _STRUCT; what it holds behind the question is zero, or an answer, which the kernel ignores."""
+    _QUESTION.pack_into(buffer, 0, _STRUCT.size, flags, address)
     fcntl.ioctl(fd, _PROCMAP_QUERY, buffer, True)
-    fields = _STRUCT.unpack(buffer)
-    return (fields[3], fields[4], fields[7], fields[8], fields[9], fields[10])
+    return _ANSWER.unpack_from(buffer)

@@ -294,6 +294,8 @@ class PtraceCollector:
             if target is None or thread is None:
                 continue
             region = target.spaces.region_at(missing[lane]) if missing[lane] else None
+            if missing[lane]:
+                target.spaces.distrust()
             if missing[lane] and sizes[lane] >= self._options.stack_size:
                 self._diagnostics.count("stack longer than --stack-size, which can be raised (--stack-size 8M)")
             learned = thread.shape.learn(bases[lane], tops[lane], missing[lane], region)

@@ -51,6 +51,15 @@ class StackCopy:
             except Exception:
                 self._reader_failed(thread)
 
+    def rehearse(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
+        """A copy for its effects: on our caches, and on what the reader of the interpreter asks for at once."""
+        self.copy(thread, spaces, sp)
+        if thread.reader is not None:
+            try:
+                thread.reader.learn()
+            except Exception:
+                self._reader_failed(thread)
+
     def _reader_failed(self, thread: Thread) -> None:
         """Whatever the target's memory made it do: the thread goes on, and its native stack is good."""
         self._diagnostics.count("reader of an interpreter's frames failed, its frames are left out")

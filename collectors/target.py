@@ -108,6 +108,7 @@ class Target:
                     thread.close()
                     continue
                 self.threads[tid] = thread
+                self.spaces.distrust()  # its stack may be new
 
     def wanted(self) -> list[Thread]:
         """The threads to sample. Where they are chosen by name, that is read anew each second: most threads get their

@@ -31,11 +31,14 @@ ENTRY_OWNER = 3
 
 @dataclass(slots=True)
 class Habits:
-    """What a thread's last sample needed. chunks: of the data stack, newest first, (avma, bytes used, bytes there)."""
+    """What a thread's last sample needed. chunks: of the data stack, newest first, (avma, bytes used, bytes there).
+    spans: all that, made when the thread runs again; empty if they are to be made anew.
+    """
 
     chunks: list[tuple[int, int, int]] = field(default_factory=list)
     frames: list[int] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -43,7 +46,7 @@ class Copied:
     """One thread state, copied. frames: (words, index of its first word, avma) innermost first; codes: heads by
     address. stands: avma of each CFrame, innermost first, and the frame that it names. rest: the frame at which the
     stop ended early, rest_stand the CFrame. problem: why the chain ends there, "" at its root. outermost:
-    of each run, the avma of its outermost frame.
+    of each run, the avma of its outermost frame. habits: to learn what was needed, None once that is done.
     """
 
     thread: PyThread
@@ -59,6 +62,7 @@ class Copied:
     problem: str = ""
     stale: bool = False
     outermost: list[int] = field(default_factory=list)
+    habits: Habits | None = None
 
 
 class Copier:
@@ -81,21 +85,20 @@ class Copier:
     def copy(self, thread: PyThread, habits: Habits, stack: memoryview, base: int, gather: Gather) -> Copied:
         """stack: the thread's stack copy as 64-bit words, which stood at base."""
         layout = self._layout
-        spans: list[Span] = [(thread.address, 8 * self._thread_words)]
-        spans.append((thread.gil or thread.address, self._lock_size))
-        spans.append((thread.collecting & ~7, 8))
-        chunks = habits.chunks
-        spans += [(at, min(used + (0 if n else _ROOM), size)) for n, (at, used, size) in enumerate(chunks)]
-        frames, codes = habits.frames, habits.codes
-        spans += [(at, self._frame_size) for at in frames]
-        spans += [(at + self._code_at, self._code_size) for at in codes]
+        chunks, frames, codes = habits.chunks, habits.frames, habits.codes
+        spans = [
+            (thread.address, 8 * self._thread_words),
+            (thread.gil or thread.address, self._lock_size),
+            (thread.collecting & ~7, 8),
+            *(habits.spans or self._spans(habits)),
+        ]
         data = gather(spans)
         words = data[: len(data) & ~7].cast("Q")
         parts = list(_cut(spans, words))
         head = words[: self._thread_words]
         if len(head) < self._thread_words:
             # a bad pointer among what the last sample had hides all that was asked for with it
-            habits.chunks, habits.frames, habits.codes = [], [], []
+            habits.chunks, habits.frames, habits.codes, habits.spans = [], [], [], []
             return Copied(
                 thread, head, [], {}, [], head[:0], head[:0], [], problem="its thread state is gone", stale=True
             )
@@ -104,6 +107,7 @@ class Copier:
             lock=parts[1] if len(parts) > 1 else head[:0],
             collecting=parts[2] if len(parts) > 2 else head[:0],
             regions=[(base, base + 8 * len(stack), stack)],
+            habits=habits,
         )  # fmt: skip
         wanted = head[layout.thread.thread_id >> 3] == thread.ident
         if not wanted or head[layout.thread.interp >> 3] != thread.interpreter:
@@ -127,14 +131,20 @@ class Copier:
             self._follow(copied, copied.stands[0][1] if copied.stands else 0, loose, gather)
             if not copied.frames:  # 3.11 frees a frame's chunk before it forgets the frame
                 copied.problem = problem
-        self._learn(copied, habits)
         return copied
+
+    def _spans(self, habits: Habits) -> list[Span]:
+        """What the thread's last sample needed."""
+        spans = [(at, min(used + (0 if n else _ROOM), size)) for n, (at, used, size) in enumerate(habits.chunks)]
+        spans += [(at, self._frame_size) for at in habits.frames]
+        spans += [(at + self._code_at, self._code_size) for at in habits.codes]
+        return spans
 
     def _chunks(self, copied: Copied, habits: Habits, got: dict[int, memoryview], gather: Gather) -> None:
         """The data stack's chunks as regions, newest first."""
         at, top = (copied.head[(self._layout.thread.chunk >> 3) + n] for n in (0, 1))
         found: list[tuple[int, int, int]] = []
-        habits.chunks = found
+        habits.chunks, habits.spans = found, []
         total = 0
         while at and len(found) < MOST_CHUNKS and total < MOST_STACK:
             part = got.get(at)
@@ -247,7 +257,11 @@ class Copier:
                 return None, 0
         return words, 0
 
-    def _learn(self, copied: Copied, habits: Habits) -> None:
+    def learn(self, copied: Copied) -> None:
+        """What the thread's next sample is likely to need: found out when it runs again."""
+        habits, copied.habits = copied.habits, None
+        if habits is None or copied.stale:
+            return
         regions = copied.regions
         kept = {id(words) for _, _, words in regions}
         habits.frames = [at for words, _, at in copied.frames if id(words) not in kept][:MOST_IN_STOP]
@@ -257,6 +271,7 @@ class Copier:
         # what could not be read comes last: it hides what is behind it, and may only have come too late
         codes = copied.codes
         habits.codes = sorted(used, key=lambda at: not len(codes.get(at, _NOTHING)))[:MOST_GUESSES]
+        habits.spans = self._spans(habits)
 
     def finish(self, copied: Copied) -> None:
         """The rest of a deep stack, from the copy."""

@@ -306,9 +306,15 @@ class PythonProcess:
         runs[at] = replace(runs[at], frames=runs[at].frames + awaiters.frames(task))
         return runs
 
+    def learn(self) -> None:
+        if self.runtime is not None:
+            for copied in self._copied:
+                self._copier.learn(copied)
+
     def take(self) -> Chain | None:
         if not self._copied or self.runtime is None:
             return None
+        self.learn()
         layout = self.runtime.layout
         runs: list[Run] = []
         state, problem = SampleState.INTERPRETED, ""

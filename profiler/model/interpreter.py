@@ -69,7 +69,8 @@ the rest is missing from there on."""
 class StackReader(Protocol):
     """Reads an interpreter's frames of the threads of one process, together with each thread's stack.
 
-    look, then for each sample copy (while the thread stands still) and take (when it runs again).
+    look, then for each sample copy (while the thread stands still) and take (when it runs again). A copy that was only
+    made to know better what to read at the next one is followed by learn.
     """
 
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
@@ -78,6 +79,10 @@ class StackReader(Protocol):
 
     def copy(self, tid: int, stack: memoryview, base: int, gather: Gather) -> None:
         """Read what the frames of a thread need. stack: its stack copy, which stood at base."""
+        ...
+
+    def learn(self) -> None:
+        """What the copy that was made last says of the next one."""
         ...
 
     def take(self) -> Chain | None:

@@ -64,7 +64,9 @@ class Scene:
         self.calls = 0
         self._gatherer.begin(os.getpid())
         thread = PyThread(self.thread_at, 1, 5, 6, 0, 0, self.thread_at)
-        return self._copier.copy(thread, self.habits, EMPTY, 0, self._gather)
+        copied = self._copier.copy(thread, self.habits, EMPTY, 0, self._gather)
+        self._copier.learn(copied)
+        return copied
 
 
 @pytest.fixture
