@@ -39,6 +39,9 @@ Inserts = tuple[tuple[int, tuple[int, ...]], ...]
 Merge = tuple[Inserts, int]
 """(the interpreter's frames of one stack, pc of the marker below which it hangs, 0 for none)"""
 
+_Columns = tuple[bytes, bytes, bytes, bytes]
+"""pc, exact and trust of all frames of a walk, and what stands instead of their space"""
+
 
 @dataclass
 class StackTable:
@@ -54,6 +57,7 @@ class StackTable:
     _frame_ids: dict[FrameKey, int] = field(default_factory=dict)
     _children: dict[tuple[int, int], int] = field(default_factory=dict)
     _whole: dict[tuple[int, int, bytes, Merge | None], int] = field(default_factory=dict)
+    _blocks: dict[tuple[int, int, bytes, Inserts], int] = field(default_factory=dict)
 
     def intern(
         self,
@@ -68,19 +72,17 @@ class StackTable:
         """
         merged = merged or {}
         nodes = np.zeros(len(walk), np.int32)
-        pc, exact, trust = walk.pc.tobytes(), walk.exact.tobytes(), walk.trust.tobytes()
+        columns = walk.pc.tobytes(), walk.exact.tobytes(), walk.trust.tobytes(), b"" if code is None else code.tobytes()
         starts, ends, spaces = walk.start.tolist(), walk.end.tolist(), space.tolist()
         whole = self._whole
-        codes = b"" if code is None else code.tobytes()
         for lane in range(len(walk)):
             a, b = starts[lane], starts[lane + 1]
             found = merged.get(lane)
-            frames = _digest(pc[8 * a : 8 * b], exact[a:b], trust[a:b], codes[4 * a : 4 * b])
-            key = (spaces[lane], ends[lane], frames, found)
+            key = (spaces[lane], ends[lane], _digest(columns, a, b), found)
             node = whole.get(key)
             if node is None:
-                keys = self._keys(walk, a, b, spaces[lane], code)
-                node = whole[key] = self._insert(keys, ends[lane], found or ((), 0))
+                node = self._begin(ends[lane], found or _NO_MERGE)
+                node = whole[key] = self._insert(_Native(walk, a, b, spaces[lane], code, columns), node, found or _NO_MERGE)
             nodes[lane] = node
         return nodes
 
@@ -101,30 +103,38 @@ class StackTable:
             here = self.child(here, key)
         return here
 
-    @staticmethod
-    def _keys(walk: Walk, a: int, b: int, space: int, code: npt.NDArray[np.int32] | None) -> list[FrameKey]:
-        """Of the native frames a .. b of a walk."""
-        pcs, exacts, trusts = walk.pc[a:b].tolist(), walk.exact[a:b].tolist(), walk.trust[a:b].tolist()
-        places = [0] * (b - a) if code is None else code[a:b].tolist()
-        return [
-            (place or space, pc, exact, trust)
-            for place, pc, exact, trust in zip(places, pcs, exacts, trusts, strict=True)
-        ]
+    def _begin(self, end: int, merged: Merge) -> int:
+        """The marker below which a stack hangs; 0 if there is none."""
+        node = self.child(0, (MARKER_SPACE, end, True, 0)) if end != StackEnd.ROOT else 0
+        return self.child(node, (MARKER_SPACE, merged[1], True, 0)) if merged[1] else node
 
-    def _insert(self, keys: list[FrameKey], end: int, merged: Merge) -> int:
-        node = 0
-        if end != StackEnd.ROOT:
-            node = self.child(0, (MARKER_SPACE, end, True, 0))
-        inserts, mark = merged
-        if mark:
-            node = self.child(node, (MARKER_SPACE, mark, True, 0))
-        inside = dict(inserts)
-        for pc in reversed(inside.get(len(keys), ())):
-            node = self.child(node, (INTERPRETER_SPACE, pc, True, Trust.INTERPRETER))
+    def _insert(self, native: _Native, node: int, merged: Merge) -> int:
+        """A stack below a node, in blocks from its root on: of a deep one most are known."""
+        inside, count = dict(merged[0]), native.end - native.begin
+        node = self._interpreted(node, inside.get(count, ()))
+        high = count
+        while high > 0:
+            low = max(high - _BLOCK, 0)
+            part = tuple((high - at, pcs) for at, pcs in merged[0] if low <= at < high) if inside else ()
+            key = (node, native.space, native.digest(low, high), part)
+            known = self._blocks.get(key) if low else None
+            if known is None:
+                known = self._insert_block(native.keys(low, high), low, node, inside)
+                if low:
+                    self._blocks[key] = known
+            node, high = known, low
+        return node
+
+    def _insert_block(self, keys: list[FrameKey], low: int, node: int, inside: dict[int, tuple[int, ...]]) -> int:
         for at in range(len(keys) - 1, -1, -1):
             node = self.child(node, keys[at])
-            for pc in reversed(inside.get(at, ())):
-                node = self.child(node, (INTERPRETER_SPACE, pc, True, Trust.INTERPRETER))
+            if inside:
+                node = self._interpreted(node, inside.get(low + at, ()))
+        return node
+
+    def _interpreted(self, node: int, pcs: tuple[int, ...]) -> int:
+        for pc in reversed(pcs):
+            node = self.child(node, (INTERPRETER_SPACE, pc, True, Trust.INTERPRETER))
         return node
 
     def child(self, parent: int, key: FrameKey) -> int:
@@ -144,6 +154,40 @@ class StackTable:
         return len(self.parent)
 
 
-def _digest(*columns: bytes) -> bytes:
-    """What stands for a whole stack in a table: one of 20,000 frames has 200 kB, and thousands are seen."""
-    return blake2b(b"".join(columns), digest_size=16).digest()
+@dataclass(slots=True)
+class _Native:
+    """The native frames of one stack: begin .. end of a walk, innermost first. code: as in StackTable.intern. columns: the
+    walk's, as bytes.
+    """
+
+    walk: Walk
+    begin: int
+    end: int
+    space: int
+    code: npt.NDArray[np.int32] | None
+    columns: _Columns
+
+    def digest(self, low: int, high: int) -> bytes:
+        return _digest(self.columns, self.begin + low, self.begin + high)
+
+    def keys(self, low: int, high: int) -> list[FrameKey]:
+        """Of the frames low .. high of the stack."""
+        walk, part = self.walk, slice(self.begin + low, self.begin + high)
+        pcs, exacts, trusts = walk.pc[part].tolist(), walk.exact[part].tolist(), walk.trust[part].tolist()
+        places = [0] * len(pcs) if self.code is None else self.code[part].tolist()
+        return [
+            (place or self.space, pc, exact, trust)
+            for place, pc, exact, trust in zip(places, pcs, exacts, trusts, strict=True)
+        ]
+
+
+_NO_MERGE: Merge = ((), 0)
+_BLOCK = 64
+"""Frames."""
+
+
+def _digest(columns: _Columns, a: int, b: int) -> bytes:
+    """What stands for frames in a table: a stack of 20,000 has 200 kB, and thousands are seen."""
+    pc, exact, trust, code = columns
+    frames = b"".join((pc[8 * a : 8 * b], exact[a:b], trust[a:b], code[4 * a : 4 * b]))
+    return blake2b(frames, digest_size=16).digest()

@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 
-from pyprof.model.stacks import MARKER_SPACE, StackTable
+from pyprof.model.stacks import INTERPRETER_SPACE, MARKER_SPACE, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 
 
@@ -82,3 +82,20 @@ def test_deep_stacks_that_share_their_roots_cost_no_copy_each() -> None:
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert grown < 20_000 * 8 * 5
+
+
+def test_deep_stacks_are_whole_frame_by_frame_wherever_they_part() -> None:
+    rng = np.random.default_rng(3)
+    outer = rng.integers(1, 5, 500).tolist()
+    table = StackTable()
+    for _ in range(40):
+        kept = outer[int(rng.integers(0, 500)) :]
+        stack = rng.integers(1, 5, int(rng.integers(0, 90))).tolist() + kept
+        places = sorted(set(rng.integers(0, len(stack) + 1, 6).tolist()))
+        inserts = tuple((at, tuple(rng.integers(100, 103, 2).tolist())) for at in places)
+        (node,) = table.intern(walk([stack]), np.full(1, 1, np.int32), merged={0: (inserts, 0)}).tolist()
+        expected: list[tuple[int, int]] = []
+        for at in range(len(stack) + 1):
+            expected += [(INTERPRETER_SPACE, pc) for pc in dict(inserts).get(at, ())]
+            expected += [(1, stack[at])] if at < len(stack) else []
+        assert path(table, node) == expected
