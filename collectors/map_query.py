@@ -120,7 +120,7 @@ def vma_at(fd: int, avma: int) -> Vma:
 
 
 def _query(fd: int, flags: int, address: int, buffer: bytearray) -> Vma:
-    """buffer: of the size of _STRUCT; what it holds behind the question is zero, or an answer, which the kernel ignores."""
+    """buffer: of the size of _STRUCT. Behind the question it holds zeros or an answer, which the kernel ignores."""
     _QUESTION.pack_into(buffer, 0, _STRUCT.size, flags, address)
     fcntl.ioctl(fd, _PROCMAP_QUERY, buffer, True)
     return _ANSWER.unpack_from(buffer)

@@ -81,8 +81,8 @@ class StackTable:
             key = (spaces[lane], ends[lane], _digest(columns, a, b), found)
             node = whole.get(key)
             if node is None:
-                node = self._begin(ends[lane], found or _NO_MERGE)
-                node = whole[key] = self._insert(_Native(walk, a, b, spaces[lane], code, columns), node, found or _NO_MERGE)
+                native = _Native(walk, a, b, spaces[lane], code, columns)
+                node = whole[key] = self._insert(native, ends[lane], found or ((), 0))
             nodes[lane] = node
         return nodes
 
@@ -103,13 +103,11 @@ class StackTable:
             here = self.child(here, key)
         return here
 
-    def _begin(self, end: int, merged: Merge) -> int:
-        """The marker below which a stack hangs; 0 if there is none."""
+    def _insert(self, native: _Native, end: int, merged: Merge) -> int:
+        """In blocks from the root on: of a deep stack most are known."""
         node = self.child(0, (MARKER_SPACE, end, True, 0)) if end != StackEnd.ROOT else 0
-        return self.child(node, (MARKER_SPACE, merged[1], True, 0)) if merged[1] else node
-
-    def _insert(self, native: _Native, node: int, merged: Merge) -> int:
-        """A stack below a node, in blocks from its root on: of a deep one most are known."""
+        if merged[1]:
+            node = self.child(node, (MARKER_SPACE, merged[1], True, 0))
         inside, count = dict(merged[0]), native.end - native.begin
         node = self._interpreted(node, inside.get(count, ()))
         high = count
@@ -156,8 +154,9 @@ class StackTable:
 
 @dataclass(slots=True)
 class _Native:
-    """The native frames of one stack: begin .. end of a walk, innermost first. code: as in StackTable.intern. columns: the
-    walk's, as bytes.
+    """The native frames of one stack: begin .. end of a walk, innermost first. code: as in StackTable.intern.
+
+    columns: the walk's, as bytes.
     """
 
     walk: Walk
@@ -181,7 +180,6 @@ class _Native:
         ]
 
 
-_NO_MERGE: Merge = ((), 0)
 _BLOCK = 64
 """Frames."""
 
