@@ -7,32 +7,25 @@ What was mapped when is known from records in the same rings.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-
-import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import descendants
 from pyprof.collectors.file_limit import raise_file_limit
 from pyprof.collectors.perf_attr import MOST_STACK, Event, PerfNotAllowed, choose_event
+from pyprof.collectors.perf_batches import BatchMaker, Elsewhere
 from pyprof.collectors.perf_events import EVERY_THREAD, EventSet, Fork
 from pyprof.collectors.perf_family import Family
 from pyprof.collectors.perf_records import (
     FORK,
-    LOST,
-    LOST_SAMPLES,
     OVERHEAD,
-    THROTTLE,
-    Samples,
     Scan,
-    parse_lost,
     parse_task,
-    read_samples,
     scan,
 )
 from pyprof.collectors.perf_ring import LEAST_RING, Rings, online_cpus, open_rings
@@ -40,19 +33,15 @@ from pyprof.collectors.perf_size import StackSize
 from pyprof.collectors.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
-from pyprof.model.arch import I386, X86_64
-from pyprof.model.modules import AddressSpace
 from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
-
-I386_IN_X86_64 = [0, 2, 1, 3, 7, 6, 4, 5, 16]
-"""The columns of X86_64 that hold eax, ecx, edx, ebx, esp, ebp, esi, edi and eip of 32-bit code."""
 
 _MOST_RING = 16 << 20
 _MOST_RINGS = 32 << 20
 _FIRST_FLUSH_NS = 20_000_000
+_TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
 _SLACK_S = 0.1
 _FIRST_BATCHES_S = 0.6
 _LEAST_FIRST = 8192
@@ -83,15 +72,14 @@ class PerfCollector:
         """
         self._selection = selection
         self._everything = selection is not None and selection.everything
-        self._strangers: set[int] = {os.getpid()}
         self._options = options
         self._diagnostics = diagnostics
         self._pid = pid
         self._stopping = self._closed = False
         self._family = Family(ids or itertools.count(1).__next__)
-        self._sampled: set[int] = set()
-        self._lost = 0
         self._look: Callable[[], None] | None = None
+        self._trial = True
+        self._leaving = False
         self._began_ns = self._ended_ns = time.monotonic_ns()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._rings: Rings | None = None
@@ -120,16 +108,39 @@ class PerfCollector:
         # the first batches take long: tables are read for the first time
         room = max(round(self._rings.size / (options.rate_hz * _FIRST_BATCHES_S)), _LEAST_FIRST) & ~7
         self._size = StackSize(most, room)
-        self._events = EventSet(self._event, options.rate_hz, self._size.bytes, self._rings)
-        named = dict.fromkeys([pid, *(self._selection.pids if self._selection else ())])
-        pids = [*named, *(each for each in descendants(named) if options.subprocesses)]
+        self._make = BatchMaker(
+            self._rings, self._event.chains, self._family, options, self._diagnostics, self._everything
+        )
+        self._begin()
+
+    def _begin(self) -> None:
+        """Events on all that there is now."""
+        assert self._rings is not None
+        self._events = EventSet(self._event, self._options.rate_hz, self._size.bytes, self._rings)
+        named = dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
+        pids = [*named, *(each for each in descendants(named) if self._options.subprocesses)]
         self._attach(self._events, pids)
-        for each in pids:
+        for pid in pids:
             try:
-                self._family.add(each)
+                self._family.meet(pid)
             except (ProcessLookupError, PermissionError):
-                if each == pid and not self._everything:
+                if pid == self._pid and not self._everything:
                     raise
+
+    def _pause(self) -> None:
+        """No samples while the tables that the first ones need are read: that takes longer than the rings have room."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def _resume(self) -> None:
+        late = self._scan(_FORWARD_NS)
+        self._family.take(late.others)
+        late.give_back()
+        self._size.settle()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            self._begin()
+        self._began_ns = time.monotonic_ns()
 
     def _attach(self, events: EventSet, pids: Iterable[int]) -> None:
         if self._everything:
@@ -141,12 +152,12 @@ class PerfCollector:
         """Processes that have come to fit."""
         if self._selection is None or self._events is None or self._everything:
             return
-        for pid in self._selection.find(self._family.histories.keys() | self._strangers):
+        for pid in self._selection.find(self._family.histories.keys() | self._make.strangers):
             try:
                 self._events.attach([pid], self._forks)
                 self._family.add(pid)
             except (ProcessLookupError, PermissionError):
-                self._strangers.add(pid)
+                self._make.strangers.add(pid)
                 self._diagnostics.count("process may not be looked at")
 
     def _ring_size(self, cpus: int) -> int:
@@ -166,10 +177,10 @@ class PerfCollector:
         poll.register(self._wake, select.POLLIN)
         watched: set[int] = set()
         flush_ns = round(self._options.flush_s * 1e9)
-        wait_ns = _FIRST_FLUSH_NS
-        last = False
-        self._began_ns = begun_ns = time.monotonic_ns()
-        while not last:
+        wait_ns = _TRIAL_NS if self._trial else _FIRST_FLUSH_NS
+        last = self._leaving = False
+        begun_ns = time.monotonic_ns()
+        while not last and not self._leaving:
             for fd in self._family.alive.values():
                 if fd not in watched:
                     watched.add(fd)
@@ -185,18 +196,20 @@ class PerfCollector:
                         poll.unregister(fd)
                         watched.discard(fd)
                         self._family.ended(fd)
-                if not self._goes_on():
+                if not self.goes_on:
                     break
-            last = self._stopping or not self._goes_on()
+            last = self._stopping or not self.goes_on
             now = time.monotonic_ns()
             if not last and now - begun_ns < hold_ns:
-                yield from self._batches(Scan())
+                yield from self._make.batches(Scan())
                 continue
-            found = self._scan(_FORWARD_NS if last else now)
-            yield from self._batches(found)
-            self._done_with(found)
-            begun_ns = now
-            wait_ns = max(min(2 * wait_ns, self._full_batch_ns()), min(flush_ns, 2 * wait_ns))
+            trial = self._trial
+            yield from self._hand_out(_FORWARD_NS if last else now)
+            begun_ns = max(now, self._began_ns)
+            if trial:
+                wait_ns = min(2 * wait_ns, _LONG_TRIAL_NS) if self._trial else _FIRST_FLUSH_NS
+            else:
+                wait_ns = max(min(2 * wait_ns, self._full_batch_ns()), min(flush_ns, 2 * wait_ns))
         self._ended_ns = time.monotonic_ns()
 
     def drain(self, last: bool = False) -> Iterator[SampleBatch]:
@@ -206,16 +219,23 @@ class PerfCollector:
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(0):
             self._family.ended(fd)
-        found = self._scan(_FORWARD_NS if last else time.monotonic_ns())
-        yield from self._batches(found)
-        self._done_with(found)
+        yield from self._hand_out(_FORWARD_NS if last else time.monotonic_ns())
         self._ended_ns = time.monotonic_ns()
 
-    def _done_with(self, found: Scan) -> None:
-        """The batches of a scan have been unwound."""
+    def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
+        """What is in the rings, whose room is given back when it has been unwound."""
+        found = self._scan(until_ns)
+        first = self._trial and bool(found.samples)
+        if first:
+            self._pause()
+        yield from self._make.batches(found)
         found.give_back()
-        self._resize()
-        self._add_more()
+        if first:
+            self._trial = False
+            self._resume()
+        else:
+            self._resize()
+            self._add_more()
         self._family.forget_ended()
 
     def _full_batch_ns(self) -> int:
@@ -238,7 +258,9 @@ class PerfCollector:
             self._events = fresh
         self._size.changed(size)
 
-    def _goes_on(self) -> bool:
+    @property
+    def goes_on(self) -> bool:
+        """Is there still anything to sample?"""
         if self._selection is not None and self._selection.lasting:
             return True
         if self._options.subprocesses:
@@ -274,97 +296,27 @@ class PerfCollector:
                 forks.append((record.time_ns, ids[2], ids[3]))
         return forks
 
-    def _batches(self, found: Scan) -> list[SampleBatch]:
-        """One of 64-bit code, and one of 32-bit code if there is any."""
-        assert self._rings is not None
-        lost = 0
-        for record in found.others:
-            if record.kind in (LOST, LOST_SAMPLES):
-                lost += parse_lost(record.kind, record.body)
-            elif record.kind == THROTTLE:
-                self._diagnostics.count("kernel throttled the sampling (kernel.perf_event_max_sample_rate)")
-        self._family.take(found.others)
-        samples, left_out = read_samples(self._rings.words, found.samples, self._event.chains)
-        if left_out:
-            self._diagnostics.count("sample without registers (a thread that ends)", left_out)
-        spaces, space, kept = self._place(samples)
-        if lost:
-            self._lost += lost
-            self._diagnostics.count("sample lost: the ring was full", lost)
-            for history in self._family.histories.values():
-                if history.image.alive:
-                    history.look()
-        self._sampled.update(np.unique(samples.tid).tolist())
-        n = len(samples)
-        batch = SampleBatch(
-            arch=X86_64,
-            kind=np.full(n, SampleKind.STOPPED, np.uint8),
-            time_ns=samples.time_ns,
-            tid=samples.tid,
-            pid=samples.pid,
-            space=space,
-            cpu=samples.cpu,
-            weight=np.ones(n, np.int64),
-            regs=samples.regs,
-            stack=StackSlab(self._rings.words.view(np.uint8), samples.base, samples.offset, samples.size),
-            spaces=spaces,
-            tip=samples.tip,
-            tips=samples.tips,
-            followed=False,
-        )
-        if samples.narrow.any():
-            narrow = batch.take(np.flatnonzero(kept & samples.narrow))
-            regs = narrow.regs[:, I386_IN_X86_64] & np.uint64(I386.mask)
-            return [batch.take(np.flatnonzero(kept & ~samples.narrow)), replace(narrow, arch=I386, regs=regs)]
-        return [batch if kept.all() else batch.take(np.flatnonzero(kept))]
-
-    def _place(
-        self, samples: Samples
-    ) -> tuple[
-        dict[int, AddressSpace], np.ndarray[tuple[int], np.dtype[np.int32]], np.ndarray[tuple[int], np.dtype[np.bool_]]
-    ]:
-        """(spaces, space of each sample, which samples belong to a process that we know)."""
-        if self._everything:
-            self._meet(set(samples.pid.tolist()))
-        spaces: dict[int, AddressSpace] = {}
-        space = np.zeros(len(samples), np.int32)
-        for pid, history in list(self._family.histories.items()):
-            lanes = np.flatnonzero(samples.pid == pid)
-            space[lanes], used = history.settle(samples.time_ns[lanes], samples.regs[lanes, X86_64.pc])
-            spaces.update(used)
-        kept = (space > 0) | (samples.pid == os.getpid())
-        if not kept.all():
-            self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(~kept)))
-        kept = space > 0
-        if self._options.thread is not None:
-            chosen = [info.tid for info in self._family.infos(set(samples.tid.tolist())) if self._wants(info)]
-            kept &= np.isin(samples.tid, chosen)
-        return spaces, space, kept
-
-    def _wants(self, info: ThreadInfo) -> bool:
-        return self._options.thread is None or bool(self._options.thread.search(info.name))
-
-    def _meet(self, pids: set[int]) -> None:
-        """Of the whole machine processes are known as soon as they are sampled."""
-        for pid in pids - self._family.histories.keys() - self._strangers:
-            try:
-                self._family.add(pid)
-            except (ProcessLookupError, PermissionError):
-                self._strangers.add(pid)
-
     def learn(self, feedback: Feedback) -> None:
         self._size.learn(feedback)
         self._look = feedback.look
 
+    def leave(self, elsewhere: Elsewhere) -> None:
+        """End batches() when what was taken has been handed out; drain() goes on, or batches() another time. elsewhere:
+        which samples are not wanted any more, for somebody else takes them by stops.
+        """
+        self._leaving = True
+        self._make.elsewhere = elsewhere
+        self._size.forget()
+
     def threads(self) -> list[ThreadInfo]:
-        return self._family.infos(self._sampled)
+        return self._family.infos(self._make.sampled)
 
     def stats(self) -> CollectorStats:
         now = self._ended_ns if self._closed else time.monotonic_ns()
         return CollectorStats(
             ticks=int((now - self._began_ns) / 1e9 * self._options.rate_hz),
             pauses=Pauses(),
-            skipped=self._lost,
+            skipped=self._make.lost,
             unchanged=0,
             blocked=0,
             errors={},
@@ -373,7 +325,9 @@ class PerfCollector:
 
     def _notes(self) -> tuple[str, ...]:
         refused = self._selection.refused if self._selection else ()
-        note = f"Sampled by perf_events ({self._event.name}): the target was never stopped"
+        note = f"Sampled by perf_events ({self._event.name})"
+        if self._make.elsewhere is None:
+            note += ": the target was never stopped"
         if self._event.user_only:
             note += " Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it"
         return (note, *refused)

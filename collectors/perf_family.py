@@ -45,6 +45,14 @@ class Family:
             directory.close()
         self._watch(pid)
 
+    def meet(self, pid: int) -> None:
+        """A process that may be known, after some time without records. Raises what add() raises."""
+        known = self.histories.get(pid)
+        if known is None or not known.unmoved():
+            if known is not None:
+                known.ended()
+            self.add(pid)
+
     def _watch(self, pid: int) -> None:
         if pid not in self.alive:
             with contextlib.suppress(OSError):

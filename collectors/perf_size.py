@@ -17,9 +17,10 @@ class StackSize:
     """bytes: what is copied now. most: the limit."""
 
     def __init__(self, most: int, first: int) -> None:
-        """first: where to begin, at most most."""
+        """first: of the samples after the first ones, which have all that can be had."""
         self.most = most
-        self.bytes = min(first, most)
+        self.bytes = most
+        self._first = min(first, most)
         self._seen = 0
         self._need = 0
         self._short = False
@@ -35,9 +36,22 @@ class StackSize:
             self._need = max(self._need, int(near.max()) if len(near) else 0)
         self._short = self._need > self.bytes
 
+    def settle(self) -> None:
+        """After the first samples."""
+        self.bytes = max(self._first, self._wanted)
+
+    def forget(self) -> None:
+        """Stacks from now on are other threads'."""
+        self._seen = self._need = 0
+        self._short = False
+
+    @property
+    def _wanted(self) -> int:
+        return min(max(_LEAST, (self._need + self._need // 2 + 1023) & ~1023), self.most)
+
     def change(self) -> int:
         """The size to change to, 0 to keep what is there. Grows at once, shrinks once that is safe."""
-        wanted = min(max(_LEAST, (self._need + self._need // 2 + 1023) & ~1023), self.most)
+        wanted = self._wanted
         if self._short and self.bytes < wanted:
             return min(max(wanted, 2 * self.bytes), self.most)
         if self._seen >= _SURE_AFTER and 2 * wanted <= self.bytes:

@@ -140,6 +140,11 @@ class History:
             self._now = now
             self._note(at, now)
 
+    def unmoved(self) -> bool:
+        """Is the code that is mapped still where it was?"""
+        now = _maps(self.pid)
+        return self.image.alive and not self._changes and _code(now) == _code(self.mappings)
+
     def _apply(self, change: Change) -> None:
         if change is None:
             self.image.alive = False

@@ -14,7 +14,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import ChildFinder, child_finder
@@ -22,7 +22,7 @@ from pyprof.collectors.file_limit import raise_file_limit
 from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.pace import Pace
 from pyprof.collectors.sampler import Sampler
-from pyprof.collectors.selection import Selection
+from pyprof.collectors.selection import Processes
 from pyprof.collectors.stop import Stopper
 from pyprof.collectors.target import Target
 from pyprof.collectors.threads import Thread
@@ -54,14 +54,16 @@ class PtraceCollector:
         note: str = "",
         ids: Callable[[], int] | None = None,
         readers: Callable[[int], StackReader] | None = None,
-        selection: Selection | None = None,
+        selection: Processes | None = None,
+        chosen: Container[int] | None = None,
     ) -> None:
         """note: what the reader should know of why this collector was taken. ids: gives the ids of address spaces,
         where several collectors make one recording. readers: makes the reader of a process's interpreter, by pid.
-        selection: further processes, those to come included.
+        selection: further processes, those to come included. chosen: tids; no others are sampled.
         """
         self._options = options
         self._diagnostics = diagnostics
+        self._chosen = chosen
         self._next_id = ids or itertools.count(1).__next__
         self._readers = readers
         self._targets: dict[int, Target] = {}
@@ -98,9 +100,14 @@ class PtraceCollector:
             if self._finder.note:
                 self._notes.append(self._finder.note)
 
+    @property
+    def refused(self) -> set[int]:
+        """Threads that may not be stopped."""
+        return self._sampler.refused
+
     def _add(self, pid: int) -> Target:
         reader = self._readers(pid) if self._readers else None
-        target = Target(pid, self._options, self._next_id, self._diagnostics, reader)
+        target = Target(pid, self._options, self._next_id, self._diagnostics, reader, self._chosen)
         self._targets[pid] = target
         self._seen.add(pid)
         return target
@@ -226,6 +233,7 @@ class PtraceCollector:
                         thread.ended = True
                         continue
                     except PermissionError:
+                        self._sampler.refused.add(thread.tid)
                         self._diagnostics.count("thread may not be traced")
                         continue
                     if taken and not thread.known:

@@ -19,13 +19,14 @@ _TRIES = 3
 
 
 class Sampler:
-    """unchanged, blocked: samples taken without a stop."""
+    """unchanged, blocked: samples taken without a stop. refused: threads that may not be stopped."""
 
     def __init__(
         self, stopper: Stopper, builder: BatchBuilder, diagnostics: Diagnostics, options: CollectOptions
     ) -> None:
         self.unchanged = 0
         self.blocked = 0
+        self.refused: set[int] = set()
         self._stopper = stopper
         self._builder = builder
         self._diagnostics = diagnostics
@@ -132,4 +133,6 @@ class Sampler:
         outcome = self._stopper.stop(thread, spaces, weight)
         if outcome is Outcome.GONE:
             thread.ended = True
+        elif outcome is Outcome.REFUSED:
+            self.refused.add(thread.tid)
         return outcome is Outcome.TAKEN

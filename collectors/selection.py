@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from pyprof.collectors import attach, procfs
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
@@ -21,6 +22,21 @@ _LOOK_NS = 500_000_000
 _BUDGET = 50  # a look that took t is followed by none for 50 t
 
 Fits = Callable[[int], bool]
+
+
+class Processes(Protocol):
+    """What a collector asks: pids now, more of them later; see Selection."""
+
+    @property
+    def pids(self) -> tuple[int, ...]: ...
+
+    @property
+    def refused(self) -> tuple[str, ...]: ...
+
+    @property
+    def lasting(self) -> bool: ...
+
+    def find(self, known: Container[int]) -> Iterable[int]: ...
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from pyprof.collectors import procfs
 from pyprof.collectors.lanes import BatchBuilder
@@ -33,8 +33,9 @@ class Target:
         next_id: Callable[[], int],
         diagnostics: Diagnostics,
         reader: StackReader | None = None,
+        tids: Container[int] | None = None,
     ) -> None:
-        """reader: of its interpreter's frames, None where they are not wanted."""
+        """reader: of its interpreter's frames, None where they are not wanted. tids: no other threads are wanted."""
         self.pid = pid
         self.directory = ProcDir(pid)
         query = MapQuery(lambda: self.directory.open("maps"))
@@ -55,6 +56,7 @@ class Target:
         self.denied = False
         self._stack_size = options.stack_size
         self._pattern = options.thread
+        self._tids = tids
         self._chosen: list[Thread] | None = None
         self._choose_at = 0
         self._count = -1
@@ -114,6 +116,8 @@ class Target:
         """The threads to sample. Where they are chosen by name, that is read anew each second: most threads get their
         name after they have begun.
         """
+        if self._tids is not None:
+            return [thread for tid, thread in self.threads.items() if tid in self._tids]
         if self._pattern is None:
             return list(self.threads.values())
         now = time.monotonic_ns()

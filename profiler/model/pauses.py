@@ -38,6 +38,10 @@ class Pauses:
     def __len__(self) -> int:
         return int(self.counts.sum())
 
+    def __add__(self, other: Pauses) -> Pauses:
+        """Those of both."""
+        return Pauses(self.counts + other.counts, self.total_ns + other.total_ns)
+
     def __sub__(self, earlier: Pauses) -> Pauses:
         """What came after an earlier state of the same log."""
         return Pauses(self.counts - earlier.counts, self.total_ns - earlier.total_ns)

@@ -37,6 +37,7 @@ class Trust(IntEnum):
     SCAN = 12  # a plausible return address, guessed
     WAY_OUT = 13  # by the instructions that lead to the frame's return
     INTERPRETER = 14  # a frame of the interpreter's own chain, placed by the mark on the evaluator's C stack
+    COMPLETED = 16  # of a later whole stack of the same thread, whose memory was the same up to there
     KERNEL = 15  # of the kernel's own stack, or the call in which a thread sleeps
 
     @property

@@ -23,9 +23,12 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import MARKER_SPACE, Merge, StackTable
 from pyprof.model.walk import StackEnd, Walk
+from pyprof.session.completion import Completion
 
 Columns = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]
 """time_ns, node | state << STATE_BITS, tid, weight"""
+
+COMPLETED = "stack completed by the outer frames of a later one of its thread"
 
 STATE_BITS = 32
 _NODE = (1 << STATE_BITS) - 1
@@ -112,6 +115,7 @@ class Recorder:
     _held: dict[int, _Held] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._completion = Completion(self._stacks)
         self._begin_ns = self.clock()
         self._epoch_ns = self._begin_ns - time.monotonic_ns()
         self._before = self.collector.stats()
@@ -141,6 +145,7 @@ class Recorder:
             self.collector.learn(Feedback(fresh, top, walk.missing, stop, look))
             if self._held or stop.any():
                 self._hold(batch, nodes, live[stop])
+            self._completion.take(fresh, walk, nodes, live)
         if batch.followed:
             self._follow(batch.tid, nodes)
         self._rows.append((batch.time_ns + self._epoch_ns, nodes, batch.tid, batch.weight))
@@ -225,6 +230,8 @@ class Recorder:
     def cut(self) -> Window:
         """Close the window and begin the next; stacks of sleeping threads are carried over."""
         now, after = self.clock(), self.collector.stats()
+        if self._completion.completed:
+            self.diagnostics.count(COMPLETED, self._completion.completed)
         counts = Counter(self.diagnostics.counts)
         errors = (counts - self._counts) + (Counter(after.errors) - Counter(self._before.errors))
         columns = [np.concatenate(c) for c in zip(*self._rows, strict=True)] if self._rows else []
@@ -257,6 +264,7 @@ class Recorder:
         carried = {space for space, _, _, _ in fresh.frames}
         self._spaces = {space: self._spaces[space] for space in carried if space in self._spaces}
         self._stacks, self._rows, self._held = fresh, [], {}
+        self._completion = Completion(fresh)
         self._begin_ns, self._before = now, after
         self.samples = 0
         return window

@@ -36,6 +36,8 @@ RECIPES = {
     "ladder_debug_frame": Recipe("ladder.c", (*NO_FRAME_POINTER, "-g", *NO_TABLES)),
     "ladder_deep": Recipe("ladder_deep.c"),
     "ladder_deeper": Recipe("ladder_deep.c", (*NO_FRAME_POINTER, "-DPAD=10")),
+    "ladder_beside": Recipe("ladder_beside.c", (*NO_FRAME_POINTER, "-D_GNU_SOURCE", "-pthread")),
+    "ladder_altstack": Recipe("ladder_altstack.c"),
     "ladder_throw": Recipe("ladder_throw.cc", compiler="g++"),
     "ladder_signal": Recipe("ladder_signal.c", with_=(str(PROGRAMS / "ladder_leaf.S"),)),
     "libladder_plt.so": Recipe("ladder_plt_lib.c", (*NO_FRAME_POINTER, *SHARED, "-Wl,-z,lazy")),

@@ -1,0 +1,160 @@
+"""Stacks that were cut where their copy ends, completed by a later whole stack of the same thread.
+
+The frames around the cut must be the same ones (same pc, same place), and the memory below the cut must be equal word
+by word: it holds these frames' return addresses, saved registers and variables. If whole stacks of that time go on in
+different ways from there, nothing is proved, and the stack stays cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.stacks import MARKER_SPACE, FrameKey, StackTable
+from pyprof.model.walk import StackEnd, Trust, Walk
+
+I64 = npt.NDArray[np.int64]
+
+_WINDOW = 4096
+"""Bytes below the cut that must be equal."""
+_FRAMES = 8
+"""Frames inside the cut, and the one at it, that must be the same."""
+_MOST_CUTS = 512
+_MOST_ROWS = 1 << 15
+_MOST_WHOLE = 64
+_LOOKS = 4
+_STATE_BITS = 32
+_NODE = (1 << _STATE_BITS) - 1
+
+_Joint = tuple[tuple[tuple[int, int], ...], int, bytes]
+"""((pc, sp) of the frames inside the cut, innermost first; where the copy ends; the bytes below)"""
+
+
+@dataclass(slots=True)
+class _Cut:
+    """Samples that are cut at one joint. rows: (column, index in it, what stood there). outer: what follows, None until
+    it is known. looks: batches with whole stacks of the thread that are still waited for.
+    """
+
+    rows: list[tuple[I64, int, int]] = field(default_factory=list)
+    outer: tuple[FrameKey, ...] | None = None
+    looks: int = _LOOKS
+
+
+class Completion:
+    """Of one window: rows are changed in place."""
+
+    def __init__(self, stacks: StackTable) -> None:
+        self._stacks = stacks
+        self._cuts: dict[int, dict[_Joint, _Cut]] = {}
+        self._count = self._rows = 0
+        self.completed = 0
+
+    def take(self, batch: SampleBatch, walk: Walk, rows: I64, places: I64) -> None:
+        """rows: node | state of stacks, in the recorder's keep. places: (n,) index in it of each lane of the batch."""
+        end = batch.stack.base + batch.stack.size.astype(np.uint64)
+        cut = (walk.end == StackEnd.UNREADABLE) & (walk.missing >= end) & (batch.kind == SampleKind.STOPPED)
+        for lane in np.flatnonzero(cut).tolist():
+            self._hold(batch, walk, lane, rows, int(places[lane]))
+        if not self._cuts:
+            return
+        whole = (walk.end == StackEnd.ROOT) & np.isin(batch.tid, list(self._cuts))
+        tids = batch.tid[whole]
+        for tid in np.unique(tids).tolist():
+            lanes = np.flatnonzero(whole & (batch.tid == tid))
+            if len(lanes) > _MOST_WHOLE:
+                lanes = lanes[np.linspace(0, len(lanes) - 1, _MOST_WHOLE).astype(np.int64)]
+            self._match(tid, batch, walk, lanes, rows[places[lanes]].tolist())
+
+    def _hold(self, batch: SampleBatch, walk: Walk, lane: int, rows: I64, row: int) -> None:
+        stack = batch.stack
+        offset, size, first, last = (
+            int(n) for n in (stack.offset[lane], stack.size[lane], walk.start[lane], walk.start[lane + 1])
+        )
+        if size < _WINDOW or last - first < _FRAMES or self._rows >= _MOST_ROWS:
+            return
+        cuts = self._cuts.setdefault(int(batch.tid[lane]), {})
+        window = stack.data[offset + size - _WINDOW : offset + size].tobytes()
+        joint = (_frames(walk, last - _FRAMES, last), int(stack.base[lane]) + size, window)
+        if joint not in cuts:
+            if self._count >= _MOST_CUTS:
+                return
+            self._count += 1
+        cuts.setdefault(joint, _Cut()).rows.append((rows, row, int(rows[row])))
+        self._rows += 1
+
+    def _match(self, tid: int, batch: SampleBatch, walk: Walk, lanes: I64, nodes: list[int]) -> None:
+        """Whole stacks of a thread, as lanes and as nodes, against its cut ones."""
+        cuts = self._cuts[tid]
+        for joint, cut in list(cuts.items()):
+            for lane, node in zip(lanes.tolist(), nodes, strict=True):
+                outer = self._outer(joint, batch, walk, lane, node)
+                if outer is not None and not self._settle(cut, outer):
+                    break
+            cut.looks -= 1
+            if cut.looks <= 0:
+                del cuts[joint]
+                self._count -= 1
+                self._rows -= len(cut.rows)
+        if not cuts:
+            del self._cuts[tid]
+
+    def _settle(self, cut: _Cut, outer: tuple[FrameKey, ...]) -> bool:
+        """What a whole stack says. False if another one said something else."""
+        if cut.outer is None:
+            cut.outer = outer
+            for rows, row, before in cut.rows:
+                rows[row] = self._joined(before & _NODE, outer) | (before & ~_NODE)
+            self.completed += len(cut.rows)
+        elif cut.outer != outer:
+            for rows, row, before in cut.rows:
+                rows[row] = before
+            self.completed -= len(cut.rows)
+            cut.looks = 0
+            return False
+        return True
+
+    def _outer(
+        self, joint: _Joint, batch: SampleBatch, walk: Walk, lane: int, node: int
+    ) -> tuple[FrameKey, ...] | None:
+        """The frames beyond the joint, outermost first, if a whole stack has it."""
+        frames, end, window = joint
+        stack = batch.stack
+        at = end - _WINDOW - int(stack.base[lane])
+        offset = int(stack.offset[lane])
+        if at < 0 or at + _WINDOW > int(stack.size[lane]):
+            return None
+        first, last = int(walk.start[lane]), int(walk.start[lane + 1])
+        _, sp = frames[-1]
+        found = np.flatnonzero(walk.sp[first:last] == np.uint64(sp))
+        if not len(found) or lane in batch.chains:
+            return None
+        here = first + int(found[-1])
+        if here + 1 - _FRAMES < first or _frames(walk, here + 1 - _FRAMES, here + 1) != frames:
+            return None
+        if stack.data[offset + at : offset + at + _WINDOW].tobytes() != window:
+            return None
+        keys = list(self._up(node & _NODE))[::-1][: last - here - 1]
+        return tuple((space, pc, exact, int(Trust.COMPLETED)) for space, pc, exact, _ in keys)
+
+    def _joined(self, node: int, outer: tuple[FrameKey, ...]) -> int:
+        """The cut stack below the outer frames."""
+        inner = [key for key in self._up(node) if key[0] != MARKER_SPACE]
+        joined = 0
+        for key in (*outer, *reversed(inner)):
+            joined = self._stacks.child(joined, key)
+        return joined
+
+    def _up(self, node: int) -> Iterator[FrameKey]:
+        stacks = self._stacks
+        while node > 0:
+            yield stacks.frames[stacks.frame[node]]
+            node = stacks.parent[node]
+
+
+def _frames(walk: Walk, first: int, last: int) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(walk.pc[first:last].tolist(), walk.sp[first:last].tolist(), strict=True))

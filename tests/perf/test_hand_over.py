@@ -1,0 +1,176 @@
+"""Threads whose stacks the kernel cannot copy: stopped for their samples as long as that is so, and no others."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyprof.collectors import libc
+from pyprof.collectors.base import Feedback
+from pyprof.collectors.hand_over import REASON, Chosen
+from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
+from pyprof.model.arch import X86_64
+from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
+from pyprof.options import CollectOptions
+from tests.live.support.ladders import ladder
+from tests.live.support.recording import LIFE, Recording, record, running
+from tests.support import missing
+
+DEEP = ("main", *["down"] * 8000, "bottom")
+
+
+@pytest.fixture
+def allowed() -> None:
+    try:
+        choose_event(os.getpid(), 0, CollectOptions())
+    except PerfNotAllowed as error:
+        missing(f"needs perf_events: {error.message} {error.hint}")
+
+
+def by_perf(pid: int, folder: Path, *options: str, seconds: float = 3, rate: int = 299) -> Recording:
+    return record(pid, folder, "--collector", "perf", "-t", *options, seconds=seconds, rate=rate)
+
+
+def of(recording: Recording, name: str) -> int:
+    """Samples with a function on their stack."""
+    return sum(n for stack, n in recording.stacks.items() if name in stack)
+
+
+@pytest.mark.parametrize("collector", ["perf", "auto"])
+def test_deep_thread_is_whole_by_stops_and_the_one_beside_it_is_never_stopped(
+    collector: str, allowed: None, tmp_path: Path
+) -> None:
+    with running(ladder("ladder_beside"), "spin", LIFE, LIFE, "8000") as program:
+        recording = by_perf(program.pid, tmp_path, "--collector", collector)
+    summary = recording.summary
+    assert recording.whole == 1.0
+    assert all(stack[4:][: len(DEEP)] == DEEP for stack in recording.stacks if "bottom" in stack)
+    deep, beside = of(recording, "bottom"), of(recording, "flat")
+    assert min(deep, beside) > 20
+    assert deep - 20 < summary["stops"]["count"] <= deep
+    assert summary["trust"]["completed"] > 1000  # of the samples from before the first stop
+    assert any("1 thread with " + REASON in note for note in summary["notes"])
+
+
+def test_handler_on_its_own_stack_is_whole(allowed: None, tmp_path: Path) -> None:
+    with running(ladder("ladder_altstack"), "spin", LIFE) as program:
+        recording = by_perf(program.pid, tmp_path)
+    interrupted = [s for s in recording.stacks if s[-2:] == ("handler", "handler_top") and "s_01" in s]
+    assert sum(recording.stacks[stack] for stack in interrupted) > 20
+    assert recording.whole > 0.95  # those of before the hand-over stay cut
+
+
+def test_thread_whose_stacks_have_become_short_is_given_back(allowed: None, tmp_path: Path) -> None:
+    with running(ladder("ladder_beside"), "spin", LIFE, "4", "8000") as program:
+        recording = by_perf(program.pid, tmp_path, seconds=8, rate=999)
+    main_flat = sum(n for stack, n in recording.stacks.items() if "beside" not in stack[0] and "flat" in stack)
+    assert recording.whole > 0.999
+    assert of(recording, "bottom") > 10
+    assert recording.summary["stops"]["count"] < of(recording, "bottom") + 0.7 * main_flat
+
+
+def test_small_stack_size_stops_nothing_and_marks_what_is_cut(allowed: None, tmp_path: Path) -> None:
+    with running(ladder("ladder_deep"), "spin", LIFE) as program:
+        recording = by_perf(program.pid, tmp_path, "--stack-size", "64K", seconds=1.5, rate=99)
+    assert recording.summary["ends"] == {"unreadable": recording.samples}
+    assert recording.summary["stops"]["count"] == 0
+    assert all("truncated" in stack[1] and stack[-1] == "deep_top" for stack in recording.stacks)
+
+
+def test_thread_that_somebody_else_traces_keeps_its_samples_and_they_are_marked(allowed: None, tmp_path: Path) -> None:
+    with running(ladder("ladder_beside"), "spin", LIFE, LIFE, "8000") as program:
+        assert libc.seize(program.pid) == 0
+        recording = by_perf(program.pid, tmp_path)
+    cut = sum(n for stack, n in recording.stacks.items() if any("truncated" in name for name in stack))
+    assert cut == of(recording, "bottom") > 100
+    assert recording.summary["stops"]["count"] == 0
+
+
+BASE = 0x7000_0000
+
+
+def feedback(tids: Sequence[int], reach: int, cut: bool = False, away: bool = False, time_ns: int = 0) -> Feedback:
+    """Walks that needed `reach` bytes of stack."""
+    n = len(tids)
+    base, column = np.full(n, BASE, np.uint64), np.full(n, BASE + reach, np.uint64)
+    stack = StackSlab(np.zeros(0, np.uint8), base, np.zeros(n, np.int64), np.full(n, 65528, np.int64))
+    if away:
+        stack = replace(stack, pieces={lane: (Piece(0x10, b""),) for lane in range(n)})
+    batch = SampleBatch(
+        arch=X86_64,
+        kind=np.full(n, SampleKind.STOPPED, np.uint8),
+        time_ns=np.full(n, time_ns, np.int64),
+        tid=np.array(tids, np.int32),
+        pid=np.full(n, 5, np.int32),
+        space=np.ones(n, np.int32),
+        cpu=np.zeros(n, np.int32),
+        weight=np.ones(n, np.int64),
+        regs=np.zeros((n, len(X86_64.registers)), np.uint64),
+        stack=stack,
+        spaces={},
+    )
+    none = np.zeros(n, np.uint64)
+    top, missed = (none, column) if cut else (column, none)
+    return Feedback(batch, top, missed, np.zeros(n, np.bool_))
+
+
+def test_stack_that_a_larger_copy_holds_is_no_reason_to_stop() -> None:
+    chosen = Chosen()
+    chosen.learn_copied(feedback([1], 30000, cut=True))
+    assert not chosen
+    chosen.learn_copied(feedback([1], 65200, cut=True))
+    assert 1 in chosen
+    assert chosen.pids == (5,)
+
+
+def test_copies_of_a_thread_are_left_out_from_its_first_stop_on() -> None:
+    chosen = Chosen()
+    chosen.learn_copied(feedback([1, 2], 65200, cut=True))
+    tids, times = np.array([1, 1, 2, 3], np.int32), np.array([99, 100, 500, 500])
+    assert not chosen.elsewhere(tids, times).any()
+    chosen.begun(feedback([1], 0, time_ns=100).batch)
+    assert chosen.elsewhere(tids, times).tolist() == [False, True, False, False]
+
+
+def test_stops_that_are_worth_nothing_end_and_take_more_to_begin_again() -> None:
+    chosen = Chosen()
+    chosen.learn_copied(feedback([1], 65200, cut=True))
+    for _ in range(512):
+        chosen.learn_stopped(feedback([1], 65200, cut=True))
+    assert not chosen
+    for _ in range(7):
+        chosen.learn_copied(feedback([1], 65200, cut=True))
+        assert not chosen
+    chosen.learn_copied(feedback([1], 65200, cut=True))
+    assert 1 in chosen
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_thread_that_needed_its_stops_comes_back_at_once_and_stays_longer(away: bool) -> None:
+    chosen = Chosen()
+    chosen.learn_copied(feedback([1], 65200, cut=True))
+    chosen.learn_stopped(feedback([1], 2000 if away else 120_000, away=away))
+    for _ in range(512):
+        assert 1 in chosen
+        chosen.learn_stopped(feedback([1], 2000))
+    assert not chosen
+    chosen.learn_copied(feedback([1], 65200, cut=True))
+    for _ in range(1023):
+        chosen.learn_stopped(feedback([1], 2000))
+    assert 1 in chosen
+
+
+def test_refused_thread_is_never_chosen_again() -> None:
+    chosen = Chosen()
+    chosen.learn_copied(feedback([1], 65200, cut=True))
+    chosen.refuse(1)
+    chosen.learn_copied(feedback([1], 65200, cut=True))
+    assert not chosen
+    assert not chosen.elsewhere(np.array([1], np.int32), np.array([10**18])).any()
+    assert math.isinf(chosen._threads[1].since_ns)

@@ -1,0 +1,123 @@
+"""Cut stacks and the later whole stack of their thread: joined where the memory is the same, else left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pyprof.model.arch import X86_64
+from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.model.stacks import MARKER_SPACE, StackTable
+from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.session.completion import Completion
+
+FRAME = 0x200
+DEPTH, CUT = 60, 40
+BASE = 0x10_0000
+END = BASE + CUT * FRAME
+
+
+class Bench:
+    """One window's table, rows and completion. Frame i of every stack has pc 0x1000 + i and sp BASE + i * FRAME."""
+
+    def __init__(self) -> None:
+        self.stacks = StackTable()
+        self.completion = Completion(self.stacks)
+        self.memory = np.random.default_rng(1).integers(0, 256, DEPTH * FRAME, np.uint8)
+
+    def add(self, depth: int, *, tid: int = 7, outer: int = 0, memory: np.ndarray | None = None) -> np.ndarray:
+        """A batch of one sample of so many frames; DEPTH of them are whole. outer: added to pcs beyond the cut."""
+        data = self.memory if memory is None else memory
+        size = depth * FRAME
+        number = np.arange(depth)
+        pc = (0x1000 + number + np.where(number >= CUT, outer, 0)).astype(np.uint64)
+        end = StackEnd.ROOT if depth == DEPTH else StackEnd.UNREADABLE
+        missing = 0 if depth == DEPTH else BASE + size
+        walk = Walk(
+            start=np.array([0, depth]),
+            pc=pc,
+            exact=np.zeros(depth, np.bool_),
+            trust=np.full(depth, Trust.EH_FRAME, np.uint8),
+            sp=(BASE + number * FRAME).astype(np.uint64),
+            end=np.array([end], np.uint8),
+            missing=np.array([missing], np.uint64),
+            top=np.array([BASE + size], np.uint64),
+            lacks_register=np.zeros(1, np.bool_),
+        )
+        stack = StackSlab(data[:size], np.array([BASE], np.uint64), np.zeros(1, np.int64), np.array([size]))
+        batch = SampleBatch(
+            arch=X86_64,
+            kind=np.array([SampleKind.STOPPED], np.uint8),
+            time_ns=np.zeros(1, np.int64),
+            tid=np.array([tid], np.int32),
+            pid=np.ones(1, np.int32),
+            space=np.ones(1, np.int32),
+            cpu=np.zeros(1, np.int32),
+            weight=np.ones(1, np.int64),
+            regs=np.zeros((1, len(X86_64.registers)), np.uint64),
+            stack=stack,
+            spaces={},
+        )
+        rows = self.stacks.intern(walk, batch.space).astype(np.int64)
+        self.completion.take(batch, walk, rows, np.zeros(1, np.int64))
+        return rows
+
+    def frames(self, rows: np.ndarray) -> list[tuple[int, int]]:
+        """(pc, trust) from the leaf outwards; a marker has pc -1."""
+        node, found = int(rows[0]), []
+        while node > 0:
+            space, pc, _, trust = self.stacks.frames[self.stacks.frame[node]]
+            found.append((-1 if space == MARKER_SPACE else pc, trust))
+            node = self.stacks.parent[node]
+        return found
+
+
+def test_cut_stack_gets_the_outer_frames_of_the_whole_one_and_they_say_so() -> None:
+    bench = Bench()
+    rows = bench.add(CUT)
+    assert bench.frames(rows)[-1] == (-1, 0)
+    bench.add(DEPTH)
+    found = bench.frames(rows)
+    assert [pc for pc, _ in found] == [0x1000 + i for i in range(DEPTH)]
+    assert {trust for _, trust in found[:CUT]} == {Trust.EH_FRAME}
+    assert {trust for _, trust in found[CUT:]} == {Trust.COMPLETED}
+    assert bench.completion.completed == 1
+
+
+def test_nothing_is_joined_where_one_byte_of_the_memory_differs() -> None:
+    bench = Bench()
+    rows = bench.add(CUT)
+    other = bench.memory.copy()
+    other[END - BASE - 4096] ^= 1
+    bench.add(DEPTH, memory=other)
+    assert bench.frames(rows)[-1] == (-1, 0)
+
+
+def test_nothing_is_joined_to_the_stack_of_another_thread() -> None:
+    bench = Bench()
+    rows = bench.add(CUT)
+    bench.add(DEPTH, tid=8)
+    assert bench.frames(rows)[-1] == (-1, 0)
+
+
+@pytest.mark.parametrize("between", [0, 2])
+def test_whole_stacks_that_go_on_in_different_ways_prove_nothing(between: int) -> None:
+    bench = Bench()
+    rows = bench.add(CUT)
+    for _ in range(between + 1):
+        bench.add(DEPTH)
+    assert bench.completion.completed == 1
+    bench.add(DEPTH, outer=5)
+    assert bench.frames(rows)[-1] == (-1, 0)
+    assert bench.completion.completed == 0
+
+
+def test_cut_samples_are_not_waited_for_without_end() -> None:
+    bench = Bench()
+    rows = bench.add(CUT)
+    other = bench.memory + np.uint8(1)
+    for _ in range(4):
+        bench.add(DEPTH, memory=other)
+    bench.add(DEPTH)
+    assert bench.frames(rows)[-1] == (-1, 0)
+    assert not bench.completion._cuts
