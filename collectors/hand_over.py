@@ -115,6 +115,14 @@ class Chosen:
             if thread.seen >= _OF:
                 thread.seen = thread.cut = 0
 
+    def others(self, feedback: Feedback) -> Feedback:
+        """Without what larger copies cannot help."""
+        if not self._stopped:
+            return feedback
+        kept = np.flatnonzero(~np.isin(feedback.batch.tid, list(self._stopped)))
+        batch = feedback.batch.take(kept)
+        return Feedback(batch, feedback.top[kept], feedback.missing[kept], feedback.stop[kept], feedback.look)
+
     def begun(self, batch: SampleBatch) -> None:
         """Samples by stops: from the first one on a thread's copies are not wanted."""
         for tid in np.unique(batch.tid).tolist():
@@ -212,10 +220,10 @@ class HandOver:
             self._stops.learn(feedback)
             self._chosen.learn_stopped(feedback)
             return
-        self._perf.learn(feedback)
         self._chosen.learn_copied(feedback)
         if self._chosen and self._stops is None:
             self._perf.leave(self._chosen.elsewhere)
+        self._perf.learn(self._chosen.others(feedback))
 
     def _close_stops(self) -> None:
         stops, self._stops = self._stops, None

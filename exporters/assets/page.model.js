@@ -98,6 +98,7 @@ const TRUST_TITLES = {
   scan: "scan (a guess)",
   interpreter: "the interpreter's own chain",
   kernel: "the kernel",
+  completed: "a later whole stack of the same thread",
   way_out: "instructions up to the return",
 };
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Attach to a running process (-p PID) or start a command, sample its stacks, and write a
-profile. Running threads are stopped for microseconds a sample, with --collector perf for
-none; the target is left running whatever happens to pyprof. Ctrl-C, SIGTERM,
+profile. Running threads are stopped for microseconds a sample, with --collector perf only
+where the kernel cannot copy their stacks; the target is left running whatever happens to pyprof. Ctrl-C, SIGTERM,
 -d or the target's end finish the recording; what was recorded until then is written.
 """
 
@@ -114,8 +114,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--collector",
         choices=("auto", "ptrace", "perf"),
         default="ptrace",
-        help="ptrace (default): short stops, sleeping threads too; perf: the kernel takes the samples and the target "
-        "is never stopped; auto: perf where it is allowed",
+        help="ptrace (default): short stops, sleeping threads too; perf: the kernel takes the samples, only threads "
+        "with stacks of over 64 KB are stopped; auto: perf where it is allowed",
     )
     what.add_argument(
         "-s", "--subprocesses", action="store_true", help="also the children that exist and those to come"
