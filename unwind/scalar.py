@@ -17,6 +17,7 @@ from pyprof.unwind.expr import ExprProblem, Failed, Machine, evaluate
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.table import KnownRule
+from pyprof.unwind.tail import Tail
 
 # An enum's members are slow to look up.
 _AT_CFA, _AT_REG, _UNDEFINED = RegKind.AT_CFA, RegKind.AT_REG, RegKind.UNDEFINED
@@ -205,7 +206,7 @@ class LaneWalk:
     """What a walk of one lane found; columns of model.walk.Walk.
 
     needs: column of the register for whose lack it ended, or -1. no_frame: the frame before the first of frames is
-    none. registers: of each of frames, if they are kept.
+    none. registers: of each of frames, if they are kept. tail: frames that follow.
     """
 
     frames: list[Frame]
@@ -216,6 +217,17 @@ class LaneWalk:
     needs: int = -1
     no_frame: bool = False
     registers: list[Registers] | None = None
+    tail: Tail | None = None
+
+
+class Known(Protocol):
+    """What an earlier walk found. top: its highest cfa inside the copy."""
+
+    top: int
+
+    def join(self, registers: Registers, sp: int, depth: int) -> Tail | None:
+        """The callers of the frame with these registers, up to the root, if they are known. depth: frames so far."""
+        ...
 
 
 Rules = Callable[[int, bool], KnownRule | None]
@@ -253,18 +265,26 @@ class ScalarWalker:
     recover: Recover
     max_depth: int
 
-    def walk(self, registers: Registers, memory: LaneMemory, keep_registers: bool = False) -> LaneWalk:
-        """All frames of a sample, from its registers."""
+    def walk(
+        self, registers: Registers, memory: LaneMemory, keep_registers: bool = False, known: Known | None = None
+    ) -> LaneWalk:
+        """All frames of a sample, from its registers. known: where it may end early, with a tail."""
         arch = self.arch
         sp = registers.values[arch.sp] or 0
         walk = LaneWalk([(registers.values[arch.pc] or 0, registers.exact, Trust.CONTEXT, sp)])
         walk.registers = [registers] if keep_registers else None
         walk.top = sp if memory.holds(sp) else 0
-        self.go_on(walk, registers, memory, self.max_depth - 1)
+        self.go_on(walk, registers, memory, self.max_depth - 1, earlier=known)
         return walk
 
     def go_on(
-        self, walk: LaneWalk, registers: Registers, memory: LaneMemory, most: int, accept: Accept | None = None
+        self,
+        walk: LaneWalk,
+        registers: Registers,
+        memory: LaneMemory,
+        most: int,
+        accept: Accept | None = None,
+        earlier: Known | None = None,
     ) -> None:
         """Add at most `most` callers of the frame whose registers are given. accept: see Accept."""
         arch = self.arch
@@ -298,6 +318,10 @@ class ScalarWalker:
                 frames.append((values[arch.pc] or 0, registers.exact, outcome.trust, values[arch.sp] or 0))
                 if walk.registers is not None:
                     walk.registers.append(registers)
+                if earlier is not None:
+                    walk.tail = earlier.join(registers, values[arch.sp] or 0, len(frames))
+                    if walk.tail is not None:
+                        walk.end, walk.top = _ROOT, max(walk.top, earlier.top)
 
     def step(self, known: KnownRule | None, pc: int, registers: Registers, memory: LaneMemory) -> Outcome:
         """The caller of one frame. known: the rule at lookup pc, None if the fallback must try."""

@@ -19,6 +19,7 @@ from pyprof.options import FALLBACK, SCAN, UnwindOptions
 from pyprof.unwind.fallback import RecordFallback
 from pyprof.unwind.index import Index, SpaceIndex
 from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.outer import OuterParts
 from pyprof.unwind.recover import Recovery
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.scalar import Fallback, ScalarWalker
@@ -36,6 +37,7 @@ class _Space:
 
     index: SpaceIndex
     walker: ScalarWalker
+    outer: OuterParts
 
 
 class Unwinder:
@@ -90,14 +92,24 @@ class Unwinder:
         index = self._index(batch.arch)
         walk = BatchWalk(batch, index.rules, self._options.max_depth)
         fresh = batch.kind != SampleKind.UNCHANGED
+        last: dict[int, tuple[I64, _Space]] = {}
         for space_id in np.unique(batch.space[fresh]).tolist():
             space = self._space(batch.arch, batch.spaces[space_id])
             for lanes in self._by_time(batch, np.flatnonzero(fresh & (batch.space == space_id)), space.index):
                 if by_steps and not space.walker.fallback.needs_all:
-                    walk.group(lanes, space.index, space.walker)
+                    space.outer.renew(self._rules_at(int(batch.time_ns[lanes].max()), space.index.space))
+                    walk.group(walk.deep(lanes, space.walker, space.outer), space.index, space.walker)
+                    last[space_id] = lanes, space
                 else:
                     walk.scalar(lanes, space.walker)
-        return walk.finish()
+        found = walk.finish()
+        for lanes, space in last.values():
+            walk.learn(found, lanes, space.walker, space.outer)
+        return found
+
+    def _rules_at(self, time_ns: int, space: AddressSpace) -> tuple[int, int]:
+        """Another value wherever another rule may hold."""
+        return self._runtime.version(space), bisect_right(self._runtime.changes(space), time_ns)
 
     def _by_time(self, batch: SampleBatch, lanes: I64, index: SpaceIndex) -> Iterator[I64]:
         """The lanes of one address space, cut where code that no file describes was described anew."""
@@ -129,6 +141,7 @@ class Unwinder:
             self._spaces[key] = _Space(
                 index,
                 ScalarWalker(arch, index.known, index.bias, fallback, recovery.rest, self._options.max_depth),
+                OuterParts(),
             )
         return self._spaces[key]
 

@@ -16,6 +16,7 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.outer import LEAST_FRAMES, OuterParts
 from pyprof.unwind.records import follow_records
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker, Stop
 from pyprof.unwind.step import Lanes, Stepped, Words, step
@@ -77,6 +78,7 @@ class BatchWalk:
         self._frames = _Found()
         self._singles: dict[int, LaneWalk] = {}
         self._replaced = np.zeros(n, np.bool_)
+        self._joined: set[int] = set()
 
     def scalar(self, lanes: I64, walker: ScalarWalker) -> None:
         """Walk lanes one by one, from their first frame."""
@@ -84,6 +86,31 @@ class BatchWalk:
             walk = walker.walk(first_registers(self._batch, lane), LaneMemory(self._batch, lane))
             self._settle(lane, walk)
             self._replaced[lane] = True
+
+    def deep(self, lane: I64, walker: ScalarWalker, outer: OuterParts) -> I64:
+        """Walk the lanes of which the outer part is known; those that are left."""
+        if not outer:
+            return lane
+        batch, left = self._batch, []
+        for one, tid in zip(lane.tolist(), batch.tid[lane].tolist(), strict=True):
+            whole = outer.knows(tid) and batch.kind[one] == SampleKind.STOPPED and one not in batch.stack.pieces
+            walk = outer.walk(batch, one, first_registers(batch, one), walker) if whole else None
+            if walk is None:
+                left.append(one)
+            else:
+                self._settle(one, walk)
+                self._replaced[one] = True
+                self._joined.add(one)
+        return np.array(left, np.int64)
+
+    def learn(self, walk: Walk, lanes: I64, walker: ScalarWalker, outer: OuterParts) -> None:
+        """What these lanes, walked to their ends, have that deep stacks of later batches may have in common."""
+        batch = self._batch
+        deep = (np.diff(walk.start)[lanes] >= LEAST_FRAMES) & (walk.end[lanes] == StackEnd.ROOT)
+        last = {int(batch.tid[lane]): lane for lane in lanes[deep].tolist() if lane not in self._joined}
+        for lane in last.values():
+            if batch.kind[lane] == SampleKind.STOPPED and lane not in batch.stack.pieces:
+                outer.learn(batch, lane, first_registers(batch, lane), walker)
 
     def group(self, lane: I64, index: SpaceIndex, walker: ScalarWalker) -> None:
         """Walk the lanes of one address space."""
@@ -203,7 +230,7 @@ class BatchWalk:
         stepped[self._replaced] = 0
         counts = stepped.copy()
         for lane, walk in self._singles.items():
-            counts[lane] += len(walk.frames)
+            counts[lane] += len(walk.frames) + (len(walk.tail) if walk.tail else 0)
         start = np.zeros(n + 1, np.int64)
         np.cumsum(counts, out=start[1:])
         pc = np.zeros(start[-1], np.uint64)
@@ -217,7 +244,11 @@ class BatchWalk:
             at = start[lanes[kept]] + depth
             pc[at], exact[at], trust[at], sp[at] = step_pc[kept], step_exact[kept], step_trust[kept], step_sp[kept]
         for lane, walk in self._singles.items():
+            at, end = int(start[lane] + stepped[lane]), int(start[lane + 1])
             if walk.frames:
-                place = slice(int(start[lane] + stepped[lane]), int(start[lane + 1]))
+                place = slice(at, at + len(walk.frames))
                 pc[place], exact[place], trust[place], sp[place] = zip(*walk.frames, strict=True)
+            if walk.tail:
+                tail, place = walk.tail, slice(at + len(walk.frames), end)
+                pc[place], exact[place], trust[place], sp[place] = tail.pc, tail.exact, tail.trust, tail.sp
         return Walk(start, pc, exact, trust, sp, self._end, self._missing, self._top, self._lacks)

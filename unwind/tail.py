@@ -1,0 +1,40 @@
+"""Frames of one lane as columns: the part of a walk that was known before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Columns of model.walk.Walk for consecutive frames, innermost first, each of shape (k,)."""
+
+    pc: npt.NDArray[np.uint64]
+    exact: npt.NDArray[np.bool_]
+    trust: npt.NDArray[np.uint8]
+    sp: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, frames: Sequence[tuple[int, bool, int, int]]) -> Tail:
+        """(pc, exact, Trust, sp) of each frame."""
+        pc, exact, trust, sp = zip(*frames, strict=True) if frames else ((), (), (), ())
+        return cls(
+            np.array(pc, np.uint64), np.array(exact, np.bool_), np.array(trust, np.uint8), np.array(sp, np.uint64)
+        )
+
+    def after(self, at: int) -> Tail:
+        """The callers of the frame `at`."""
+        return Tail(self.pc[at + 1 :], self.exact[at + 1 :], self.trust[at + 1 :], self.sp[at + 1 :])
+
+    def before(self, outer: Tail) -> Tail:
+        """These frames, then their callers."""
+        own, others = (self.pc, self.exact, self.trust, self.sp), (outer.pc, outer.exact, outer.trust, outer.sp)
+        pc, exact, trust, sp = (np.concatenate(pair) for pair in zip(own, others, strict=True))
+        return Tail(pc, exact, trust, sp)
+
+    def __len__(self) -> int:
+        return len(self.pc)
