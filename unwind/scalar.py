@@ -223,7 +223,8 @@ class LaneWalk:
 class Known(Protocol):
     """What an earlier walk found. top: its highest cfa inside the copy."""
 
-    top: int
+    @property
+    def top(self) -> int: ...
 
     def join(self, registers: Registers, sp: int, depth: int) -> Tail | None:
         """The callers of the frame with these registers, up to the root, if they are known. depth: frames so far."""
