@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.capture import Copied, Copier, Habits
 from pyprof.interpreters.cpython.codes import CodeBook, CodeReader
+from pyprof.interpreters.cpython.layout import NONE
 from pyprof.interpreters.cpython.layout import Chain as ChainKind
 from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.locate import Located, locate, too_old
@@ -34,6 +35,11 @@ _MOST_LOOKS = 20
 _MOST_HOLDERS = 4
 """Of so many GILs it is asked in a stop who holds them."""
 _MOST_NAMES = 1 << 14
+_MOST_PREPARED = 64
+"""So many new threads of a version without a data stack are read before their first stop, which then reads all of a
+deep stack's frames at once.
+"""
+_NO_STACK = memoryview(b"").cast("Q")
 _PATIENCE = 64
 """A thread that has had no frames so often is likely to have none."""
 
@@ -211,12 +217,17 @@ class PythonProcess:
                     found.setdefault(by_namespace[thread.tid], []).append(thread)
         except Unreadable:
             self._wanted = True
+        new: list[tuple[PyThread, Habits]] = []
         holders = {thread.gil: thread for states in found.values() for thread in states if thread.gil}
         self._holders = dict(list(holders.items())[:_MOST_HOLDERS])
         for tid, states in found.items():
             known = self._threads.setdefault(tid, _Known())
             habits = {thread.address: habit for thread, habit in known.states}
             known.states = [(thread, habits.get(thread.address) or Habits()) for thread in states]
+            new += [state for state in known.states if state[0].address not in habits]
+        if self.runtime.layout.thread.chunk == NONE:
+            for thread, habit in new[:_MOST_PREPARED]:
+                self._copier.copy(thread, habit, _NO_STACK, 0, gather_now(self.memory))
 
     def read_names(self) -> None:
         """Learn the names of threads as they are now."""
@@ -283,7 +294,7 @@ class PythonProcess:
         if self.runtime is None:
             return []
         layout, memory = self.runtime.layout, self.memory
-        self.copy(tid, memoryview(b"").cast("Q"), 0, gather_now(memory))
+        self.copy(tid, _NO_STACK, 0, gather_now(memory))
         reader = LocalReader(memory, layout, redact)
         found = []
         for copied in self._copied:

@@ -1,7 +1,8 @@
 """Lines of Cython's sources: the C file that it wrote says in comments which line of the .pyx a statement comes from.
 
 In: a file and a line as DWARF has them. Out: the line of the .pyx, or None where the file is not Cython's, is gone, or
-says nothing of that line. A comment holds for the lines after it, up to the next one or to the function's exit code.
+says nothing of that line. A comment holds for the lines after it, up to the next one or to the function's exit code or
+end: Cython's own helper functions stand behind the module's.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def places(text: bytes) -> list[tuple[int, str, int]]:
                 found.append((number, match[1].decode("utf-8", "replace"), int(match[2])))
         elif _EXIT in line:
             found.append((number, "", 0))
+        elif line.startswith(b"}"):
+            found.append((number + 1, "", 0))
     return found
 
 

@@ -87,9 +87,9 @@ def need_root(suite: str, package: str) -> None:
 
 @contextmanager
 def running(
-    python: Python, program: str | Path, *arguments: str, env: dict[str, str] | None = None
+    python: Python, program: str | Path, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A program on an interpreter, its output piped; killed at the end."""
+    """A program on an interpreter, its output piped; killed at the end. cwd: a folder that private roots see, too."""
     python.ready()
     path = shutil.copy(PROGRAMS / program, "/tmp") if python.suite else str(PROGRAMS / program)
     process = subprocess.Popen(
@@ -97,6 +97,7 @@ def running(
         stdout=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
+        cwd=cwd,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8", **(env or {})},
     )
     try:

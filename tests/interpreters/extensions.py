@@ -1,0 +1,85 @@
+"""Extension modules for the interpreters that tests run on: built here once, for Python's stable ABI, so that one file
+serves them all; for this interpreter, of Cython, also as its own headers have it. numpy comes from PyPI.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+
+from tests.interpreters.pythons import PROGRAMS, ROOTS, Python
+from tests.support import build, missing
+
+SOURCES = PROGRAMS / "native"
+OLDEST_CYTHON = 9
+"""Minor version from which on Cython's modules run."""
+
+
+def headers() -> str:
+    """The folder of Python.h of this interpreter."""
+    found = Path(sysconfig.get_path("include"))
+    if not (found / "Python.h").exists():
+        missing("needs Python.h: apt-get install python3-dev")
+    return str(found)
+
+
+@cache
+def extensions(cython: str = "stable") -> Path:
+    """A folder with c_rungs, cc_rungs, rust_rungs and cython_rungs. cython: stable, own (for this interpreter's minor
+    version only, with its headers) or none.
+    """
+    folder = Path(mkdtemp(prefix="pyprof-extensions-"))  # in /tmp: private roots have the host's
+    shared = ("-shared", "-fPIC", "-O2", "-g", f"-I{headers()}")
+    stable = (*shared, "-DPy_LIMITED_API=0x03080000")
+    build(SOURCES / "c_rungs.c", folder / "c_rungs.so", *stable)
+    build(SOURCES / "cc_rungs.cc", folder / "cc_rungs.so", *stable, compiler="g++")
+    flags = ("--edition", "2021", "--crate-type", "cdylib", "-O", "-g")
+    build(SOURCES / "rust_rungs.rs", folder / "rust_rungs.so", *flags, compiler="rustc")
+    if cython != "none":
+        written = folder / "cython_rungs.c"
+        command = [sys.executable, "-m", "cython", "-3", str(SOURCES / "cython_rungs.pyx"), "-o", str(written)]
+        subprocess.run(command, check=True, timeout=120)
+        limited = ("-DCYTHON_LIMITED_API=1", "-DPy_LIMITED_API=0x03090000", "-w") if cython == "stable" else ()
+        build(written, folder / "cython_rungs.so", *shared, *limited)
+    return folder
+
+
+@cache
+def numpy(minor: int) -> Path:
+    """A folder to import numpy from; this interpreter's own, or PyPI's for that version, downloaded once."""
+    if minor == sys.version_info[1]:
+        return Path(np.__file__).parent.parent
+    folder = ROOTS / "packages" / f"3.{minor}"
+    if not (folder / "numpy").exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        coming = mkdtemp(dir=folder.parent)
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--ignore-requires-python",
+        ]
+        done = subprocess.run(
+            [*command, "--python-version", f"3.{minor}", "--target", coming, "numpy"], timeout=120, check=False
+        )
+        if done.returncode:
+            missing(f"needs numpy for 3.{minor} from PyPI, in {folder}")
+        Path(coming).rename(folder)
+    return folder
+
+
+def import_path(python: Python, numbers: bool = True) -> list[str]:
+    """PYTHONPATH for a program that wants all that can be had."""
+    own = python.minor == sys.version_info[1]
+    kind = "own" if own else "stable" if python.minor >= OLDEST_CYTHON else "none"
+    return [str(extensions(kind)), *([str(numpy(python.minor))] if numbers else [])]

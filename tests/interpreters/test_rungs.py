@@ -1,0 +1,93 @@
+"""Stacks that the target wrote down itself, of dozens of ways in which Python is called out of native code, in an order
+that a number gives: the same frames, and between them the native functions that called.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from tests.interpreters.extensions import SOURCES, import_path, numpy
+from tests.interpreters.pythons import EACH, Python, running
+from tests.interpreters.runs import dump
+
+Frame = dict[str, Any]
+SEED = int(os.environ.get("PYPROF_TEST_SEED", "1"))
+"""Another one gives other stacks."""
+
+
+PYX_CALLS = {
+    n
+    for n, line in enumerate((SOURCES / "cython_rungs.pyx").read_text().splitlines(), 1)
+    if "(" in line or "def" in line
+}
+
+
+def climbing(python: Python, *arguments: str) -> Any:
+    python.ready()
+    path = os.pathsep.join(import_path(python))
+    return running(python, "rungs.py", *arguments, env={"PYTHONPATH": path}, cwd=numpy(python.minor))
+
+
+def said(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    truth: dict[str, Any] = json.loads(process.stdout.readline())
+    return truth
+
+
+def of_python(frames: list[Frame]) -> list[list[object]]:
+    return [[frame["function"], frame["file"], frame["line"]] for frame in frames if frame["kind"] == "python"]
+
+
+def check(frames: list[Frame], truth: dict[str, Any]) -> None:
+    """frames: of a dump, innermost first."""
+    begin = next(n for n, frame in enumerate(frames) if frame["kind"] == "python" and frame["file"] != "<string>")
+    frames = frames[begin:]
+    assert of_python(frames) == truth["stack"]
+    outward = iter(enumerate(frames))
+    for rung, claims in truth["through"]:
+        inside = 0
+        for at, frame in outward:
+            if frame["kind"] == "python" and frame["function"].endswith("inside"):
+                inside = at
+            elif frame["kind"] == "python" and frame["function"] == rung:
+                break
+        else:
+            raise AssertionError(f"{rung} is not in the stack")
+        between = [f"{f['function']} {f['module']}" for f in frames[inside:at] if f["kind"] != "python"]
+        found = iter(reversed(between))
+        for f in frames[inside:at]:
+            if f["kind"] != "python" and (f["file"] or "").endswith(".pyx"):
+                assert f["line"] in PYX_CALLS, f
+        assert all(any(claim.removeprefix("module:") in name for name in found) for claim in claims), (
+            rung,
+            claims,
+            between,
+        )
+
+
+def dumped(process: subprocess.Popen[str], truth: dict[str, Any]) -> list[dict[str, Any]]:
+    """All threads; the one that the truth is of comes first."""
+    threads: list[dict[str, Any]] = dump(process.pid, "--native", "all")["threads"]
+    innermost = truth["stack"][0]
+    threads.sort(key=lambda thread: innermost not in of_python(thread["frames"]))
+    for thread in threads:
+        python = thread["python"]  # None: one of the threads of a library that knows no Python
+        assert python is None or python["merge"] is None, python
+        assert thread["end"] == "root"
+    return threads
+
+
+@EACH
+@pytest.mark.parametrize("how", ["sleep", "c_spin"])
+def test_frames_and_the_native_ones_between_them_are_those_that_the_program_knows(python: Python, how: str) -> None:
+    """sleep: read from outside. c_spin: stopped while it runs."""
+    with climbing(python, str(SEED + python.minor), "60", how, *(["thread"] if how == "sleep" else [])) as process:
+        truth = said(process)
+        time.sleep(0.05)
+        check(dumped(process, truth)[0]["frames"], truth)

@@ -1,0 +1,57 @@
+"""Recordings of a program that runs through dozens of ways of calling Python out of native code, whose calls are known:
+every sample merged, no callee below a function that never calls it, the native functions between where they belong.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tests.interpreters.pythons import EACH, Python
+from tests.interpreters.runs import record, stacks
+from tests.interpreters.test_rungs import SEED, climbing
+
+FILE = " (rungs.py)"
+
+
+def plain(frame: str) -> str:
+    """Of a Python frame: its name as the program says it."""
+    return frame.removesuffix(FILE).rpartition(".")[2]
+
+
+def check(frames: list[str], truth: dict[str, Any]) -> None:
+    """frames: from the root."""
+    ours = [at for at, frame in enumerate(frames) if frame.endswith(FILE)]
+    calls = {(caller, callee) for caller, callee in truth["calls"]}
+    for outer, inner in pairwise(ours):
+        assert (plain(frames[outer]), plain(frames[inner])) in calls, frames
+    for at in ours:
+        claims = truth["through"].get(plain(frames[at]), ())
+        claims = [claim for claim in claims if not claim.startswith("module:")]  # which are not in this format
+        if claims:
+            inside = next((n for n in ours if n > at and plain(frames[n]) == "inside"), None)
+            if inside is not None:
+                between = [frame for frame in frames[at + 1 : inside] if not frame.endswith(".py)")]
+                found = iter(between)
+                assert all(any(claim in name for name in found) for claim in claims), (claims, frames[at : inside + 1])
+
+
+@EACH
+def test_every_sample_is_merged_and_no_stack_is_impossible(python: Python, tmp_path: Path) -> None:
+    output = tmp_path / "out.collapsed"
+    with climbing(python, str(SEED), "6", "busy", "1") as process:
+        assert process.stdout is not None
+        truth = json.loads(process.stdout.readline())
+        summary = record(process.pid, output, "--native", "all", "-i")
+        assert process.poll() is None
+    found = stacks(output)
+    total = sum(count for _, count in found)
+    partial = {frames[0]: count for frames, count in found if any("merge: partial" in frame for frame in frames)}
+    assert total > 100
+    assert sum(partial.values()) <= max(1, total // 1000), (partial, total, summary["errors"])
+    for frames, _ in found:
+        check(frames, truth)
+    seen = {plain(frame) for frames, _ in found for frame in frames if frame.endswith(FILE)}
+    assert len(seen & set(truth["through"])) > len(truth["through"]) // 2, "half of the ways were met"
