@@ -50,32 +50,25 @@ def extensions(cython: str = "stable") -> Path:
     return folder
 
 
-@cache
-def numpy(minor: int) -> Path:
-    """A folder to import numpy from; this interpreter's own, or PyPI's for that version, downloaded once."""
-    if minor == sys.version_info[1]:
-        return Path(np.__file__).parent.parent
-    folder = ROOTS / "packages" / f"3.{minor}"
-    if not (folder / "numpy").exists():
+def from_pypi(name: str, *options: str) -> Path:
+    """A folder of packages, downloaded once. options: pip's."""
+    folder = ROOTS / "packages" / name
+    if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         coming = mkdtemp(dir=folder.parent)
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--ignore-requires-python",
-        ]
-        done = subprocess.run(
-            [*command, "--python-version", f"3.{minor}", "--target", coming, "numpy"], timeout=120, check=False
-        )
-        if done.returncode:
-            missing(f"needs numpy for 3.{minor} from PyPI, in {folder}")
+        command = [sys.executable, "-m", "pip", "install", "-q", "--only-binary=:all:", "--target", coming, *options]
+        if subprocess.run(command, timeout=200, check=False).returncode:
+            missing(f"needs from PyPI, in {folder}: {' '.join(options)}")
         Path(coming).rename(folder)
     return folder
+
+
+@cache
+def numpy(minor: int) -> Path:
+    """A folder to import numpy from; this interpreter's own, or PyPI's for that version."""
+    if minor == sys.version_info[1]:
+        return Path(np.__file__).parent.parent
+    return from_pypi(f"3.{minor}", "--no-deps", "--ignore-requires-python", "--python-version", f"3.{minor}", "numpy")
 
 
 def import_path(python: Python, numbers: bool = True) -> list[str]:

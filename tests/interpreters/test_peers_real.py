@@ -1,0 +1,161 @@
+"""Other profilers' opinions of programs that nobody wrote for this: py-spy's of their Python frames, pystack's of the
+native ones between them. Threads that stand still only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.interpreters.extensions import from_pypi
+from tests.interpreters.pythons import PROGRAMS
+from tests.interpreters.runs import dump
+from tests.interpreters.test_peers import Frames, ours, py_spy
+
+PEERS = PROGRAMS / "peers"
+PORT = 18731
+Frame = tuple[str, str, int]
+LINE = re.compile(r'    \((Python|C)\) File "(.*)", line (\d+), in (.*?)(?: \(([^()]*)\))?$')
+
+
+def packages() -> str:
+    return str(from_pypi("peers", "gunicorn", "uvicorn", "pystack"))
+
+
+@contextmanager
+def running(*command: str, env: dict[str, str]) -> Iterator[psutil.Process]:
+    with subprocess.Popen(
+        [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd=PEERS, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **env},
+    ) as process:  # fmt: skip
+        found = psutil.Process(process.pid)
+        try:
+            yield found
+        finally:
+            for child in found.children(recursive=True):
+                child.kill()
+            process.kill()
+
+
+def asking(port: int) -> socket.socket:
+    """A request that is waiting for its answer."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            connection = socket.create_connection(("127.0.0.1", port))
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n")
+            if port != PORT:
+                connection.sendall(b"\r\n")
+            return connection
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def still(process: psutil.Process, until: str) -> dict[int, Frames]:
+    """Once that function is on a stack and the stacks do not change."""
+    deadline = time.monotonic() + 90
+    while True:
+        before = ours(process.pid)
+        if any(name == until for frames in before.values() for name, _, _ in frames) and ours(process.pid) == before:
+            return before
+        assert time.monotonic() < deadline, before
+        time.sleep(0.2)
+
+
+def pystack(pid: int) -> dict[int, list[tuple[str, str, int]]]:
+    """tid -> innermost first: ("python", function, line) or ("native", module, 0) of those outside the interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pystack", "remote", "--native", str(pid)],
+        capture_output=True, text=True, timeout=100, check=True, env={**os.environ, "PYTHONPATH": packages()},
+    )  # fmt: skip
+    found: dict[int, list[tuple[str, str, int]]] = {}
+    frames: list[tuple[str, str, int]] = []
+    for line in done.stdout.splitlines():
+        head = re.match(r"Traceback for thread (\d+)", line)
+        if head:
+            frames = found.setdefault(int(head[1]), [])
+        match = LINE.match(line)
+        if match and match[1] == "Python":
+            frames.insert(0, ("python", match[4], int(match[3])))
+        elif match and not match[4].endswith("(inlined)") and foreign(match[5] or ""):
+            frames.insert(0, ("native", Path(match[5]).name, 0))
+    return found
+
+
+def foreign(module: str) -> bool:
+    """Is this module none of the interpreter's two?"""
+    return not re.match(r"(lib)?python3", Path(module).name)
+
+
+def ours_with_native(pid: int) -> dict[int, list[tuple[str, str, int]]]:
+    """Without functions like numpy's dispatcher_vectorcall, which pystack takes for the interpreter's by their name."""
+
+    def kept(frame: dict[str, Any]) -> tuple[str, str, int] | None:
+        if frame["kind"] == "python":
+            return "python", frame["function"].rpartition(".")[2], frame["line"]
+        if frame["kind"] == "native" and foreign(frame["module"]) and "vectorcall" not in frame["function"]:
+            return "native", Path(frame["module"]).name, 0
+        return None
+
+    threads = dump(pid, "--native", "all")["threads"]
+    return {t["tid"]: [frame for frame in map(kept, t["frames"]) if frame] for t in threads if t["python"]}
+
+
+def agree(process: psutil.Process, until: str) -> None:
+    found = still(process, until)
+    theirs = py_spy(process.pid)
+    named = {tid: [(name, Path(file).name, line) for name, file, line in frames] for tid, frames in theirs.items()}
+    assert named == {tid: frames for tid, frames in found.items() if frames}
+    with_native, theirs_too = ours_with_native(process.pid), pystack(process.pid)
+    assert with_native == {tid: theirs_too[tid] for tid in with_native}
+
+
+def test_pytest() -> None:
+    with running("-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "test_sleeps.py", env={}) as process:
+        agree(process, "test_sleeps")
+
+
+def test_numpy() -> None:
+    with running("numbers_work.py", env={}) as process:
+        agree(process, "element")
+
+
+def test_http_server() -> None:
+    """Whose handler waits for the rest of a request."""
+    with ExitStack() as stack:
+        command = ("-m", "http.server", "--bind", "127.0.0.1", str(PORT))
+        process = stack.enter_context(running(*command, env={}))
+        for _ in range(3):
+            stack.enter_context(asking(PORT))
+        agree(process, "handle_one_request")
+
+
+@pytest.mark.parametrize("kind", ["sync", "gthread"])
+def test_workers_of_gunicorn(kind: str) -> None:
+    with ExitStack() as stack:
+        port = PORT + 1 + (kind == "sync")
+        command = ("-m", "gunicorn", "-k", kind, "-w", "1", "-t", "1000", "-b", f"127.0.0.1:{port}", "wsgi:wsgi")
+        process = stack.enter_context(running(*command, env={"PYTHONPATH": packages()}))
+        stack.enter_context(asking(port))
+        (worker,) = process.children()
+        agree(worker, "handle")
+
+
+def test_threads_of_uvicorn() -> None:
+    with ExitStack() as stack:
+        command = ("-m", "uvicorn", "--port", str(PORT + 3), "wsgi:asgi")
+        process = stack.enter_context(running(*command, env={"PYTHONPATH": packages()}))
+        stack.enter_context(asking(PORT + 3))
+        agree(process, "handle")
