@@ -269,7 +269,6 @@ def _record(
 ) -> int:
     from pyprof.cli.progress import Progress
     from pyprof.collectors.choice import open_collector
-    from pyprof.collectors.gdb_remote import GdbRemoteCollector
     from pyprof.collectors.launch import Launched, launch
     from pyprof.collectors.selection import select
     from pyprof.diagnostics import Diagnostics
@@ -304,8 +303,10 @@ def _record(
         diagnostics = Diagnostics()
         files = Files(unwind, diagnostics, arguments.follow_tasks)
         if remote is not None:
-            collector = GdbRemoteCollector(remote, collect, diagnostics)
-            pid, name = collector.pid, collector.name
+            from pyprof.collectors.gdb_remote import GdbRemoteCollector
+
+            collector = connected = GdbRemoteCollector(remote, collect, diagnostics)
+            pid, name = connected.pid, connected.name
         else:
             assert targets is not None  # run() has seen to it
             selection = select(targets)

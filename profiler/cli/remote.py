@@ -23,15 +23,15 @@ def add_remote(parser: argparse.ArgumentParser) -> None:
 
 def remote_options(arguments: argparse.Namespace) -> RemoteOptions | None:
     """None without --gdb. Raises UsageError."""
-    from pyprof.collectors.gdb_link import parse_address
-    from pyprof.collectors.gdb_remote import RemoteOptions
-
     step = getattr(arguments, "step", None) or 0
     if arguments.gdb is None:
         for name, value in (("--exe", arguments.exe), ("--sysroot", arguments.sysroot), ("--step", step)):
             if value:
                 raise UsageError(f"{name} goes with --gdb", "--gdb HOST:PORT")
         return None
+    from pyprof.collectors.gdb_link import parse_address
+    from pyprof.collectors.gdb_remote import RemoteOptions
+
     if getattr(arguments, "subprocesses", False):
         raise UsageError("--subprocesses does not go with --gdb: a stub shows one process")
     parse_address(arguments.gdb)

@@ -14,7 +14,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
@@ -22,7 +22,9 @@ from pyprof.objfile.breakpad import SymbolFile
 from pyprof.objfile.breakpad_id import breakpad_id, same_id
 from pyprof.objfile.elf import ElfFile
 from pyprof.objfile.source import FileSource
-from pyprof.objfile.symbol_server import Stream, SymbolServer
+
+if TYPE_CHECKING:  # the HTTP client takes a tenth of our start
+    from pyprof.objfile.symbol_server import Stream, SymbolServer
 
 MAX_SIZE = 1 << 32
 """Bytes of the largest symbol file, decompressed."""
@@ -60,6 +62,8 @@ class SymbolStore:
         self._paths: dict[ElfFile, str] = {}
         for place in places:
             if place.startswith(("http://", "https://")):
+                from pyprof.objfile.symbol_server import SymbolServer
+
                 self._folders.append(SymbolServer(place, diagnostics, cache))
             elif os.path.isdir(place):
                 self._folders.append(place)
@@ -109,7 +113,7 @@ class SymbolStore:
         if name in ("", ".", "..") or "\0" in name or len(os.fsencode(name)) > MAX_NAME:
             return
         for folder in self._folders:
-            if isinstance(folder, SymbolServer):
+            if not isinstance(folder, str):
                 fetched = folder.fetch(name, wanted, file_name(name)) if wanted else None
                 if fetched is not None:
                     yield fetched
