@@ -40,7 +40,6 @@ check: lint types test ## lint, types, tests
 
 bench: $(BIN)/pyprof ## run the benchmarks (see bench/README.md)
 	$(BIN)/python -m bench
-	$(BIN)/python -m bench.decode
 
 format: $(BIN)/pyprof ## let ruff format and fix
 	$(BIN)/ruff check --fix .

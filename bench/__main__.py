@@ -3,97 +3,94 @@
 from __future__ import annotations
 
 import argparse
-import glob
 import os
 import platform
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
+from bench.goals import DWARF, PERF, PTRACE, SPY, Measured, print_goals
+from bench.looks import dumps, first_sample, help_seconds
+from bench.marginal import marginal
+from bench.memory import memory
+from bench.pauses import python_pause
 from bench.tables import table
-from bench.targets import TARGETS
-from bench.tools import DUMPERS, run
+from bench.targets import BY_NAME, TARGETS
+from bench.tools import run
+from bench.unwinding import unwinding
 
-BIG_BINARIES = ("/usr/lib/llvm-*/lib/libLLVM*.so*", "/usr/lib/x86_64-linux-gnu/libLLVM*.so*")
-
-
-def dump_table(console: Console, title: str, pid: int, rounds: int) -> None:
-    """Seconds from the start of a command to the printed stacks."""
-    found = Table(title=title)
-    for heading in ("tool", "seconds", "CPU seconds", "MB memory"):
-        found.add_column(heading, justify="left" if heading == "tool" else "right")
-    for dumper in DUMPERS:
-        if dumper.possible:
-            runs = [run(dumper.command(pid), 120) for _ in range(rounds)]
-            if not all(dumper.proof in cost.output for cost in runs):
-                found.add_row(dumper.name, "failed")
-                continue
-            elapsed, cpu, memory = (
-                statistics.median(column)
-                for column in zip(*((c.elapsed_s, c.cpu_s, c.memory_kb / 1e3) for c in runs), strict=True)
-            )
-            found.add_row(dumper.name, f"{elapsed:.2f}", f"{cpu:.2f}", f"{memory:.0f}")
-    console.print(found)
+FAST = {"ladder": (1000.0, 10_000.0), "python": (1000.0,)}
+"""Targets that are measured at higher rates, too."""
+FAST_SECONDS = {1000.0: 10.0, 10_000.0: 5.0}
 
 
-def dumps(console: Console, rounds: int) -> None:
-    big = max((p for pattern in BIG_BINARIES for p in glob.glob(pattern)), key=os.path.getsize, default="")
-    load = f"ctypes.CDLL({big!r})" if big else "None"
-    threads = "[threading.Thread(target=time.sleep, args=(600,), daemon=True).start() for _ in range(9)]"
-    for title, code in (
-        (f"one look at a process that maps {os.path.getsize(big) >> 20} MB {Path(big).name}" if big else "", load),
-        ("one look at a process of 10 threads", threads),
-    ):
-        if not title:
-            console.print("no 100 MB binary here (apt-get install llvm): not measured\n")
+def install(console: Console, folder: str) -> float:
+    """What is measured is an installed pyprof, compiled as pip does it. MB, with all dependencies."""
+    if not run([sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, "."], 600).worked:
+        console.print("pip could not install pyprof: what is measured is the one that python finds here")
+        return 0.0
+    os.environ["PYTHONPATH"] = folder
+    return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()) / 1e6
+
+
+def measure(console: Console, arguments: argparse.Namespace, measured: Measured) -> None:
+    rates = [float(rate) for rate in arguments.rates.split(",")] if arguments.rates else None
+    for target in TARGETS:
+        if target.name not in arguments.targets.split(","):
             continue
-        program = f"import ctypes, threading, time; {code}; print(flush=True); time.sleep(600)"
-        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as target:
-            assert target.stdout
-            target.stdout.readline()
-            dump_table(console, title, target.pid, rounds)
-            target.kill()
+        if not target.possible:
+            console.print(f"{target.name}: not measured, it needs {target.needs} (bench/README.md)\n")
+            continue
+        for rate in rates or (100.0, *FAST.get(target.name, ())):
+            seconds = arguments.seconds if rates else FAST_SECONDS.get(rate, arguments.seconds)
+            only = "perf" if rate > 1000 else ""
+            table(console, target, seconds, arguments.rounds, rate, measured.results, only)
 
 
-def start_up(console: Console, rounds: int) -> None:
-    """--help, and how large an installation is."""
-    help_s = statistics.median(run([sys.executable, "-m", "pyprof", "--help"], 60).elapsed_s for _ in range(2 * rounds))
-    console.print(f"pyprof --help: {help_s:.2f} s")
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, "."]
-        if run(command, 600).worked:
-            size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-            console.print(f"pip install with dependencies: {size / 1e6:.0f} MB")
+def the_rest(console: Console, arguments: argparse.Namespace, measured: Measured) -> None:
+    lengths = 10.0, arguments.long_seconds
+    for target, rate, tools in (("ladder", 1000.0, (PERF, PTRACE, DWARF)), ("python", 100.0, (PTRACE, SPY))):
+        for tool, found in marginal(console, BY_NAME[target], rate, tools, lengths).items():
+            measured.marginal[target, tool] = found
+    names = ("ladder", "tower", "node", "rustc")
+    measured.frames_s = unwinding(console, [BY_NAME[name] for name in names if BY_NAME[name].possible])
+    measured.others["help"] = help_seconds(console, arguments.rounds)
+    measured.others["dump"] = dumps(console, arguments.rounds)
+    for name, value in (("python pause", python_pause(console)), ("first sample", first_sample(console))):
+        if value is not None:
+            measured.others[name] = value
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=11, help="of each run of a target")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rates", default="100,1000")
+    parser.add_argument("--seconds", type=float, default=5, help="of each recording at 100 Hz (5)")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rates", help="instead of 100 Hz, and 1,000 and 10,000 where that is of interest")
     parser.add_argument("--targets", default=",".join(target.name for target in TARGETS))
+    parser.add_argument("--long-seconds", type=float, default=60, help="of the long recordings (60)")
+    parser.add_argument("--tables", action="store_true", help="only the tables of --targets")
+    parser.add_argument("--long", type=float, metavar="MINUTES", help="only the memory of one recording of that length")
     arguments = parser.parse_args()
     console = Console(width=140)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     console.print(
         f"{time.strftime('%Y-%m-%d')} {platform.platform()} {os.cpu_count()} CPUs, {platform.python_version()}\n"
     )
-    wanted = arguments.targets.split(",")
-    for target in TARGETS:
-        if target.name not in wanted:
-            continue
-        if not target.possible:
-            console.print(f"{target.name}: not measured, {target.needs} is not installed\n")
-            continue
-        for rate in arguments.rates.split(","):
-            table(console, target, arguments.seconds, arguments.rounds, float(rate))
-    dumps(console, arguments.rounds)
-    start_up(console, arguments.rounds)
+    measured = Measured()
+    with tempfile.TemporaryDirectory() as folder:
+        size = install(console, folder)
+        if size:
+            measured.others["installed"] = size
+        if arguments.long:
+            measured.others["memory"] = memory(console, arguments.long)
+        else:
+            measure(console, arguments, measured)
+            if not arguments.tables:
+                the_rest(console, arguments, measured)
+    print_goals(console, measured)
 
 
 if __name__ == "__main__":

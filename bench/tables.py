@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.peers import RECORDERS
 from bench.targets import Target
-from bench.tools import RECORDERS, Cost, Got, Recorder, found, run
+from bench.tools import Cost, Got, Recorder, found, run
 
-HEADINGS = ("slowdown", "p50 us", "p99 us", "of wanted", "whole", "CPU us/sample", "MB disk", "MB memory", "write s")
+HEADINGS = ("slowdown", "p50 us", "p99 us", "of wanted", "whole", "CPU us/sample", "MB disk", "MB memory", "beyond s")
 _NOTHING = Cost(0.0, 0.0, 0, "", True)
+_MARGIN_S = 1.5
+"""So much longer than a recording its target runs."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +35,73 @@ class Inside:
 
 @dataclass(frozen=True)
 class Row:
-    """One run of a tool. None: not known. added: the gaps that the target has seen beyond its own."""
+    """One run of a tool. None: not known. added: the gaps that the target has seen beyond its own. cpu_s: of all."""
 
-    slowdown: float
+    slowdown: float | None
     added_us: list[float] | None
     samples: int
     wanted: float
     whole: float | None
-    cpu_us: float
+    cpu_s: float
     disk_mb: float
     memory_mb: float
-    write_s: float
+    beyond_s: float
+
+    @property
+    def cpu_us(self) -> float:
+        """A sample."""
+        return 1e6 * self.cpu_s / self.samples
+
+
+@dataclass(frozen=True)
+class Result:
+    """Medians of the rounds of one tool on one target. pauses: quantiles of what it added, us."""
+
+    slowdown: float | None
+    p50_us: float | None
+    p99_us: float | None
+    of_wanted: float | None
+    whole: float | None
+    cpu_us: float | None
+    disk_mb: float | None
+    memory_mb: float | None
+    beyond_s: float | None
+
+    @classmethod
+    def of(cls, rows: list[Row]) -> Result:
+        def median(column: Callable[[Row], float | None]) -> float | None:
+            known = [value for row in rows if (value := column(row)) is not None]
+            return statistics.median(known) if known else None
+
+        return cls(
+            median(lambda row: row.slowdown),
+            median(lambda row: quantile(row.added_us, 0.50)),
+            median(lambda row: quantile(row.added_us, 0.99)),
+            median(lambda row: row.samples / row.wanted),
+            median(lambda row: row.whole),
+            median(lambda row: row.cpu_us),
+            median(lambda row: row.disk_mb),
+            median(lambda row: row.memory_mb),
+            median(lambda row: row.beyond_s),
+        )
+
+    def cells(self) -> list[str]:
+        shown = (
+            (self.slowdown, 100, "{:.1f} %"),
+            (self.p50_us, 1, "{:.0f}"),
+            (self.p99_us, 1, "{:.0f}"),
+            (self.of_wanted, 100, "{:.0f} %"),
+            (self.whole, 100, "{:.2f} %"),
+            (self.cpu_us, 1, "{:.0f}"),
+            (self.disk_mb, 1, "{:.1f}"),
+            (self.memory_mb, 1, "{:.0f}"),
+            (self.beyond_s, 1, "{:.1f}"),
+        )
+        return ["-" if value is None else text.format(scale * value) for value, scale, text in shown]
+
+
+Results = dict[tuple[str, float, str], Result]
+"""By target, rate and tool."""
 
 
 def target_alone(command: list[str], seconds: float) -> Inside:
@@ -61,13 +121,16 @@ def added(quiet: Inside, sampled: Inside) -> list[float]:
 
 
 def measure(
-    tool: Recorder, command: list[str], seconds: float, rate: float, busy: float, base: Inside, folder: Path
+    tool: Recorder, target: Target, command: list[str], seconds: float, rate: float, base: Inside | None, folder: Path
 ) -> Row | None:
-    """None if the tool failed. busy: threads that run at once."""
+    """None if the tool failed. seconds: of the recording."""
     own = Path(tempfile.mkdtemp(dir=folder))  # a tool that fails must not be credited with another's output
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as target:
-        cost = run(tool.record(target.pid, rate, seconds - 1, own), seconds + 120)
-        out, _ = target.communicate(timeout=seconds + 60)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        time.sleep(target.settle_s)
+        cost = run(tool.record(process.pid, rate, seconds, own), seconds + 120)
+        if not target.counts:
+            process.kill()
+        out, _ = process.communicate(timeout=seconds + 60)
     post = run(tool.post(own), 900) if tool.post else _NOTHING
     try:
         got: Got = tool.got(own)
@@ -75,65 +138,58 @@ def measure(
         return None
     if not got.samples:
         return None
-    inside = _seen(out)
-    share = (seconds - 1) / seconds
+    inside = _seen(out) if target.counts else None
+    slowdown = (1 - inside.work / base.work) * (seconds + _MARGIN_S) / seconds if inside and base else None
     return Row(
-        slowdown=(1 - inside.work / base.work) / share,
-        added_us=added(base, inside) if base.gaps_us else None,
+        slowdown=slowdown,
+        added_us=added(base, inside) if inside and base and base.gaps_us else None,
         samples=got.samples,
-        wanted=rate * (seconds - 1) * busy,
+        wanted=rate * seconds * min(target.busy, os.cpu_count() or 1),
         whole=got.whole / got.samples if got.whole is not None else None,
-        cpu_us=1e6 * (cost.cpu_s + post.cpu_s) / got.samples,
+        cpu_s=cost.cpu_s + post.cpu_s,
         disk_mb=sum(file.stat().st_size for file in own.iterdir()) / 1e6,
         memory_mb=max(cost.memory_kb, post.memory_kb) / 1e3,
-        write_s=max(cost.elapsed_s - (seconds - 1), 0) + post.elapsed_s,
+        beyond_s=max(cost.elapsed_s - seconds, 0) + post.elapsed_s,
     )
 
 
-def table(console: Console, target: Target, seconds: float, rounds: int, rate: float) -> None:
-    busy = min(target.busy, os.cpu_count() or 1)
+def table(
+    console: Console, target: Target, seconds: float, rounds: int, rate: float, results: Results, only: str = ""
+) -> None:
+    """Measure all tools, or those with `only` in their name, on one target; print, and keep in results."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = target.build(folder)(seconds)
-        tools = [tool for tool in RECORDERS if found(tool, target.name)]
+        command = target.build(folder)(seconds + _MARGIN_S)
+        tools = [tool for tool in RECORDERS if found(tool, target.name) and only in tool.name]
         rows: dict[str, list[Row]] = {tool.name: [] for tool in tools}
         noise: list[float] = []
         for _ in range(rounds):
-            quiet, again = target_alone(command, seconds), target_alone(command, seconds)
-            noise.append(abs(1 - again.work / quiet.work))
-            base = Inside((quiet.work + again.work) // 2, quiet.gaps_us)
+            base = _base(target, command, seconds, noise)
             for tool in tools:
-                row = measure(tool, command, seconds, rate, busy, base, folder)
+                row = measure(tool, target, command, seconds, rate, base, folder)
                 if row is not None:
                     rows[tool.name].append(row)
-    found_ = Table(title=f"{target.name}: {target.what}; {rate:g} Hz, {seconds - 1:g} s, median of {rounds}")
-    found_.add_column("tool")
+    shown = Table(title=f"{target.name}: {target.what}; {rate:g} Hz, {seconds:g} s, median of {rounds}")
+    shown.add_column("tool")
     for heading in HEADINGS:
-        found_.add_column(heading, justify="right")
+        shown.add_column(heading, justify="right")
     for tool_name, measured in rows.items():
-        found_.add_row(tool_name, *(cells(measured) if measured else ["failed"]))
-    console.print(found_)
-    console.print(f"noise of a slowdown figure here: {100 * max(noise):.1f} %\n")
+        if measured:
+            results[target.name, rate, tool_name] = Result.of(measured)
+        shown.add_row(tool_name, *(results[target.name, rate, tool_name].cells() if measured else ["failed"]))
+    console.print(shown)
+    console.print(f"noise of a slowdown figure here: {100 * max(noise):.1f} %\n" if noise else "")
 
 
-def cells(rows: list[Row]) -> list[str]:
-    def median(column: Callable[[Row], float | None], text: str, scale: float = 1.0) -> str:
-        known = [value for row in rows if (value := column(row)) is not None]
-        return text.format(scale * statistics.median(known)) if known else "-"
-
-    return [
-        median(lambda row: row.slowdown, "{:.1f} %", 100),
-        median(lambda row: quantile(row.added_us, 0.50), "{:.0f}"),
-        median(lambda row: quantile(row.added_us, 0.99), "{:.0f}"),
-        median(lambda row: row.samples / row.wanted, "{:.0f} %", 100),
-        median(lambda row: row.whole, "{:.2f} %", 100),
-        median(lambda row: row.cpu_us, "{:.0f}"),
-        median(lambda row: row.disk_mb, "{:.1f}"),
-        median(lambda row: row.memory_mb, "{:.0f}"),
-        median(lambda row: row.write_s, "{:.1f}"),
-    ]
+def _base(target: Target, command: list[str], seconds: float, noise: list[float]) -> Inside | None:
+    """The target alone, twice; noise: gets by how much the two differ."""
+    if not target.counts:
+        return None
+    quiet, again = target_alone(command, seconds), target_alone(command, seconds)
+    noise.append(abs(1 - again.work / quiet.work))
+    return Inside((quiet.work + again.work) // 2, quiet.gaps_us)
 
 
 def quantile(values: Iterable[float] | None, share: float) -> float | None:
-    found_ = sorted(values or ())
-    return found_[int(share * (len(found_) - 1))] if found_ else None
+    known = sorted(values or ())
+    return known[int(share * (len(known) - 1))] if known else None

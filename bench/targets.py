@@ -1,4 +1,4 @@
-"""What is sampled: programs that count their own work, and some of them the gaps in their own time."""
+"""What is sampled: programs that count their own work, and some of them the gaps in their own time; and compilers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.compilers import CLANG_SETTLES_S, RUST_SETTLES_S, clang, rust_compiler
+from bench.roots import has, run_in
+
 SOURCES = Path(__file__).parent / "targets"
 
 
@@ -16,6 +19,8 @@ SOURCES = Path(__file__).parent / "targets"
 class Target:
     """name: as in --targets. what: for the reader. needs: program without which it cannot run. build: (folder) ->
     (seconds) -> command; the command ends by itself and prints {"work": ..., "gaps_10ns": ...}. busy: threads that run.
+    counts: False for a program that prints nothing and is ended by us. settle_s: until it has begun. there: what
+    else must hold.
     """
 
     name: str
@@ -23,16 +28,19 @@ class Target:
     needs: str
     build: Callable[[Path], Callable[[float], list[str]]]
     busy: int = 1
+    counts: bool = True
+    settle_s: float = 0.3
+    there: Callable[[], bool] = lambda: True
 
     @property
     def possible(self) -> bool:
-        return shutil.which(self.needs) is not None
+        return shutil.which(self.needs) is not None and self.there()
 
 
 def _compiled(source: str, *words: str, compiler: str = "gcc") -> Callable[[Path], Callable[[float], list[str]]]:
     def build(folder: Path) -> Callable[[float], list[str]]:
         program = folder / Path(source).stem
-        flags = ["-O2", "-fomit-frame-pointer", "-pthread"]
+        flags = ["-O2", "-g", "-fomit-frame-pointer", "-pthread"]
         subprocess.run([compiler, *flags, "-o", str(program), str(SOURCES / source)], check=True)
         return lambda seconds: [str(program), f"{seconds:g}", *words]
 
@@ -43,6 +51,14 @@ def _script(interpreter: str, source: str) -> Callable[[Path], Callable[[float],
     return lambda folder: lambda seconds: [interpreter, str(SOURCES / source), f"{seconds:g}"]
 
 
+def _in_root(suite: str, interpreter: str, source: str) -> Callable[[Path], Callable[[float], list[str]]]:
+    def build(folder: Path) -> Callable[[float], list[str]]:
+        program = shutil.copy(SOURCES / source, folder)
+        return lambda seconds: [*run_in(suite), interpreter, str(program), f"{seconds:g}"]
+
+    return build
+
+
 TARGETS = (
     Target("ladder", "one busy thread, 30 frames", "gcc", _compiled("ladder.c", "1")),
     Target("ladder4", "four busy threads, 30 frames each", "gcc", _compiled("ladder.c", "4"), 4),
@@ -51,5 +67,20 @@ TARGETS = (
     Target("deep4000", "4,000 frames, more than the kernel copies", "gcc", _compiled("deep.c", "4000")),
     Target("tower", "C++: templates, containers, exceptions", "g++", _compiled("tower.cc", compiler="g++")),
     Target("node", "node: JSON, sorting, regular expressions", "node", _script("node", "work.js")),
+    Target(
+        "rustc", "rustc -O: generics, one codegen unit", "rustc", rust_compiler, counts=False, settle_s=RUST_SETTLES_S
+    ),
+    Target("clang", "clang -O2: C++ templates", "clang++", clang, counts=False, settle_s=CLANG_SETTLES_S),
     Target("python", "CPython with extension modules", sys.executable, _script(sys.executable, "work.py")),
+    Target(
+        "python315",
+        "CPython 3.15 in a Debian root",
+        "unshare",
+        _in_root("sid", "/usr/bin/python3.15", "work.py"),
+        settle_s=1.0,
+        there=lambda: has("sid", "/usr/bin/python3.15"),
+    ),
 )
+
+THREADS8 = Target("threads8", "eight busy threads, 30 frames each", "gcc", _compiled("ladder.c", "8"), 8)
+BY_NAME = {target.name: target for target in TARGETS}

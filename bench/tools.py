@@ -1,13 +1,8 @@
-"""The profilers that are compared: how to start each on a process, and how to count what it got.
-
-A tool that is not installed is left out of the tables; one that fails has no samples, and no figures.
-"""
+"""What a profiler is to the bench: how it is started on a process, how its samples are counted, what it cost."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -39,87 +34,6 @@ class Recorder:
     only: frozenset[str] = frozenset()
 
 
-def _pyprof() -> list[str]:
-    return [sys.executable, "-m", "pyprof"]
-
-
-def _pyprof_got(folder: Path) -> Got:
-    summary = json.loads((folder / "summary.json").read_text())
-    return Got(int(summary["samples"]), int(summary["ends"].get("root", 0)))
-
-
-def _pyprof_by(collector: str) -> Recorder:
-    return Recorder(
-        f"pyprof --collector {collector}",
-        lambda pid, rate, seconds, folder: [
-            *_pyprof(), "record", "-q", "-p", str(pid), "-r", f"{rate:g}", "-d", f"{seconds:g}",
-            "--collector", collector, "-o", str(folder / "out.html"), "--summary", str(folder / "summary.json"),
-        ],
-        None,
-        _pyprof_got,
-    )  # fmt: skip
-
-
-_ROOTS = (b"_start", b"__clone3", b"clone3", b"__clone", b"clone", b"_dl_start_user")
-
-
-def _perf_got(folder: Path) -> Got:
-    """perf script: a line for each sample, its frames innermost first, an empty line."""
-    samples = whole = 0
-    last = b""
-    with open(folder / "script", "rb") as file:
-        for line in file:
-            if not line.strip():
-                samples += bool(last)
-                words = last.split()
-                whole += len(words) > 1 and words[1].split(b"+")[0] in _ROOTS
-                last = b""
-            else:
-                last = line
-    if not samples:
-        raise ValueError("no samples")
-    return Got(samples, whole)
-
-
-def _collapsed_got(folder: Path) -> Got:
-    text = (folder / "out").read_text(errors="replace")
-    samples = sum(int(n) for n in re.findall(r" (\d+)$", text, re.M))
-    if not samples:
-        raise ValueError("no samples")
-    return Got(samples, None)
-
-
-def _py_spy(name: str, *options: str) -> Recorder:
-    return Recorder(
-        name,
-        lambda pid, rate, seconds, folder: [
-            "py-spy", "record", *options, "-p", str(pid), "-r", f"{rate:.0f}", "-d", f"{seconds:.0f}",
-            "-f", "raw", "-o", str(folder / "out"),
-        ],
-        None,
-        _collapsed_got,
-        frozenset({"python"}),
-    )  # fmt: skip
-
-
-RECORDERS = (
-    _pyprof_by("perf"),
-    _pyprof_by("ptrace"),
-    Recorder(
-        "perf --call-graph dwarf + script",
-        lambda pid, rate, seconds, folder: [
-            "perf", "record", "-q", "-e", "cpu-clock:u", "-F", f"{rate:g}", "--call-graph", "dwarf", "-p", str(pid),
-            "-o", str(folder / "perf.data"), "--", "sleep", f"{seconds:g}",
-        ],
-        lambda folder: ["sh", "-c", f"perf script -i {folder / 'perf.data'} > {folder / 'script'} 2>/dev/null"],
-        _perf_got,
-    ),
-    _py_spy("py-spy --native", "--native"),
-    _py_spy("py-spy"),
-    _py_spy("py-spy --nonblocking", "--nonblocking"),
-)  # fmt: skip
-
-
 def found(recorder: Recorder, target: str) -> bool:
     program = recorder.record(0, 1, 1, Path())[0]
     here = program == sys.executable or shutil.which(program) is not None
@@ -138,14 +52,6 @@ class Dumper:
     def possible(self) -> bool:
         program = self.command(0)[0]
         return program == sys.executable or shutil.which(program) is not None
-
-
-DUMPERS = (
-    Dumper("pyprof dump", lambda pid: [*_pyprof(), "dump", "-p", str(pid)], "_start"),
-    Dumper("eu-stack", lambda pid: ["eu-stack", "-p", str(pid)], "_start"),
-    Dumper("gdb", lambda pid: ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt"], "#1 "),
-    Dumper("py-spy dump --native", lambda pid: ["py-spy", "dump", "--native", "--pid", str(pid)], "Thread "),
-)
 
 
 @dataclass(frozen=True)

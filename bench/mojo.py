@@ -1,0 +1,48 @@
+"""MOJO, the binary format of austin 4: only its samples are counted.
+
+Source: https://p403n1x87.github.io/austin/4.1/formats/mojo/.
+"""
+
+from __future__ import annotations
+
+_STACK = 2
+_FIELDS = {
+    1: "ss",
+    _STACK: "vvs",
+    3: "vvvvvvv",
+    4: "",
+    5: "v",
+    6: "s",
+    7: "",
+    8: "",
+    9: "v",
+    10: "v",
+    11: "vs",
+    12: "v",
+}
+"""What follows each event: s a string that ends with 0, v a number whose bytes but the last have bit 7."""
+
+
+def samples(data: bytes) -> int:
+    """Raises ValueError where it is no MOJO, or ends in the middle of an event."""
+    if data[:3] != b"MOJ":
+        raise ValueError("not MOJO")
+    at, count = _number(data, 3), 0
+    while at < len(data):
+        event = data[at]
+        at += 1
+        if event not in _FIELDS:
+            raise ValueError(f"unknown event {event}")
+        for field in _FIELDS[event]:
+            at = data.index(b"\0", at) + 1 if field == "s" else _number(data, at)
+        count += event == _STACK
+    return count
+
+
+def _number(data: bytes, at: int) -> int:
+    """Where the number at `at` ends."""
+    while at < len(data) and data[at] & 0x80:
+        at += 1
+    if at >= len(data):
+        raise ValueError("ends in a number")
+    return at + 1

@@ -1,0 +1,101 @@
+"""How much longer a stop is for the frames of Python: what reading them takes while the thread stands still.
+
+`python -m bench.pauses RATE` measures that in us, as JSON; run as a child (see unwinding.py).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+
+from bench.tables import quantile
+from bench.tools import run
+
+FRAMES, SECONDS = 30, 5.0
+PROGRAM = f"""
+import time
+def down(left):
+    return down(left - 1) if left else spin()
+def spin():
+    end = time.monotonic() + {SECONDS + 4}
+    while time.monotonic() < end:
+        sum(i * i for i in range(300))
+down({FRAMES - 3})
+"""
+
+
+def python_pause(console: Console) -> float | None:
+    """p99 at 100 Hz, in us."""
+    p99 = None
+    for rate in (1000, 100):
+        output = run([sys.executable, "-m", "bench.pauses", str(rate)], 60).output
+        took = json.loads(output) if output else []
+        p50, p99 = quantile(took, 0.5), quantile(took, 0.99)
+        if p50 is not None and p99 is not None:
+            console.print(
+                f"reading {FRAMES} Python frames at {rate:g} Hz: p50 {p50:.0f} us, p99 {p99:.0f} us of each stop"
+            )
+    return p99
+
+
+def _reads(rate: float) -> list[float]:
+    """us of each read within a stop."""
+    from pyprof.collectors.stack_copy import StackCopy
+    from pyprof.interpreters.cpython.process import PythonProcess
+
+    took: list[float] = []
+    rehearsing = False
+    copy, rehearse = PythonProcess.copy, StackCopy.rehearse
+
+    def timed_copy(self: Any, *arguments: Any) -> None:
+        begin = time.perf_counter_ns()
+        copy(self, *arguments)
+        if not rehearsing:
+            took.append((time.perf_counter_ns() - begin) / 1e3)
+
+    def marked_rehearse(self: Any, *arguments: Any) -> None:
+        nonlocal rehearsing
+        rehearsing = True
+        rehearse(self, *arguments)
+        rehearsing = False
+
+    PythonProcess.copy, StackCopy.rehearse = timed_copy, marked_rehearse  # type: ignore[method-assign]
+    try:
+        with subprocess.Popen([sys.executable, "-c", PROGRAM]) as target:
+            time.sleep(0.5)
+            _record(target.pid, rate)
+            target.kill()
+    finally:
+        PythonProcess.copy, StackCopy.rehearse = copy, rehearse  # type: ignore[method-assign]
+    return took[10:]
+
+
+def _record(pid: int, rate: float) -> None:
+    from pyprof.collectors.choice import open_collector
+    from pyprof.collectors.selection import select
+    from pyprof.diagnostics import Diagnostics
+    from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
+    from pyprof.session.session import Files, Session
+
+    diagnostics = Diagnostics()
+    files = Files(UnwindOptions(), diagnostics)
+    selection = select(TargetOptions(pids=(pid,)))
+    collector = open_collector("ptrace", selection, CollectOptions(rate), diagnostics, files.runtimes)
+    end = time.monotonic() + SECONDS
+    session = Session(collector, UnwindOptions(), diagnostics, files)
+    try:
+        for batch in collector.batches():
+            session.recorder.add(batch)
+            if time.monotonic() > end:
+                collector.stop()
+    finally:
+        collector.close()
+
+
+if __name__ == "__main__":
+    print(json.dumps(_reads(float(sys.argv[1]))))

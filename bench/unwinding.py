@@ -1,0 +1,106 @@
+"""Unwinding alone: frames a second of one core, in the batches of a recording.
+
+`python -m bench.unwinding PID` records a process and prints what its walks took, as JSON; run as a child, so that the
+bench itself stays small: a command's peak memory counts from the fork on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.moments import alone
+from bench.targets import Target
+
+if TYPE_CHECKING:
+    from pyprof.model.sample import SampleBatch
+    from pyprof.model.walk import Walk
+    from pyprof.session.recorder import Walker
+
+RATE, SECONDS, WARM = 2000.0, 8.0, 1
+"""So many batches are walked before the figures begin: tables are read when a pc first needs them."""
+_LEAST = 500
+"""Samples of a batch that counts."""
+
+
+def unwinding(console: Console, targets: list[Target]) -> dict[str, float]:
+    """Frames a second by target."""
+    shown = Table(title=f"unwinding alone, samples of {RATE:g} Hz by perf_events, after {WARM} batches")
+    for heading in ("target", "samples a batch", "frames a sample", "M frames/s", "us/sample"):
+        shown.add_column(heading, justify="left" if heading == "target" else "right")
+    results = {}
+    for target in targets:
+        with tempfile.TemporaryDirectory() as folder, alone(target.build(Path(folder))(SECONDS + 8)) as process:
+            time.sleep(target.settle_s + 1)
+            found = _walk(process.pid)
+            process.kill()
+        if found is None:
+            shown.add_row(target.name, "failed")
+            continue
+        results[target.name] = found.frames / found.seconds
+        shown.add_row(
+            target.name,
+            f"{found.lanes / found.batches:.0f}",
+            f"{found.frames / found.lanes:.0f}",
+            f"{results[target.name] / 1e6:.2f}",
+            f"{1e6 * found.seconds / found.lanes:.1f}",
+        )
+    console.print(shown)
+    console.print()
+    return results
+
+
+class _Timed:
+    """The session's walker, and what its walks took."""
+
+    def __init__(self, walker: Walker) -> None:
+        self._walker = walker
+        self.lanes = self.frames = self.batches = self._seen = 0
+        self.seconds = 0.0
+
+    def walk(self, batch: SampleBatch) -> Walk:
+        begin = time.thread_time()
+        walk = self._walker.walk(batch)
+        spent = time.thread_time() - begin
+        if len(batch) >= _LEAST:
+            self._seen += 1
+            if self._seen > WARM:
+                self.lanes += len(batch)
+                self.frames += len(walk.pc)
+                self.batches += 1
+                self.seconds += spent
+        return walk
+
+
+def _walk(pid: int) -> _Timed:
+    from pyprof.collectors.choice import open_collector
+    from pyprof.collectors.selection import select
+    from pyprof.diagnostics import Diagnostics
+    from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
+    from pyprof.session.session import Session
+
+    diagnostics = Diagnostics()
+    collector = open_collector("perf", select(TargetOptions(pids=(pid,))), CollectOptions(RATE), diagnostics)
+    session = Session(collector, UnwindOptions(), diagnostics)
+    timed = session.recorder.walker = _Timed(session.recorder.walker)
+    end = time.monotonic() + SECONDS
+    try:
+        for batch in collector.batches():
+            session.recorder.add(batch)
+            if time.monotonic() > end:
+                collector.stop()
+    finally:
+        collector.close()
+    return timed
+
+
+if __name__ == "__main__":
+    found = _walk(int(sys.argv[1]))
+    print(json.dumps([found.lanes, found.frames, found.batches, found.seconds]))
