@@ -22,6 +22,8 @@ from pyprof.unwind.tail import Tail
 
 LEAST_FRAMES = 256
 """Shallower stacks are walked in less time than it takes to look them up."""
+RED_ZONE = 128
+"""Bytes below sp at which a frame that a signal interrupted may have saved registers."""
 _MOST_INNER = 512
 """Where more frames than that have changed, lanes are better walked together."""
 _RENEW_INNER = 64
@@ -53,7 +55,9 @@ class Known:
 
 @dataclass(slots=True)
 class Joint:
-    """Where the walk of one lane may join a known one: at frames from `low` on, above which memory has not changed."""
+    """Where the walk of one lane may join a known one: at frames whose red zone, too, lies above `low`, from which on
+    memory has not changed.
+    """
 
     known: Known
     low: int
@@ -66,7 +70,7 @@ class Joint:
     def join(self, registers: Registers, sp: int, depth: int) -> Tail | None:
         """The callers of a frame, if an earlier walk met it in the same state. depth: frames so far."""
         known = self.known
-        at = known.at.get(sp) if sp >= self.low else None
+        at = known.at.get(sp) if sp >= self.low + RED_ZONE else None
         if at is None or depth + len(known.states) - at - 1 > self.most:
             return None
         state = known.states[at]
