@@ -11,6 +11,7 @@ from pyprof.collectors.base import Collector
 from pyprof.collectors.hand_over import Chosen, HandOver
 from pyprof.collectors.perf_attr import PerfNotAllowed
 from pyprof.collectors.perf_event import PerfCollector
+from pyprof.collectors.perf_switches import Switches
 from pyprof.collectors.ptrace import PtraceCollector
 from pyprof.collectors.selection import Selection
 from pyprof.collectors.whole_time import WholeTime
@@ -57,9 +58,9 @@ def open_collector(
     def by_stops(note: str) -> Collector:
         return PtraceCollector(pid, options, diagnostics, note=note, ids=ids, readers=readers, selection=selection)
 
-    def from_outside() -> Collector:
+    def from_outside(flush_s: float) -> Collector:
         """Sleeping threads only, none of which is stopped."""
-        asleep = replace(options, running=False, stop_sleepers=False)
+        asleep = replace(options, running=False, stop_sleepers=False, flush_s=flush_s)
         own = replace(selection)  # its budget of looks is its own
         return PtraceCollector(pid, asleep, diagnostics, note=FROM_OUTSIDE, ids=ids, readers=readers, selection=own)
 
@@ -69,16 +70,21 @@ def open_collector(
         return PtraceCollector(chosen.pids[0], own, diagnostics, ids=ids, selection=chosen, chosen=chosen)
 
     def without_stops() -> Collector:
-        if not options.running:
-            return from_outside()
-        perf = by_perf()
         if not options.idle:
+            perf = by_perf()
             stays = options.kernel or options.stack_size <= NO_STOPS
             return perf if stays else HandOver(perf, by_stops_of)
+        switches = Switches(options, diagnostics, selection.everything)
         try:
-            return WholeTime(perf, from_outside())
+            perf = by_perf()
+        except BaseException:
+            switches.close()
+            raise
+        try:
+            return WholeTime(perf, switches, from_outside, options)
         except BaseException:
             perf.close()
+            switches.close()
             raise
 
     if name == "perf":

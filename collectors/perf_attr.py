@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from pyprof.collectors import libc
 from pyprof.errors import AccessDenied
@@ -21,22 +22,31 @@ SAMPLE_CALLCHAIN = 1 << 5
 SAMPLE_TYPE = SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU | SAMPLE_REGS_USER | SAMPLE_STACK_USER
 """What a record holds; perf_records.py reads it in this order. With SAMPLE_CALLCHAIN it stands before the registers."""
 
+SAMPLE_TIDS = SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU
+"""What every record ends with."""
+
 MOST_STACK = 65_528
 """The kernel's limit for sample_stack_user. A record has at most 65,535 bytes: the last few hundred are cut off."""
 
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV = 1 << 0, 1 << 1, 1 << 5, 1 << 6
 _MMAP, _COMM, _FREQ, _TASK, _SAMPLE_ID_ALL = 1 << 8, 1 << 9, 1 << 10, 1 << 13, 1 << 18
 _EXCLUDE_CALLCHAIN_USER = 1 << 22
-_MMAP2, _COMM_EXEC, _USE_CLOCKID, _INHERIT_THREAD = 1 << 23, 1 << 24, 1 << 25, 1 << 35
+_MMAP2, _COMM_EXEC, _USE_CLOCKID, _CONTEXT_SWITCH, _INHERIT_THREAD = 1 << 23, 1 << 24, 1 << 25, 1 << 26, 1 << 35
 
 _ATTR = struct.Struct("=IIQQQQQIIQQQQIiQIHH")
 _HARDWARE, _SOFTWARE = 0, 1
-_CYCLES, _CPU_CLOCK = 0, 0
+_CYCLES, _CPU_CLOCK, _CONTEXT_SWITCHES = 0, 0, 3
 
 ALL_REGISTERS = 0x1FF | 0xFF << 16
 """x86-64's 16 general registers and ip, without flags and segments (asm/perf_regs.h)."""
 
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
+
+
+class Kind(Protocol):
+    """What can be counted of a thread."""
+
+    def attr(self, rate_hz: float, stack_size: int) -> bytes: ...
 
 
 class PerfNotAllowed(AccessDenied):
@@ -80,16 +90,41 @@ class Event:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class SwitchEvent:
+    """Records of each time a thread leaves its processor or comes back, with stacks a sample (with the kernel's frames)
+    at each period-th leave. The kernel counts these for itself: whoever may not see its time gets no samples.
+    """
+
+    stacks: bool
+    children: bool
+    period: int
+
+    def attr(self, rate_hz: float, stack_size: int) -> bytes:
+        """struct perf_event_attr. rate_hz: not used."""
+        flags = _INHERIT | _EXCLUDE_HV | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID | _CONTEXT_SWITCH
+        flags |= _EXCLUDE_CALLCHAIN_USER if self.stacks else _EXCLUDE_KERNEL
+        flags |= 0 if self.children else _INHERIT_THREAD
+        return _ATTR.pack(
+            _SOFTWARE, _ATTR.size, _CONTEXT_SWITCHES if self.stacks else _DUMMY, self.period if self.stacks else 0,
+            SAMPLE_TYPE | SAMPLE_CALLCHAIN if self.stacks else SAMPLE_TIDS, 0, flags, 0, 0, 0, 0, 0,
+            ALL_REGISTERS if self.stacks else 0, stack_size if self.stacks else 0, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
+        )  # fmt: skip
+
+
 def choose_event(tid: int, cpu: int, options: CollectOptions) -> Event:
     """The best event that the kernel lets us have on a thread: time in the kernel included if it may be (it must be
-    where its frames are wanted), cycles if they can be counted.
+    where its frames are wanted), cycles if they can be counted; nothing where threads that run are not wanted.
 
     With time in the kernel included, a sample taken there has the registers and the stack with which it was entered.
     Raises PerfNotAllowed, ProcessLookupError.
     """
     refused = 0
+    kinds = [(_HARDWARE, _CYCLES, "cycles"), (_SOFTWARE, _CPU_CLOCK, "cpu-clock")]
+    if not options.running:
+        kinds = [(_SOFTWARE, _DUMMY, "context-switches")]
     for user_only in (False,) if options.kernel else (False, True):
-        for kind, config, name in ((_HARDWARE, _CYCLES, "cycles"), (_SOFTWARE, _CPU_CLOCK, "cpu-clock")):
+        for kind, config, name in kinds:
             event = Event(name, kind, config, user_only, options.subprocesses, options.kernel)
             fd = libc.perf_event_open(event.attr(options.rate_hz, 1024), tid, cpu)
             if fd >= 0:

@@ -13,7 +13,9 @@ from pyprof.collectors.perf_family import Family
 from pyprof.collectors.perf_records import (
     LOST,
     LOST_SAMPLES,
+    NO_SAMPLES,
     THROTTLE,
+    U64,
     Samples,
     Scan,
     parse_lost,
@@ -29,6 +31,8 @@ from pyprof.options import CollectOptions
 
 I386_IN_X86_64 = [0, 2, 1, 3, 7, 6, 4, 5, 16]
 """The columns of X86_64 that hold eax, ecx, edx, ebx, esp, ebp, esi, edi and eip of 32-bit code."""
+
+Mask = npt.NDArray[np.bool_]
 
 Elsewhere = Callable[[npt.NDArray[np.int32], npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
 """(tid, time) of samples -> those of threads that another collector has taken over"""
@@ -62,6 +66,12 @@ class BatchMaker:
 
     def batches(self, found: Scan) -> list[SampleBatch]:
         """One of 64-bit code, and one of 32-bit code if there is any."""
+        return self.take(found, NO_SAMPLES, self._rings.words)[0]
+
+    def take(self, found: Scan, switched: Samples, words: U64) -> tuple[list[SampleBatch], SampleBatch, Mask]:
+        """The batches; and of further samples, of the same stretch of time but in other rings (words), all, and which
+        of them are wanted.
+        """
         lost = 0
         for record in found.others:
             if record.kind in (LOST, LOST_SAMPLES):
@@ -72,57 +82,53 @@ class BatchMaker:
         samples, left_out = read_samples(self._rings.words, found.samples, self._chains)
         if left_out:
             self._diagnostics.count("sample without registers (a thread that ends)", left_out)
-        spaces, space, kept = self._place(samples)
+        if self._meets:
+            self._meet({*samples.pid.tolist(), *switched.pid.tolist()})
+        spaces, (space, switched_space) = self._place(samples, switched)
+        kept, switched_kept = self._kept(samples, space), self._kept(switched, switched_space)
         if lost:
             self.lost += lost
             self._diagnostics.count("sample lost: the ring was full", lost)
             for history in self._family.histories.values():
                 if history.image.alive:
                     history.look()
-        self.sampled.update(np.unique(samples.tid).tolist())
-        n = len(samples)
-        batch = SampleBatch(
-            arch=X86_64,
-            kind=np.full(n, SampleKind.STOPPED, np.uint8),
-            time_ns=samples.time_ns,
-            tid=samples.tid,
-            pid=samples.pid,
-            space=space,
-            cpu=samples.cpu,
-            weight=np.ones(n, np.int64),
-            regs=samples.regs,
-            stack=StackSlab(self._rings.words.view(np.uint8), samples.base, samples.offset, samples.size),
-            spaces=spaces,
-            tip=samples.tip,
-            tips=samples.tips,
-            followed=False,
-        )
-        if samples.narrow.any():
-            narrow = batch.take(np.flatnonzero(kept & samples.narrow))
-            regs = narrow.regs[:, I386_IN_X86_64] & np.uint64(I386.mask)
-            return [batch.take(np.flatnonzero(kept & ~samples.narrow)), replace(narrow, arch=I386, regs=regs)]
-        return [batch if kept.all() else batch.take(np.flatnonzero(kept))]
+        self.sampled.update(np.unique(np.append(samples.tid, switched.tid)).tolist())
+        batch = _batch(samples, self._rings.words, spaces, space)
+        return by_width(batch, kept, samples.narrow), _batch(switched, words, spaces, switched_space), switched_kept
 
-    def _place(self, samples: Samples) -> tuple[dict[int, AddressSpace], npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """(spaces, space of each sample, which samples are wanted)."""
-        if self._meets:
-            self._meet(set(samples.pid.tolist()))
+    def _place(self, *parts: Samples) -> tuple[dict[int, AddressSpace], list[npt.NDArray[np.int32]]]:
+        """The spaces, and of each part that of each sample; 0: of a process that is not known."""
         spaces: dict[int, AddressSpace] = {}
-        space = np.zeros(len(samples), np.int32)
+        space = [np.zeros(len(part), np.int32) for part in parts]
         for pid, history in list(self._family.histories.items()):
-            lanes = np.flatnonzero(samples.pid == pid)
-            space[lanes], used = history.settle(samples.time_ns[lanes], samples.regs[lanes, X86_64.pc])
+            lanes = [np.flatnonzero(part.pid == pid) for part in parts]
+            time_ns = np.concatenate([part.time_ns[at] for part, at in zip(parts, lanes, strict=True)])
+            pcs = np.concatenate([part.regs[at, X86_64.pc] for part, at in zip(parts, lanes, strict=True)])
+            order = np.argsort(time_ns, kind="stable")
+            found, used = history.settle(time_ns[order], pcs[order])
+            unsorted = np.empty_like(found)
+            unsorted[order] = found
+            ends = np.cumsum([len(at) for at in lanes])
+            for to, at, of in zip(space, lanes, np.split(unsorted, ends[:-1]), strict=True):
+                to[at] = of
             spaces.update(used)
+        return spaces, space
+
+    def _kept(self, samples: Samples, space: npt.NDArray[np.int32]) -> Mask:
+        """Which samples are wanted."""
         unknown = (space == 0) & (samples.pid != os.getpid())
         if unknown.any():
             self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
-        kept = space > 0
-        if self._pattern is not None:
-            chosen = [info.tid for info in self._family.infos(set(samples.tid.tolist())) if self.wants(info)]
-            kept &= np.isin(samples.tid, chosen)
+        kept: Mask = (space > 0) & self.wanted(samples.tid)
         if self.elsewhere is not None:
             kept &= ~self.elsewhere(samples.tid, samples.time_ns)
-        return spaces, space, kept
+        return kept
+
+    def wanted(self, tid: npt.NDArray[np.integer]) -> Mask:
+        """Which of these threads are asked for?"""
+        if self._pattern is None:
+            return np.ones(len(tid), np.bool_)
+        return np.isin(tid, [info.tid for info in self._family.infos(set(tid.tolist())) if self.wants(info)])
 
     def wants(self, info: ThreadInfo) -> bool:
         """Is it a thread that is asked for?"""
@@ -134,3 +140,34 @@ class BatchMaker:
                 self._family.add(pid)
             except (ProcessLookupError, PermissionError):
                 self.strangers.add(pid)
+
+
+def _batch(samples: Samples, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32]) -> SampleBatch:
+    """All samples, as if they were of 64-bit code."""
+    n = len(samples)
+    return SampleBatch(
+        arch=X86_64,
+        kind=np.full(n, SampleKind.STOPPED, np.uint8),
+        time_ns=samples.time_ns,
+        tid=samples.tid,
+        pid=samples.pid,
+        space=space,
+        cpu=samples.cpu,
+        weight=np.ones(n, np.int64),
+        regs=samples.regs,
+        stack=StackSlab(words.view(np.uint8), samples.base, samples.offset, samples.size),
+        spaces=spaces,
+        tip=samples.tip,
+        tips=samples.tips,
+        followed=False,
+        stopped=False,
+    )
+
+
+def by_width(batch: SampleBatch, kept: Mask, narrow: Mask) -> list[SampleBatch]:
+    """Of the lanes that are kept a batch of 64-bit code, and one of 32-bit code if there is any."""
+    if narrow.any():
+        some = batch.take(np.flatnonzero(kept & narrow))
+        regs = some.regs[:, I386_IN_X86_64] & np.uint64(I386.mask)
+        return [batch.take(np.flatnonzero(kept & ~narrow)), replace(some, arch=I386, regs=regs)]
+    return [batch if kept.all() else batch.take(np.flatnonzero(kept))]

@@ -13,17 +13,23 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import descendants
 from pyprof.collectors.file_limit import raise_file_limit
 from pyprof.collectors.perf_attr import MOST_STACK, Event, PerfNotAllowed, choose_event
-from pyprof.collectors.perf_batches import BatchMaker, Elsewhere
+from pyprof.collectors.perf_batches import BatchMaker, Elsewhere, Mask
 from pyprof.collectors.perf_events import EVERY_THREAD, EventSet, Fork
 from pyprof.collectors.perf_family import Family
 from pyprof.collectors.perf_records import (
     FORK,
     OVERHEAD,
+    U64,
+    Samples,
     Scan,
     parse_task,
     scan,
@@ -48,6 +54,16 @@ _LEAST_FIRST = 8192
 _HOLD = 4
 _BATCH = 2000
 _FORWARD_NS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Of one look into the rings: batches of threads that run, all lanes of the switched samples, those wanted."""
+
+    scan: Scan
+    running: list[SampleBatch]
+    switched: SampleBatch
+    wanted: Mask
 
 
 class PerfCollector:
@@ -79,6 +95,7 @@ class PerfCollector:
         self._family = Family(ids or itertools.count(1).__next__)
         self._look: Callable[[], None] | None = None
         self._trial = True
+        self.joined: Callable[[list[int]], None] = lambda pids: None
         self._leaving = False
         self._began_ns = self._ended_ns = time.monotonic_ns()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -156,6 +173,7 @@ class PerfCollector:
             try:
                 self._events.attach([pid], self._forks)
                 self._family.add(pid)
+                self.joined([pid])
             except (ProcessLookupError, PermissionError):
                 self._make.strangers.add(pid)
                 self._diagnostics.count("process may not be looked at")
@@ -214,13 +232,37 @@ class PerfCollector:
 
     def drain(self, last: bool = False) -> Iterator[SampleBatch]:
         """What there is now, without waiting; for whoever has a clock of their own. last: all of it."""
+        self._hear_of_ends()
+        yield from self._hand_out(_FORWARD_NS if last else time.monotonic_ns())
+        self._ended_ns = time.monotonic_ns()
+
+    def _hear_of_ends(self) -> None:
         poll = select.poll()
         for fd in self._family.alive.values():
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(0):
             self._family.ended(fd)
-        yield from self._hand_out(_FORWARD_NS if last else time.monotonic_ns())
+
+    def take(self, until_ns: int, switched: Samples, words: U64) -> Taken:
+        """What there is until then, and further samples of that time, in other rings; done_with() is to be called."""
+        self._hear_of_ends()
+        found = self._scan(until_ns)
+        taken = Taken(found, *self._make.take(found, switched, words))
         self._ended_ns = time.monotonic_ns()
+        return taken
+
+    def done_with(self, found: Scan) -> None:
+        """All batches of it have been unwound."""
+        found.give_back()
+        self._resize()
+        self._add_more()
+        self._family.forget_ended()
+
+    def without_trial(self) -> None:
+        """The first samples are like all others."""
+        self._trial = False
+        self._size.settle()
+        self._resize_to(self._size.bytes)
 
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         """What is in the rings, whose room is given back when it has been unwound."""
@@ -229,14 +271,13 @@ class PerfCollector:
         if first:
             self._pause()
         yield from self._make.batches(found)
-        found.give_back()
         if first:
+            found.give_back()
             self._trial = False
             self._resume()
+            self._family.forget_ended()
         else:
-            self._resize()
-            self._add_more()
-        self._family.forget_ended()
+            self.done_with(found)
 
     def _full_batch_ns(self) -> int:
         """How long samples may wait in the rings for others: a batch costs much of its time for being a batch."""
@@ -245,8 +286,11 @@ class PerfCollector:
 
     def _resize(self) -> None:
         """Other events in place of those that copy too little or too much."""
-        size = self._size.change()
-        if not size or self._rings is None or self._events is None:
+        if size := self._size.change():
+            self._resize_to(size)
+
+    def _resize_to(self, size: int) -> None:
+        if self._rings is None or self._events is None:
             return
         fresh = EventSet(self._event, self._options.rate_hz, size, self._rings)
         try:
@@ -257,6 +301,15 @@ class PerfCollector:
             self._events.close()
             self._events = fresh
         self._size.changed(size)
+
+    @property
+    def alive(self) -> list[int]:
+        """The processes that have not ended."""
+        return list(self._family.alive)
+
+    def wanted(self, tid: npt.NDArray[np.integer]) -> Mask:
+        """Which of these threads are asked for?"""
+        return self._make.wanted(tid)
 
     @property
     def goes_on(self) -> bool:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pyprof.collectors import libc, procfs
-from pyprof.collectors.perf_attr import Event, refusal
+from pyprof.collectors.perf_attr import Kind, refusal
 from pyprof.collectors.perf_ring import Rings
 
-_DISABLE, _SET_OUTPUT = 0x2401, 0x2405
+_ENABLE, _DISABLE, _SET_OUTPUT = 0x2400, 0x2401, 0x2405
 _ROUNDS = 20
 _FORK_SHOWS_S = 0.001
 
@@ -34,12 +35,12 @@ class EventSet:
     since_ns: tid -> monotonic time from which on its children inherit our events.
     """
 
-    event: Event
+    event: Kind
     rate_hz: float
     stack_size: int
     rings: Rings
     since_ns: dict[int, int] = field(default_factory=dict)
-    _fds: list[int] = field(default_factory=list)
+    _fds: dict[int, list[int]] = field(default_factory=dict)
 
     def attach(self, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
         """Events on all threads of processes. A thread that is born meanwhile inherits its parent's events if these
@@ -70,7 +71,7 @@ class EventSet:
                 continue
             if fd < 0:
                 raise refusal(-fd, EVERY_THREAD)
-            self._fds.append(fd)
+            self._fds.setdefault(EVERY_THREAD, []).append(fd)
             fcntl.ioctl(fd, _SET_OUTPUT, owner)
 
     def _inherit(self, forks: list[Fork]) -> None:
@@ -93,12 +94,22 @@ class EventSet:
                 raise refusal(-fd, tid)
             mine.append(fd)
             fcntl.ioctl(fd, _SET_OUTPUT, owner)
-        self._fds += mine
+        self._fds[tid] = mine
         self.since_ns[tid] = time.monotonic_ns()
+
+    def owns(self, tid: int) -> bool:
+        """Are there events on this very thread, not inherited ones?"""
+        return tid in self._fds
+
+    def switch(self, tids: Iterable[int], on: bool) -> None:
+        """Stop the events of threads for a while, and of those that inherited them; or let them go on."""
+        for fd in itertools.chain.from_iterable(self._fds.get(tid, ()) for tid in tids):
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(fd, _ENABLE if on else _DISABLE, 0)
 
     def close(self) -> None:
         """End these events, also where they were inherited."""
-        for fd in self._fds:
+        for fd in itertools.chain.from_iterable(self._fds.values()):
             with contextlib.suppress(OSError):  # a forked writer of an earlier window may hold it open
                 fcntl.ioctl(fd, _DISABLE, 0)
             os.close(fd)

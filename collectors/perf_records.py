@@ -175,6 +175,9 @@ def read_samples(words: U64, pieces: list[I64], chains: bool = False) -> tuple[S
     )
 
 
+NO_SAMPLES = read_samples(np.zeros(0, np.uint64), [])[0]
+
+
 def _chain_lengths(words: U64, first: I64) -> I64:
     within: U64 = np.minimum(words[first + _CHAIN], words[first] >> np.uint64(51))  # the record's own size in words
     return within.astype(np.int64)

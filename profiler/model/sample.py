@@ -27,6 +27,7 @@ class SampleKind(IntEnum):
     STOPPED = 0  # all registers and the stack, of one moment
     BLOCKED = 1  # read from outside while the thread slept: sp, pc and the stack; no other register
     UNCHANGED = 2  # the thread has not run since its last sample: that sample's stack again, nothing is copied
+    UNSEEN = 3  # nothing is known of the stack but the tip
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class SampleBatch:
     are 0 in regs. Lanes of one tid are in time order. unknown: columns of regs that no lane knows (a core file without
     floating-point registers); pc, sp, fp and lr are always known. chains: what an interpreter ran, by lane. tip: where
     anything stands inside the innermost frame of user code, which of tips; tips[0] is (). tips: words of model.kernel,
-    innermost first. followed: UNCHANGED lanes to come may refer to these.
+    innermost first. followed: UNCHANGED lanes to come may refer to these. stopped: its STOPPED lanes are of stops,
+    which do not end a sleep. length_ns: the time that each lane stands for, where that is known; -1: weight says it.
     """
 
     arch: Arch
@@ -82,6 +84,8 @@ class SampleBatch:
     tip: I32 | None = None
     tips: tuple[tuple[int, ...], ...] = ((),)
     followed: bool = True
+    stopped: bool = True
+    length_ns: I64 | None = None
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -107,6 +111,7 @@ class SampleBatch:
             stack=stack,
             chains=_renumbered(self.chains, lanes) if self.chains else self.chains,
             tip=None if self.tip is None else self.tip[lanes],
+            length_ns=None if self.length_ns is None else self.length_ns[lanes],
         )
 
 

@@ -92,6 +92,10 @@ class StackTable:
             node = self.child(node, (KERNEL_SPACE, word, True, Trust.KERNEL))
         return node
 
+    def unseen(self, words: Sequence[int]) -> int:
+        """The stack of which only what the kernel does is known."""
+        return self.extend(self.child(0, (MARKER_SPACE, StackEnd.UNREADABLE, True, 0)), words)
+
     def adopt(self, other: StackTable, node: int) -> int:
         """The node here of the stack that is `node` in another table."""
         chain = []

@@ -46,7 +46,7 @@ def assemble(
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)
     frame = np.array(window.stacks.frame, np.int32)
-    values = np.stack([np.ones_like(window.weight), window.weight * period_ns], axis=1)
+    values = _values(window, period_ns)
     profile = Profile(
         value_types=(ValueType("samples", "count"), ValueType(mode, "nanoseconds")),
         period_ns=period_ns,
@@ -67,6 +67,27 @@ def assemble(
     )
     summary = _summary(window, profile, diagnostics, rate_hz)
     return replace(profile, summary=summary)
+
+
+def _values(window: Window, period_ns: int) -> npt.NDArray[np.int64]:
+    """(samples, nanoseconds) of each row. A stretch of known length has as many samples as sampling times were in it:
+    what is left of a period counts for the thread's next one, so that a thread has as many as its time has periods.
+    """
+    known = window.length_ns >= 0
+    length_ns = np.where(known, window.length_ns, window.weight * period_ns)
+    samples = np.ones_like(length_ns)
+    rows = np.flatnonzero(known)
+    rows = rows[np.argsort(window.tid[rows], kind="stable")]
+    if len(rows):
+        tid = window.tid[rows]
+        total = np.cumsum(length_ns[rows])
+        first = np.flatnonzero(np.diff(tid, prepend=tid[0] - 1))
+        before = np.concatenate([[0], total])[first]
+        own = total - np.repeat(before, np.diff(np.append(first, len(rows))))
+        periods = (own + period_ns // 2) // period_ns
+        samples[rows] = np.diff(periods, prepend=0)
+        samples[rows[first]] = periods[first]
+    return np.stack([samples, length_ns], axis=1)
 
 
 def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:

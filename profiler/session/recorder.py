@@ -25,8 +25,9 @@ from pyprof.model.stacks import MARKER_SPACE, Merge, StackTable
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.session.completion import Completion
 
-Columns = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]
-"""time_ns, node | state << STATE_BITS, tid, weight"""
+_I64 = npt.NDArray[np.int64]
+Columns = tuple[_I64, _I64, npt.NDArray[np.int32], _I64, _I64]
+"""time_ns, node | state << STATE_BITS, tid, weight, length_ns"""
 
 COMPLETED = "stack completed by the outer frames of a later one of its thread"
 
@@ -69,8 +70,9 @@ class Merger(Protocol):
 class Window:
     """One closed stretch of a recording, its names not yet looked up.
 
-    time_ns (epoch), node, tid, weight, state (SampleState): one row a sample, shape (n,). before, after: the
-    collector's statistics at the window's two ends. errors: what was counted in between, by everybody.
+    time_ns (epoch), node, tid, weight, length_ns (-1: weight says it), state (SampleState): one row a sample, shape
+    (n,). before, after: the collector's statistics at the window's two ends. errors: what was counted in between, by
+    everybody.
     """
 
     stacks: StackTable
@@ -80,6 +82,7 @@ class Window:
     node: npt.NDArray[np.int32]
     tid: npt.NDArray[np.int32]
     weight: npt.NDArray[np.int64]
+    length_ns: npt.NDArray[np.int64]
     state: npt.NDArray[np.int32]
     start_ns: int
     duration_ns: int
@@ -127,7 +130,7 @@ class Recorder:
             return
         self._spaces.update(batch.spaces)
         nodes = np.full(len(batch), -1, np.int64)
-        live = np.flatnonzero(batch.kind != SampleKind.UNCHANGED)
+        live = np.flatnonzero(batch.kind < SampleKind.UNCHANGED)
         if len(live):
             fresh = batch if len(live) == len(batch) else batch.take(live)
             walk = self.walker.walk(fresh)
@@ -143,12 +146,15 @@ class Recorder:
             top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
             look = self.binder.look if self.binder and self.binder.watched else None
             self.collector.learn(Feedback(fresh, top, walk.missing, stop, look))
-            if self._held or stop.any():
+            if batch.stopped and (self._held or stop.any()):
                 self._hold(batch, nodes, live[stop])
             self._completion.take(fresh, walk, nodes, live)
+        for lane in np.flatnonzero(batch.kind == SampleKind.UNSEEN).tolist():
+            nodes[lane] = self._stacks.unseen(batch.tips[int(batch.tip[lane])] if batch.tip is not None else ())
         if batch.followed:
             self._follow(batch.tid, nodes)
-        self._rows.append((batch.time_ns + self._epoch_ns, nodes, batch.tid, batch.weight))
+        length = np.full(len(batch), -1, np.int64) if batch.length_ns is None else batch.length_ns
+        self._rows.append((batch.time_ns + self._epoch_ns, nodes, batch.tid, batch.weight, length))
         self.samples += len(batch)
 
     def _inside(
@@ -236,7 +242,10 @@ class Recorder:
         errors = (counts - self._counts) + (Counter(after.errors) - Counter(self._before.errors))
         columns = [np.concatenate(c) for c in zip(*self._rows, strict=True)] if self._rows else []
         empty = np.zeros(0, np.int64)
-        time_ns, node, tid, weight = columns or (empty, empty, empty.astype(np.int32), empty)
+        time_ns, node, tid, weight, length_ns = columns or (empty, empty, empty.astype(np.int32), empty, empty)
+        if np.any(length_ns >= 0):  # batches of several sources overlap
+            order = np.argsort(time_ns, kind="stable")
+            time_ns, node, tid, weight, length_ns = (c[order] for c in (time_ns, node, tid, weight, length_ns))
         seen = set(tid.tolist())
         window = Window(
             stacks=self._stacks,
@@ -246,6 +255,7 @@ class Recorder:
             node=(node & _NODE).astype(np.int32),
             tid=tid,
             weight=weight,
+            length_ns=length_ns,
             state=(node >> STATE_BITS).astype(np.int32),
             start_ns=self._begin_ns,
             duration_ns=now - self._begin_ns,

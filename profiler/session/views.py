@@ -55,6 +55,7 @@ def _of_holders(window: Window) -> Window:
         node=window.node[kept],
         tid=window.tid[kept],
         weight=window.weight[kept],
+        length_ns=window.length_ns[kept],
         state=window.state[kept],
         after=replace(window.after, notes=(*window.after.notes, note)),
     )

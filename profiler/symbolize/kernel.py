@@ -17,6 +17,7 @@ _STATES = {
     "t": "stopped by a debugger",
     "I": "idle",
     "R": "woken",
+    "P": "waiting for a processor",
 }
 HIDDEN = "addresses of the kernel's functions are hidden"
 

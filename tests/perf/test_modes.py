@@ -73,7 +73,7 @@ def test_time_asleep_is_told_by_the_call_in_which_a_thread_sleeps(program: int, 
     recording = recorded(program, tmp_path, collector, "offcpu")
     assert set(leaves(recording, "waiting")) == {"[sleeping: read]"}
     assert leaves(recording, "both").get("[sleeping: clock_nanosleep]", 0) > 10
-    asleep = re.compile(r"\[(sleeping|woken|uninterruptible sleep)(: \w+)?\]")
+    asleep = re.compile(r"\[(sleeping|woken|blocked|uninterruptible sleep)(: \w+)?\]")
     assert all(asleep.fullmatch(stack[-1]) for stack in recording.stacks)
     assert recording.summary["stops"]["count"] == 0
 

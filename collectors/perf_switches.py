@@ -1,0 +1,237 @@
+"""When threads leave their processors and come back, and the stacks with which they left: events in rings of their own.
+
+PERF_RECORD_SWITCH says each time when (also to whoever may not see time in the kernel); the context-switch event gives
+a sample with the user's registers and stack at each period-th leave. The period follows what the threads do, so that
+the samples stay within a budget however often they switch.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pyprof.collectors import libc
+from pyprof.collectors.base import Feedback
+from pyprof.collectors.perf_attr import MOST_STACK, PerfNotAllowed, SwitchEvent
+from pyprof.collectors.perf_events import EVERY_THREAD, EventSet, Fork
+from pyprof.collectors.perf_records import FORK, I64, LOST, LOST_SAMPLES, Samples, parse_lost, parse_task, read_samples
+from pyprof.collectors.perf_ring import online_cpus, open_rings
+from pyprof.collectors.perf_size import StackSize
+from pyprof.collectors.perf_switch_records import EXIT, SwitchScan, scan
+from pyprof.collectors.stretch_gaps import Gap
+from pyprof.collectors.stretches import ENDED, IN, Points
+from pyprof.diagnostics import Diagnostics
+from pyprof.options import CollectOptions
+
+_RING = 8 << 20
+_FIRST_STACK = 8 << 10
+_PERIODS = (1, 3, 7, 17, 41, 101, 251, 631, 1583, 3967, 9973)
+"""Odd, most of them prime: a thread that waits in two places in turn is seen in both."""
+_FIRST_PERIOD = 101
+_BUDGET_HZ = (500.0, 4000.0)
+_FAST_HZ = 5000.0
+"""A thread that leaves its processor more often than this is recorded only for a part of the time."""
+_MOST_RESTS = 9
+_FIRST_LOOK_S = 0.02
+_RENEW_NS = 1_000_000_000
+_FOREVER_NS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """What the rings held. gaps: stretches of time of which records were lost. paused: threads of which there are no
+    records.
+    """
+
+    samples: Samples
+    switches: Points
+    gaps: list[Gap]
+    paused: frozenset[int]
+    scan: SwitchScan
+
+
+@dataclass
+class Switches:
+    """stacks: may there be samples? paused: threads that switch so often that they are left alone for a while."""
+
+    options: CollectOptions
+    diagnostics: Diagnostics
+    everything: bool
+    stacks: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        cpus = online_cpus()
+        self.stacks = self._may_have_stacks(cpus[0])
+        self.rings = open_rings(cpus, _RING, False)
+        most = max(min(self.options.stack_size, MOST_STACK, self.rings.size // 8) & ~7, 8)
+        self._size = StackSize(most, _FIRST_STACK)
+        self._size.settle()
+        self._period = _FIRST_PERIOD
+        self._heard_ns = dict.fromkeys(self.rings.rings, time.monotonic_ns())
+        self._events: EventSet | None = None
+        self._leaves: dict[int, int] = {}
+        self._rates: dict[int, float] = {}
+        self._inherited = False
+        self._counted_ns = time.monotonic_ns()
+        self._began = False
+        self.paused: frozenset[int] = frozenset()
+        self._rests = 0
+        self._renewed_ns = 0
+
+    def _may_have_stacks(self, cpu: int) -> bool:
+        for stacks in (True, False):
+            attr = SwitchEvent(stacks, self.options.subprocesses, 1).attr(0, 1024)
+            fd = libc.perf_event_open(attr, EVERY_THREAD if self.everything else 0, cpu)
+            if fd >= 0:
+                os.close(fd)
+                return stacks
+            if -fd not in (errno.EACCES, errno.EPERM):
+                break
+        return False
+
+    def attach(self, pids: Iterable[int]) -> None:
+        """Begin, or go on with further processes. Raises PerfNotAllowed, ProcessLookupError."""
+        if self._events is None:
+            self._events = self._attached(pids)
+        elif not self.everything:
+            self._events.attach(pids, self._forks)
+
+    def _attached(self, pids: Iterable[int]) -> EventSet:
+        event = SwitchEvent(self.stacks, self.options.subprocesses, self._period)
+        events = EventSet(event, self.options.rate_hz, self._size.bytes, self.rings)
+        try:
+            if self.everything:
+                events.attach_machine()
+            else:
+                events.attach(pids, self._forks)
+        except BaseException:
+            events.close()
+            raise
+        return events
+
+    @property
+    def since_ns(self) -> dict[int, int]:
+        """tid -> from when on its switches are known, of the threads that were there already."""
+        return self._events.since_ns if self._events is not None else {}
+
+    @property
+    def flush_s(self) -> float:
+        """How long the rings may be left alone."""
+        return 0.1 if self.rings.size >= _RING // 4 else 0.03
+
+    def _scan(self, until_ns: int) -> SwitchScan:
+        found = SwitchScan()
+        for cpu, ring in self.rings.rings.items():
+            found.heard_ns[cpu] = scan(ring, self.rings.words, until_ns, found, self._heard_ns[cpu])
+        if found.broken:
+            self.diagnostics.count("ring held something else than records", found.broken)
+        return found
+
+    def _forks(self) -> list[Fork]:
+        found = []
+        for record in self._scan(_FOREVER_NS).others:
+            ids = parse_task(record.body) if record.kind == FORK else None
+            if ids is not None:
+                found.append((record.time_ns, ids[2], ids[3]))
+        return found
+
+    def take(self, until_ns: int) -> Switched:
+        """All that happened until then; its memory is the rings' until done_with()."""
+        found = self._scan(until_ns)
+        self._heard_ns |= found.heard_ns
+        samples, _ = read_samples(self.rings.words, found.samples, self.stacks)
+        tid, time_ns, kind = found.switches(self.rings.words)
+        ends = [(ids[2], r.time_ns) for r in found.others if r.kind == EXIT and (ids := parse_task(r.body)) is not None]
+        lost = sum(parse_lost(r.kind, r.body) for r in found.others if r.kind in (LOST, LOST_SAMPLES))
+        if lost:
+            self.diagnostics.count("record of a switch lost: the ring was full", lost)
+        paused = self.paused
+        self._count(tid[kind != IN])
+        gone = np.array(ends, np.int64).reshape(-1, 2)
+        tid, time_ns = np.concatenate([tid, gone[:, 0]]), np.concatenate([time_ns, gone[:, 1]])
+        kind = np.concatenate([kind, np.full(len(gone), ENDED, np.int64)])
+        mine = tid != 0
+        return Switched(samples, Points.of(tid[mine], time_ns[mine], kind[mine]), found.gaps, paused, found)
+
+    def learn(self, feedback: Feedback) -> None:
+        self._size.learn(feedback)
+
+    def _count(self, tids: I64) -> None:
+        """Who leaves processors how often; whoever does it too often is left alone from now on, for a while."""
+        if self.paused:
+            return
+        found, counts = np.unique(tids, return_counts=True)
+        for tid, count in zip(found.tolist(), counts.tolist(), strict=True):
+            self._leaves[tid] = self._leaves.get(tid, 0) + count
+        now = time.monotonic_ns()
+        passed_s = (now - self._counted_ns) / 1e9
+        if passed_s < (self.flush_s / 2 if self._began else _FIRST_LOOK_S):
+            return
+        self._rates = {tid: count / passed_s for tid, count in self._leaves.items()}
+        self._began, self._leaves, self._counted_ns = True, {}, now
+        fast = [tid for tid, hz in self._rates.items() if hz > _FAST_HZ and not self.everything]
+        if fast and self._events is not None:
+            own = frozenset(tid for tid in fast if self._events.owns(tid))
+            self._inherited = len(own) < len(fast)
+            if own:
+                self._events.switch(own, on=False)
+                self.paused = own
+                self._rests = min(math.ceil(max(self._rates[tid] for tid in own) / _FAST_HZ), _MOST_RESTS + 1)
+
+    def done_with(self, found: Switched, pids: Iterable[int]) -> tuple[frozenset[int], int]:
+        """The samples have been unwound. pids: of processes that live. Result: threads whose records come again, and
+        from when on.
+        """
+        found.scan.give_back()
+        if self._rates:
+            self._renew(self._better_period(sum(self._rates.values())), pids)
+            self._rates, self._inherited = {}, False
+        self._rests -= bool(self.paused)
+        if not self.paused or self._rests > 0 or self._events is None:
+            return frozenset(), 0
+        again, self.paused = self.paused, frozenset()
+        self._events.switch(again, on=True)
+        self._leaves, self._counted_ns = {}, time.monotonic_ns()
+        return again, self._counted_ns
+
+    def _renew(self, period: int, pids: Iterable[int]) -> None:
+        """Other events in the place of these where another period or size is wanted, or events of each thread's own."""
+        size = self._size.change() if self.stacks else 0
+        now = time.monotonic_ns()
+        again = self._inherited and now > self._renewed_ns + _RENEW_NS
+        if not size and period == self._period and not again:
+            return
+        self._renewed_ns = now
+        old, before = self._events, self._period
+        self._size.changed(size or self._size.bytes)
+        self._period = period
+        try:
+            self._events = self._attached(pids)
+        except (ProcessLookupError, PerfNotAllowed):
+            self._period = before
+        else:
+            self._events.switch(self.paused, on=False)
+            if old is not None:
+                old.close()
+
+    def _better_period(self, leaves_hz: float) -> int:
+        """The period that brings the samples nearest to the budget from below."""
+        if not self.stacks:
+            return self._period
+        budget = min(max(10 * self.options.rate_hz, _BUDGET_HZ[0]), _BUDGET_HZ[1])
+        wanted = next((p for p in _PERIODS if leaves_hz <= p * budget), _PERIODS[-1])
+        if wanted < self._period and 2 * leaves_hz > wanted * budget:
+            wanted = _PERIODS[_PERIODS.index(wanted) + 1]  # not to and fro
+        return wanted
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+        self.rings.close()

@@ -1,0 +1,212 @@
+"""Time off the processor by records, samples and looks: what is told must be what was."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from pyprof.collectors.stretches import BLOCKED, BY_WEIGHT, ENDED, IN, PREEMPTED, Points, Stretches
+
+MS = 1_000_000
+Moment = tuple[int, int, int]
+"""(tid, time, kind or place)"""
+
+
+def points(moments: list[Moment]) -> Points:
+    columns = np.array(moments, np.int64).reshape(-1, 3)
+    return Points.of(columns[:, 0], columns[:, 1], columns[:, 2])
+
+
+@dataclass
+class World:
+    """Threads that do what a seed says, and who writes down what is told of them.
+
+    truth, told: (tid, place, blocked) -> nanoseconds. A place is where the thread waits: its stack.
+    """
+
+    seed: int
+    period: int = 1
+    looks_ms: float = 10.0
+    scale_ms: tuple[float, float] = (0.02, 40.0)
+    threads: int = 4
+    seconds: float = 3.0
+    truth: dict[tuple[int, int, bool], int] = field(default_factory=lambda: defaultdict(int))
+    told: dict[tuple[int, int, bool], int] = field(default_factory=lambda: defaultdict(int))
+    off: dict[int, list[tuple[int, int, int, bool]]] = field(default_factory=lambda: defaultdict(list))
+
+    def play(self, drain_ms: float = 100, gaps: list[tuple[int, int]] | None = None) -> World:
+        draw = random.Random(self.seed)
+        end = round(self.seconds * 1e9)
+        records: list[Moment] = []
+        samples: list[Moment] = []
+        leaves = 0
+        for tid in range(1, self.threads + 1):
+            at, asleep = 0, tid % 2
+            while at < end:
+                low, high = self.scale_ms
+                length = round(low * MS * (high / low) ** draw.random())
+                if asleep:
+                    place, blocked = draw.randrange(3), draw.random() < 0.8
+                    self.off[tid].append((at, min(at + length, end), place, blocked))
+                    self.truth[tid, place, blocked] += min(at + length, end) - at
+                    if at:  # what was before the beginning has no record
+                        leaves += 1
+                        if leaves % self.period == 0:
+                            samples.append((tid, at - 2000, place))
+                        records.append((tid, at, BLOCKED if blocked else PREEMPTED))
+                    if at + length < end:
+                        records.append((tid, at + length, IN))
+                at += length
+                asleep = not asleep
+        stretches = Stretches(True, 0, round(2.5 * self.looks_ms * MS))
+        stretches.meet(dict.fromkeys(range(1, self.threads + 1), 0))
+        known: dict[int, int] = {}
+        drains = [*range(round(drain_ms * MS), end, round(drain_ms * MS)), end]
+        since = 0
+        for now in drains:
+            seen = [
+                (tid, at, place)
+                for at in range(since, now, round(self.looks_ms * MS))
+                for tid, each in self.off.items()
+                for start, stop, place, blocked in each
+                if start <= at < stop and blocked
+            ]
+            inside = [gap for gap in gaps or () if gap[0] < now and gap[1] > since]
+            taken = [r for r in records if since <= r[1] < now and not any(a <= r[1] < b for a, b in gaps or ())]
+            mine = [s for s in samples if since <= s[1] < now and not any(a <= s[1] < b for a, b in gaps or ())]
+            told = stretches.tell(points(taken), points(mine), points(seen), now, gaps=inside, last=now == end)
+            order = [(tid, ns) for tid, _, ns in told.carried]
+            for tid, ns in order:
+                self.told[tid, known[tid], True] += ns
+            for (tid, _, place), ns, is_open in zip(seen, told.look_ns.tolist(), told.look_open.tolist(), strict=True):
+                assert ns != BY_WEIGHT or gaps
+                self.told[tid, place, True] += max(ns, 0)
+                if is_open:
+                    known[tid] = place
+            rows = zip(mine, told.sample_ns.tolist(), told.sample_blocked, told.sample_open.tolist(), strict=True)
+            for (tid, _, place), ns, blocked, is_open in rows:
+                self.told[tid, place, bool(blocked)] += max(ns, 0)
+                if is_open:
+                    known[tid] = place
+            for tid, blocked, ns in told.bare:
+                self.told[tid, -1, blocked] += ns
+            since = now
+        return self
+
+    def total(self, of: dict[tuple[int, int, bool], int], tid: int) -> int:
+        return sum(ns for (t, _, _), ns in of.items() if t == tid)
+
+    def share(self, of: dict[tuple[int, int, bool], int], place: int) -> float:
+        return sum(ns for (_, p, _), ns in of.items() if p == place) / sum(of.values())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_with_a_sample_of_each_stretch_every_place_has_its_time_to_the_nanosecond(seed: int) -> None:
+    world = World(seed).play()
+    whole = {key: ns for key, ns in world.truth.items() if key[0] % 2 == 0}
+    assert whole
+    for key in whole:
+        # the beginning, before the first record, is known by looks only
+        assert abs(sum(world.told[key[0], key[1], b] - world.truth[key[0], key[1], b] for b in (True, False))) < 2 * MS
+
+
+@pytest.mark.parametrize(("seed", "period"), [(1, 7), (2, 17), (3, 41)])
+def test_few_samples_stand_for_all_and_a_threads_time_stays_exact(seed: int, period: int) -> None:
+    world = World(seed, period=period, scale_ms=(0.02, 5.0), seconds=6).play()
+    for tid in range(1, world.threads + 1):
+        assert world.total(world.told, tid) == pytest.approx(world.total(world.truth, tid), rel=0.01)
+    for place in range(3):
+        assert world.share(world.told, place) == pytest.approx(world.share(world.truth, place), abs=0.08)
+    blocked = sum(ns for (_, _, b), ns in world.told.items() if b) / sum(world.told.values())
+    true = sum(ns for (_, _, b), ns in world.truth.items() if b) / sum(world.truth.values())
+    assert blocked == pytest.approx(true, abs=0.03)
+
+
+def test_without_samples_looks_say_where_and_records_how_long() -> None:
+    world = World(7, period=10**9, seconds=8).play()
+    for tid in range(1, world.threads + 1):
+        assert world.total(world.told, tid) == pytest.approx(world.total(world.truth, tid), rel=0.01)
+    true = {p: sum(ns for (_, q, b), ns in world.truth.items() if b and q == p) for p in range(3)}
+    told = {p: sum(ns for (_, q, b), ns in world.told.items() if b and q == p) for p in range(3)}
+    for place in range(3):
+        assert told[place] / sum(told.values()) == pytest.approx(true[place] / sum(true.values()), abs=0.08)
+
+
+def test_records_that_were_lost_cost_no_thread_its_time() -> None:
+    gaps = [(700 * MS, 950 * MS), (1510 * MS, 1580 * MS), (2000 * MS, 2200 * MS)]
+    world = World(11, scale_ms=(0.02, 2.0), seconds=4).play(gaps=gaps)
+    for tid in range(1, world.threads + 1):
+        assert world.total(world.told, tid) == pytest.approx(world.total(world.truth, tid), rel=0.08)
+
+
+def test_a_long_sleep_is_told_in_parts_as_it_passes() -> None:
+    stretches = Stretches(True, 0, 25 * MS)
+    stretches.meet({5: 0})
+    none = points([])
+    first = stretches.tell(none, none, points([(5, 40 * MS, 0)]), 100 * MS)
+    assert (first.look_ns.tolist(), first.carried) == ([100 * MS], [])
+    for now in (200, 300):
+        told = stretches.tell(none, none, points([(5, now * MS - 1, 0)]), now * MS)
+        assert (told.look_ns.tolist(), told.carried) == ([-1], [(5, (now - 100) * MS, 100 * MS)])
+    told = stretches.tell(points([(5, 333 * MS, IN)]), none, none, 400 * MS)
+    assert told.carried == [(5, 300 * MS, 33 * MS)]
+    told = stretches.tell(points([(5, 450 * MS, BLOCKED)]), points([(5, 450 * MS - 900, 0)]), none, 500 * MS, last=True)
+    assert (told.sample_ns.tolist(), told.sample_blocked.tolist(), told.carried) == ([50 * MS], [True], [])
+
+
+def test_a_thread_that_ends_asleep_or_running_is_told_no_further() -> None:
+    stretches = Stretches(True, 0, 25 * MS)
+    stretches.meet({5: 0, 6: 0})
+    none = points([])
+    told = stretches.tell(points([(5, 10 * MS, BLOCKED), (5, 30 * MS, IN), (5, 31 * MS, ENDED), (6, 50 * MS, ENDED)]),
+                          points([(5, 10 * MS - 500, 0)]), none, 100 * MS)  # fmt: skip
+    assert (told.sample_ns.tolist(), told.carried, told.bare) == ([20 * MS], [], [])
+    told = stretches.tell(none, none, none, 200 * MS, last=True)
+    assert (told.carried, told.bare) == ([], [])
+
+
+def test_a_thread_that_runs_from_the_beginning_is_not_told() -> None:
+    stretches = Stretches(True, 0, 25 * MS)
+    stretches.meet({5: 0})
+    none = points([])
+    assert stretches.tell(none, none, none, 900 * MS).carried == []
+    told = stretches.tell(
+        points([(5, 950 * MS, PREEMPTED), (5, 960 * MS, IN)]), points([(5, 950 * MS - 10, 0)]), none, 1000 * MS
+    )
+    assert (told.sample_ns.tolist(), told.sample_blocked.tolist(), told.bare) == ([10 * MS], [False], [])
+
+
+def test_a_switch_that_two_events_reported_is_one() -> None:
+    stretches = Stretches(True, 0, 25 * MS)
+    none = points([])
+    twice = [(5, 10 * MS, BLOCKED), (5, 10 * MS + 100, BLOCKED), (5, 20 * MS, IN), (5, 20 * MS + 100, IN)]
+    samples = points([(5, 10 * MS - 300, 0), (5, 10 * MS + 50, 0)])
+    told = stretches.tell(points(twice), samples, none, 100 * MS)
+    assert sorted(told.sample_ns.tolist()) == [-1, 10 * MS]
+
+
+def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_again() -> None:
+    stretches = Stretches(True, 0, 25 * MS)
+    none = points([])
+
+    def busy(start: int) -> tuple[Points, Points]:
+        ticks = range(start, start + 100 * MS, MS)
+        return (
+            points([m for at in ticks for m in ((5, at + 1000, BLOCKED), (5, at + MS // 2 + 1000, IN))]),
+            points([(5, at, 0) for at in ticks]),
+        )
+
+    told = stretches.tell(*busy(0), none, 100 * MS)
+    assert told.sample_ns.sum() == pytest.approx(50 * MS, rel=0.01)
+    for now in (200, 300):
+        told = stretches.tell(none, none, none, now * MS, paused=frozenset({5}), ran_ns={5: 50 * MS})
+        assert (told.carried, told.bare) == ([], [])
+    stretches.resume([5], 300 * MS)
+    told = stretches.tell(*busy(300 * MS), none, 400 * MS, ran_ns={5: 50 * MS})
+    assert told.sample_ns.sum() == pytest.approx(150 * MS, rel=0.01)
+    told = stretches.tell(none, none, none, 500 * MS, paused=frozenset({5}), ran_ns={5: 50 * MS}, last=True)
+    assert sum(ns for _, _, ns in told.carried) == pytest.approx(50 * MS, rel=0.1)

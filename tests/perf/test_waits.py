@@ -1,0 +1,215 @@
+"""Time off the processor against programs that know where and how long they waited."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
+from pyprof.collectors.perf_switches import Switches
+from pyprof.diagnostics import Diagnostics
+from pyprof.options import CollectOptions
+from tests.live.support.recording import PYPROF, running
+from tests.support import PROGRAMS, build, missing, need
+
+SECONDS = 3.0
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        choose_event(os.getpid(), 0, CollectOptions(kernel=True))
+    except PerfNotAllowed as error:
+        missing(f"needs perf_events: {error.message} {error.hint}")
+    path = tmp_path_factory.mktemp("waits") / "waits"
+    need("gcc")
+    build(PROGRAMS / "c_waits.c", path, "-O2", "-g", "-pthread")
+    return path
+
+
+@dataclass
+class Waits:
+    """A recording's windows. seconds: thread -> stack, outermost frame first -> seconds. passed: the windows' time."""
+
+    seconds: dict[str, dict[tuple[str, ...], float]] = field(default_factory=lambda: defaultdict(dict))
+    passed: float = 0.0
+    errors: dict[str, int] = field(default_factory=dict)
+
+    def read(self, path: Path) -> None:
+        found = json.loads(path.read_text())
+        names = [frame["name"] for frame in found["shared"]["frames"]]
+        for profile in found["profiles"]:
+            thread = self.seconds[profile["name"].split(" (")[0]]
+            for stack, ns in zip(profile["samples"], profile["weights"], strict=True):
+                key = tuple(names[frame] for frame in stack)
+                thread[key] = thread.get(key, 0.0) + ns / 1e9
+        summary = json.loads(path.with_suffix(".summary").read_text())
+        self.passed += summary["duration_s"]
+        self.errors = summary["errors"]
+
+    def total(self, thread: str) -> float:
+        return sum(self.seconds[thread].values())
+
+    def of(self, thread: str, *names: str) -> float:
+        """Seconds of the thread in stacks that have all these frames."""
+        return sum(s for stack, s in self.seconds[thread].items() if all(name in stack for name in names))
+
+    def leaf(self, thread: str, name: str) -> float:
+        return sum(s for stack, s in self.seconds[thread].items() if stack[-1] == name)
+
+
+@dataclass
+class Program:
+    process: subprocess.Popen[str]
+    folder: Path
+
+    def truth(self) -> dict[str, tuple[int, int]]:
+        """(nanoseconds, times) of each place so far."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        found = {}
+        while (line := self.process.stdout.readline()) != "end\n":
+            name, ns, times = line.split()
+            found[name] = (int(ns), int(times))
+        return found
+
+    def record(self, *options: str, collector: str = "perf", mode: str = "wall", seconds: float = SECONDS) -> Waits:
+        out, summary = self.folder / "%i.speedscope.json", self.folder / "%i.speedscope.summary"
+        done = subprocess.run(
+            [*PYPROF, "record", "-p", str(self.process.pid), "-d", str(seconds), "--collector", collector,
+             "--mode", mode, "-t", "-o", str(out), "--summary", str(summary), *options],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        waits = Waits()
+        for path in sorted(self.folder.glob("*.json")):
+            waits.read(path)
+        return waits
+
+
+@contextmanager
+def started(program: Path, folder: Path, *threads: str) -> Iterator[Program]:
+    with running(program, *threads, stdin=subprocess.PIPE) as process:
+        yield Program(process, folder)
+        assert process.stdin
+        process.stdin.close()
+
+
+def shares(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]], *places: str) -> list[float]:
+    spent = [after[place][0] - before[place][0] for place in places]
+    return [ns / sum(spent) for ns in spent]
+
+
+def test_each_place_has_the_time_that_its_thread_waited_there(program: Path, tmp_path: Path) -> None:
+    with started(program, tmp_path, "naps", "reads", "ticks", "endless") as target:
+        before = target.truth()
+        waits = target.record(mode="offcpu")
+        after = target.truth()
+    short, long = shares(before, after, "nap_short", "nap_long")
+    spent = waits.of("naps", "nap_short") + waits.of("naps", "nap_long")
+    assert waits.of("naps", "nap_short") / spent == pytest.approx(short, abs=0.02)
+    assert waits.of("naps", "nap_long", "[sleeping: clock_nanosleep]") / spent == pytest.approx(long, abs=0.03)
+    for thread, place in (("reads", "wait_tick"), ("endless", "nap_endless")):
+        assert waits.of(thread, place) == pytest.approx(waits.passed, rel=0.03)
+    assert waits.leaf("endless", "[sleeping: clock_nanosleep]") == pytest.approx(waits.passed, rel=0.03)
+    assert waits.leaf("reads", "[sleeping: read]") == pytest.approx(waits.passed, rel=0.05)
+
+
+@pytest.mark.parametrize("collector", ["perf", "ptrace"])
+def test_wall_time_of_each_thread_is_the_time_that_passed(program: Path, collector: str, tmp_path: Path) -> None:
+    threads = ("naps", "reads", "ticks", "endless", "spins")
+    with started(program, tmp_path, *threads) as target:
+        waits = target.record(collector=collector)
+    for thread in threads:
+        # a look that came late is in neither collector's samples of running threads
+        assert waits.total(thread) == pytest.approx(waits.passed, rel=0.04 if collector == "perf" else 0.25)
+    assert waits.of("spins", "spins") > 0.9 * waits.total("spins")
+    assert waits.of("naps", "nap_long") / waits.total("naps") == pytest.approx(0.9, abs=0.05)
+    assert waits.of("reads", "wait_tick") / waits.total("reads") > 0.9
+
+
+def test_spinners_on_too_few_processors_wait_for_them(program: Path, tmp_path: Path) -> None:
+    few = min(os.sched_getaffinity(0))
+    with started(program, tmp_path, "spins", "spins", "spins", "endless") as target:
+        for tid in os.listdir(f"/proc/{target.process.pid}/task"):
+            os.sched_setaffinity(int(tid), {few})
+        waits = target.record()
+    # three threads of one name
+    assert waits.total("spins") == pytest.approx(3 * waits.passed, rel=0.06)
+    assert waits.leaf("spins", "[waiting for a processor]") > 0.6 * waits.total("spins")
+    assert waits.of("spins", "spins", "[waiting for a processor]") > 0.55 * waits.total("spins")
+    assert waits.leaf("endless", "[waiting for a processor]") < 0.02 * waits.passed
+
+
+def test_thousands_of_switches_a_second_keep_their_places_and_their_time(program: Path, tmp_path: Path) -> None:
+    with started(program, tmp_path, "pings", "pongs") as target:
+        before = target.truth()
+        waits = target.record()
+        after = target.truth()
+    assert after["wait_first"][1] - before["wait_first"][1] > 5000
+    for thread in ("pings", "pongs"):
+        assert waits.total(thread) == pytest.approx(waits.passed, rel=0.12)
+    first, second = (waits.of("pongs", place) for place in ("wait_first", "wait_second"))
+    assert first / (first + second) == pytest.approx(shares(before, after, "wait_first", "wait_second")[0], abs=0.15)
+
+
+def test_a_long_sleep_has_its_part_in_each_window(program: Path, tmp_path: Path) -> None:
+    with started(program, tmp_path, "endless", "naps") as target:
+        target.record("--every", "1", mode="offcpu", seconds=3.6)
+    windows = sorted(tmp_path.glob("*.json"), key=lambda path: int(path.name.split(".")[0]))
+    assert len(windows) >= 3
+    for path in windows:
+        waits = Waits()
+        waits.read(path)
+        for thread in ("endless", "naps"):
+            assert waits.total(thread) == pytest.approx(waits.passed, rel=0.15, abs=0.15)
+
+
+def as_nobody(work: Callable[[], str]) -> str:
+    """What a function says in a process without rights."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:  # no test's clean-up in the child
+        try:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            os.write(writer, work().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        text = file.read()
+    os.waitpid(child, 0)
+    return text
+
+
+def test_a_user_without_rights_gets_records_of_switches_but_no_stacks(program: Path) -> None:
+    if os.geteuid():
+        missing("needs root, to become somebody without rights")
+    with open("/proc/sys/kernel/perf_event_paranoid", encoding="ascii") as file:
+        level = int(file.read())
+
+    def sleep_often() -> str:
+        try:
+            switches = Switches(CollectOptions(idle=True), Diagnostics(), everything=False)
+        except PerfNotAllowed:
+            return "refused"
+        switches.attach([os.getpid()])
+        for _ in range(20):
+            time.sleep(0.001)
+        found = switches.take(2**62)
+        return f"{switches.stacks} {len(found.switches.tid) >= 40}"
+
+    assert as_nobody(sleep_often) == ("refused" if level > 2 else f"{level < 2} True")
