@@ -11,7 +11,7 @@ stands where its order among the others puts it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.stacks import MERGE_MARK, MOST_LEFT, Inserts
@@ -97,13 +97,16 @@ def _by_markers(
     unplaced, outside = 0, 0
     owners: set[int] = set()
     count = len(pcs)
-    for nth, run in enumerate(chain.runs):
+    runs = _marked(chain, pcs, sps, exacts, evaluators) if chain.marks else chain.runs
+    for nth, run in enumerate(runs):
         if run.marker:
-            at = _frame_at(run.marker, sps, outside)
+            at = frame_at(run.marker, sps, outside)
         else:
-            at = _leaving(chain.runs[nth + 1 :], pcs, sps, exacts, evaluators) if nth == 0 else -1
+            at = _leaving(runs[nth + 1 :], pcs, sps, exacts, evaluators) if nth == 0 else -1
         if at < 0 and count > outside and run.marker and run.marker >= sps[-1] > 0 and evaluators(pcs[-1], exacts[-1]):
             at = count - 1  # the stack is cut off at the evaluator itself
+        if run.waits and count and run.marker < max(sps) and not (at >= 0 and evaluators(pcs[at], exacts[at])):
+            continue  # nothing of it runs any more
         if at < 0:
             unplaced += 1
             beyond = bool(run.marker) and count > 0 and run.marker >= max(sps)
@@ -128,6 +131,20 @@ def _by_markers(
     return Merged(_joined(inserts), unplaced, without, reasons)
 
 
+def _marked(
+    chain: Chain, pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], evaluators: Evaluators
+) -> Sequence[Run]:
+    """The runs, with those of the marks that lie in an evaluator: a greenlet begins with a mark of its own. The
+    innermost one may be in the chain before its frame.
+    """
+    places = [(mark, frame_at(mark, sps, 0)) for mark in chain.marks]
+    marks = [mark for mark, at in places if at >= 0 and evaluators(pcs[at], exacts[at])]
+    surplus = len(marks) - len(chain.runs)
+    if surplus not in (0, 1):
+        return chain.runs
+    return [replace(run, marker=mark) for run, mark in zip(chain.runs, marks[surplus:], strict=True)]
+
+
 def _at_border(at: int, exacts: Sequence[bool]) -> bool:
     """Can the evaluator at this frame be about to enter its Python frame, or have left it? It stands at the leaf then,
     or calls one of the few functions that it calls there.
@@ -144,12 +161,12 @@ def _leaving(
     """The frame of an innermost run whose evaluator has taken its mark away already: the only evaluator inside the
     next run's; -1 if it is not the only one.
     """
-    end = next((_frame_at(run.marker, sps, 0) for run in others if run.marker), -1)
+    end = next((frame_at(run.marker, sps, 0) for run in others if run.marker), -1)
     places = [at for at in range(max(end, 0)) if evaluators(pcs[at], exacts[at])]
     return places[0] if len(places) == 1 and _at_border(places[0], exacts) else -1
 
 
-def _frame_at(marker: int, sps: Sequence[int], first: int) -> int:
+def frame_at(marker: int, sps: Sequence[int], first: int) -> int:
     """The frame whose part of the stack holds the marker, -1 if none does. Stacks are ascending but where a signal
     handler or a coroutine changed to another one; the last frame reaches as far as its stack does.
     """
@@ -168,7 +185,7 @@ def _by_count(
     runs = chain.runs
     reasons = SampleState.BROKEN_CHAIN if chain.problem else SampleState(0)
     entering = bool(places) and _at_border(places[0], exacts)
-    if end == StackEnd.ROOT:
+    if end == StackEnd.ROOT and not (chain.others and len(places) > len(runs)):
         if len(places) == len(runs) + 1 and entering:
             places = places[1:]  # the function has not entered its frame yet, or has left it
         surplus = len(runs) - len(places)
@@ -183,7 +200,12 @@ def _by_count(
     inserts = [(at, run.frames) for run, at in zip(runs, places, strict=False)]
     rest = runs[len(places) :]
     inserts += [(len(pcs), run.frames) for run in rest]
-    return Merged(_joined(inserts), len(rest), 0, reasons | SampleState.NATIVE_CUT if rest else reasons)
+    without = max(len(places) - len(runs), 0) if chain.others else 0
+    if rest:
+        reasons |= SampleState.NATIVE_CUT
+    if without:
+        reasons |= SampleState.NO_RUN
+    return Merged(_joined(inserts), len(rest), without, reasons)
 
 
 def _joined(inserts: list[tuple[int, tuple[int, ...]]]) -> Inserts:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from pyprof.interpreters.cpython.layout import NONE, Chain, Layout
 from pyprof.interpreters.cpython.runtime import PyThread
+from pyprof.interpreters.cpython.waiting import Slots, Waiter, WaitingFrames, waiting_size
 from pyprof.model.interpreter import Gather, Span
 
 MOST_IN_STOP = 2048
@@ -33,12 +34,14 @@ ENTRY_OWNER = 3
 class Habits:
     """What a thread's last sample needed. chunks: of the data stack, newest first, (avma, bytes used, bytes there).
     spans: all that, made when the thread runs again; empty if they are to be made anew.
+    slots: see waiting.Slots.
     """
 
     chunks: list[tuple[int, int, int]] = field(default_factory=list)
     frames: list[int] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
+    slots: Slots = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -47,6 +50,8 @@ class Copied:
     address. stands: avma of each CFrame, innermost first, and the frame that it names. rest: the frame at which the
     stop ended early, rest_stand the CFrame. problem: why the chain ends there, "" at its root. outermost:
     of each run, the avma of its outermost frame. habits: to learn what was needed, None once that is done.
+    objects: other places that the next sample needs. waiting: markers of activations that are not in the thread's
+    chain. marks: see model.interpreter.Chain.
     """
 
     thread: PyThread
@@ -61,8 +66,11 @@ class Copied:
     rest_stand: int = 0
     problem: str = ""
     stale: bool = False
+    objects: list[int] = field(default_factory=list)
     outermost: list[int] = field(default_factory=list)
     habits: Habits | None = None
+    waiting: set[int] = field(default_factory=set)
+    marks: tuple[int, ...] = ()
 
 
 class Copier:
@@ -79,6 +87,8 @@ class Copier:
         self._mask = layout.frame.code_mask
         self._frame_size = (layout.frame.size + 7) & ~7
         shims = layout.chain is Chain.SHIMS
+        self._waiting = WaitingFrames(layout, ENTRY_OWNER) if layout.chain >= Chain.ENTRIES else None
+        self._loose_size = waiting_size(layout)
         self._flag = layout.frame.owner if shims else layout.frame.is_entry
         self._entry = ENTRY_OWNER if shims else 1
 
@@ -131,12 +141,14 @@ class Copier:
             self._follow(copied, copied.stands[0][1] if copied.stands else 0, loose, gather)
             if not copied.frames:  # 3.11 frees a frame's chunk before it forgets the frame
                 copied.problem = problem
+        if self._waiting is not None and not (copied.problem and copied.frames) and not copied.rest:
+            self._wait(self._waiting, copied, habits, stack, base, loose, gather)
         return copied
 
     def _spans(self, habits: Habits) -> list[Span]:
         """What the thread's last sample needed."""
         spans = [(at, min(used + (0 if n else _ROOM), size)) for n, (at, used, size) in enumerate(habits.chunks)]
-        spans += [(at, self._frame_size) for at in habits.frames]
+        spans += [(at, self._loose_size) for at in habits.frames]
         spans += [(at + self._code_at, self._code_size) for at in habits.codes]
         return spans
 
@@ -186,7 +198,7 @@ class Copier:
             if len(copied.stands) >= most:
                 copied.rest_stand = cframe
                 return
-            words, index = self._find(copied, cframe, size, {}, gather)
+            words, index = self.find(copied, cframe, size, {}, gather)
             if words is None:
                 copied.problem = copied.problem or "a frame's place on the C stack could not be read"
                 return
@@ -211,7 +223,7 @@ class Copier:
             if low <= frame and frame + size <= high and not frame & 7:
                 at = frame - low >> 3
             else:
-                found, at = self._find(copied, frame, size, loose, gather)
+                found, at = self.find(copied, frame, size, loose, gather)
                 if found is None:
                     copied.problem = copied.problem or "a frame could not be read"
                     break
@@ -224,11 +236,35 @@ class Copier:
                 new.append(executable)
             frame = words[at + previous]
         if new and gather is not None:
-            spans = [(address + self._code_at, self._code_size) for address in new]
-            for address, part in zip(new, _each(spans, gather), strict=True):
-                copied.codes[address] = part
-                if address and not len(part):
-                    copied.problem = copied.problem or "a frame's code could not be read"
+            self._heads(copied, new, gather)
+
+    def _heads(self, copied: Copied, codes: list[int], gather: Gather) -> None:
+        spans = [(address + self._code_at, self._code_size) for address in codes]
+        for address, part in zip(codes, _each(spans, gather), strict=True):
+            copied.codes[address] = part
+            if address and not len(part):
+                copied.problem = copied.problem or "a frame's code could not be read"
+
+    def _wait(
+        self, waiting: WaitingFrames, copied: Copied, habits: Habits, stack: memoryview, base: int,
+        loose: dict[int, memoryview], gather: Gather,
+    ) -> None:  # fmt: skip
+        """What waits on the stack outside the thread's chain, behind it in copied.frames."""
+        base_frame = self._layout.thread.base_frame
+        stop = copied.head[base_frame >> 3] if base_frame != NONE else 0
+        thread = Waiter(copied.thread.address, copied.frames, copied.stands, stop)
+        found = waiting.search(thread, stack, base, habits.slots, _InStop(self, copied, loose, gather))
+        if found.replaces:
+            copied.frames = []
+        if found.frames and not copied.frames:
+            copied.problem = ""
+        copied.frames += found.frames
+        copied.stands += found.stands
+        copied.waiting = found.markers
+        copied.objects = found.objects
+        code, mask = self._code, self._mask
+        new = {words[at + code] & mask for words, at, _ in found.frames}.difference(copied.codes)
+        self._heads(copied, list(new), gather)
 
     def _links(self, copied: Copied) -> bool:
         """Does the innermost activation's run end where the next CFrame's begins?"""
@@ -239,7 +275,7 @@ class Copier:
                 return words[at + self._previous] == expected
         return bool(copied.rest)
 
-    def _find(
+    def find(
         self, copied: Copied, avma: int, size: int, loose: dict[int, memoryview], gather: Gather | None
     ) -> tuple[memoryview | None, int]:
         """(words, index) of memory that was copied, or is now."""
@@ -255,6 +291,7 @@ class Copier:
             words = _words(gather([(avma, (size + 7) & ~7)]))
             if 8 * len(words) < size:
                 return None, 0
+            loose[avma] = words
         return words, 0
 
     def learn(self, copied: Copied) -> None:
@@ -264,7 +301,8 @@ class Copier:
             return
         regions = copied.regions
         kept = {id(words) for _, _, words in regions}
-        habits.frames = [at for words, _, at in copied.frames if id(words) not in kept][:MOST_IN_STOP]
+        frames = [at for words, _, at in copied.frames if id(words) not in kept]
+        habits.frames = (frames + copied.objects)[:MOST_IN_STOP]
         code, mask = self._code, self._mask
         used = dict.fromkeys([words[at + code] & mask for words, at, _ in copied.frames])
         used.pop(0, None)
@@ -283,6 +321,23 @@ class Copier:
             self._stand(copied, stand, None)
         if copied.rest or copied.rest_stand:
             copied.problem = copied.problem or "more frames than can be followed"
+
+
+@dataclass(slots=True)
+class _InStop:
+    """A waiting.Reader."""
+
+    copier: Copier
+    copied: Copied
+    loose: dict[int, memoryview]
+    gather: Gather
+
+    def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
+        return self.copier.find(self.copied, avma, size, self.loose, self.gather)
+
+    def fetch(self, avmas: list[int], size: int) -> None:
+        new = [avma for avma in avmas if avma not in self.loose]
+        self.loose.update(zip(new, _each([(avma, size) for avma in new], self.gather), strict=True))
 
 
 _NOTHING = memoryview(b"").cast("Q")

@@ -237,6 +237,9 @@ def read_layout(data: bytes) -> Layout:
             localsplus=frame["localsplus"],
             owner=frame["owner"],
             tlbc_index=frame.get("tlbc_index", -1) if t else -1,
+            object=frame["instr_ptr"] - 8,
+            object_frame=24 + shift,
+            object_link=(64 if minor < 14 else 72) + shift,
             code_mask=2**64 - 1 if minor < 14 else 2**64 - 4,
         ),
         code=CodeLayout(

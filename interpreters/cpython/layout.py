@@ -82,7 +82,10 @@ class ThreadLayout:
 
 @dataclass(frozen=True, slots=True)
 class FrameLayout:
-    """PyFrameObject or _PyInterpreterFrame. size: bytes to read. instr: lasti, prev_instr or instr_ptr."""
+    """PyFrameObject or _PyInterpreterFrame. size: bytes to read. instr: lasti, prev_instr or instr_ptr. object: of the
+    pointer to a _PyInterpreterFrame's PyFrameObject; object_frame, object_link: in that, of the pointer back, and of
+    the first word of its own room for a frame.
+    """
 
     size: int
     code: int
@@ -92,6 +95,9 @@ class FrameLayout:
     is_entry: int = NONE
     owner: int = NONE
     tlbc_index: int = NONE
+    object: int = NONE
+    object_frame: int = NONE
+    object_link: int = NONE
     code_mask: int = 2**64 - 1
 
 

@@ -40,6 +40,8 @@ _MOST_PREPARED = 64
 deep stack's frames at once.
 """
 _NO_STACK = memoryview(b"").cast("Q")
+_GREENLET = "_greenlet."
+"""In the name of the module that brings greenlets: a thread's C stack may hold frames of several of them."""
 _PATIENCE = 64
 """A thread that has had no frames so often is likely to have none."""
 
@@ -90,6 +92,7 @@ class PythonProcess:
         self._relist_at = self._names_at = 0
         self._copied: list[Copied] = []
         self._pending: Located | None = None
+        self._others = False
 
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
         if space is not self._space:
@@ -124,6 +127,7 @@ class PythonProcess:
         not position-independent stands where it stood before its exec: then the vDSO has moved.
         """
         self._space = space
+        self._others = any(_GREENLET in module.name for module in space.modules)
         runtime = self.runtime
         if runtime is None:
             self.memory = Memory(space.read)
@@ -347,4 +351,5 @@ class PythonProcess:
         marked = layout.chain not in (ChainKind.OBJECTS,)
         if marked and len(self._copied) > 1:
             runs.sort(key=lambda run: run.marker)
-        return Chain(tuple(runs), state, problem, self.runtime.located.evaluators, marked)
+        marks = self._copied[0].marks if len(self._copied) == 1 else ()
+        return Chain(tuple(runs), state, problem, self.runtime.located.evaluators, marked, marks, self._others)

@@ -8,6 +8,7 @@ its own. 3.8 and 3.9 have one activation a frame and no marker.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER, Copied
 from pyprof.interpreters.cpython.codes import CodeReader
@@ -35,10 +36,13 @@ class RunReader:
     def runs(self, copied: Copied) -> list[Run]:
         """Innermost first; copied.problem says more when they cannot be told apart."""
         if self._chain is Chain.SHIMS:
-            return list(self._by_shims(copied))
-        if self._chain is Chain.ENTRIES:
-            return list(self._by_entries(copied))
-        return list(self._by_frames(copied))
+            runs = list(self._by_shims(copied))
+        elif self._chain is Chain.ENTRIES:
+            runs = list(self._by_entries(copied))
+        else:
+            runs = list(self._by_frames(copied))
+        waiting = copied.waiting
+        return [replace(run, waits=True) if run.marker in waiting else run for run in runs] if waiting else runs
 
     def is_shim(self, words: memoryview, at: int) -> bool:
         """Is a copied frame an entry frame, which runs nothing?"""
@@ -95,6 +99,7 @@ class RunReader:
             copied.problem = copied.problem or _LACKS_MARKER
         # An evaluator enters its CFrame into the chain before its frame, and takes it out before its frame.
         skip = len(marks) - count if marks else 0
+        copied.marks = tuple(marks) if skip > 0 else ()
         for n, (words, at, _) in enumerate(copied.frames):
             pc = self.frame(copied, words, at)
             marker = marks[skip + n] if 0 <= skip + n < len(marks) else 0

@@ -111,7 +111,7 @@ _3_11 = Layout(
         cframe_current=8,
         cframe_previous=16,
     ),
-    frame=FrameLayout(size=72, code=32, previous=48, instr=56, localsplus=72, is_entry=68, owner=69),
+    frame=FrameLayout(size=72, code=32, previous=48, instr=56, localsplus=72, is_entry=68, owner=69, object=40),
     code=CodeLayout(
         filename=112,
         name=120,
@@ -148,7 +148,9 @@ _3_12 = replace(
         cframe_current=0,
         cframe_previous=8,
     ),
-    frame=FrameLayout(size=72, code=0, previous=8, instr=56, localsplus=72, owner=70),
+    frame=FrameLayout(
+        size=72, code=0, previous=8, instr=56, localsplus=72, owner=70, object=48, object_frame=24, object_link=48
+    ),
     code=replace(_3_11.code, bytecode=192, argcount=52, firstlineno=68),
     object=OBJECTS_3_12,
 )

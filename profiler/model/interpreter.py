@@ -38,17 +38,20 @@ class Run:
     """The frames that one activation of the evaluator runs, innermost first.
 
     marker: an address on the activation's own C stack, 0 where this version keeps none. frames: of FrameKey.pc, see
-    stacks.INTERPRETER_SPACE.
+    stacks.INTERPRETER_SPACE. waits: the thread does not name this activation itself, it was found on its C stack.
     """
 
     marker: int
     frames: tuple[int, ...]
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
     """A thread's runs, innermost first. problem: why it may lack frames, "" if it is whole. evaluators: where the
-    evaluator's parts begin, as far as symbols say. marked: this version marks the C stack.
+    evaluator's parts begin, as far as symbols say. marked: this version marks the C stack. marks: all marks, innermost
+    first, where it is not known which of them belongs to which run. others: the C stack may hold activations that are
+    not in the chain, outside it (those of other greenlets).
     """
 
     runs: tuple[Run, ...]
@@ -56,6 +59,8 @@ class Chain:
     problem: str
     evaluators: tuple[int, ...]
     marked: bool
+    marks: tuple[int, ...] = ()
+    others: bool = False
 
 
 Span = tuple[int, int]

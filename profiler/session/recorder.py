@@ -59,6 +59,10 @@ class CodeBinder(Protocol):
 class Merger(Protocol):
     """Finds the place of an interpreter's frames among those of a walk."""
 
+    def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
+        """The walk, with what the interpreter's frames tell of native frames that it did not reach."""
+        ...
+
     def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int64]]:
         """What each lane's stack gets, by lane, and the SampleState of all lanes."""
         ...
@@ -134,6 +138,8 @@ class Recorder:
         if len(live):
             fresh = batch if len(live) == len(batch) else batch.take(live)
             walk = self.walker.walk(fresh)
+            if fresh.chains and self.merger is not None:
+                walk = self.merger.complete(fresh, walk)
             code = self.binder.bind(fresh, walk) if self.binder else None
             if fresh.chains and self.merger is not None:
                 merged, state = self.merger.merge(fresh, walk)

@@ -24,6 +24,7 @@ from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.objfile.images import ImageStore
+from pyprof.session.resume import Resumption
 from pyprof.unwind.unwinder import Unwinder
 
 _MAP_HEAD = 1 << 20
@@ -129,6 +130,10 @@ class ChainMerger:
         self._unwinder = unwinder
         self._diagnostics = diagnostics
         self._evaluators: dict[int, Evaluators] = {}
+        self._resumption = Resumption(unwinder, self._of_space)
+
+    def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
+        return self._resumption.complete(batch, walk)
 
     def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int64]]:
         merged: dict[int, Merge] = {}
@@ -160,3 +165,4 @@ class ChainMerger:
 
     def forget(self, space_id: int) -> None:
         self._evaluators.pop(space_id, None)
+        self._resumption.forget(space_id)

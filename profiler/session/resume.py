@@ -1,0 +1,211 @@
+"""Walks that go on beyond what cannot be unwound, at the next activation of an interpreter's evaluator.
+
+Generated code without tables (CPython 3.14's JIT), or a greenlet's first frame whose caller has gone on meanwhile, end
+a walk, or lead it astray. The interpreter's mark lies at a fixed distance from the CFA of the activation that keeps it:
+where a mark of the sample is in no evaluator's frame, that frame's place is known all the same, and the walk goes on
+from there. The distance is learned from activations that were walked. In: a batch, its walk. Out: a walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.interpreters.merge import Evaluators, frame_at
+from pyprof.model.interpreter import Chain
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.unwind.unwinder import Unwinder
+
+_T = TypeVar("_T", np.uint64, np.uint8, np.bool_)
+
+_MOST_ROUNDS = 16
+_LARGEST_FRAME = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An activation of the evaluator as it was walked: its pc, bytes from its sp and from its mark to its CFA."""
+
+    pc: int
+    size: int
+    distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Where to go on: the lane, how many of its frames stay, the activation's CFA."""
+
+    lane: int
+    keep: int
+    cfa: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """One lane of a walk."""
+
+    pc: list[int]
+    sp: list[int]
+    exact: list[bool]
+    trust: list[int]
+    end: int
+    missing: int
+    top: int
+    lacks: bool
+
+
+class Resumption:
+    """evaluators: of an address space, by batch and its id."""
+
+    def __init__(self, unwinder: Unwinder, evaluators: Callable[[SampleBatch, int], Evaluators]) -> None:
+        self._unwinder = unwinder
+        self._evaluators = evaluators
+        self._shapes: dict[int, Shape] = {}
+
+    def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
+        changed: dict[int, _Frames] = {}
+        tried: dict[int, int] = {}
+        lanes = [lane for lane, chain in batch.chains.items() if chain.marked and chain.runs and not chain.marks]
+        for _ in range(_MOST_ROUNDS):
+            cuts = []
+            for lane in lanes:
+                frames = changed.get(lane) or _lane(walk, lane)
+                cut = self._cut(batch, lane, frames, tried.get(lane, 0))
+                if cut is not None:
+                    tried[lane] = cut.cfa
+                    cuts.append((cut, frames))
+            if not cuts:
+                break
+            further = self._walk(batch, [cut for cut, _ in cuts])
+            lanes = []
+            for at, (cut, frames) in enumerate(cuts):
+                rest = _lane(further, at)
+                if len(rest.pc) > 1:
+                    changed[cut.lane] = self._joined(batch, frames, cut, rest)
+                    lanes.append(cut.lane)
+        return _replaced(walk, changed) if changed else walk
+
+    def forget(self, space_id: int) -> None:
+        self._shapes.pop(space_id, None)
+
+    def _cut(self, batch: SampleBatch, lane: int, frames: _Frames, beyond: int) -> _Cut | None:
+        """The first mark that lies in no evaluator's frame. beyond: CFA of the last one that was tried."""
+        chain: Chain = batch.chains[lane]
+        space = int(batch.space[lane])
+        evaluators = self._evaluators(batch, space)
+        evaluators.learn_symbols(chain.evaluators)
+        sps, count = frames.sp, len(frames.sp)
+        first = last = 0
+        for run in chain.runs:
+            if not run.marker:
+                continue
+            at = frame_at(run.marker, sps, first)
+            if at >= 0 and (not run.waits or evaluators(frames.pc[at], frames.exact[at])):
+                if not run.waits:
+                    evaluators.learn(frames.pc[at], frames.exact[at])
+                size = sps[at + 1] - sps[at]
+                walked = Trust.INTERPRETER not in frames.trust[at : at + 2]
+                if at and walked and size < _LARGEST_FRAME and evaluators(frames.pc[at], frames.exact[at]):
+                    self._shapes[space] = Shape(frames.pc[at], size, sps[at + 1] - run.marker)
+                first = last = at + 1
+                continue
+            shape = self._shapes.get(space)
+            if shape is None or count == 0:
+                return None
+            if at < 0 and run.marker >= sps[-1] > 0 and evaluators(frames.pc[-1], frames.exact[-1]):
+                return None
+            idle = any(evaluators(frames.pc[n], frames.exact[n]) for n in range(last, count))
+            if frames.end == StackEnd.ROOT and not idle and run.marker < frames.top:
+                return None  # left, and nothing is written over it yet
+            cfa = run.marker + shape.distance
+            if cfa <= beyond:
+                return None
+            keep = last if run.waits and last else _inside(sps, cfa - shape.size)
+            return _Cut(lane, keep, cfa, shape) if keep else None
+        return None
+
+    def _walk(self, batch: SampleBatch, cuts: list[_Cut]) -> Walk:
+        part = batch.take(np.array([cut.lane for cut in cuts], np.int64))
+        regs = np.zeros_like(part.regs)
+        arch = batch.arch
+        regs[:, arch.pc] = [cut.shape.pc - 1 for cut in cuts]
+        regs[:, arch.sp] = [cut.cfa - cut.shape.size for cut in cuts]
+        regs[:, arch.fp] = [cut.cfa - 2 * arch.word for cut in cuts]
+        return self._unwinder.walk(
+            replace(part, regs=regs, kind=np.full_like(part.kind, SampleKind.STOPPED), chains={})
+        )
+
+    def _joined(self, batch: SampleBatch, inner: _Frames, cut: _Cut, outer: _Frames) -> _Frames:
+        """The evaluator's own frame is known by its function only."""
+        space = batch.spaces[int(batch.space[cut.lane])]
+        function = self._unwinder.function_range(batch.arch, space, cut.shape.pc, False)
+        pc = function[0] if function else cut.shape.pc - 1
+        n = cut.keep
+        return _Frames(
+            [*inner.pc[:n], pc, *outer.pc[1:]],
+            inner.sp[:n] + outer.sp,
+            [*inner.exact[:n], True, *outer.exact[1:]],
+            [*inner.trust[:n], int(Trust.INTERPRETER), *outer.trust[1:]],
+            outer.end,
+            outer.missing,
+            outer.top,
+            outer.lacks,
+        )
+
+
+def _inside(sps: Sequence[int], sp: int) -> int:
+    """How many of the innermost frames lie inside an address."""
+    for at, known in enumerate(sps):
+        if known >= sp:
+            return at
+    return len(sps)
+
+
+def _lane(walk: Walk, lane: int) -> _Frames:
+    part = slice(int(walk.start[lane]), int(walk.start[lane + 1]))
+    return _Frames(
+        walk.pc[part].tolist(),
+        walk.sp[part].tolist(),
+        walk.exact[part].tolist(),
+        walk.trust[part].tolist(),
+        int(walk.end[lane]),
+        int(walk.missing[lane]),
+        int(walk.top[lane]),
+        bool(walk.lacks_register[lane]),
+    )
+
+
+def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
+    """The walk with other frames for some lanes."""
+    counts = np.diff(walk.start)
+    end, missing, top, lacks = walk.end.copy(), walk.missing.copy(), walk.top.copy(), walk.lacks_register.copy()
+    for lane, frames in changed.items():
+        counts[lane] = len(frames.pc)
+        end[lane], missing[lane], top[lane], lacks[lane] = frames.end, frames.missing, frames.top, frames.lacks
+    ordered = sorted(changed)
+
+    def spliced(old: npt.NDArray[_T], new: list[list[int]] | list[list[bool]]) -> npt.NDArray[_T]:
+        parts: list[npt.NDArray[_T]] = []
+        at = 0
+        for lane, values in zip(ordered, new, strict=True):
+            parts += [old[at : int(walk.start[lane])], np.array(values, old.dtype)]
+            at = int(walk.start[lane + 1])
+        return np.concatenate([*parts, old[at:]])
+
+    return Walk(
+        start=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
+        pc=spliced(walk.pc, [changed[lane].pc for lane in ordered]),
+        exact=spliced(walk.exact, [changed[lane].exact for lane in ordered]),
+        trust=spliced(walk.trust, [changed[lane].trust for lane in ordered]),
+        sp=spliced(walk.sp, [changed[lane].sp for lane in ordered]),
+        end=end,
+        missing=missing,
+        top=top,
+        lacks_register=lacks,
+    )
