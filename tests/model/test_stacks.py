@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from pyprof.model.stacks import INTERPRETER_SPACE, MARKER_SPACE, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
@@ -99,3 +101,30 @@ def test_deep_stacks_are_whole_frame_by_frame_wherever_they_part() -> None:
             expected += [(INTERPRETER_SPACE, pc) for pc in dict(inserts).get(at, ())]
             expected += [(1, stack[at])] if at < len(stack) else []
         assert path(table, node) == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_many_stacks_at_once_are_the_nodes_of_each_alone(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    stacks = [rng.integers(1, 3, rng.integers(1, 6)).tolist() for _ in range(300)]
+    made = walk(stacks)
+    made.end[rng.integers(0, 300, 60)] = StackEnd.UNREADABLE
+    made.trust[rng.integers(0, len(made.pc), 30)] = Trust.FP
+    if seed == 3:
+        made.pc[7] = (1 << 64) - 5
+        stacks = [made.pc[made.start[n] : made.start[n + 1]].tolist() for n in range(300)]
+    spaces = rng.integers(1, 3, 300).astype(np.int32)
+    code = np.where(rng.integers(0, 9, len(made.pc)) == 0, -10, 0).astype(np.int32)
+    merged = dict.fromkeys(range(0, 300, 17), (((0, (153,)),), 0))
+    together, alone = StackTable(), StackTable()
+    nodes = together.intern(made, spaces, code, merged).tolist()
+    single = []
+    for lane in range(300):
+        part = slice(int(made.start[lane]), int(made.start[lane + 1]))
+        one = walk([stacks[lane]], end=StackEnd(int(made.end[lane])))
+        one = replace(one, exact=made.exact[part], trust=made.trust[part])
+        mine = {0: merged[lane]} if lane in merged else None
+        single += alone.intern(one, spaces[lane : lane + 1], code[part], mine).tolist()
+    assert [path(together, node) for node in nodes] == [path(alone, node) for node in single]
+    assert len(set(nodes)) == len(set(single)) < 250
+    assert len(together) == len(alone)
