@@ -202,9 +202,9 @@ def _packed(walk: Walk) -> bytes:
     """
     if len(walk.pc) > _MOST_PACKED or (walk.pc >> np.uint64(57)).any():
         return b""
-    return (
-        walk.pc | walk.trust.astype(np.uint64) << np.uint64(57) | walk.exact.astype(np.uint64) << np.uint64(63)
-    ).tobytes()
+    trust, exact = walk.trust.astype(np.uint64), walk.exact.astype(np.uint64)
+    packed: npt.NDArray[np.uint64] = walk.pc | trust << np.uint64(57) | exact << np.uint64(63)
+    return packed.tobytes()
 
 
 def _digest(columns: _Columns, a: int, b: int) -> bytes:
