@@ -259,6 +259,10 @@ class PtraceCollector:
             thread = target.threads.get(tid) if target else None
             if target and thread and not thread.known:
                 self._describe(target, thread)
+            elif (pid, tid) not in self._infos:  # it has ended meanwhile
+                names = (info.process for info in self._infos.values() if info.pid == pid)
+                name = target.name if target else next(names, "?")
+                self._infos[pid, tid] = ThreadInfo(pid, tid, name, name)
 
     def _end(self, target: Target) -> None:
         self._targets.pop(target.pid, None)

@@ -35,6 +35,8 @@ _MOST_LOOKS = 20
 _MOST_HOLDERS = 4
 """Of so many GILs it is asked in a stop who holds them."""
 _MOST_NAMES = 1 << 14
+_LOOKS_AT_NEWCOMER = 8
+"""A new thread may not have a thread state at once."""
 _MOST_PREPARED = 64
 """So many new threads of a version without a data stack are read before their first stop, which then reads all of a
 deep stack's frames at once.
@@ -88,6 +90,8 @@ class PythonProcess:
         self._threads: dict[int, _Known] = {}
         self._holders: dict[int, PyThread] = {}
         self._wanted = False
+        self._listed: dict[int, PyThread] = {}
+        self._newcomers: dict[int, int] = {}
         self._misses: dict[int, int] = {}
         self._relist_at = self._names_at = 0
         self._copied: list[Copied] = []
@@ -106,9 +110,7 @@ class PythonProcess:
             self.read_names()
             after = time.monotonic_ns()
             self._names_at = after + max(_NAMES_NS, _NAMES_BUDGET * (after - now))
-        if len(tids) != len(self._tids):
-            self._wanted = True
-            self._tids.update((tid, self._namespace_tid(tid)) for tid in tids if tid not in self._tids)
+        self._welcome(tids)
         if not self._wanted:
             return
         if now >= self._relist_at:
@@ -203,16 +205,49 @@ class PythonProcess:
         if self._space is not None:
             self._find_tasks(self._space)
         self._wanted, self._relist_at = True, 0
-        self._threads = {}
+        self._threads, self._listed, self._newcomers = {}, {}, {}
 
     def _refuse(self, why: str) -> None:
         self.refusal = why
         self._diagnostics.count(f"python frames not read: {why}")
 
+    def _welcome(self, tids: Collection[int]) -> None:
+        """Find the thread states of new threads: many are gone before all are listed again."""
+        assert self.runtime is not None
+        for tid in tids:
+            if tid not in self._tids:
+                self._tids[tid] = self._namespace_tid(tid)
+                self._newcomers[tid] = _LOOKS_AT_NEWCOMER
+        self._wanted = self._wanted or len(self._tids) > 2 * len(tids) + _PATIENCE
+        if not self._newcomers:
+            return
+        by_namespace = {inner: tid for tid, inner in self._tids.items()}
+        listed = self._listed
+        found: dict[int, list[PyThread]] = {}
+        try:
+            for thread in self.runtime.threads(
+                self.memory, by_namespace.__contains__, lambda thread: listed.get(thread.address) == thread
+            ):
+                if by_namespace.get(thread.tid) in self._newcomers:
+                    found.setdefault(by_namespace[thread.tid], []).append(thread)
+        except Unreadable:
+            self._wanted = True
+        for tid, states in found.items():
+            self._newcomers.pop(tid, None)
+            self._know(tid, states)
+        self._newcomers = {tid: looks - 1 for tid, looks in self._newcomers.items() if looks > 1 and tid in tids}
+
+    def _know(self, tid: int, states: list[PyThread]) -> None:
+        known = self._threads.setdefault(tid, _Known())
+        habits = {thread.address: habit for thread, habit in known.states}
+        known.states = [(thread, habits.get(thread.address) or Habits()) for thread in states]
+        self._listed.update((thread.address, thread) for thread in states)
+
     def list_threads(self) -> None:
         """Find the thread states of all threads."""
         assert self.runtime is not None
         self._wanted = False
+        self._listed = {}
         by_namespace = {inner: tid for tid, inner in self._tids.items()}
         found: dict[int, list[PyThread]] = {}
         try:
@@ -225,10 +260,10 @@ class PythonProcess:
         holders = {thread.gil: thread for states in found.values() for thread in states if thread.gil}
         self._holders = dict(list(holders.items())[:_MOST_HOLDERS])
         for tid, states in found.items():
-            known = self._threads.setdefault(tid, _Known())
-            habits = {thread.address: habit for thread, habit in known.states}
-            known.states = [(thread, habits.get(thread.address) or Habits()) for thread in states]
-            new += [state for state in known.states if state[0].address not in habits]
+            known = self._threads.get(tid)
+            old = {thread.address for thread, _ in known.states} if known else set()
+            self._know(tid, states)
+            new += [state for state in self._threads[tid].states if state[0].address not in old]
         if self.runtime.layout.thread.chunk == NONE:
             for thread, habit in new[:_MOST_PREPARED]:
                 self._copier.copy(thread, habit, _NO_STACK, 0, gather_now(self.memory))

@@ -70,8 +70,12 @@ class Runtime:
             return self.address + self.layout.runtime.gil
         return memory.u64(interpreter + self.layout.interpreter.gil)
 
-    def threads(self, memory: Memory, tasks: Callable[[int], bool]) -> Iterator[PyThread]:
-        """All thread states, each once. tasks: is this a tid of the process? Raises Unreadable."""
+    def threads(
+        self, memory: Memory, tasks: Callable[[int], bool], known: Callable[[PyThread], bool] = lambda thread: False
+    ) -> Iterator[PyThread]:
+        """All thread states, each once. tasks: is this a tid of the process? known: it and those behind it are left out
+        (an interpreter's newest is its first). Raises Unreadable.
+        """
         layout = self.layout
         seen: set[int] = set()
         for interpreter, number in self.interpreters(memory):
@@ -87,7 +91,10 @@ class Runtime:
                 ident = _word(head, layout.thread.thread_id)
                 native = _word(head, layout.thread.native_id) if layout.thread.native_id != NONE else 0
                 tid = native if native and tasks(native) else tid_of(memory, ident, tasks)
-                yield PyThread(at, tid, ident, interpreter, number, gil, collecting)
+                thread = PyThread(at, tid, ident, interpreter, number, gil, collecting)
+                if known(thread):
+                    break
+                yield thread
                 at = _word(head, layout.thread.next)
 
 

@@ -87,7 +87,12 @@ def need_root(suite: str, package: str) -> None:
 
 @contextmanager
 def running(
-    python: Python, program: str | Path, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None
+    python: Python,
+    program: str | Path,
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: int = subprocess.DEVNULL,
 ) -> Iterator[subprocess.Popen[str]]:
     """A program on an interpreter, its output piped; killed at the end. cwd: a folder that private roots see, too."""
     python.ready()
@@ -95,7 +100,7 @@ def running(
     process = subprocess.Popen(
         [*python.command, str(path), *arguments],
         stdout=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         text=True,
         cwd=cwd,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8", **(env or {})},

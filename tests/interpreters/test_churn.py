@@ -30,6 +30,34 @@ def test_functions_whose_memory_is_used_again_have_their_own_names(python: Pytho
     assert not any("not read" in key for key in summary["errors"]), summary["errors"]
 
 
+@KINDS
+def test_threads_that_live_for_milliseconds_have_their_frames_and_compute_what_they_should(
+    python: Python, tmp_path: Path
+) -> None:
+    """200 threads a second, each with a function of its own made by exec, eval, garbage, forked children."""
+    output = tmp_path / "out.collapsed"
+    with running(python, "storm.py", stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        summary = record(process.pid, output, "-s", "-i", "-r", "200", "-d", "3", "--native", "all")
+        assert process.poll() is None
+        counted = json.loads(process.communicate("", timeout=60)[0])
+    assert counted["wrong"] == 0
+    assert counted["threads"] > 100
+    assert process.returncode == 0
+    found = stacks(output)
+    made = [match for frames, _ in found for frame in frames if (match := MADE.fullmatch(frame))]
+    assert made
+    assert all(match[1] == match[2] for match in made), "name of one function, file of another"
+    begun = [
+        (frames, count) for frames, count in found if any("thread_run" in frame or ")" in frame for frame in frames)
+    ]
+    threads = [(frames, count) for frames, count in begun if not any(frame == "main (storm.py)" for frame in frames)]
+    named = sum(count for frames, count in threads if any(frame.endswith(".py)") for frame in frames))
+    total = sum(count for _, count in threads)
+    assert named > 0.75 * total, (named, total, summary["errors"])
+
+
 def test_lines_are_those_of_the_function_that_was_there(tmp_path: Path) -> None:
     """Function f_N stands in lines N to N + 4 of its file."""
     output = tmp_path / "out.speedscope.json"

@@ -12,7 +12,7 @@ def with_lock():
 
 def without_lock():
     while True:
-        c_rungs.burns_without_lock(1e5)
+        c_rungs.burns_without_lock(1e6)
 
 
 threading.Thread(target=with_lock, name="with", daemon=True).start()
