@@ -54,8 +54,8 @@ class Reader:
         self.process.look(self.tracker.current, procfs.tasks(self.pid))
         return self.sample()
 
-    def sample(self) -> list[str]:
-        self.process.copy(self.pid, EMPTY, 0, gather_now(Memory(memory_reader(self.pid, lambda: True))))
+    def sample(self, tid: int = 0) -> list[str]:
+        self.process.copy(tid or self.pid, EMPTY, 0, gather_now(Memory(memory_reader(self.pid, lambda: True))))
         chain = self.process.take()
         return [self.book.line(pc).function for run in chain.runs for pc in run.frames] if chain else []
 
@@ -141,3 +141,27 @@ def test_thread_that_is_not_listed_yet_is_found_by_what_the_stop_reads_alone() -
         assert [reader.book.line(pc).function for pc in chain.runs[0].frames] == ["spin", "<module>"]
         reader.process.copy(os.getpid(), EMPTY, 0, lambda spans: EMPTY)
         assert reader.process.take() is None
+
+
+@pytest.mark.parametrize("python", [*pythons()[:1], HERE], ids=lambda python: python.name)
+def test_thread_that_has_just_begun_is_known_before_all_are_listed_again(python: Python) -> None:
+    program = (
+        "import sys, threading, time\ndef young():\n    print(2, flush=True)\n    time.sleep(1000)\n"
+        "def old():\n    print(1, flush=True)\n    sys.stdin.readline()\n"
+        "    threading.Thread(target=young).start()\n    time.sleep(1000)\nold()\n"
+    )
+    with started(*python.command, "-c", program) as process:
+        assert said(process) == "1\n"
+        reader = Reader(process.pid)
+        deadline = time.monotonic() + 60
+        while reader.names() != ["old", "<module>"]:
+            assert time.monotonic() < deadline
+        reader.process._relist_at = 1 << 63
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert said(process) == "2\n"
+        (young,) = set(procfs.tasks(process.pid)) - {process.pid}
+        reader.names()
+        assert reader.sample(young)[:2] == ["young", "Thread.run" if python.minor >= 11 else "run"]
+        assert reader.sample() != []

@@ -1,0 +1,57 @@
+"""`-s`: the children of a process, however it makes them, with their Python frames."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.interpreters.extensions import from_pypi
+from tests.interpreters.pythons import HERE, Python, pythons, running
+from tests.interpreters.runs import record, stacks
+from tests.interpreters.test_peers_real import PORT, asking
+from tests.interpreters.test_peers_real import running as running_here
+
+NEWEST = pythons()[-1]
+
+
+@pytest.mark.parametrize(
+    ("python", "method"),
+    [(HERE, "fork"), (HERE, "spawn"), (HERE, "forkserver"), (NEWEST, "forkserver")],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_workers_of_multiprocessing_are_in_the_profile(python: Python, method: str, tmp_path: Path) -> None:
+    output = tmp_path / "out.collapsed"
+    with running(python, "pool.py", method) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        record(process.pid, output, "-s", "--threads", "-d", "4")
+    found: dict[str, int] = {}
+    for frames, count in stacks(output):
+        assert not any("merge: partial" in frame for frame in frames), frames
+        if "crunch (pool.py)" in frames:
+            assert "worker (pool.py)" in frames[: frames.index("crunch (pool.py)")]
+            found[frames[0]] = found.get(frames[0], 0) + count
+    assert len(found) >= 2, "two workers at least"
+    assert all(re.fullmatch(r".+ \(pid \d+\)", name) for name in found)
+    assert not any(name.endswith(f"(pid {process.pid})") for name in found)
+
+
+def test_workers_of_gunicorn_are_in_the_profile(tmp_path: Path) -> None:
+    output = tmp_path / "out.collapsed"
+    command = ("-m", "gunicorn", "-k", "gthread", "-w", "2", "-t", "1000", "-b", f"127.0.0.1:{PORT + 5}", "wsgi:wsgi")
+    with running_here(
+        *command, env={"PYTHONPATH": str(from_pypi("peers", "gunicorn", "uvicorn", "pystack"))}
+    ) as process:
+        with asking(PORT + 5):
+            deadline = time.monotonic() + 60
+            while len(process.children()) < 2:
+                assert time.monotonic() < deadline
+            record(process.pid, output, "-s", "-i", "--threads")
+        workers = {f"(pid {child.pid})" for child in process.children()}
+    found = stacks(output)
+    for pid in workers:
+        assert any(frames[0].endswith(pid) and "Worker.init_process (base.py)" in frames for frames, _ in found), pid
+    assert any("handle (wsgi.py)" in frames and "run_wsgi" not in frames[0] for frames, _ in found)
