@@ -100,7 +100,7 @@ def scan(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int)
             into.others.append(Other(kind, header >> 32 & 0xFFFF, time_ns, body))
         position += size
     into.tails.append((ring, position))
-    if head - ring.tail > ring.size - _FULL:  # what comes next may be lost already
+    if head - ring.tail > ring.size - min(_FULL, ring.size // 8):  # what comes next may be lost already
         into.gaps.append((heard_ns, _FOREVER_NS))
     return heard_ns
 

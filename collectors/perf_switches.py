@@ -34,7 +34,7 @@ _FIRST_STACK = 8 << 10
 _PERIODS = (1, 3, 7, 17, 41, 101, 251, 631, 1583, 3967, 9973)
 """Odd, most of them prime: a thread that waits in two places in turn is seen in both."""
 _FIRST_PERIOD = 101
-_BUDGET_HZ = (500.0, 4000.0)
+_BUDGET_HZ = (2000.0, 4000.0)
 _FAST_HZ = 5000.0
 """A thread that leaves its processor more often than this is recorded only for a part of the time."""
 _MOST_RESTS = 9
@@ -78,6 +78,7 @@ class Switches:
         self._leaves: dict[int, int] = {}
         self._rates: dict[int, float] = {}
         self._inherited = False
+        self._away: Gap | None = None
         self._counted_ns = time.monotonic_ns()
         self._began = False
         self.paused: frozenset[int] = frozenset()
@@ -151,20 +152,22 @@ class Switches:
         lost = sum(parse_lost(r.kind, r.body) for r in found.others if r.kind in (LOST, LOST_SAMPLES))
         if lost:
             self.diagnostics.count("record of a switch lost: the ring was full", lost)
-        paused = self.paused
+        paused, gaps = self.paused, found.gaps + ([self._away] if self._away else [])
+        if self._away and self._away[1] != _FOREVER_NS:
+            self._away = None
         self._count(tid[kind != IN])
         gone = np.array(ends, np.int64).reshape(-1, 2)
         tid, time_ns = np.concatenate([tid, gone[:, 0]]), np.concatenate([time_ns, gone[:, 1]])
         kind = np.concatenate([kind, np.full(len(gone), ENDED, np.int64)])
         mine = tid != 0
-        return Switched(samples, Points.of(tid[mine], time_ns[mine], kind[mine]), found.gaps, paused, found)
+        return Switched(samples, Points.of(tid[mine], time_ns[mine], kind[mine]), gaps, paused, found)
 
     def learn(self, feedback: Feedback) -> None:
         self._size.learn(feedback)
 
     def _count(self, tids: I64) -> None:
         """Who leaves processors how often; whoever does it too often is left alone from now on, for a while."""
-        if self.paused:
+        if self.paused or self._away:
             return
         found, counts = np.unique(tids, return_counts=True)
         for tid, count in zip(found.tolist(), counts.tolist(), strict=True):
@@ -175,7 +178,10 @@ class Switches:
             return
         self._rates = {tid: count / passed_s for tid, count in self._leaves.items()}
         self._began, self._leaves, self._counted_ns = True, {}, now
-        fast = [tid for tid, hz in self._rates.items() if hz > _FAST_HZ and not self.everything]
+        if self.everything:
+            self._leave_machine_alone(sum(self._rates.values()) / len(self.rings.rings), now)
+            return
+        fast = [tid for tid, hz in self._rates.items() if hz > _FAST_HZ]
         if fast and self._events is not None:
             own = frozenset(tid for tid in fast if self._events.owns(tid))
             self._inherited = len(own) < len(fast)
@@ -183,6 +189,13 @@ class Switches:
                 self._events.switch(own, on=False)
                 self.paused = own
                 self._rests = min(math.ceil(max(self._rates[tid] for tid in own) / _FAST_HZ), _MOST_RESTS + 1)
+
+    def _leave_machine_alone(self, leaves_hz: float, now_ns: int) -> None:
+        """leaves_hz: of each processor. Events of the whole machine are off or on for all."""
+        if leaves_hz > _FAST_HZ and self._events is not None:
+            self._events.switch([EVERY_THREAD], on=False)
+            self._away = (now_ns, _FOREVER_NS)
+            self._rests = min(math.ceil(leaves_hz / _FAST_HZ), _MOST_RESTS + 1)
 
     def done_with(self, found: Switched, pids: Iterable[int]) -> tuple[frozenset[int], int]:
         """The samples have been unwound. pids: of processes that live. Result: threads whose records come again, and
@@ -192,8 +205,14 @@ class Switches:
         if self._rates:
             self._renew(self._better_period(sum(self._rates.values())), pids)
             self._rates, self._inherited = {}, False
-        self._rests -= bool(self.paused)
-        if not self.paused or self._rests > 0 or self._events is None:
+        if self._rests:
+            self._rests -= 1
+        if not (self.paused or self._away) or self._rests or self._events is None:
+            return frozenset(), 0
+        if self._away:
+            self._events.switch([EVERY_THREAD], on=True)
+            self._leaves, self._counted_ns = {}, time.monotonic_ns()
+            self._away = (self._away[0], self._counted_ns)
             return frozenset(), 0
         again, self.paused = self.paused, frozenset()
         self._events.switch(again, on=True)
@@ -216,7 +235,7 @@ class Switches:
         except (ProcessLookupError, PerfNotAllowed):
             self._period = before
         else:
-            self._events.switch(self.paused, on=False)
+            self._events.switch([EVERY_THREAD] if self._away else self.paused, on=False)
             if old is not None:
                 old.close()
 

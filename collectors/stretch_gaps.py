@@ -20,27 +20,18 @@ _LEAST_KNOWN = 0.05
 
 class Gaps:
     """until_ns: what was before has been told. owed: tid -> nanoseconds off its processor of which there were no
-    records, of threads that were left alone; lost: the same of threads whose records were lost.
+    records, of threads that were left alone. lost_ns: time before it of which there are no records of anybody.
     """
 
     def __init__(self, now_ns: int) -> None:
         self.until_ns = now_ns
         self.owed: dict[int, int] = {}
-        self.lost: dict[int, int] = {}
+        self.lost_ns = 0
 
     def skip(self, tids: Iterable[int], now_ns: int, ran_ns: Mapping[int, int]) -> None:
         """There are no records of these threads for all of the time until now. ran_ns: what they ran in it."""
         for tid in tids:
             self.owed[tid] = self.owed.get(tid, 0) + max(now_ns - self.until_ns - ran_ns.get(tid, 0), 0)
-
-    def lose(self, off: Mapping[int, float], now_ns: int) -> None:
-        """Nearly all records until now were lost. off: shares of their time for which threads are off processors."""
-        for tid, share in off.items():
-            self.lost[tid] = self.lost.get(tid, 0) + round(share * (now_ns - self.until_ns))
-
-    def forget(self, tid: int) -> None:
-        self.owed.pop(tid, None)
-        self.lost.pop(tid, None)
 
     def known_ns(self, now_ns: int, gaps: Sequence[Gap]) -> int:
         """How much of the time since until_ns there are records of; 0 where that is too little to go by."""
@@ -50,7 +41,7 @@ class Gaps:
 
     def counted(self, tid: I64, length_ns: I64, now_ns: int, known_ns: int) -> I64:
         """(n,): the lengths of stretches, those of threads that were left alone with what is owed to them."""
-        usual = (now_ns - self.until_ns) / known_ns if known_ns else 1.0
+        usual = (now_ns - self.until_ns + self.lost_ns) / known_ns if known_ns else 1.0
         result: I64 = np.rint(length_ns * usual).astype(np.int64)
         for each, owed in list(self.owed.items()):
             rows = tid == each
@@ -58,12 +49,6 @@ class Gaps:
             if seen:
                 result[rows] = np.rint(length_ns[rows] * (owed / seen)).astype(np.int64)
                 del self.owed[each]
-        for each, lost in list(self.lost.items()):
-            rows = tid == each
-            seen = int(result[rows].sum())
-            if seen:
-                result[rows] += np.rint(result[rows] * (lost / seen)).astype(np.int64)
-                del self.lost[each]
         return result
 
 

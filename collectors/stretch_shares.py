@@ -15,6 +15,13 @@ _PATIENCE_NS = 1_000_000_000
 _BUCKETS = 64
 
 
+def set_aside(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None:
+    """Time for which a stack is to be found later."""
+    key = (tid, blocked, max(ns, 1).bit_length() - 1)
+    before, since = pool.get(key, (0, now_ns))
+    pool[key] = (before + ns, since)
+
+
 def shares(
     tid: I64,
     blocked: Mask,

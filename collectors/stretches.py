@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.stretch_gaps import Gap, Gaps, overlap
-from pyprof.collectors.stretch_shares import Pool, shares
+from pyprof.collectors.stretch_shares import Pool, set_aside, shares
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -136,7 +136,7 @@ class Stretches:
         self._open.pop(tid, None)
         self._heard.discard(tid)
         self._off.pop(tid, None)
-        self._gaps.forget(tid)
+        self._gaps.owed.pop(tid, None)
 
     def tell(
         self,
@@ -157,25 +157,32 @@ class Stretches:
         """
         known_ns = self._gaps.known_ns(now_ns, gaps)
         if not known_ns:
-            self._gaps.lose({tid: share for tid, share in self._off.items() if tid not in paused}, now_ns)
+            self._gaps.lost_ns += now_ns - self._gaps.until_ns
         without = paused if known_ns else paused | self._open.keys() | self._heard
         waiting = {tid: self._open.pop(tid) for tid in without if tid in self._open}
+        for tid, each in waiting.items():
+            self._set_aside(tid, each, self._gaps.until_ns)
         self._gaps.skip({*paused, *self._gaps.owed}, now_ns, ran_ns)
         told = self._tell(
             switches.without(without), samples, looks, now_ns, gaps, known_ns, without, np.asarray(weak), last
         )
         if last:
-            left = (*self._gaps.owed.items(), *self._gaps.lost.items())
-            told.carried += [(tid, now_ns - ns, ns) for tid, ns in left if ns and tid in self._off]
+            lost = 0 if known_ns else self._gaps.lost_ns
+            left = {tid: round(lost * share) for tid, share in self._off.items()} | self._gaps.owed
+            told.carried += [(tid, now_ns - ns, ns) for tid, ns in left.items() if ns and tid in self._off]
         for tid in without:
             if tid in waiting or tid in self._heard:
                 self._open[tid] = _Open(now_ns, now_ns, True, sure=False)
         if gaps:  # whoever slept before a gap may sleep elsewhere after it
-            end = max(high for _, high in gaps)
-            for each in self._open.values():
+            start, end = min(low for low, _ in gaps), min(max(high for _, high in gaps), now_ns)
+            for tid, each in self._open.items():
                 if each.began_ns < end:
+                    self._set_aside(tid, each, start)
+                    each.since_ns = max(each.since_ns, end)
                     each.sure = each.told = False
         self._gaps.until_ns = now_ns
+        if known_ns:
+            self._gaps.lost_ns = 0
         self._heard.update(np.unique(switches.tid).tolist())
         for tid in switches.tid[switches.kind == ENDED].tolist():
             self.forget(tid)
@@ -246,6 +253,12 @@ class Stretches:
         off = np.bincount(place, length[wanted], len(tids)) / max(now_ns - self._gaps.until_ns, 1)
         self._off.update(zip(tids.tolist(), np.minimum(off, 1).tolist(), strict=True))
         return told
+
+    def _set_aside(self, tid: int, each: _Open, until_ns: int) -> None:
+        """What passed of a stretch whose stack nobody has seen yet, and which is not followed any further."""
+        passed = until_ns - each.since_ns
+        if each.sure and not each.told and passed > 0 and (each.blocked or self._preempted):
+            set_aside(self._pool, tid, each.blocked, passed, until_ns)
 
     def _stretches(self, switches: Points, samples: Points, looks: Points, now_ns: int, told: Told) -> _Columns:
         mine = list(self._open.items())
