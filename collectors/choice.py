@@ -97,12 +97,14 @@ def open_collector(
         arch = X86_64
     if arch not in (X86_64, I386):
         return by_stops(_why(f"it runs {arch.name} code."))
-    reason = interpreters.needs_stops(pid) if interpreters and options.running else ""
+    reason = interpreters.needs_stops(pid) if interpreters and options.running and not options.kernel else ""
     if reason:
         return by_stops(_why(reason))
     try:
         return without_stops()
     except PerfNotAllowed as error:
+        if options.kernel:  # which stops cannot see
+            raise
         return by_stops(_why(f"{error.message} {error.hint}"))
 
 

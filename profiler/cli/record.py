@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Attach to a running process (-p PID) or start a command, sample its stacks, and write a
-profile. Running threads are stopped for microseconds a sample, with --collector perf only
-where the kernel cannot copy their stacks; the target is left running whatever happens to pyprof. Ctrl-C, SIGTERM,
--d or the target's end finish the recording; what was recorded until then is written.
+profile. The kernel takes the samples where that is allowed, else running threads are
+stopped for microseconds a sample; the target is left running whatever happens to pyprof.
+Ctrl-C, SIGTERM, -d or the target's end finish the recording; what was recorded until
+then is written.
 """
 
 EPILOG = """\
@@ -59,7 +60,7 @@ examples:
   pyprof record -o build.html -- make -j4
   pyprof record -p 1234 -p 1240 -d 10
   pyprof record --name 'postgres|pgbouncer' -d 30
-  sudo pyprof record -a --collector perf -d 10 -o machine.html
+  sudo pyprof record -a -d 10 -o machine.html
   pyprof record -p 1234 --mode offcpu -d 10
   pyprof record --gdb board:2345 --sysroot /usr/arm-linux-gnueabihf -d 10
 """
@@ -113,9 +114,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     what.add_argument(
         "--collector",
         choices=("auto", "ptrace", "perf"),
-        default="ptrace",
-        help="ptrace (default): short stops, sleeping threads too; perf: the kernel takes the samples, only threads "
-        "with stacks of over 64 KB are stopped; auto: perf where it is allowed",
+        default="auto",
+        help="perf: the kernel takes the samples, only threads with stacks of over 64 KB are stopped; ptrace: short "
+        "stops; auto (default): perf where it is allowed, stops where an interpreter's frames need them",
     )
     what.add_argument(
         "-s", "--subprocesses", action="store_true", help="also the children that exist and those to come"
