@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pyprof.collectors import libc
+from pyprof.collectors.switch_periods import Periods
 from pyprof.errors import AccessDenied
 from pyprof.options import CollectOptions
 
@@ -46,7 +47,7 @@ TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 class Kind(Protocol):
     """What can be counted of a thread."""
 
-    def attr(self, rate_hz: float, stack_size: int) -> bytes: ...
+    def attr(self, rate_hz: float, stack_size: int, tid: int) -> bytes: ...
 
 
 class PerfNotAllowed(AccessDenied):
@@ -74,8 +75,8 @@ class Event:
     children: bool
     chains: bool
 
-    def attr(self, rate_hz: float, stack_size: int) -> bytes:
-        """struct perf_event_attr."""
+    def attr(self, rate_hz: float, stack_size: int, tid: int = 0) -> bytes:
+        """struct perf_event_attr. tid: not used, all threads have the same."""
         flags = _INHERIT | _EXCLUDE_HV | _MMAP | _MMAP2 | _COMM | _COMM_EXEC | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID
         flags |= 0 if self.children else _INHERIT_THREAD
         flags |= _EXCLUDE_KERNEL if self.user_only else 0
@@ -93,22 +94,27 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class SwitchEvent:
     """Records of each time a thread leaves its processor or comes back, with stacks a sample (with the kernel's frames)
-    at each period-th leave. The kernel counts these for itself: whoever may not see its time gets no samples.
+    at some of the leaves. The kernel counts these for itself: whoever may not see its time gets no samples.
     """
 
     stacks: bool
     children: bool
-    period: int
+    periods: Periods
 
-    def attr(self, rate_hz: float, stack_size: int) -> bytes:
+    def attr(self, rate_hz: float, stack_size: int, tid: int) -> bytes:
         """struct perf_event_attr. rate_hz: not used."""
         flags = _INHERIT | _EXCLUDE_HV | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID | _CONTEXT_SWITCH
         flags |= _EXCLUDE_CALLCHAIN_USER if self.stacks else _EXCLUDE_KERNEL
         flags |= 0 if self.children else _INHERIT_THREAD
+        if not self.stacks:
+            return _ATTR.pack(
+                _SOFTWARE, _ATTR.size, _DUMMY, 0, SAMPLE_TIDS, 0, flags, 0, 0, 0, 0, 0,
+                0, 0, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
+            )  # fmt: skip
         return _ATTR.pack(
-            _SOFTWARE, _ATTR.size, _CONTEXT_SWITCHES if self.stacks else _DUMMY, self.period if self.stacks else 0,
-            SAMPLE_TYPE | SAMPLE_CALLCHAIN if self.stacks else SAMPLE_TIDS, 0, flags, 0, 0, 0, 0, 0,
-            ALL_REGISTERS if self.stacks else 0, stack_size if self.stacks else 0, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
+            _SOFTWARE, _ATTR.size, _CONTEXT_SWITCHES, self.periods.of(tid),
+            SAMPLE_TYPE | SAMPLE_CALLCHAIN, 0, flags, 0, 0, 0, 0, 0,
+            ALL_REGISTERS, stack_size, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
         )  # fmt: skip
 
 

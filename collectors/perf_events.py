@@ -64,7 +64,7 @@ class EventSet:
 
     def attach_machine(self) -> None:
         """Events on every thread of the machine, those to come included. Raises PerfNotAllowed."""
-        attr = self.event.attr(self.rate_hz, self.stack_size)
+        attr = self.event.attr(self.rate_hz, self.stack_size, EVERY_THREAD)
         for cpu, owner in self.rings.owners.items():
             fd = libc.perf_event_open(attr, EVERY_THREAD, cpu)
             if -fd == errno.ENODEV:
@@ -80,7 +80,7 @@ class EventSet:
                 self.since_ns[tid] = at
 
     def _open(self, tid: int) -> None:
-        attr = self.event.attr(self.rate_hz, self.stack_size)
+        attr = self.event.attr(self.rate_hz, self.stack_size, tid)
         mine: list[int] = []
         for cpu, owner in self.rings.owners.items():
             fd = libc.perf_event_open(attr, tid, cpu)

@@ -1,8 +1,8 @@
 """When threads leave their processors and come back, and the stacks with which they left: events in rings of their own.
 
 PERF_RECORD_SWITCH says each time when (also to whoever may not see time in the kernel); the context-switch event gives
-a sample with the user's registers and stack at each period-th leave. The period follows what the threads do, so that
-the samples stay within a budget however often they switch.
+a sample with the user's registers and stack. How often follows what the threads do (switch_periods.py); a thread that
+leaves thousands of times a second is left alone for most of the time.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.perf_attr import MOST_STACK, PerfNotAllowed, SwitchEvent
 from pyprof.collectors.perf_events import EVERY_THREAD, EventSet, Fork
 from pyprof.collectors.perf_records import FORK, I64, LOST, LOST_SAMPLES, Samples, parse_lost, parse_task, read_samples
-from pyprof.collectors.perf_ring import online_cpus, open_rings
+from pyprof.collectors.perf_ring import LEAST_RING, online_cpus, open_rings
 from pyprof.collectors.perf_size import StackSize
 from pyprof.collectors.perf_switch_records import EXIT, SwitchScan, scan
 from pyprof.collectors.stretch_gaps import Gap
 from pyprof.collectors.stretches import ENDED, IN, Points
+from pyprof.collectors.switch_periods import Periods, periods
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 
-_RING = 8 << 20
+_MOST_RING = 8 << 20
+_MOST_RINGS = 64 << 20
 _FIRST_STACK = 8 << 10
-_PERIODS = (1, 3, 7, 17, 41, 101, 251, 631, 1583, 3967, 9973)
-"""Odd, most of them prime: a thread that waits in two places in turn is seen in both."""
 _FIRST_PERIOD = 101
 _BUDGET_HZ = (2000.0, 4000.0)
 _FAST_HZ = 5000.0
@@ -58,7 +58,9 @@ class Switched:
 
 @dataclass
 class Switches:
-    """stacks: may there be samples? paused: threads that switch so often that they are left alone for a while."""
+    """stacks: may there be samples? paused: threads that switch so often that they are left alone for a while;
+    rested: all that ever were.
+    """
 
     options: CollectOptions
     diagnostics: Diagnostics
@@ -68,11 +70,11 @@ class Switches:
     def __post_init__(self) -> None:
         cpus = online_cpus()
         self.stacks = self._may_have_stacks(cpus[0])
-        self.rings = open_rings(cpus, _RING, False)
+        self.rings = open_rings(cpus, _ring_size(len(cpus)), False)
         most = max(min(self.options.stack_size, MOST_STACK, self.rings.size // 8) & ~7, 8)
         self._size = StackSize(most, _FIRST_STACK)
         self._size.settle()
-        self._period = _FIRST_PERIOD
+        self._periods = Periods(_FIRST_PERIOD)
         self._heard_ns = dict.fromkeys(self.rings.rings, time.monotonic_ns())
         self._events: EventSet | None = None
         self._leaves: dict[int, int] = {}
@@ -82,12 +84,13 @@ class Switches:
         self._counted_ns = time.monotonic_ns()
         self._began = False
         self.paused: frozenset[int] = frozenset()
+        self.rested: set[int] = set()
         self._rests = 0
         self._renewed_ns = 0
 
     def _may_have_stacks(self, cpu: int) -> bool:
         for stacks in (True, False):
-            attr = SwitchEvent(stacks, self.options.subprocesses, 1).attr(0, 1024)
+            attr = SwitchEvent(stacks, self.options.subprocesses, Periods(1)).attr(0, 1024, 0)
             fd = libc.perf_event_open(attr, EVERY_THREAD if self.everything else 0, cpu)
             if fd >= 0:
                 os.close(fd)
@@ -104,7 +107,7 @@ class Switches:
             self._events.attach(pids, self._forks)
 
     def _attached(self, pids: Iterable[int]) -> EventSet:
-        event = SwitchEvent(self.stacks, self.options.subprocesses, self._period)
+        event = SwitchEvent(self.stacks, self.options.subprocesses, self._periods)
         events = EventSet(event, self.options.rate_hz, self._size.bytes, self.rings)
         try:
             if self.everything:
@@ -124,7 +127,7 @@ class Switches:
     @property
     def flush_s(self) -> float:
         """How long the rings may be left alone."""
-        return 0.1 if self.rings.size >= _RING // 4 else 0.03
+        return 0.1 if self.rings.size >= _MOST_RING // 4 else 0.03
 
     def _scan(self, until_ns: int) -> SwitchScan:
         found = SwitchScan()
@@ -188,6 +191,7 @@ class Switches:
             if own:
                 self._events.switch(own, on=False)
                 self.paused = own
+                self.rested |= own
                 self._rests = min(math.ceil(max(self._rates[tid] for tid in own) / _FAST_HZ), _MOST_RESTS + 1)
 
     def _leave_machine_alone(self, leaves_hz: float, now_ns: int) -> None:
@@ -195,6 +199,7 @@ class Switches:
         if leaves_hz > _FAST_HZ and self._events is not None:
             self._events.switch([EVERY_THREAD], on=False)
             self._away = (now_ns, _FOREVER_NS)
+            self.rested.add(EVERY_THREAD)
             self._rests = min(math.ceil(leaves_hz / _FAST_HZ), _MOST_RESTS + 1)
 
     def done_with(self, found: Switched, pids: Iterable[int]) -> tuple[frozenset[int], int]:
@@ -203,7 +208,7 @@ class Switches:
         """
         found.scan.give_back()
         if self._rates:
-            self._renew(self._better_period(sum(self._rates.values())), pids)
+            self._renew(self._better_periods(), pids)
             self._rates, self._inherited = {}, False
         if self._rests:
             self._rests -= 1
@@ -219,38 +224,43 @@ class Switches:
         self._leaves, self._counted_ns = {}, time.monotonic_ns()
         return again, self._counted_ns
 
-    def _renew(self, period: int, pids: Iterable[int]) -> None:
-        """Other events in the place of these where another period or size is wanted, or events of each thread's own."""
+    def _renew(self, periods: Periods, pids: Iterable[int]) -> None:
+        """Other events in the place of these where other periods or sizes are wanted, or events of threads' own."""
         size = self._size.change() if self.stacks else 0
         now = time.monotonic_ns()
         again = self._inherited and now > self._renewed_ns + _RENEW_NS
-        if not size and period == self._period and not again:
+        if not size and periods == self._periods and not again:
             return
         self._renewed_ns = now
-        old, before = self._events, self._period
+        old, before = self._events, self._periods
         self._size.changed(size or self._size.bytes)
-        self._period = period
+        self._periods = periods
         try:
             self._events = self._attached(pids)
         except (ProcessLookupError, PerfNotAllowed):
-            self._period = before
+            self._periods = before
         else:
             self._events.switch([EVERY_THREAD] if self._away else self.paused, on=False)
             if old is not None:
                 old.close()
 
-    def _better_period(self, leaves_hz: float) -> int:
-        """The period that brings the samples nearest to the budget from below."""
-        if not self.stacks:
-            return self._period
+    def _better_periods(self) -> Periods:
+        if not self.stacks or self._events is None:
+            return self._periods
         budget = min(max(10 * self.options.rate_hz, _BUDGET_HZ[0]), _BUDGET_HZ[1])
-        wanted = next((p for p in _PERIODS if leaves_hz <= p * budget), _PERIODS[-1])
-        if wanted < self._period and 2 * leaves_hz > wanted * budget:
-            wanted = _PERIODS[_PERIODS.index(wanted) + 1]  # not to and fro
-        return wanted
+        own = [tid for tid in self._rates if self._events.owns(tid)]
+        better = periods(self._rates, own, budget)
+        return self._periods if self._periods.suits(self._rates, better, budget) else better
 
     def close(self) -> None:
         if self._events is not None:
             self._events.close()
             self._events = None
         self.rings.close()
+
+
+def _ring_size(cpus: int) -> int:
+    size = _MOST_RING
+    while size > LEAST_RING and size * cpus > _MOST_RINGS:
+        size //= 2
+    return size

@@ -13,10 +13,11 @@ import struct
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.collectors.kernel_waits import uninterruptible
 from pyprof.model.arch import X86_64
-from pyprof.model.kernel import blocked_word, parse_blocked
+from pyprof.model.kernel import Blocked, blocked_word, parse_blocked
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch
 
@@ -24,7 +25,7 @@ WAITS_FOR_PROCESSOR = "P"
 UNKNOWN = "B"
 _WAITS = "SDTtI"
 
-_ENOSYS = 2**64 - 38
+_ENOSYS = np.uint64(2**64 - 38)
 _RAX, _RCX = X86_64.registers.index("rax"), X86_64.registers.index("rcx")
 _MOST = 1 << 16
 
@@ -36,8 +37,8 @@ class WaitLabels:
 
     def __init__(self, kernel: bool) -> None:
         self._kernel = kernel
-        self._by_chain: dict[Chain, tuple[str, int]] = {}
-        self._by_pc: dict[tuple[int, int], tuple[str, int]] = {}
+        self._by_chain: dict[Chain, Blocked] = {}
+        self._by_pc: dict[tuple[int, int], Blocked] = {}
         self._by_code: dict[tuple[int, int], int] = {}
         self._guess = uninterruptible()
 
@@ -45,57 +46,59 @@ class WaitLabels:
         """looks: (sample, word of the look from outside into the same wait)."""
         if len(self._by_chain) > _MOST:
             self._by_chain.clear()
-            self._by_pc.clear()
         for lane, word in looks:
             seen = parse_blocked(word)
-            if seen.state not in _WAITS:  # it was about to run
-                continue
-            self._by_chain[self._chain(samples, lane)] = (seen.state, seen.call)
+            if seen.state in _WAITS:  # else it was about to run
+                self._by_chain[_chain(samples, lane)] = seen
 
     def relabelled(self, looks: SampleBatch) -> SampleBatch:
         """Looks at threads that were woken meanwhile say how these had slept."""
         if looks.tip is None:
             return looks
+        if len(self._by_pc) > _MOST:
+            self._by_pc.clear()
         tips = {words: place for place, words in enumerate(looks.tips)}
         tip = looks.tip.copy()
         for lane in np.flatnonzero(looks.tip).tolist():
             words = looks.tips[int(tip[lane])]
             seen, at = parse_blocked(words[0]), (int(looks.pid[lane]), int(looks.regs[lane, looks.arch.pc]))
             if seen.state in _WAITS:
-                self._by_pc[at] = (seen.state, seen.call)
+                self._by_pc[at] = seen
             elif seen.state == "R":
-                state, call = self._by_pc.get(at, (UNKNOWN, seen.call))
-                word = blocked_word(looks.arch, state if call == seen.call else UNKNOWN, seen.call)
-                tip[lane] = tips.setdefault((word, *words[1:]), len(tips))
+                before = self._by_pc.get(at)
+                state = before.state if before is not None and before.call == seen.call else UNKNOWN
+                tip[lane] = tips.setdefault((blocked_word(seen.arch, state, seen.call), *words[1:]), len(tips))
         return replace(looks, tip=tip, tips=tuple(tips))
 
-    @staticmethod
-    def _chain(samples: SampleBatch, lane: int) -> Chain:
-        return samples.tips[int(samples.tip[lane])] if samples.tip is not None else ()
-
-    def labelled(self, samples: SampleBatch, blocked: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> SampleBatch:
+    def labelled(self, samples: SampleBatch, blocked: npt.NDArray[np.bool_]) -> SampleBatch:
         """The samples with what each waits for inside its innermost frame. blocked: others wait for a processor."""
         tips: dict[tuple[int, ...], int] = {(): 0}
-        tip = np.zeros(len(samples), np.int32)
-        for lane, waits in enumerate(blocked.tolist()):
-            chain = self._chain(samples, lane)
-            state, call = self._wait(samples, lane, chain) if waits else (WAITS_FOR_PROCESSOR, -1)
-            words = (blocked_word(X86_64, state, call), *(chain if self._kernel else ()))
-            tip[lane] = tips.setdefault(words, len(tips))
-        return replace(samples, tip=tip, tips=tuple(tips))
+        pc = samples.regs[:, X86_64.pc]
+        in_call = (samples.regs[:, _RCX] == pc) & (samples.regs[:, _RAX] == _ENOSYS)
+        tip = np.zeros(len(samples), np.int32) if samples.tip is None else samples.tip
+        columns = (tip, blocked, in_call, samples.space, samples.pid, pc.view(np.int64))
+        kinds = np.stack([column.astype(np.int64) for column in columns], axis=1)
+        _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+        found = np.zeros(len(first), np.int32)
+        for place, lane in enumerate(first.tolist()):
+            chain = _chain(samples, lane)
+            word = blocked_word(X86_64, WAITS_FOR_PROCESSOR, -1)
+            if blocked[lane]:
+                word = self._wait(samples, lane, chain, bool(in_call[lane]))
+            found[place] = tips.setdefault((word, *(chain if self._kernel else ())), len(tips))
+        return replace(samples, tip=found[which.ravel()], tips=tuple(tips))
 
-    def _wait(self, samples: SampleBatch, lane: int, chain: Chain) -> tuple[str, int]:
+    def _wait(self, samples: SampleBatch, lane: int, chain: Chain, in_call: bool) -> int:
         known = self._by_chain.get(chain)
-        state = known[0] if known else self._guess(chain)
-        regs = samples.regs[lane]
-        pc = int(regs[X86_64.pc])
-        if int(regs[_RCX]) != pc or int(regs[_RAX]) != _ENOSYS:
-            return state, known[1] if known else -1
-        space = samples.spaces.get(int(samples.space[lane]))
-        call = self._coded(space, pc) if space is not None else -1
-        if call < 0:
-            call = self._by_pc.get((int(samples.pid[lane]), pc), ("", -1))[1]
-        return state, call if call >= 0 or not known else known[1]
+        state = known.state if known else self._guess(chain)
+        if in_call:
+            pc, space = int(samples.regs[lane, X86_64.pc]), samples.spaces.get(int(samples.space[lane]))
+            call = self._coded(space, pc) if space is not None else -1
+            if call < 0 and (seen := self._by_pc.get((int(samples.pid[lane]), pc))):
+                call = seen.call
+            if call >= 0:
+                return blocked_word(X86_64, state, call)
+        return blocked_word(known.arch, state, known.call) if known else blocked_word(X86_64, state, -1)
 
     def _coded(self, space: AddressSpace, pc: int) -> int:
         """The number in the instruction before the system call that returns to pc, -1 if it is not there."""
@@ -105,6 +108,10 @@ class WaitLabels:
                 self._by_code.clear()
             self._by_code[key] = call_number(space.read(pc - 8, 8))
         return self._by_code[key]
+
+
+def _chain(samples: SampleBatch, lane: int) -> Chain:
+    return samples.tips[int(samples.tip[lane])] if samples.tip is not None else ()
 
 
 def call_number(code: bytes) -> int:

@@ -6,6 +6,7 @@ of the sample taken as it left, where the kernel may give one, else what was rea
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -49,7 +50,8 @@ class WholeTime:
         self._run_ns: dict[int, int] = {}
         running.without_trial()
         running.joined = switches.attach
-        switches.attach(running.alive)
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            switches.attach(running.alive)
         self._looks = looks(switches.flush_s)
 
     def batches(self) -> Iterator[SampleBatch]:
@@ -175,12 +177,14 @@ class WholeTime:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        if self._switches.stacks:
-            return ("Time off the processor is exact; its stacks are of when threads left it",)
-        return (
-            "Time off the processor is exact; its stacks were read from outside (those of when threads left it: sudo "
-            "sysctl kernel.perf_event_paranoid=1)",
-        )
+        stacks = "of when threads left it"
+        if not self._switches.stacks:
+            stacks = f"read from outside (those {stacks}: sudo sysctl kernel.perf_event_paranoid=1)"
+        notes = [f"Time off the processor is exact; its stacks are {stacks}"]
+        if count := len(self._switches.rested):
+            what = "The machine" if self._switches.everything else f"{count} thread{'s' if count > 1 else ''}"
+            notes.append(f"{what} switched so often that only a part of it was recorded; the rest is counted like that")
+        return tuple(notes)
 
     def stop(self) -> None:
         self._looks.stop()

@@ -1,0 +1,54 @@
+"""At which of its leaves a thread is sampled: at each, if that is not too often; else at each n-th, so that all threads
+together stay within a budget, and whoever leaves seldom is sampled each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+PERIODS = (1, 3, 7, 17, 41, 101, 251, 631, 1583, 3967, 9973)
+"""Odd, most of them prime: a thread that waits in two places in turn is seen in both."""
+
+_TOO_MANY, _TOO_FEW = 1.5, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """default: of threads that are not in own (tid -> period), and of what they inherit it to."""
+
+    default: int
+    own: Mapping[int, int] = field(default_factory=dict)
+
+    def of(self, tid: int) -> int:
+        return self.own.get(tid, self.default)
+
+    def suits(self, rates: Mapping[int, float], better: Periods, budget_hz: float) -> bool:
+        """Is it not worth while to change to better ones? rates: leaves a second of each thread."""
+        if sum(hz / self.of(tid) for tid, hz in rates.items()) > _TOO_MANY * budget_hz:
+            return self == better
+        return all(self.of(tid) < _TOO_FEW * better.of(tid) for tid in rates)
+
+
+def periods(rates: Mapping[int, float], own: Collection[int], budget_hz: float) -> Periods:
+    """rates: leaves a second. own: threads that can have a period of their own; all others, those to come included,
+    share one.
+    """
+    others_hz = sum(hz for tid, hz in rates.items() if tid not in own)
+    default = _at_least(2 * others_hz / budget_hz)
+    left_hz = budget_hz - others_hz / default
+    mine = sorted((hz, tid) for tid, hz in rates.items() if tid in own)
+    share = left_hz
+    for place, (hz, _) in enumerate(mine):
+        share = left_hz / (len(mine) - place)
+        if hz > share:
+            break
+        left_hz -= hz
+    else:
+        share = float("inf")
+    found = {tid: max(default, _at_least(hz / share)) for hz, tid in mine}
+    return Periods(default, {tid: period for tid, period in found.items() if period != default})
+
+
+def _at_least(wanted: float) -> int:
+    return next((period for period in PERIODS if period >= wanted), PERIODS[-1])

@@ -1,0 +1,39 @@
+"""How often threads are sampled as they leave their processors."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyprof.collectors.switch_periods import PERIODS, Periods, periods
+
+BUDGET = 2000.0
+
+
+def test_threads_that_leave_seldom_are_sampled_each_time_beside_those_that_leave_often() -> None:
+    found = periods({1: 100_000, 2: 90_000, 3: 600, 4: 1.0}, [1, 2, 3, 4], BUDGET)
+    assert (found.of(3), found.of(4), found.of(99)) == (1, 1, 1)
+    assert found.of(1) >= 100_000 / (BUDGET / 2)
+    assert found.of(2) >= 41
+
+
+def test_threads_that_come_and_go_share_a_period_that_holds_for_all() -> None:
+    found = periods(dict.fromkeys(range(1000), 10.0) | {5000: 3.0}, [5000], BUDGET)
+    assert found.of(7) == found.of(5000) == 17
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.integers(1, 40), st.floats(0, 1e6), max_size=20), st.sets(st.integers(1, 40)))
+def test_samples_stay_within_the_budget(rates: dict[int, float], own: set[int]) -> None:
+    found = periods(rates, own, BUDGET)
+    assert all(found.of(tid) in PERIODS for tid in rates)
+
+    if all(found.of(tid) < PERIODS[-1] for tid in rates):
+        assert sum(hz / found.of(tid) for tid, hz in rates.items()) <= 1.01 * BUDGET
+
+
+def test_periods_are_changed_only_where_it_is_worth_while() -> None:
+    now = Periods(1, {1: 101})
+    assert now.suits({1: 100_000}, Periods(1, {1: 41}), BUDGET)
+    assert not now.suits({1: 100_000}, Periods(1, {1: 7}), BUDGET)
+    assert not now.suits({1: 100_000, 2: 3000}, Periods(1, {1: 251, 2: 3}), BUDGET)
