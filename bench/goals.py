@@ -112,7 +112,7 @@ def _pauses(m: Measured) -> list[Goal]:
 
 
 def _whole(m: Measured) -> list[Goal]:
-    wanted = {"ladder": 0.999, "deep4000": 0.999}
+    wanted = dict.fromkeys(("ladder", "deep4000", "handlers", "calls"), 0.999)
     wanted |= dict.fromkeys(("tower", "node", "rustc", "clang", "python"), 0.995)
     whole = [
         Goal(

@@ -65,6 +65,8 @@ TARGETS = (
     Target("threads", "500 threads of which 10 run", "gcc", _compiled("ladder.c", "10", "490"), 10),
     Target("deep", "2,000 frames", "gcc", _compiled("deep.c", "2000")),
     Target("deep4000", "4,000 frames, more than the kernel copies", "gcc", _compiled("deep.c", "4000")),
+    Target("handlers", "a signal handler on its own stack, most of the time", "gcc", _compiled("handlers.c")),
+    Target("calls", "pcs mostly in prologues and epilogues", "gcc", _compiled("calls.c")),
     Target("tower", "C++: templates, containers, exceptions", "g++", _compiled("tower.cc", compiler="g++")),
     Target("node", "node: JSON, sorting, regular expressions", "node", _script("node", "work.js")),
     Target(
