@@ -17,15 +17,28 @@ MOST_LOCALS = 64
 MOST_ITEMS = 8
 MOST_TEXT = 80
 MOST_DEPTH = 3
+_READ_TEXT = 1024
+"""So much of a text is read, to know what of it is secret."""
 REDACTED = "<redacted>"
 _SECRET = re.compile(
-    r"pass(word|wd|phrase|code)|\bpass\b|_pass\b|pwd|secret|token|api_?key|apikey|auth|credential|cookie|session_?id|private|signature|salt",
+    r"pass(word|wd|phrase|code)|\bpass\b|_pass\b|pwd|(^|_)pw($|_)|secret|token|api_?key|apikey|auth|credential|cookie|session_?id|private|signature|salt",
     re.IGNORECASE,
 )
+
+_IN_ADDRESS = re.compile(r"(://[^\s:/?#@]{0,256}:)[^\s/?#@]+(?=@)")
+_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_-]{0,64})(=)\S+")
 
 
 def looks_secret(name: str) -> bool:
     return bool(_SECRET.search(name))
+
+
+def without_secrets(text: str) -> str:
+    """A text in which are left out the password of an address (scheme://user:password@host) and what is assigned to a
+    name that looks secret (name=value).
+    """
+    text = _IN_ADDRESS.sub(rf"\1{REDACTED}", text)
+    return _ASSIGNED.sub(lambda match: f"{match[1]}={REDACTED}" if looks_secret(match[1]) else match[0], text)
 
 
 class LocalReader:
@@ -42,7 +55,7 @@ class LocalReader:
         """Names and values of the frame at avma; what cannot be read is left out."""
         layout, found = self._layout, {}
         try:
-            names = self._objects.items(self._memory.u64(code + layout.code.names), 1 << 12)[:MOST_LOCALS]
+            names = self._names(code)[:MOST_LOCALS]
             values = self._memory.words(frame + layout.frame.localsplus, len(names)) if names else ()
         except Unreadable:
             return {}
@@ -55,6 +68,12 @@ class LocalReader:
             except Unreadable:
                 continue
         return found
+
+    def _names(self, code: int) -> tuple[int, ...]:
+        """Of all that localsplus holds; before 3.11 cells and free variables have tables of their own."""
+        at = code + self._layout.code.names
+        tables = (at,) if self._layout.minor >= 11 else (at, at + 16, at + 8)
+        return tuple(name for table in tables for name in self._objects.items(self._memory.u64(table), 1 << 12))
 
     def text(self, address: int, depth: int = 0) -> str:
         """A repr of the object at address. Raises Unreadable."""
@@ -69,18 +88,26 @@ class LocalReader:
         if kind == "float":
             return repr(struct.unpack("<d", self._memory.bytes(address + layout.float_value, 8))[0])
         if kind == "str":
-            return _cut(repr(objects.text(address, 1 << 20)[: MOST_TEXT + 1]))
+            return _cut(repr(self._shown(self._beginning(address))))
         if kind == "bytes":
-            size = self._memory.u64(address + layout.var_size)
-            return _cut(
-                repr(self._memory.bytes(address + layout.bytes_data, min(size, MOST_TEXT + 1)) if size else b"")
-            )
+            size = min(self._memory.u64(address + layout.var_size), _READ_TEXT)
+            data = self._memory.bytes(address + layout.bytes_data, size) if size else b""
+            return _cut(repr(self._shown(data.decode("latin-1")).encode("latin-1")))
         if kind == "cell" and depth <= MOST_DEPTH:
             held = self._memory.u64(address + layout.type + 8)
             return self.text(held, depth + 1) if held else "<empty cell>"
         if kind in ("tuple", "list", "dict") and depth < MOST_DEPTH:
             return self._container(kind, address, depth)
         return f"<{kind} at {address:#x}>"
+
+    def _beginning(self, address: int) -> str:
+        try:
+            return self._objects.beginning(address, _READ_TEXT, "surrogatepass")
+        except UnicodeDecodeError:
+            return self._objects.beginning(address, _READ_TEXT)
+
+    def _shown(self, text: str) -> str:
+        return without_secrets(text) if self._redact else text
 
     def _integer(self, address: int) -> str:
         try:
@@ -95,7 +122,11 @@ class LocalReader:
         size = memory.u64(address + layout.var_size)
         first = address + layout.tuple_items if kind == "tuple" else memory.u64(address + layout.list_items)
         count = min(size, MOST_ITEMS)
-        items = [self.text(item, depth + 1) for item in (memory.words(first, count) if count else ())]
+        items: list[str] = []
+        for item in memory.words(first, count) if count else ():
+            pair = kind == "tuple" and size == 2 and len(items) == 1
+            secret = pair and self._redact and looks_secret(items[0])
+            items.append(REDACTED if secret else self.text(item, depth + 1))
         if size > count:
             items.append(f"… {size} in all")
         if kind == "list":

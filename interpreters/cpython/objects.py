@@ -33,15 +33,21 @@ class Objects:
 
     def text(self, address: int, most: int = MOST_TEXT) -> str:
         """A str; raises Unreadable, also where it is none or longer than `most` letters."""
+        if self.memory.u64(address + self.layout.text_length) > most:
+            raise Unreadable(f"str at {address:#x}")
+        return self.beginning(address, most)
+
+    def beginning(self, address: int, letters: int, errors: str = "replace") -> str:
+        """So many letters of a str, or all that it has. errors: as in bytes.decode. Raises Unreadable."""
         layout = self.layout
-        length = self.memory.u64(address + layout.text_length)
+        length = min(self.memory.u64(address + layout.text_length), letters)
         state = self.memory.u32(address + layout.text_state)
         kind = state >> layout.kind_shift & 7
-        if length > most or kind not in (1, 2, 4) or not state & layout.compact:
+        if kind not in (1, 2, 4) or not state & layout.compact:
             raise Unreadable(f"str at {address:#x}")
         start = address + (layout.text_ascii if state & layout.ascii else layout.text_compact)
         data = self.memory.bytes(start, length * kind) if length else b""
-        return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind], "replace")
+        return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind], errors)
 
     def data(self, address: int, most: int = MOST_BYTES) -> bytes:
         size = self.memory.u64(address + self.layout.var_size)

@@ -8,8 +8,10 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pyprof.interpreters.cpython.local_values import looks_secret
+from pyprof.interpreters.cpython.local_values import looks_secret, without_secrets
 from tests.interpreters.pythons import EACH, HERE, Python, running
 
 
@@ -49,8 +51,13 @@ def test_values_of_each_kind_are_read(python: Python) -> None:
     assert found["password"] == "<redacted>"
     assert found["settings"] == "{'api_key': <redacted>, 'size': 2}"
     assert found["more"] == "{'key': 'value'}"
-    if python.minor >= 11:
-        assert found["cell"] == "[1, 'two', 3.5, None, True]"
+    assert found["long"] == "'" + "x" * 78 + "…"
+    assert found["broken"] == r"'\ud800'"
+    assert found["address"] == "'postgres://user:<redacted>@host:5432/db'"
+    assert found["pair"] == "('password', <redacted>)"
+    assert found["line"] == "b'API_TOKEN=<redacted> rest'"
+    assert found["port"] == "'http://localhost:8080/a=b'"
+    assert found["cell"] == "[1, 'two', 3.5, None, True]"
     assert frame["source"] == "time.sleep(1000)"
 
 
@@ -61,7 +68,9 @@ def test_secrets_are_shown_only_when_asked_for() -> None:
     assert found["settings"] == "{'api_key': 'in a dict', 'size': 2}"
 
 
-@pytest.mark.parametrize("name", ["password", "DB_PASSWORD", "auth_token", "secret", "apiKey", "session_id", "passwd"])
+@pytest.mark.parametrize(
+    "name", ["password", "DB_PASSWORD", "auth_token", "secret", "apiKey", "session_id", "passwd", "db_pw"]
+)
 def test_names_that_look_secret_are_known(name: str) -> None:
     assert looks_secret(name)
 
@@ -69,3 +78,13 @@ def test_names_that_look_secret_are_known(name: str) -> None:
 @pytest.mark.parametrize("name", ["number", "passenger", "keys", "monkey", "path"])
 def test_other_names_are_not(name: str) -> None:
     assert not looks_secret(name)
+
+
+@given(st.text(alphabet="a:/@ =password?#", max_size=200))
+def test_any_text_is_looked_through_in_little_time(text: str) -> None:
+    assert len(without_secrets(text * 5)) <= 20 * len(text) * 5
+
+
+def test_secrets_within_texts_are_left_out() -> None:
+    assert without_secrets("PGPASSWORD=x redis://:x@h") == "PGPASSWORD=<redacted> redis://:<redacted>@h"
+    assert without_secrets("a=b http://h:80/ user@host") == "a=b http://h:80/ user@host"

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import time
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.interpreters.extensions import SOURCES, import_path, numpy
-from tests.interpreters.pythons import EACH, Python, running
+from tests.interpreters.pythons import EACH, KINDS, Python, running
 from tests.interpreters.runs import dump
 
 Frame = dict[str, Any]
@@ -91,3 +93,41 @@ def test_frames_and_the_native_ones_between_them_are_those_that_the_program_know
         truth = said(process)
         time.sleep(0.05)
         check(dumped(process, truth)[0]["frames"], truth)
+
+
+SAID = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+LEAST_SAID = 60
+"""Frames of a thread that faulthandler writes: 100, of which some versions take the interpreter's own away."""
+
+
+def written_on_a_signal(process: subprocess.Popen[str]) -> list[list[tuple[str, str, int]]]:
+    """What faulthandler writes of each thread, the main thread last: (name, file, line), innermost first."""
+    process.send_signal(signal.SIGUSR1)
+    threads: list[list[tuple[str, str, int]]] = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "most recent call first" in line:
+            threads.append([])
+        match = SAID.match(line)
+        if match:
+            threads[-1].append((match[3], match[1], int(match[2])))
+            if line.rstrip().endswith("in <module>") and "rungs.py" in line:
+                break
+    return threads
+
+
+@KINDS
+@pytest.mark.parametrize("how", ["sleep", "spin"])
+def test_all_threads_are_as_faulthandler_writes_them_on_a_signal(python: Python, how: str) -> None:
+    """The signal comes while a thread sleeps, or in the midst of a loop of one line."""
+    with climbing(python, str(SEED), "20", how, "thread") as process:
+        truth = said(process)
+        time.sleep(0.05)
+        written = written_on_a_signal(process)
+        threads = dumped(process, truth)
+    assert len(written) == 2
+    for thread, expected in zip(threads[:2], written, strict=True):
+        frames = [f for f in thread["frames"] if f["kind"] == "python"]
+        found = [(f["function"].rpartition(".")[2], f["file"], f["line"]) for f in frames]
+        assert found[: len(expected)] == [(name.rpartition(".")[2], file, line) for name, file, line in expected]
+        assert len(expected) >= min(len(found), LEAST_SAID)
