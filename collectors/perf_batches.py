@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,16 @@ Elsewhere = Callable[[npt.NDArray[np.int32], npt.NDArray[np.int64]], npt.NDArray
 """(tid, time) of samples -> those of threads that another collector has taken over"""
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Of one look into the rings: batches of threads that run, all lanes of the switched samples, those wanted."""
+
+    scan: Scan
+    running: list[SampleBatch]
+    switched: SampleBatch
+    wanted: Mask
+
+
 class BatchMaker:
     """strangers: processes that are not looked at. sampled: tids. lost: records that found no room. elsewhere: samples
     to leave out.
@@ -66,12 +76,10 @@ class BatchMaker:
 
     def batches(self, found: Scan) -> list[SampleBatch]:
         """One of 64-bit code, and one of 32-bit code if there is any."""
-        return self.take(found, NO_SAMPLES, self._rings.words)[0]
+        return self.take(found, NO_SAMPLES, self._rings.words).running
 
-    def take(self, found: Scan, switched: Samples, words: U64) -> tuple[list[SampleBatch], SampleBatch, Mask]:
-        """The batches; and of further samples, of the same stretch of time but in other rings (words), all, and which
-        of them are wanted.
-        """
+    def take(self, found: Scan, switched: Samples, words: U64) -> Taken:
+        """switched: further samples, of the same stretch of time but in other rings, words."""
         lost = 0
         for record in found.others:
             if record.kind in (LOST, LOST_SAMPLES):
@@ -94,7 +102,8 @@ class BatchMaker:
                     history.look()
         self.sampled.update(np.unique(np.append(samples.tid, switched.tid)).tolist())
         batch = _batch(samples, self._rings.words, spaces, space)
-        return by_width(batch, kept, samples.narrow), _batch(switched, words, spaces, switched_space), switched_kept
+        further = _batch(switched, words, spaces, switched_space)
+        return Taken(found, by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _place(self, *parts: Samples) -> tuple[dict[int, AddressSpace], list[npt.NDArray[np.int32]]]:
         """The spaces, and of each part that of each sample; 0: of a process that is not known."""

@@ -13,7 +13,6 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import descendants
 from pyprof.collectors.file_limit import raise_file_limit
 from pyprof.collectors.perf_attr import MOST_STACK, Event, PerfNotAllowed, choose_event
-from pyprof.collectors.perf_batches import BatchMaker, Elsewhere, Mask
+from pyprof.collectors.perf_batches import BatchMaker, Elsewhere, Mask, Taken
 from pyprof.collectors.perf_events import EVERY_THREAD, EventSet, Fork
 from pyprof.collectors.perf_family import Family
 from pyprof.collectors.perf_records import (
@@ -54,16 +53,6 @@ _LEAST_FIRST = 8192
 _HOLD = 4
 _BATCH = 2000
 _FORWARD_NS = 2**62
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Of one look into the rings: batches of threads that run, all lanes of the switched samples, those wanted."""
-
-    scan: Scan
-    running: list[SampleBatch]
-    switched: SampleBatch
-    wanted: Mask
 
 
 class PerfCollector:
@@ -247,7 +236,7 @@ class PerfCollector:
         """What there is until then, and further samples of that time, in other rings; done_with() is to be called."""
         self._hear_of_ends()
         found = self._scan(until_ns)
-        taken = Taken(found, *self._make.take(found, switched, words))
+        taken = self._make.take(found, switched, words)
         self._ended_ns = time.monotonic_ns()
         return taken
 

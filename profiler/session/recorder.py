@@ -35,6 +35,11 @@ STATE_BITS = 32
 _NODE = (1 << STATE_BITS) - 1
 
 
+def _unknown(n: int) -> _I64:
+    """Lengths that are not known, without memory for each."""
+    return np.broadcast_to(np.int64(-1), n)
+
+
 class Walker(Protocol):
     def walk(self, batch: SampleBatch) -> Walk: ...
 
@@ -159,7 +164,7 @@ class Recorder:
             nodes[lane] = self._stacks.unseen(batch.tips[int(batch.tip[lane])] if batch.tip is not None else ())
         if batch.followed:
             self._follow(batch.tid, nodes)
-        length = np.full(len(batch), -1, np.int64) if batch.length_ns is None else batch.length_ns
+        length = _unknown(len(batch)) if batch.length_ns is None else batch.length_ns
         self._rows.append((batch.time_ns + self._epoch_ns, nodes, batch.tid, batch.weight, length))
         self.samples += len(batch)
 
@@ -246,12 +251,19 @@ class Recorder:
             self.diagnostics.count(COMPLETED, self._completion.completed)
         counts = Counter(self.diagnostics.counts)
         errors = (counts - self._counts) + (Counter(after.errors) - Counter(self._before.errors))
-        columns = [np.concatenate(c) for c in zip(*self._rows, strict=True)] if self._rows else []
+        *columns, lengths = zip(*self._rows, strict=True) if self._rows else [()] * 5
         empty = np.zeros(0, np.int64)
-        time_ns, node, tid, weight, length_ns = columns or (empty, empty, empty.astype(np.int32), empty, empty)
-        if np.any(length_ns >= 0):  # batches of several sources overlap
+        time_ns, node, tid, weight = [np.concatenate(c) for c in columns if c] or (
+            empty,
+            empty,
+            empty.astype("i4"),
+            empty,
+        )
+        length_ns = _unknown(len(time_ns))
+        if any(length.strides != (0,) for length in lengths):  # batches of several sources overlap
             order = np.argsort(time_ns, kind="stable")
-            time_ns, node, tid, weight, length_ns = (c[order] for c in (time_ns, node, tid, weight, length_ns))
+            length_ns = np.concatenate(lengths)[order]
+            time_ns, node, tid, weight = (c[order] for c in (time_ns, node, tid, weight))
         seen = set(tid.tolist())
         window = Window(
             stacks=self._stacks,

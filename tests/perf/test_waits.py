@@ -12,12 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from pyprof.collectors.choice import open_collector
 from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
 from pyprof.collectors.perf_switches import Switches
+from pyprof.collectors.selection import select
 from pyprof.diagnostics import Diagnostics
-from pyprof.options import CollectOptions
+from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
+from pyprof.session.session import Session
 from tests.live.support.recording import PYPROF, running
 from tests.support import PROGRAMS, build, missing, need
 
@@ -204,6 +208,8 @@ def as_nobody(work: Callable[[], str]) -> str:
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)
             os.write(writer, work().encode())
+        except BaseException as error:
+            os.write(writer, repr(error).encode())
         finally:
             os._exit(0)
     os.close(writer)
@@ -231,3 +237,34 @@ def test_a_user_without_rights_gets_records_of_switches_but_no_stacks(program: P
         return f"{switches.stacks} {len(found.switches.tid) >= 40}"
 
     assert as_nobody(sleep_often) == ("refused" if level > 2 else f"{level < 2} True")
+
+
+def test_a_user_without_rights_gets_all_of_a_threads_time(program: Path) -> None:
+    if os.geteuid():
+        missing("needs root, to become somebody without rights")
+    need("perl")
+    with open("/proc/sys/kernel/perf_event_paranoid", encoding="ascii") as file:
+        level = int(file.read())
+
+    def recorded() -> str:
+        diagnostics = Diagnostics()
+        target = subprocess.Popen(["perl", "-e", "for (;;) { select(undef, undef, undef, 0.004) }"], cwd="/")
+        try:
+            time.sleep(0.3)
+            options = CollectOptions(idle=True, waits=True)
+            collector = open_collector("perf", select(TargetOptions(pids=(target.pid,))), options, diagnostics)
+            session = Session(collector, UnwindOptions(), diagnostics)
+            until = time.monotonic() + 2
+            window, _ = session.run(None, lambda *_: None, lambda: time.monotonic() > until and collector.stop())
+        except PerfNotAllowed:
+            return "refused"
+        finally:
+            target.kill()
+            target.wait()
+        assert session.failure is None, session.failure
+        known = window.length_ns >= 0
+        spent = int(window.length_ns[known].sum()) + int(np.count_nonzero(~known)) * round(1e9 / options.rate_hz)
+        seen = window.length_ns[known & (window.node > 0)].max() > 0
+        return f"{0.9 < spent / window.duration_ns < 1.05} {seen} {'paranoid=1' in ' '.join(window.after.notes)}"
+
+    assert as_nobody(recorded) == ("refused" if level > 2 else f"True True {level == 2}")
