@@ -25,7 +25,7 @@ from pyprof.unwind.base import Source
 from pyprof.unwind.code import Code
 from pyprof.unwind.rules import FunctionRows, Rule
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
-from pyprof.unwind.sigreturn import find_trampoline, sigreturn_rule
+from pyprof.unwind.sigreturn import sigreturn_rule
 from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources, promises_frame_pointers
 from pyprof.unwind.table import UNCOVERED_ID, KnownRule, RuleTable
 from pyprof.unwind.way_out import MOST_CODE, way_out_rule
@@ -273,7 +273,7 @@ class Index:
 
     def uncovered(self, code: Code, pc: int, exact: bool) -> int:
         """The rule id of a lookup pc that no table covers: the kernel's signal trampoline, or none."""
-        frame = find_trampoline(self.arch, code.read, pc if exact else pc + 1, exact)
+        frame = self.arch.trampoline_at(code.read, pc if exact else pc + 1, exact)
         return UNCOVERED_ID if frame is None else self.rules.intern(sigreturn_rule(self.arch, frame), Trust.SIGRETURN)
 
 

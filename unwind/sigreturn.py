@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pyprof.model.arch import Arch, SigFrame
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
@@ -23,18 +21,3 @@ def sigreturn_rule(arch: Arch, frame: SigFrame) -> Rule:
         regs=regs,
         signal=True,
     )
-
-
-def find_trampoline(arch: Arch, read: Callable[[int, int], bytes], pc: int, exact: bool) -> SigFrame | None:
-    """The signal trampoline that pc is in. read: (avma, size) -> code bytes.
-
-    A handler returns to the trampoline's first byte; an exact pc may stand behind any instruction of it that leaves sp
-    alone: all but a pop at its start.
-    """
-    for frame in arch.sigframes:
-        size = len(frame.code)
-        if not size:
-            continue
-        if read(pc, size) == frame.code or (exact and frame.code in read(pc - size + 1, 2 * size - 1)):
-            return frame
-    return None

@@ -148,6 +148,20 @@ class Arch:
         """All signal trampolines that are known by their code."""
         return (SigFrame(self.sigreturn_code, self.sigcontext), *self.more_sigframes)
 
+    def trampoline_at(self, read: Callable[[int, int], bytes], pc: int, exact: bool) -> SigFrame | None:
+        """The signal trampoline that pc is in. read: (avma, size) -> code bytes.
+
+        A handler returns to the trampoline's first byte; an exact pc may stand behind any instruction of it that leaves
+        sp alone: all but a pop at its start.
+        """
+        for frame in self.sigframes:
+            size = len(frame.code)
+            if not size:
+                continue
+            if read(pc, size) == frame.code or (exact and frame.code in read(pc - size + 1, 2 * size - 1)):
+                return frame
+        return None
+
     def code_address(self, value: int, pac: bool = False) -> int:
         """The address in a pc or a stored return address; pac: it is signed."""
         return value & self.pc_mask & ~(self.pac_mask if pac else 0)

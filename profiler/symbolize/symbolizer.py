@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import find_arch
 from pyprof.model.code import CODE_SPACE, CodeName
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
@@ -33,6 +34,9 @@ MARKERS: dict[StackEnd, str] = {end: f"[truncated: {end.words}]" for end in Stac
 InterpreterName = Callable[[int], Line]
 """(FrameKey.pc of an interpreter's frame) -> its function, file and line."""
 
+
+TRAMPOLINE = "<signal handler called>"
+"""What gdb calls the kernel's way back from a handler; libraries export no name for it."""
 
 NAMELESS = "code made at run time, without names: its process says nothing about it"
 NAME_IT = "node --perf-basic-prof …, python3 -X perf …, or of Java: jcmd PID Compiler.perfmap"
@@ -102,6 +106,7 @@ class Symbolizer:
         deadline = Deadline(self._source_budget_s)
         for image, inside in by_image.items():
             self._name(image, inside)
+            self._name_trampolines(image, inside)
             self._add_source(image, inside, deadline)
             self._add_symbol_file(image, inside, deadline)
             self._report_missing(image, inside)
@@ -153,6 +158,19 @@ class Symbolizer:
             if row >= 0:
                 item.system_name = table.name(row)
                 item.function = int(table.start[row])
+
+    def _name_trampolines(self, image: Image, inside: Sequence[_Found]) -> None:
+        """What a signal handler returns to, by its code."""
+        elf = image.elf
+        arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
+
+        def read(avma: int, size: int) -> bytes:
+            return bytes(elf.at_svma(image.svma(avma), size))
+
+        for item in inside:
+            _, pc, exact, _ = item.key
+            if arch and not item.system_name and arch.trampoline_at(read, pc, exact):
+                item.system_name = TRAMPOLINE
 
     def _table(self, image: Image) -> tuple[SymbolTable, bool]:
         if image.elf not in self._tables:
