@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.interpreters.merge import Evaluators, frame_at
-from pyprof.model.interpreter import Chain
+from pyprof.model.interpreter import Chain, Run
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.unwind.unwinder import Unwinder
@@ -72,6 +72,9 @@ class Resumption:
         changed: dict[int, _Frames] = {}
         tried: dict[int, int] = {}
         lanes = [lane for lane, chain in batch.chains.items() if chain.marked and chain.runs and not chain.marks]
+        for lane in lanes:
+            if int(batch.space[lane]) not in self._shapes:
+                self._cut(batch, lane, _lane(walk, lane), 0)
         for _ in range(_MOST_ROUNDS):
             cuts = []
             for lane in lanes:
@@ -106,7 +109,7 @@ class Resumption:
             if not run.marker:
                 continue
             at = frame_at(run.marker, sps, first)
-            if at >= 0 and (not run.waits or evaluators(frames.pc[at], frames.exact[at])):
+            if at >= 0 and self._holds(batch, space, frames, at, run, evaluators):
                 if not run.waits:
                     evaluators.learn(frames.pc[at], frames.exact[at])
                 size = sps[at + 1] - sps[at]
@@ -121,7 +124,7 @@ class Resumption:
             if at < 0 and run.marker >= sps[-1] > 0 and evaluators(frames.pc[-1], frames.exact[-1]):
                 return None
             idle = any(evaluators(frames.pc[n], frames.exact[n]) for n in range(last, count))
-            if frames.end == StackEnd.ROOT and not idle and run.marker < frames.top:
+            if run.waits and frames.end == StackEnd.ROOT and not idle and run.marker < frames.top:
                 return None  # left, and nothing is written over it yet
             cfa = run.marker + shape.distance
             if cfa <= beyond:
@@ -129,6 +132,17 @@ class Resumption:
             keep = last if run.waits and last else _inside(sps, cfa - shape.size)
             return _Cut(lane, keep, cfa, shape) if keep else None
         return None
+
+    def _holds(
+        self, batch: SampleBatch, space: int, frames: _Frames, at: int, run: Run, evaluators: Evaluators
+    ) -> bool:
+        """Is this frame, whose part of the stack holds the run's mark, the activation that keeps it? Code without
+        tables is not: it was unwound by a frame pointer that is the evaluator's own.
+        """
+        pc, exact = frames.pc[at], frames.exact[at]
+        if evaluators(pc, exact):
+            return True
+        return not run.waits and self._unwinder.function_range(batch.arch, batch.spaces[space], pc, exact) is not None
 
     def _walk(self, batch: SampleBatch, cuts: list[_Cut]) -> Walk:
         part = batch.take(np.array([cut.lane for cut in cuts], np.int64))

@@ -60,9 +60,9 @@ def test_code_that_pythons_own_compiler_made_is_no_obstacle(python: Python, tmp_
         record(process.pid, output)
     found = stacks(output)
     assert found
+    cut = sum(count for frames, count in found if frames[0].startswith("["))
+    assert cut <= 2 + sum(count for _, count in found) // 100, "samples before the evaluator was met once without it"
     for frames, _ in found:
-        cut_short = frames[0].startswith("[truncated") and python.minor == 14  # compiled without frame pointers
-        assert cut_short or not any("merge: partial" in frame for frame in frames), frames
         for caller, callee in pairwise(functions(frames, "calls.py")):
             assert caller in callers[callee]
 

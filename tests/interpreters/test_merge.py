@@ -16,20 +16,29 @@ def function_range(pc: int, exact: bool) -> tuple[int, int] | None:
 
 
 def placed(
-    stack: str, *markers: int, end: StackEnd = StackEnd.ROOT, marked: bool = True, leaf_exact: bool = True
+    stack: str,
+    *markers: int,
+    end: StackEnd = StackEnd.ROOT,
+    marked: bool = True,
+    leaf_exact: bool = True,
+    waiting: int = 0,
+    marks: tuple[int, ...] = (),
+    others: bool = False,
 ) -> Merged:
     """stack: innermost first, a letter a frame of 0x100 bytes: E evaluator, C its cold part, n native. markers: of
-    runs, innermost first; run k has the one frame k.
+    runs, innermost first; run k has the one frame k. waiting: so many outermost ones are not in the thread's chain.
     """
     pcs = [{"E": 0x1010, "C": 0x1810, "n": 0x5000}[letter] for letter in stack]
     sps = [0x100 * (1 + at) for at in range(len(stack))]
     exacts = [at == 0 and leaf_exact for at in range(len(stack))]
     chain = Chain(
-        tuple(Run(marker, (number,)) for number, marker in enumerate(markers)),
+        tuple(Run(marker, (number,), number >= len(markers) - waiting) for number, marker in enumerate(markers)),
         SampleState.INTERPRETED,
         "",
         (EVALUATOR,),
         marked,
+        marks,
+        others,
     )
     return merge(pcs, sps, exacts, end, chain, Evaluators(function_range))
 
@@ -89,3 +98,33 @@ def test_without_markers_a_stack_that_is_cut_short_is_counted_from_its_leaf() ->
     merged = placed("nEnE", 0, 0, 0, end=StackEnd.UNREADABLE, marked=False)
     assert merged.inserts == ((1, (0,)), (3, (1,)), (4, (2,)))
     assert merged.reasons == SampleState.NATIVE_CUT
+
+
+def test_run_that_waits_stands_in_its_evaluator() -> None:
+    merged = placed("nEnnEn", 0x210, 0x5F8, waiting=1)
+    assert merged.inserts == ((1, (0,)), (4, (1,)))
+    assert not merged.reasons
+
+
+def test_run_that_waits_in_no_evaluator_is_a_memory_of_one_that_was_left() -> None:
+    merged = placed("nEnnEn", 0x210, 0x410, 0x5F8, waiting=2)
+    assert merged.inserts == ((1, (0,)), (4, (2,)))
+    assert not merged.reasons
+
+
+def test_mark_with_which_a_greenlet_begins_belongs_to_no_run() -> None:
+    merged = placed("nEnEnnEn", 0x420, 0x520, marks=(0x220, 0x420, 0x520), others=True)
+    assert merged.inserts == ((1, (0,)), (3, (1,)))
+    assert (merged.without_run, merged.unplaced) == (1, 0)
+
+
+def test_mark_of_an_evaluator_that_enters_belongs_to_no_run() -> None:
+    merged = placed("nEnEnEn", 0x420, 0x620, marks=(0x220, 0x420, 0x620))
+    assert merged.inserts == ((3, (0,)), (5, (1,)))
+    assert not merged.reasons
+
+
+def test_without_markers_greenlets_are_counted_from_the_leaf() -> None:
+    merged = placed("nEnnEnEn", 0, 0, marked=False, others=True)
+    assert merged.inserts == ((1, (0,)), (4, (1,)))
+    assert (merged.without_run, merged.reasons) == (1, SampleState.NO_RUN)
