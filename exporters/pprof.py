@@ -1,8 +1,9 @@
 """pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1.
 
 Callers' addresses are already adjusted to the call (Frame.lookup). Thread, process and the profile's own labels
-are labels, never frames: `pprof -tagroot=process,thread` makes roots of them. Every label is a string, because
-pprof drops a numeric 0. The primary value stands last and is named in default_sample_type.
+are labels, never frames: `pprof -tagroot=process,thread` makes roots of them. A sample whose interpreter's frames could
+not all be matched has the label merge ("partial, 1 run unplaced") beside its marker frame. Every label is a string,
+because pprof drops a numeric 0. The primary value stands last and is named in default_sample_type.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.names import UNKNOWN
 from pyprof.exporters.protobuf import data, number, packed, varint
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
+from pyprof.model.stacks import MERGE_MARK
 
 # Field numbers of message Profile.
 SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING_TABLE = 1, 2, 3, 4, 5, 6
 TIME_NANOS, DURATION_NANOS, PERIOD_TYPE, PERIOD, COMMENT, DEFAULT_SAMPLE_TYPE = 9, 10, 11, 12, 13, 14
 
 _SHARED_OBJECT = re.compile(r"\.so($|[._][0-9]+)")
-RESERVED = ("pid", "tid", "thread", "process")
+RESERVED = ("pid", "tid", "thread", "process", "merge")
 """Label keys that are ours; a label of the profile with such a name is left out, as one key has one value."""
 
 
@@ -34,7 +36,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
             packed_out.write(data(SAMPLE_TYPE, tables.value_type(value_type.type, value_type.unit)))
         location_of = [varint(tables.location(frame)) for frame in profile.frames]
         labels = [tables.labels(thread) for thread in profile.threads]
-        for sample in _samples(profile, location_of, labels):
+        for sample in _samples(profile, tables, location_of, labels):
             packed_out.write(sample)
         for row in tables.rows:
             packed_out.write(row)
@@ -43,16 +45,23 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
             packed_out.write(data(STRING_TABLE, text.encode("utf-8", "backslashreplace")))
 
 
-def _samples(profile: Profile, location_of: list[bytes], labels: list[bytes]) -> Iterator[bytes]:
+def _samples(profile: Profile, tables: Tables, location_of: list[bytes], labels: list[bytes]) -> Iterator[bytes]:
     """A sample is all there is of one thread with one stack. A stack without frames has none in pprof either."""
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
+    partial = {
+        at: tables.label("merge", frame.title.strip("[]").removeprefix("merge: "))
+        for at, frame in enumerate(profile.frames)
+        if frame.kind == FrameKind.MARKER and frame.pc >= MERGE_MARK
+    }
     for thread, leaf, values in profile.totals():
-        stack = []
+        stack, merge = [], b""
         node = leaf
         while node > 0:
-            stack.append(location_of[frame_of[node]])
+            frame = frame_of[node]
+            stack.append(location_of[frame])
+            merge = partial.get(frame, merge)
             node = parent[node]
-        yield data(SAMPLE, data(1, b"".join(stack)) + packed(2, values.tolist()) + labels[thread])
+        yield data(SAMPLE, data(1, b"".join(stack)) + packed(2, values.tolist()) + labels[thread] + merge)
 
 
 def _header(profile: Profile, tables: Tables) -> bytes:
@@ -85,7 +94,7 @@ class Tables:
             self._mapping_of[module] = id_
             self.rows.append(data(MAPPING, self._mapping(id_, profile.modules[module])))
         self._common = [
-            self._label(key, value)
+            self.label(key, value)
             for key, value in sorted(profile.labels.items())
             if key not in RESERVED and not key.startswith("pprof::")
         ]
@@ -98,10 +107,10 @@ class Tables:
 
     def labels(self, thread: ThreadInfo) -> bytes:
         own = {"pid": str(thread.pid), "tid": str(thread.tid), "thread": thread.name, "process": thread.process}
-        return b"".join([self._label(key, value) for key, value in own.items()] + self._common)
+        return b"".join([self.label(key, value) for key, value in own.items()] + self._common)
 
-    def _label(self, key: str, value: str) -> bytes:
-        """Nothing for an empty value: pprof would read it as the number 0."""
+    def label(self, key: str, value: str) -> bytes:
+        """A field of a sample. Nothing for an empty value: pprof would read it as the number 0."""
         return data(3, number(1, self.string(key)) + number(2, self.string(value))) if key and value else b""
 
     def _mapping(self, id_: int, module: ModuleInfo) -> bytes:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from pyprof.collectors import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.interpreters.cpython.codes import CodeBook
+from pyprof.interpreters.cpython.codes import Code, CodeBook, frame_pc
+from pyprof.interpreters.cpython.layout import LineTable
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.model.interpreter import SampleState, StackReader
@@ -27,6 +28,8 @@ from pyprof.objfile.images import ImageStore
 from pyprof.session.resume import Resumption
 from pyprof.unwind.unwinder import Unwinder
 
+TRAMPOLINE = "py::"
+"""How CPython names its trampolines in a perf map: py::qualified.name:/path/of.py."""
 _MAP_HEAD = 1 << 20
 _MANY = 256
 """From so many processes on, those that have ended are forgotten when one comes."""
@@ -91,6 +94,15 @@ class Runtimes:
     def keep(self, pcs: Set[int]) -> None:
         """Forget the names of code that has not run for long. pcs: of the interpreters' frames of a closed window."""
         self._book.keep(pcs)
+
+    def compiled(self, trampoline: str) -> int:
+        """FrameKey's pc of the function for which a trampoline of this name was made, 0 if the name is "". Which line
+        it is at nobody says.
+        """
+        if not trampoline:
+            return 0
+        name, _, file = trampoline.removeprefix(TRAMPOLINE).partition(":")
+        return frame_pc(self._book.add(Code(name, name, file, 0, LineTable.LOCATIONS, b"")), -1)
 
     def line(self, pc: int) -> Line:
         """The name of an interpreter's frame, from its FrameKey's pc."""

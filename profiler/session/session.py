@@ -18,14 +18,11 @@ from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.session.assemble import assemble
 from pyprof.session.recorder import Recorder, Window
 from pyprof.session.runtime_code import RuntimeCode
-from pyprof.session.runtimes import ChainMerger, Runtimes
-from pyprof.session.views import view
+from pyprof.session.runtimes import TRAMPOLINE, ChainMerger, Runtimes
+from pyprof.session.views import view, with_compiled
 from pyprof.symbolize.described import Described
 from pyprof.unwind.sources import READERS, with_symbols
 from pyprof.unwind.unwinder import Unwinder
-
-TRAMPOLINE = "py::"
-"""How CPython names its trampolines in a perf map."""
 
 EVERYTHING = ViewOptions(native="all")
 
@@ -115,22 +112,24 @@ class Session:
             self.collector.close()
         return self.recorder.cut()
 
-    def _is_stub(self, window: Window, key: FrameKey) -> bool:
-        """Is it a trampoline that CPython makes for a function of Python (-X perf)?"""
+    def _trampoline(self, window: Window, key: FrameKey) -> str:
+        """What a perf map calls the trampoline that CPython made for a function (-X perf); "" if it is none."""
         space_id, pc, exact, _ = key
         if space_id <= CODE_SPACE:
             found: Described | None = self.code.described(space_id)
         else:
             space = window.spaces.get(space_id)
             found = self.code.late(space, lookup_pc(pc, exact)) if space else None
-        return found is not None and found.name is not None and found.name.name.startswith(TRAMPOLINE)
+        name = found.name.name if found is not None and found.name is not None else ""
+        return name if name.startswith(TRAMPOLINE) else ""
 
     def profile(
         self, window: Window, title: str, rate_hz: float, mode: str, shown: ViewOptions = EVERYTHING
     ) -> Profile:
         """Look the window's names up."""
         self.code.named()
-        window = view(window, shown, self.runtimes.modules, lambda key: self._is_stub(window, key))
+        window = with_compiled(window, lambda key: self.runtimes.compiled(self._trampoline(window, key)))
+        window = view(window, shown, self.runtimes.modules, lambda key: bool(self._trampoline(window, key)))
         name, code = self.runtimes.line, self.code
         profile = assemble(
             window, self.images, self.diagnostics, name, title=title, rate_hz=rate_hz, mode=mode, code=code

@@ -45,6 +45,34 @@ def view(
     return _without(window, is_own, keep_root=True)
 
 
+def with_compiled(window: Window, python: Callable[[FrameKey], int]) -> Window:
+    """Functions of an interpreter that stand on the stack as code of their own (perf trampolines) are its frames in
+    stacks that have no others: those of samples without stops. python: FrameKey.pc of a frame's function, 0 if it is
+    none.
+    """
+    old = window.stacks
+    functions = {
+        at: python(key) for at, key in enumerate(old.frames) if key[0] not in (INTERPRETER_SPACE, MARKER_SPACE)
+    }
+    functions = {at: pc for at, pc in functions.items() if pc}
+    if not functions:
+        return window
+    new = StackTable()
+    interpreted, named = [False], [0]
+    for node in range(1, len(old)):
+        parent, frame = old.parent[node], old.frame[node]
+        key = old.frames[frame]
+        interpreted.append(interpreted[parent] or key[0] == INTERPRETER_SPACE)
+        if frame in functions:
+            key = (INTERPRETER_SPACE, functions[frame], True, key[3])
+        named.append(new.child(named[parent], key))
+    place = np.array(named, np.int32)
+    for leaf in np.unique(window.node).tolist():
+        if interpreted[leaf]:
+            place[leaf] = new.adopt(old, leaf)
+    return replace(window, stacks=new, node=place[window.node])
+
+
 def _of_holders(window: Window) -> Window:
     """Only samples whose thread held its interpreter's lock."""
     kept = np.flatnonzero(window.state & SampleState.HOLDS_LOCK)

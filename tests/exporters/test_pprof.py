@@ -14,8 +14,10 @@ from hypothesis import given
 from pyprof.exporters.pprof import executable_first
 from pyprof.exporters.protobuf import varint
 from pyprof.model.profile import ModuleInfo, Profile
+from pyprof.model.stacks import MERGE_MARK, MOST_LEFT
+from pyprof.symbolize.symbolizer import marker as merge_marker
 from tests.exporters.pprof_reader import Read, read, varints
-from tests.exporters.profiles import Builder, deep, golden, marker, profiles, unknown
+from tests.exporters.profiles import Builder, code, deep, golden, marker, profiles, unknown
 from tests.exporters.support import THREADS, export
 from tests.support import need
 
@@ -80,8 +82,19 @@ def test_labels_are_of_the_thread_and_of_the_profile() -> None:
     assert {"host": "build-7", "pid": "200", "tid": "200", "process": "child"} in labels
 
 
+def test_sample_whose_frames_could_not_all_be_matched_is_labelled() -> None:
+    builder = Builder()
+    mark = merge_marker(MERGE_MARK + (MOST_LEFT + 1))
+    builder.sample(builder.node([code("python"), mark, marker("[cut]")][::-1]))
+    builder.sample(builder.node([code("native")]))
+    labels = [sample[2] for sample in read(export("pprof", builder.build())).samples]
+    assert [found.get("merge") for found in labels] == ["partial, 1 run unplaced", None]
+
+
 def test_labels_that_pprof_reserves_are_left_out() -> None:
-    profile = replace(golden(), labels={"pid": "7", "pprof::base": "true", "": "x", "empty": "", "kept": "yes"})
+    profile = replace(
+        golden(), labels={"pid": "7", "merge": "whole", "pprof::base": "true", "": "x", "empty": "", "kept": "yes"}
+    )
     assert set(read(export("pprof", profile)).samples[0][2]) == {"kept", "pid", "tid", "thread", "process"}
 
 

@@ -1,0 +1,42 @@
+"""Samples without stops of a Python with its perf trampoline on: its functions are Python frames in every view."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
+from pyprof.options import CollectOptions
+from tests.interpreters.pythons import Python, pythons, running
+from tests.interpreters.runs import functions, record, stacks
+from tests.support import missing
+
+NEWEST = pytest.mark.parametrize("python", [p for p in pythons() if p.minor >= 12][-1:], ids=lambda python: python.name)
+
+
+@NEWEST
+@pytest.mark.parametrize("native", ["all", "extensions", "none"])
+def test_functions_are_python_frames_without_a_stop(python: Python, native: str, tmp_path: Path) -> None:
+    try:
+        choose_event(os.getpid(), 0, CollectOptions())
+    except PerfNotAllowed as error:
+        missing(f"needs perf_events: {error.message} {error.hint}")
+    output = tmp_path / "out.collapsed"
+    with running(python, "calls.py", env={"PYTHONPERFSUPPORT": "1"}) as process:
+        assert process.stdout is not None
+        callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
+        record(process.pid, output, "--collector", "perf", "--native", native)
+    found = stacks(output)
+    assert not any("py::" in frame for frames, _ in found for frame in frames)
+    for frames, _ in found:
+        for caller, callee in pairwise(functions(frames, "calls.py")):
+            assert caller in callers[callee], frames
+    if native != "all":
+        assert not any("_PyEval_" in frame for frames, _ in found for frame in frames)
+    if native == "none":
+        assert sum(count for frames, count in found if all(".py)" in frame for frame in frames)) > 10
+    assert {"leaf", "work", "deep"} <= {name for frames, _ in found for name in functions(frames, "calls.py")}
