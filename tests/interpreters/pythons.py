@@ -25,12 +25,13 @@ IN_ROOTS = (("trixie", "3.13"), ("sid", "3.14"), ("sid", "3.15"))
 
 @dataclass(frozen=True)
 class Python:
-    """name: for test ids. command: what starts it. minor: 3.minor."""
+    """name: for test ids. command: what starts it. minor: 3.minor. own: one that a user named."""
 
     name: str
     command: tuple[str, ...]
     minor: int
     suite: str = ""
+    own: bool = False
 
     def ready(self) -> Python:
         """Skips (in CI: fails) where it is not there."""
@@ -40,8 +41,13 @@ class Python:
 
 
 def pythons() -> list[Python]:
-    """All that can be had, 3.8 and later."""
+    """All that can be had, 3.8 and later, and those that PYPROF_TEST_PYTHONS names (paths between colons)."""
     found = []
+    for path in filter(None, os.environ.get("PYPROF_TEST_PYTHONS", "").split(":")):
+        say = "import sys, sysconfig; print(sys.version_info[1], sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
+        said = subprocess.run([path, "-c", say], capture_output=True, text=True, timeout=60, check=True).stdout.split()
+        name = f"own-3.{said[0]}{'t' if said[1] == '1' else ''}"
+        found.append(Python(name, (path,), int(said[0]), own=True))
     for path in sorted(Path("/usr/bin").glob("python3.*")):
         version = re.fullmatch(r"python3\.(\d+)", path.name)
         if version:
@@ -59,7 +65,9 @@ def pythons() -> list[Python]:
 
 EACH = pytest.mark.parametrize("python", pythons(), ids=lambda python: python.name)
 KINDS = pytest.mark.parametrize(
-    "python", list({p.minor: p for p in pythons() if p.minor in (8, 10, 11, 12, 15)}.values()), ids=lambda p: p.name
+    "python",
+    list({p.name if p.own else p.minor: p for p in pythons() if p.own or p.minor in (8, 10, 11, 12, 15)}.values()),
+    ids=lambda p: p.name,
 )
 """One for each way in which frames hang together, and the newest."""
 SOME = pytest.mark.parametrize(
