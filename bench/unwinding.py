@@ -18,6 +18,7 @@ from rich.table import Table
 
 from bench.moments import alone
 from bench.targets import Target
+from bench.tools import run
 
 if TYPE_CHECKING:
     from pyprof.model.sample import SampleBatch
@@ -39,19 +40,16 @@ def unwinding(console: Console, targets: list[Target]) -> dict[str, float]:
     for target in targets:
         with tempfile.TemporaryDirectory() as folder, alone(target.build(Path(folder))(SECONDS + 8)) as process:
             time.sleep(target.settle_s + 1)
-            found = _walk(process.pid)
+            output = run([sys.executable, "-m", "bench.unwinding", str(process.pid)], SECONDS + 60).output
             process.kill()
-        if found is None:
+        try:
+            lanes, frames, batches, seconds = json.loads(output)
+            results[target.name] = frames / seconds
+        except (ValueError, ZeroDivisionError):
             shown.add_row(target.name, "failed")
             continue
-        results[target.name] = found.frames / found.seconds
-        shown.add_row(
-            target.name,
-            f"{found.lanes / found.batches:.0f}",
-            f"{found.frames / found.lanes:.0f}",
-            f"{results[target.name] / 1e6:.2f}",
-            f"{1e6 * found.seconds / found.lanes:.1f}",
-        )
+        each = f"{lanes / batches:.0f}", f"{frames / lanes:.0f}", f"{frames / seconds / 1e6:.2f}"
+        shown.add_row(target.name, *each, f"{1e6 * seconds / lanes:.1f}")
     console.print(shown)
     console.print()
     return results
