@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RATE, SECONDS, WARM = 2000.0, 8.0, 1
 """So many batches are walked before the figures begin: tables are read when a pc first needs them."""
-_LEAST = 500
+_LEAST = 100
 """Samples of a batch that counts."""
 
 
