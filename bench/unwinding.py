@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 RATE, SECONDS, WARM = 2000.0, 8.0, 1
 """So many batches are walked before the figures begin: tables are read when a pc first needs them."""
-_LEAST = 100
+_STACK = 1 << 16
+"""Bytes: with more, deep stacks come from stops, a few in a batch."""
+_LEAST = 40
 """Samples of a batch that counts."""
 
 
@@ -85,7 +87,9 @@ def _walk(pid: int) -> _Timed:
     from pyprof.session.session import Session
 
     diagnostics = Diagnostics()
-    collector = open_collector("perf", select(TargetOptions(pids=(pid,))), CollectOptions(RATE), diagnostics)
+    collector = open_collector(
+        "perf", select(TargetOptions(pids=(pid,))), CollectOptions(RATE, stack_size=_STACK), diagnostics
+    )
     session = Session(collector, UnwindOptions(), diagnostics)
     timed = session.recorder.walker = _Timed(session.recorder.walker)
     end = time.monotonic() + SECONDS
