@@ -216,14 +216,14 @@ class PtraceCollector:
                 except PermissionError:
                     self._deny(target)
                     continue
-                for thread in target.wanted():
+                for thread, rounds in target.round():
                     if self._builder.full:
                         self._leave()
                         yield from self._flush()
                         self._enter()
                         if self._stopping:
                             return
-                    weight = 1 if thread.first_slot else pace.weight
+                    weight = 1 if thread.first_slot else rounds * pace.weight
                     thread.first_slot = False
                     try:
                         taken = self._sampler.sample(thread, target.spaces, weight)

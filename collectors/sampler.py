@@ -43,16 +43,21 @@ class Sampler:
             return False
         held = self._stopper.held.get(thread.tid)
         if held is not None:  # its sample, when it stops at last, stands for this one too
-            held.weight += weight
+            if self._idle or thread.due(thread.schedstat()):
+                held.weight += weight
             return False
         for _ in range(_TRIES):
             before = thread.schedstat()
             if before == thread.slept:
+                thread.still += 1
                 return self._still_asleep(thread, spaces, weight)
             line = thread.syscall()
             if line.startswith(b"running"):
                 thread.woke()
-                return self._options.running and self._stop(thread, spaces, weight)
+                thread.still = 0
+                if not self._options.running or not (self._idle or thread.due(before)):
+                    return False
+                return self._stop(thread, spaces, weight)
             call = parse_syscall(line)
             if call is None or call.sp == 0:
                 thread.hollow = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from collections.abc import Callable, Container, Iterator
 
@@ -10,6 +11,7 @@ from pyprof.collectors import procfs
 from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.map_query import MapQuery
 from pyprof.collectors.procfs import ProcDir
+from pyprof.collectors.rounds import Rounds
 from pyprof.collectors.spaces import SpaceTracker
 from pyprof.collectors.stack_shape import StackShape
 from pyprof.collectors.threads import Thread
@@ -57,6 +59,8 @@ class Target:
         self._stack_size = options.stack_size
         self._pattern = options.thread
         self._tids = tids
+        self._sleepers = options.idle
+        self._rounds = Rounds(random.random)
         self._chosen: list[Thread] | None = None
         self._choose_at = 0
         self._count = -1
@@ -112,7 +116,12 @@ class Target:
                 self.threads[tid] = thread
                 self.spaces.distrust()  # its stack may be new
 
-    def wanted(self) -> list[Thread]:
+    def round(self) -> list[tuple[Thread, int]]:
+        """The threads to look at now, and for how many rounds each look stands."""
+        wanted = self._wanted()
+        return [(thread, 1) for thread in wanted] if self._sleepers else self._rounds.choose(wanted)
+
+    def _wanted(self) -> list[Thread]:
         """The threads to sample. Where they are chosen by name, that is read anew each second: most threads get their
         name after they have begun.
         """

@@ -11,6 +11,10 @@ from pyprof.model.arch import Arch
 from pyprof.model.interpreter import StackReader
 
 _SIZE = 512
+_WINDOW_NS = 100_000_000
+"""So long a thread runs and waits until it is known how much of that it ran: the kernel counts at ticks and switches."""
+_WHOLE = 0.9
+"""What is missing then is what we have disturbed, or a few switches."""
 
 
 @dataclass(eq=False, slots=True)
@@ -22,6 +26,7 @@ class Thread:
     a register. stopped: (sp, pc, stack bytes) of the stop that was taken in this sleep. last_sp: of its last stop.
     hollow: it has no stack, until it is looked at again (a leader that ended before its threads). ended: to be
     dropped. known: its name has been read. reader: of the process's interpreter, None where it is not wanted.
+    still: looks in a row that found it asleep.
     """
 
     pid: int
@@ -38,6 +43,11 @@ class Thread:
     hollow: bool = False
     ended: bool = False
     known: bool = False
+    still: int = 0
+    _ran: int = -1
+    _waited: int = 0
+    _share: float = 1.0
+    _credit: float = 0.5
     _schedstat_fd: int = field(default=-1)
     _syscall_fd: int = field(default=-1)
 
@@ -62,6 +72,24 @@ class Thread:
         if self._syscall_fd >= 0:
             return os.pread(self._syscall_fd, _SIZE, 0)
         return self.directory.read(f"task/{self.tid}/syscall")
+
+    def due(self, schedstat: bytes) -> bool:
+        """Is a thread that could run to be sampled now? As often as it had a processor, of the time in which it ran or
+        waited for one: else ten threads on two processors would have ten seconds of processor time in each second.
+        """
+        ran, waited = map(int, schedstat.split()[:2])
+        if self._ran < 0:
+            self._ran, self._waited = ran, waited
+        more, idle = ran - self._ran, waited - self._waited
+        if more + idle >= _WINDOW_NS:
+            share = more / (more + idle)
+            self._share = share if share < _WHOLE else 1.0
+            self._ran, self._waited = ran, waited
+        self._credit += self._share
+        if self._credit < 1:
+            return False
+        self._credit -= 1
+        return True
 
     def woke(self) -> None:
         """The thread has run since it was last seen asleep."""

@@ -1,0 +1,86 @@
+"""Threads are looked at, and sampled, so that in the mean each has the time in which it ran."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, cast
+
+import pytest
+
+from pyprof.collectors.procfs import ProcDir
+from pyprof.collectors.rounds import EVERY, MANY, STILL, Rounds
+from pyprof.collectors.stack_shape import StackShape
+from pyprof.collectors.threads import Thread
+from pyprof.model.arch import X86_64
+
+MS = 1_000_000
+
+
+def thread(tid: int = 1) -> Thread:
+    return Thread(1, tid, cast("ProcDir", None), StackShape(4096), X86_64)
+
+
+def looked(rounds: Rounds, threads: list[Thread], awake: set[int]) -> dict[int, int]:
+    """What each thread's look counts for in one round; those awake are found running."""
+    found = {}
+    for each, weight in rounds.choose(threads):
+        found[each.tid] = weight
+        each.still = 0 if each.tid in awake else each.still + 1
+    return found
+
+
+def test_few_threads_are_all_looked_at() -> None:
+    threads = [thread(tid) for tid in range(MANY - 1)]
+    rounds = Rounds(random.Random(1).random)
+    for _ in range(3 * STILL):
+        assert looked(rounds, threads, set()) == dict.fromkeys(range(MANY - 1), 1)
+
+
+def test_quiet_threads_are_looked_at_now_and_then_and_count_for_the_rounds_between() -> None:
+    threads = [thread(tid) for tid in range(300)]
+    rounds = Rounds(random.Random(2).random)
+    for _ in range(3 * STILL):
+        looked(rounds, threads, {7})
+    weights = dict.fromkeys(range(300), 0)
+    looks = 0
+    for _ in range(4000):
+        found = looked(rounds, threads, {7})
+        assert found[7] == 1
+        looks += len(found)
+        for tid, weight in found.items():
+            weights[tid] += weight
+    assert looks < 4000 * (1 + 300 / EVERY + 1)
+    assert all(3200 < weight < 4800 for weight in weights.values())
+
+
+def test_quiet_thread_that_is_found_running_is_looked_at_in_each_round() -> None:
+    threads = [thread(tid) for tid in range(200)]
+    rounds = Rounds(random.Random(3).random)
+    for _ in range(3 * STILL):
+        looked(rounds, threads, set())
+    while 9 not in looked(rounds, threads, {9}):
+        pass
+    assert all(looked(rounds, threads, {9})[9] == 1 for _ in range(100))
+
+
+def test_threads_that_come_and_go_are_looked_at_at_once() -> None:
+    threads = [thread(tid) for tid in range(100)]
+    rounds = Rounds(random.Random(4).random)
+    for _ in range(3 * STILL):
+        looked(rounds, threads, set())
+    threads = [*threads[10:], thread(1000), *(thread(tid) for tid in range(2000, 2009))]
+    found = looked(rounds, threads, set())
+    assert {1000, *range(2000, 2009)} <= found.keys()
+    assert not found.keys() & set(range(10))
+
+
+@pytest.mark.parametrize(("ran", "waited", "share"), [(10, 0, 1.0), (2, 8, 0.2), (5, 5, 0.5), (19, 1, 1.0)])
+def test_thread_is_sampled_as_often_as_it_had_a_processor(ran: int, waited: int, share: float) -> None:
+    one = thread()
+    at: Any = [0, 0]
+    taken = 0
+    for look in range(1100):
+        at = [at[0] + ran * MS, at[1] + waited * MS]
+        due = one.due(b"%d %d 5\n" % tuple(at))
+        taken += due and look >= 100
+    assert taken == pytest.approx(1000 * share, abs=2)
