@@ -16,7 +16,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
 
 MOST_LANES = 4096
-_ARENA = 4 << 20
+_ARENA = 8 << 20
 _MOST_ARENA = 64 << 20
 
 

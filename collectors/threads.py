@@ -12,7 +12,7 @@ from pyprof.model.interpreter import StackReader
 
 _SIZE = 512
 _WINDOW_NS = 100_000_000
-"""So long a thread runs and waits until it is known how much of that it ran: the kernel counts at ticks and switches."""
+"""So long a thread runs and waits until its share is known: the kernel counts at ticks and switches."""
 _WHOLE = 0.9
 """What is missing then is what we have disturbed, or a few switches."""
 
