@@ -136,7 +136,8 @@ class Stopper:
         """
         tid, door = thread.tid, self.door
         libc.interrupt(tid)
-        door.wait_sigchld(0)
+        if not self.held:  # else it may tell of one of those
+            door.wait_sigchld(0)
         door.read_registers(tid)
         self.copy.rehearse(thread, spaces, thread.last_sp)
         spaces.rehearse()
