@@ -78,6 +78,7 @@ class Lane:
     stack: bytes
     pieces: dict[int, bytes]
     space: int
+    weight: int
     batch: SampleBatch
 
     def word(self, avma: int) -> int | None:
@@ -113,6 +114,7 @@ def lanes_of(batch: SampleBatch) -> Iterator[Lane]:
             slab.data[offset : offset + size].tobytes(),
             {piece.avma: piece.data for piece in slab.pieces.get(i, ())},
             int(batch.space[i]),
+            int(batch.weight[i]),
             batch,
         )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 
 from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
-from tests.collectors.targets import feedback, record, samples, wait_asleep
+from tests.collectors.targets import Recording, feedback, record, samples, wait_asleep
 
 MARK = 0x5CA1AB1E5CA1AB1E
 
@@ -38,6 +39,32 @@ def test_each_running_thread_is_sampled_and_sleeping_ones_are_not(program: Start
     assert target.pid not in {lane.tid for lane in recording.lanes}  # the main thread reads its standard input
     assert len({lane.tid for lane in recording.lanes}) == 2
     assert target.finish() == "done\n"
+
+
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_threads_that_wait_for_processors_have_the_time_in_which_they_had_one(program: Start) -> None:
+    threads = 8 * len(os.sched_getaffinity(0))
+    target = program("c_spin", str(min(threads, 64)))
+    weights: dict[int, int] = {}
+
+    def enough(recording: Recording) -> bool:
+        assert recording.stats is not None
+        return recording.stats.ticks >= 250
+
+    before = processor_seconds(target.pid)
+    recording = record(target.pid, enough, rate_hz=100, stack_size=4096)
+    ran = processor_seconds(target.pid) - before
+    for lane in recording.lanes:
+        weights[lane.tid] = weights.get(lane.tid, 0) + lane.weight
+    assert recording.stats is not None
+    ticks, skipped = recording.stats.ticks, recording.stats.skipped
+    counted = sum(weights.values()) / 100 * (ticks + skipped) / ticks
+    assert len(weights) == min(threads, 64)
+    assert 0.5 * ran < counted < 2 * ran  # each waits for 7 of 8 periods
 
 
 def test_sleepers_are_read_once_from_outside_and_then_known_to_be_unchanged(program: Start) -> None:
