@@ -266,7 +266,7 @@ class PythonProcess:
             new += [state for state in self._threads[tid].states if state[0].address not in old]
         if self.runtime.layout.thread.chunk == NONE:
             for thread, habit in new[:_MOST_PREPARED]:
-                self._copier.copy(thread, habit, _NO_STACK, 0, gather_now(self.memory))
+                self._copier.learn(self._copier.copy(thread, habit, _NO_STACK, 0, gather_now(self.memory)))
 
     def read_names(self) -> None:
         """Learn the names of threads as they are now."""
