@@ -232,16 +232,24 @@ class PythonProcess:
                     found.setdefault(by_namespace[thread.tid], []).append(thread)
         except Unreadable:
             self._wanted = True
-        for tid, states in found.items():
-            self._newcomers.pop(tid, None)
-            self._know(tid, states)
-        self._newcomers = {tid: looks - 1 for tid, looks in self._newcomers.items() if looks > 1 and tid in tids}
+        self._know(found)
+        self._newcomers = {
+            tid: looks - 1 for tid, looks in self._newcomers.items() if looks > 1 and tid in tids and tid not in found
+        }
 
-    def _know(self, tid: int, states: list[PyThread]) -> None:
-        known = self._threads.setdefault(tid, _Known())
-        habits = {thread.address: habit for thread, habit in known.states}
-        known.states = [(thread, habits.get(thread.address) or Habits()) for thread in states]
-        self._listed.update((thread.address, thread) for thread in states)
+    def _know(self, found: dict[int, list[PyThread]]) -> None:
+        """Their thread states are these. Versions without a data stack are read for what the first stop will need."""
+        assert self.runtime is not None
+        unread: list[tuple[PyThread, Habits]] = []
+        for tid, states in found.items():
+            known = self._threads.setdefault(tid, _Known())
+            habits = {thread.address: habit for thread, habit in known.states}
+            known.states = [(thread, habits.get(thread.address) or Habits()) for thread in states]
+            self._listed.update((thread.address, thread) for thread in states)
+            unread += [state for state in known.states if state[0].address not in habits]
+        if self.runtime.layout.thread.chunk == NONE:
+            for thread, habit in unread[:_MOST_PREPARED]:
+                self._copier.learn(self._copier.copy(thread, habit, _NO_STACK, 0, gather_now(self.memory)))
 
     def list_threads(self) -> None:
         """Find the thread states of all threads."""
@@ -256,17 +264,9 @@ class PythonProcess:
                     found.setdefault(by_namespace[thread.tid], []).append(thread)
         except Unreadable:
             self._wanted = True
-        new: list[tuple[PyThread, Habits]] = []
         holders = {thread.gil: thread for states in found.values() for thread in states if thread.gil}
         self._holders = dict(list(holders.items())[:_MOST_HOLDERS])
-        for tid, states in found.items():
-            known = self._threads.get(tid)
-            old = {thread.address for thread, _ in known.states} if known else set()
-            self._know(tid, states)
-            new += [state for state in self._threads[tid].states if state[0].address not in old]
-        if self.runtime.layout.thread.chunk == NONE:
-            for thread, habit in new[:_MOST_PREPARED]:
-                self._copier.learn(self._copier.copy(thread, habit, _NO_STACK, 0, gather_now(self.memory)))
+        self._know(found)
 
     def read_names(self) -> None:
         """Learn the names of threads as they are now."""

@@ -111,7 +111,7 @@ def recursion(depth):
 
 
 async def coroutine():
-    return (lambda: recursion(60))()
+    return (lambda: recursion(500))()
 
 
 def by_send():
