@@ -24,7 +24,7 @@ from pyprof.collectors.perf_records import FORK, I64, LOST, LOST_SAMPLES, Sample
 from pyprof.collectors.perf_ring import LEAST_RING, online_cpus, open_rings
 from pyprof.collectors.perf_size import StackSize
 from pyprof.collectors.perf_switch_records import EXIT, SwitchScan, scan
-from pyprof.collectors.stretch_gaps import Gap
+from pyprof.collectors.stretch_gaps import LEAST_ON_NS, Gap
 from pyprof.collectors.stretches import ENDED, IN, Points
 from pyprof.collectors.switch_periods import Periods, periods
 from pyprof.diagnostics import Diagnostics
@@ -177,7 +177,7 @@ class Switches:
             self._leaves[tid] = self._leaves.get(tid, 0) + count
         now = time.monotonic_ns()
         passed_s = (now - self._counted_ns) / 1e9
-        if passed_s < (self.flush_s / 2 if self._began else _FIRST_LOOK_S):
+        if passed_s < (LEAST_ON_NS / 1e9 if self._began else _FIRST_LOOK_S):
             return
         self._rates = {tid: count / passed_s for tid, count in self._leaves.items()}
         self._began, self._leaves, self._counted_ns = True, {}, now

@@ -15,18 +15,24 @@ I64 = npt.NDArray[np.int64]
 Gap = tuple[int, int]
 """(from, to) in nanoseconds"""
 
+Mask = npt.NDArray[np.bool_]
+
 _LEAST_KNOWN = 0.05
+LEAST_ON_NS = 50_000_000
+"""For so long at least a thread is seen before it is left alone again."""
 
 
 class Gaps:
     """until_ns: what was before has been told. owed: tid -> nanoseconds off its processor of which there were no
-    records, of threads that were left alone. lost_ns: time before it of which there are no records of anybody.
+    records, of threads that were left alone; resumed: when records of them came again. lost_ns: time before it
+    of which there are no records of anybody.
     """
 
     def __init__(self, now_ns: int) -> None:
         self.until_ns = now_ns
         self.owed: dict[int, int] = {}
         self.lost_ns = 0
+        self.resumed: dict[int, int] = {}
 
     def skip(self, tids: Iterable[int], now_ns: int, ran_ns: Mapping[int, int]) -> None:
         """There are no records of these threads for all of the time until now. ran_ns: what they ran in it."""
@@ -39,14 +45,19 @@ class Gaps:
         known = passed - sum(max(min(end, now_ns) - max(start, self.until_ns), 0) for start, end in gaps)
         return known if known > _LEAST_KNOWN * passed else 0
 
-    def counted(self, tid: I64, length_ns: I64, now_ns: int, known_ns: int) -> I64:
-        """(n,): the lengths of stretches, those of threads that were left alone with what is owed to them."""
+    def counted(self, tid: I64, length_ns: I64, told: Mask, now_ns: int, known_ns: int) -> I64:
+        """(n,): the lengths of stretches, those of threads that were left alone with what is owed to them. told:
+        stretches that can carry it. It is given when a thread was seen for a while: a short look says little.
+        """
         usual = (now_ns - self.until_ns + self.lost_ns) / known_ns if known_ns else 1.0
         result: I64 = np.rint(length_ns * usual).astype(np.int64)
         for each, owed in list(self.owed.items()):
-            rows = tid == each
+            rows = (tid == each) & told
             seen = int(length_ns[rows].sum())
-            if seen:
+            if now_ns - self.resumed.get(each, 0) < LEAST_ON_NS:
+                self.owed[each] = max(owed - seen, 0)
+            elif seen:
+                self.resumed.pop(each, None)
                 result[rows] = np.rint(length_ns[rows] * (owed / seen)).astype(np.int64)
                 del self.owed[each]
         return result

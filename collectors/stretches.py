@@ -23,6 +23,8 @@ IN, BLOCKED, PREEMPTED, ENDED = 0, 1, 2, 3
 """Kinds of switch records: onto a processor, off it to wait, off it for another thread, the end of the thread."""
 
 LEFT_OUT, BY_WEIGHT = -1, -2
+
+Lanes = Sequence[int] | I64
 _MATCH_NS = 1_000_000  # a switch-out sample is taken right before its record, with interrupts off
 _SILENT_NS = 1_000_000_000
 _CARRIED, _SAMPLE, _SWITCH, _LOOK = range(4)
@@ -123,6 +125,7 @@ class Stretches:
         for tid in tids:
             self._open[tid] = _Open(at_ns, at_ns, True, sure=False)
             self._gaps.owed.setdefault(tid, 0)
+            self._gaps.resumed[tid] = at_ns
 
     def silent(self, now_ns: int) -> list[int]:
         """Threads in a stretch in which nobody has seen them asleep for a while: they may be gone."""
@@ -137,6 +140,7 @@ class Stretches:
         self._heard.discard(tid)
         self._off.pop(tid, None)
         self._gaps.owed.pop(tid, None)
+        self._gaps.resumed.pop(tid, None)
 
     def tell(
         self,
@@ -148,12 +152,13 @@ class Stretches:
         gaps: Sequence[Gap] = (),
         paused: frozenset[int] = frozenset(),
         ran_ns: Mapping[int, int] = {},
-        weak: npt.ArrayLike = (),
+        weak: Lanes = (),
+        late: Lanes = (),
         last: bool = False,
     ) -> Told:
         """The time until now_ns, of which all records are there, but for the gaps and for threads that were paused.
         ran_ns: how long threads that are paused, or were until the last time, have run meanwhile. weak: samples that
-        look worse than what is seen from outside.
+        look worse than what is seen from outside. late: looks at threads that were about to run.
         """
         known_ns = self._gaps.known_ns(now_ns, gaps)
         if not known_ns:
@@ -163,9 +168,7 @@ class Stretches:
         for tid, each in waiting.items():
             self._set_aside(tid, each, self._gaps.until_ns)
         self._gaps.skip({*paused, *self._gaps.owed}, now_ns, ran_ns)
-        told = self._tell(
-            switches.without(without), samples, looks, now_ns, gaps, known_ns, without, np.asarray(weak), last
-        )
+        told = self._tell(switches.without(without), samples, looks, now_ns, gaps, known_ns, without, weak, late, last)
         if last:
             lost = 0 if known_ns else self._gaps.lost_ns
             left = {tid: round(lost * share) for tid, share in self._off.items()} | self._gaps.owed
@@ -197,7 +200,8 @@ class Stretches:
         gaps: Sequence[Gap],
         known_ns: int,
         paused: frozenset[int],
-        weak: npt.NDArray[np.generic],
+        weak: Lanes,
+        late: Lanes,
         last: bool,
     ) -> Told:
         for tid, at in dict(zip(looks.tid.tolist(), looks.time_ns.tolist(), strict=True)).items():
@@ -227,12 +231,14 @@ class Stretches:
         sampled = found.sample >= 0
         poor = np.zeros(len(sampled), np.bool_)
         poor[sampled] = np.isin(found.sample[sampled], weak) & blocked[sampled]
-        by_look = ~before & (found.look >= 0) & (~sampled | poor)
+        told_later = np.isin(found.look, late) & ~found.open & np.isin(found.tid, found.tid[~before & sampled & ~poor])
+        by_look = ~before & (found.look >= 0) & (~sampled | poor) & ~told_later
         better = np.isin(found.tid, found.tid[by_look]) | (found.open & (not last))
         by_sample = ~before & ~by_look & sampled & ~(poor & better)
         length = found.end_ns - found.start_ns - overlap(found.start_ns, found.end_ns, gaps)
-        length = self._gaps.counted(found.tid, length, now_ns, known_ns)
         pooled = ~before & ~by_sample & ~by_look & wanted & ~unsure & (~found.open | last)
+        carries = wanted & (before | by_sample | by_look | pooled)
+        length = self._gaps.counted(found.tid, length, carries, now_ns, known_ns)
         share, told.bare = shares(
             found.tid, blocked, found.end_ns - found.began_ns, length, by_sample | by_look, pooled, self._pool,
             now_ns, last, set(switches.tid[switches.kind == ENDED].tolist()),

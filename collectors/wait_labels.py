@@ -110,6 +110,15 @@ class WaitLabels:
         return self._by_code[key]
 
 
+def late_looks(looks: SampleBatch) -> list[int]:
+    """The lanes of looks at threads that had been woken by then."""
+    if looks.tip is None:
+        return []
+    late = [place for place, words in enumerate(looks.tips) if words and parse_blocked(words[0]).state == "R"]
+    found: list[int] = np.flatnonzero(np.isin(looks.tip, late)).tolist()
+    return found
+
+
 def _chain(samples: SampleBatch, lane: int) -> Chain:
     return samples.tips[int(samples.tip[lane])] if samples.tip is not None else ()
 

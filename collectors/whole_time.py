@@ -19,7 +19,7 @@ from pyprof.collectors.perf_batches import by_width
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.collectors.perf_switches import Switches
 from pyprof.collectors.stretches import BY_WEIGHT, LEFT_OUT, Points, Stretches, Told
-from pyprof.collectors.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels
+from pyprof.collectors.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, late_looks
 from pyprof.model.arch import X86_64
 from pyprof.model.kernel import blocked_word
 from pyprof.model.profile import ThreadInfo
@@ -81,6 +81,7 @@ class WholeTime:
             paused=switched.paused,
             ran_ns=self._ran(taken.running),
             weak=weak,
+            late=[] if looks is None else late_looks(looks),
             last=last,
         )
         if self._options.running:

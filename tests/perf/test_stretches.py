@@ -210,3 +210,18 @@ def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_agai
     assert told.sample_ns.sum() == pytest.approx(150 * MS, rel=0.01)
     told = stretches.tell(none, none, none, 500 * MS, paused=frozenset({5}), ran_ns={5: 50 * MS}, last=True)
     assert sum(ns for _, _, ns in told.carried) == pytest.approx(50 * MS, rel=0.1)
+
+
+def test_a_short_look_at_a_thread_left_alone_does_not_stand_for_the_time_before_it() -> None:
+    stretches = Stretches(True, 0, 25 * MS)
+    none = points([])
+    stretches.tell(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
+    stretches.tell(none, none, none, 200 * MS, paused=frozenset({5}), ran_ns={5: 40 * MS})
+    stretches.resume([5], 200 * MS)
+    told = stretches.tell(points([(5, 203 * MS, BLOCKED), (5, 204 * MS, IN)]), points([(5, 203 * MS - 500, 0)]), none,
+                          210 * MS, ran_ns={5: 5 * MS})  # fmt: skip
+    assert told.sample_ns.tolist() == [MS]
+    samples = points([(5, at * MS - 500, at) for at in range(211, 290, 2)])
+    records = points([m for at in range(211, 290, 2) for m in ((5, at * MS, BLOCKED), (5, (at + 1) * MS, IN))])
+    told = stretches.tell(records, samples, none, 310 * MS, ran_ns={5: 50 * MS})
+    assert told.sample_ns.sum() == (60 + 5 - 1 + 50) * MS

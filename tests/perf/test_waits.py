@@ -181,9 +181,10 @@ def test_thousands_of_switches_a_second_keep_their_places_and_their_time(program
         after = target.truth()
     assert after["wait_first"][1] - before["wait_first"][1] > 5000
     for thread in ("pings", "pongs"):
-        assert waits.total(thread) == pytest.approx(waits.passed, rel=0.12)
+        assert waits.total(thread) == pytest.approx(waits.passed, rel=0.06)
     first, second = (waits.of("pongs", place) for place in ("wait_first", "wait_second"))
-    assert first / (first + second) == pytest.approx(shares(before, after, "wait_first", "wait_second")[0], abs=0.15)
+    # a wait of milliseconds, where others take the processors, stands for ten: the shares are rough
+    assert first / (first + second) == pytest.approx(shares(before, after, "wait_first", "wait_second")[0], abs=0.35)
 
 
 def test_a_long_sleep_has_its_part_in_each_window(program: Path, tmp_path: Path) -> None:
