@@ -8,7 +8,8 @@ from typing import Protocol
 
 from pyprof.collectors import procfs
 from pyprof.collectors.base import Collector
-from pyprof.collectors.hand_over import Chosen, HandOver
+from pyprof.collectors.chosen import Chosen
+from pyprof.collectors.hand_over import HandOver
 from pyprof.collectors.perf_attr import PerfNotAllowed
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.collectors.perf_switches import Switches
@@ -67,7 +68,7 @@ def open_collector(
     def by_stops_of(chosen: Chosen) -> PtraceCollector:
         """Threads whose stacks the kernel cannot copy."""
         own = replace(options, subprocesses=False, thread=None)
-        return PtraceCollector(chosen.pids[0], own, diagnostics, ids=ids, selection=chosen, chosen=chosen)
+        return PtraceCollector(chosen.pids[0], own, diagnostics, ids=ids, selection=chosen, chosen=chosen.wants)
 
     def without_stops() -> Collector:
         if not options.idle:

@@ -34,8 +34,8 @@ I386_IN_X86_64 = [0, 2, 1, 3, 7, 6, 4, 5, 16]
 
 Mask = npt.NDArray[np.bool_]
 
-Elsewhere = Callable[[npt.NDArray[np.int32], npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
-"""(tid, time) of samples -> those of threads that another collector has taken over"""
+Elsewhere = Callable[[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
+"""(pid, tid, time) of samples -> those of threads that another collector has taken over"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class BatchMaker:
             self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
         kept: Mask = (space > 0) & self.wanted(samples.tid)
         if self.elsewhere is not None:
-            kept &= ~self.elsewhere(samples.tid, samples.time_ns)
+            kept &= ~self.elsewhere(samples.pid, samples.tid, samples.time_ns)
         return kept
 
     def wanted(self, tid: npt.NDArray[np.integer]) -> Mask:

@@ -14,7 +14,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import ChildFinder, child_finder
@@ -55,11 +55,12 @@ class PtraceCollector:
         ids: Callable[[], int] | None = None,
         readers: Callable[[int], StackReader] | None = None,
         selection: Processes | None = None,
-        chosen: Container[int] | None = None,
+        chosen: Callable[[int, int], bool] | None = None,
     ) -> None:
         """note: what the reader should know of why this collector was taken. ids: gives the ids of address spaces,
         where several collectors make one recording. readers: makes the reader of a process's interpreter, by pid.
-        selection: further processes, those to come included. chosen: tids; no others are sampled.
+        selection: further processes, those to come included. chosen: (pid, tid) -> is this
+        thread sampled?
         """
         self._options = options
         self._diagnostics = diagnostics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 
 from pyprof.collectors import procfs
 from pyprof.collectors.lanes import BatchBuilder
@@ -35,9 +35,10 @@ class Target:
         next_id: Callable[[], int],
         diagnostics: Diagnostics,
         reader: StackReader | None = None,
-        tids: Container[int] | None = None,
+        chosen: Callable[[int, int], bool] | None = None,
     ) -> None:
-        """reader: of its interpreter's frames, None where they are not wanted. tids: no other threads are wanted."""
+        """reader: of its interpreter's frames, None where they are not wanted. chosen: (pid, tid) -> is this
+        thread wanted?"""
         self.pid = pid
         self.directory = ProcDir(pid)
         query = MapQuery(lambda: self.directory.open("maps"))
@@ -58,7 +59,7 @@ class Target:
         self.denied = False
         self._stack_size = options.stack_size
         self._pattern = options.thread
-        self._tids = tids
+        self._wants = chosen
         self._sleepers = options.idle
         self._rounds = Rounds(random.random)
         self._chosen: list[Thread] | None = None
@@ -125,8 +126,8 @@ class Target:
         """The threads to sample. Where they are chosen by name, that is read anew each second: most threads get their
         name after they have begun.
         """
-        if self._tids is not None:
-            return [thread for tid, thread in self.threads.items() if tid in self._tids]
+        if self._wants is not None:
+            return [thread for tid, thread in self.threads.items() if self._wants(self.pid, tid)]
         if self._pattern is None:
             return list(self.threads.values())
         now = time.monotonic_ns()

@@ -13,7 +13,8 @@ import pytest
 
 from pyprof.collectors import libc
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.hand_over import REASON, Chosen
+from pyprof.collectors.chosen import Chosen
+from pyprof.collectors.hand_over import REASON
 from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
 from pyprof.model.arch import X86_64
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
@@ -127,7 +128,7 @@ def test_stack_that_a_larger_copy_holds_is_no_reason_to_stop() -> None:
     chosen.learn_copied(feedback([1], 30000, cut=True))
     assert not chosen
     chosen.learn_copied(feedback([1], 65200, cut=True))
-    assert 1 in chosen
+    assert chosen.wants(5, 1)
     assert chosen.pids == (5,)
 
 
@@ -135,9 +136,10 @@ def test_copies_of_a_thread_are_left_out_from_its_first_stop_on() -> None:
     chosen = Chosen()
     chosen.learn_copied(feedback([1, 2], 65200, cut=True))
     tids, times = np.array([1, 1, 2, 3], np.int32), np.array([99, 100, 500, 500])
-    assert not chosen.elsewhere(tids, times).any()
+    pids = np.full(4, 5, np.int32)
+    assert not chosen.elsewhere(pids, tids, times).any()
     chosen.begun(feedback([1], 0, time_ns=100).batch)
-    assert chosen.elsewhere(tids, times).tolist() == [False, True, False, False]
+    assert chosen.elsewhere(pids, tids, times).tolist() == [False, True, False, False]
 
 
 def test_stops_that_are_worth_nothing_end_and_take_more_to_begin_again() -> None:
@@ -150,7 +152,7 @@ def test_stops_that_are_worth_nothing_end_and_take_more_to_begin_again() -> None
         chosen.learn_copied(feedback([1], 65200, cut=True))
         assert not chosen
     chosen.learn_copied(feedback([1], 65200, cut=True))
-    assert 1 in chosen
+    assert chosen.wants(5, 1)
 
 
 @pytest.mark.parametrize("away", [False, True])
@@ -159,13 +161,13 @@ def test_thread_that_needed_its_stops_comes_back_at_once_and_stays_longer(away: 
     chosen.learn_copied(feedback([1], 65200, cut=True))
     chosen.learn_stopped(feedback([1], 2000 if away else 120_000, away=away))
     for _ in range(512):
-        assert 1 in chosen
+        assert chosen.wants(5, 1)
         chosen.learn_stopped(feedback([1], 2000))
     assert not chosen
     chosen.learn_copied(feedback([1], 65200, cut=True))
     for _ in range(1023):
         chosen.learn_stopped(feedback([1], 2000))
-    assert 1 in chosen
+    assert chosen.wants(5, 1)
 
 
 def test_refused_thread_is_never_chosen_again() -> None:
@@ -174,5 +176,43 @@ def test_refused_thread_is_never_chosen_again() -> None:
     chosen.refuse(1)
     chosen.learn_copied(feedback([1], 65200, cut=True))
     assert not chosen
-    assert not chosen.elsewhere(np.array([1], np.int32), np.array([10**18])).any()
-    assert math.isinf(chosen._threads[1].since_ns)
+    assert not chosen.elsewhere(np.array([5], np.int32), np.array([1], np.int32), np.array([10**18])).any()
+    assert math.isinf(chosen._cases[1].since_ns)
+
+
+def test_thread_that_has_ended_is_stopped_no_more() -> None:
+    chosen = Chosen()
+    cut = feedback([os.getpid(), 2**22 + 7], 65200, cut=True)
+    chosen.learn_copied(replace(cut, batch=replace(cut.batch, pid=cut.batch.tid)))
+    chosen.forget_ended()
+    assert list(chosen.pids) == [os.getpid()]
+
+
+def test_threads_that_end_too_soon_have_their_process_stopped() -> None:
+    chosen = Chosen()
+    own = np.int32(os.getpid())
+    for tid in (2**22 + 7, 2**22 + 8, 2**22 + 9):
+        assert not chosen.wants(int(own), 77)
+        cut = feedback([tid], 65200, cut=True)
+        chosen.learn_copied(replace(cut, batch=replace(cut.batch, pid=np.array([own]))))
+        chosen.forget_ended()
+    assert chosen.wants(int(own), 77)
+    stopped = feedback([77], 200_000, time_ns=1000)
+    stopped = replace(stopped, batch=replace(stopped.batch, pid=np.array([own])))
+    chosen.begun(stopped.batch)
+    chosen.learn_stopped(stopped)
+    tids, times = np.array([5, 6], np.int32), np.array([999, 1000])
+    assert chosen.elsewhere(np.array([own, own]), tids, times).tolist() == [False, True]
+    flat = feedback([77] * 512, 2000)
+    chosen.learn_stopped(replace(flat, batch=replace(flat.batch, pid=np.full(512, own))))
+    assert not chosen
+    assert not chosen.elsewhere(np.array([own]), np.array([6], np.int32), np.array([10**18])).any()
+
+
+def test_many_deep_threads_have_their_process_stopped() -> None:
+    chosen = Chosen()
+    chosen.learn_copied(feedback(list(range(1, 17)), 65200, cut=True))
+    assert chosen.wants(5, 999)
+    chosen.refuse(3)
+    assert not chosen.wants(5, 3)
+    assert chosen.wants(5, 4)
