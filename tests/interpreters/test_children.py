@@ -19,7 +19,7 @@ NEWEST = pythons()[-1]
 
 @pytest.mark.parametrize(
     ("python", "method"),
-    [(HERE, "fork"), (HERE, "spawn"), (HERE, "forkserver"), (NEWEST, "forkserver")],
+    [(HERE, "fork"), (HERE, "spawn"), (NEWEST, "forkserver")],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_workers_of_multiprocessing_are_in_the_profile(python: Python, method: str, tmp_path: Path) -> None:

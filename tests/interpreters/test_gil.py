@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.interpreters.extensions import import_path
-from tests.interpreters.pythons import EACH, Python, running
+from tests.interpreters.pythons import KINDS, Python, running
 from tests.interpreters.runs import record, stacks
 
 
@@ -15,7 +15,7 @@ def burning(frames: list[str], function: str) -> bool:
     return function in names and "burn" in names[names.index(function) :]
 
 
-@EACH
+@KINDS
 def test_thread_that_has_given_the_lock_away_is_not_its_holder(python: Python, tmp_path: Path) -> None:
     python.ready()
     env = {"PYTHONPATH": import_path(python, numbers=False)[0]}

@@ -12,8 +12,6 @@ import subprocess
 import time
 from typing import Any
 
-import pytest
-
 from tests.interpreters.extensions import SOURCES, import_path, numpy
 from tests.interpreters.pythons import EACH, KINDS, Python, running
 from tests.interpreters.runs import dump
@@ -86,10 +84,17 @@ def dumped(process: subprocess.Popen[str], truth: dict[str, Any]) -> list[dict[s
 
 
 @EACH
-@pytest.mark.parametrize("how", ["sleep", "c_spin"])
-def test_frames_and_the_native_ones_between_them_are_those_that_the_program_knows(python: Python, how: str) -> None:
-    """sleep: read from outside. c_spin: stopped while it runs."""
-    with climbing(python, str(SEED + python.minor), "60", how, *(["thread"] if how == "sleep" else [])) as process:
+def test_frames_and_the_native_ones_between_them_are_those_that_the_program_knows(python: Python) -> None:
+    with climbing(python, str(SEED + python.minor), "60", "sleep", "thread") as process:
+        truth = said(process)
+        time.sleep(0.05)
+        check(dumped(process, truth)[0]["frames"], truth)
+
+
+@KINDS
+def test_frames_of_a_thread_that_runs_are_those_that_the_program_knows(python: Python) -> None:
+    """The main thread, stopped within a C function that has the GIL and never ends."""
+    with climbing(python, str(SEED), "60", "c_spin") as process:
         truth = said(process)
         time.sleep(0.05)
         check(dumped(process, truth)[0]["frames"], truth)
@@ -117,10 +122,9 @@ def written_on_a_signal(process: subprocess.Popen[str]) -> list[list[tuple[str, 
 
 
 @KINDS
-@pytest.mark.parametrize("how", ["sleep", "spin"])
-def test_all_threads_are_as_faulthandler_writes_them_on_a_signal(python: Python, how: str) -> None:
-    """The signal comes while a thread sleeps, or in the midst of a loop of one line."""
-    with climbing(python, str(SEED), "20", how, "thread") as process:
+def test_all_threads_are_as_faulthandler_writes_them_on_a_signal(python: Python) -> None:
+    """The signal comes in the midst of a loop of one line."""
+    with climbing(python, str(SEED), "20", "spin", "thread") as process:
         truth = said(process)
         time.sleep(0.05)
         written = written_on_a_signal(process)
