@@ -62,9 +62,11 @@ def test_deep_thread_is_whole_by_stops_and_the_one_beside_it_is_never_stopped(
 def test_handler_on_its_own_stack_is_whole(allowed: None, tmp_path: Path) -> None:
     with running(ladder("ladder_altstack"), "spin", LIFE) as program:
         recording = by_perf(program.pid, tmp_path)
-    interrupted = [s for s in recording.stacks if s[-2:] == ("handler", "handler_top") and "s_01" in s]
-    assert sum(recording.stacks[stack] for stack in interrupted) > 20
-    assert recording.whole > 0.95  # those of before the hand-over stay cut
+    handled = {s: n for s, n in recording.stacks.items() if s[-2:] == ("handler", "handler_top")}
+    whole = sum(n for stack, n in handled.items() if "s_01" in stack)
+    assert whole > 5
+    assert whole > 0.7 * sum(handled.values())  # those of before the hand-over stay cut
+    assert recording.summary["stops"]["count"] > whole
 
 
 def test_thread_whose_stacks_have_become_short_is_given_back(allowed: None, tmp_path: Path) -> None:
