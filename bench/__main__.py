@@ -22,9 +22,8 @@ from bench.targets import BY_NAME, TARGETS
 from bench.tools import run
 from bench.unwinding import unwinding
 
-FAST = {"ladder": (1000.0, 10_000.0), "python": (1000.0,)}
-"""Targets that are measured at higher rates, too."""
-FAST_SECONDS = {1000.0: 10.0, 10_000.0: 5.0}
+FAST = {"ladder": {1000.0: 10.0, 10_000.0: 5.0}, "python": {1000.0: 6.0}}
+"""Targets that are measured at higher rates, too, and for how many seconds."""
 
 
 def install(console: Console, folder: str) -> float:
@@ -44,8 +43,9 @@ def measure(console: Console, arguments: argparse.Namespace, measured: Measured)
         if not target.possible:
             console.print(f"{target.name}: not measured, it needs {target.needs} (bench/README.md)\n")
             continue
-        for rate in rates or (100.0, *FAST.get(target.name, ())):
-            seconds = arguments.seconds if rates else FAST_SECONDS.get(rate, arguments.seconds)
+        fast = FAST.get(target.name, {})
+        for rate in rates or (100.0, *fast):
+            seconds = arguments.seconds if rates else fast.get(rate, arguments.seconds)
             only = "perf" if rate > 1000 else ""
             table(console, target, seconds, arguments.rounds, rate, measured.results, only)
 
@@ -66,7 +66,7 @@ def the_rest(console: Console, arguments: argparse.Namespace, measured: Measured
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=5, help="of each recording at 100 Hz (5)")
+    parser.add_argument("--seconds", type=float, default=4, help="of each recording at 100 Hz (4)")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--rates", help="instead of 100 Hz, and 1,000 and 10,000 where that is of interest")
     parser.add_argument("--targets", default=",".join(target.name for target in TARGETS))
