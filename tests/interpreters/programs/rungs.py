@@ -475,19 +475,24 @@ def by_eval(rest):
     return eval("[0 for _ in [1] if inside()]", {"inside": inside})
 
 
-@rung("")
+@rung()
 def by_gc(rest):
+    called = []
+
     class Made:
         def __del__(self):
             inside()
 
     def inside():
-        rest()
+        if not called:
+            called.append(1)
+            rest()
 
     made = Made()
     made.itself = made
     del made
     gc.collect()
+    inside()  # a collection within another one collects nothing
 
 
 @rung()
@@ -753,7 +758,7 @@ def learn_calls():
     gc.collect()
     for name in ("by_profile_function", "by_signal_handler"):  # not all of theirs were seen
         calls |= {("climb", name), (name, "climb"), (name, "inside"), ("inside", "climb")}
-    return sorted(calls | {("busy", "climb"), ("main", "busy"), ("<module>", "main")})
+    return sorted(calls | {("by_gc", "inside"), ("busy", "climb"), ("main", "busy"), ("<module>", "main")})
 
 
 def main():
