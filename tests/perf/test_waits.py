@@ -160,8 +160,8 @@ def test_both_collectors_see_the_same_wall_time(program: Path, tmp_path: Path) -
         perf, ptrace = (waits.of(thread, place) / waits.total(thread) for waits in found)
         assert perf == pytest.approx(ptrace, abs=0.12)
     for waits in found:
-        assert waits.leaf("endless", "[sleeping: clock_nanosleep]") == waits.total("endless")
-        assert waits.leaf("reads", "[sleeping: read]") > 0.9 * waits.total("reads")
+        assert waits.leaf("endless", "[sleeping: clock_nanosleep]") > 0.95 * waits.total("endless")
+        assert waits.leaf("reads", "[sleeping: read]") > 0.85 * waits.total("reads")
 
 
 def test_spinners_on_too_few_processors_wait_for_them(program: Path, tmp_path: Path) -> None:
