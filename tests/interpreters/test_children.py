@@ -11,7 +11,7 @@ import pytest
 from tests.interpreters.extensions import from_pypi
 from tests.interpreters.pythons import HERE, Python, pythons, running
 from tests.interpreters.runs import record, stacks
-from tests.interpreters.test_peers_real import PORT, asking
+from tests.interpreters.test_peers_real import asking, free_port
 from tests.interpreters.test_peers_real import running as running_here
 
 NEWEST = pythons()[-1]
@@ -41,11 +41,12 @@ def test_workers_of_multiprocessing_are_in_the_profile(python: Python, method: s
 
 def test_workers_of_gunicorn_are_in_the_profile(tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
-    command = ("-m", "gunicorn", "-k", "gthread", "-w", "2", "-t", "1000", "-b", f"127.0.0.1:{PORT + 5}", "wsgi:wsgi")
+    port = free_port()
+    command = ("-m", "gunicorn", "-k", "gthread", "-w", "2", "-t", "1000", "-b", f"127.0.0.1:{port}", "wsgi:wsgi")
     with running_here(
         *command, env={"PYTHONPATH": str(from_pypi("peers", "gunicorn", "uvicorn", "pystack"))}
     ) as process:
-        with asking(PORT + 5):
+        with asking(port):
             deadline = time.monotonic() + 60
             while len(process.children()) < 2:
                 assert time.monotonic() < deadline

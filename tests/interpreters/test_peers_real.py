@@ -24,7 +24,6 @@ from tests.interpreters.runs import dump
 from tests.interpreters.test_peers import Frames, ours, py_spy
 
 PEERS = PROGRAMS / "peers"
-PORT = 18731
 Frame = tuple[str, str, int]
 LINE = re.compile(r'    \((Python|C)\) File "(.*)", line (\d+), in (.*?)(?: \(([^()]*)\))?$')
 
@@ -48,15 +47,19 @@ def running(*command: str, env: dict[str, str]) -> Iterator[psutil.Process]:
             process.kill()
 
 
-def asking(port: int) -> socket.socket:
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def asking(port: int, end: bytes = b"\r\n") -> socket.socket:
     """A request that is waiting for its answer."""
     deadline = time.monotonic() + 60
     while True:
         try:
             connection = socket.create_connection(("127.0.0.1", port))
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n")
-            if port != PORT:
-                connection.sendall(b"\r\n")
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n" + end)
             return connection
         except ConnectionRefusedError:
             assert time.monotonic() < deadline
@@ -157,16 +160,17 @@ def test_numpy() -> None:
 def test_http_server() -> None:
     """Whose handler waits for the rest of a request."""
     with ExitStack() as stack:
-        command = ("-m", "http.server", "--bind", "127.0.0.1", str(PORT))
+        port = free_port()
+        command = ("-m", "http.server", "--bind", "127.0.0.1", str(port))
         process = stack.enter_context(running(*command, env={}))
         for _ in range(3):
-            stack.enter_context(asking(PORT))
+            stack.enter_context(asking(port, b""))
         agree(process, "handle_one_request")
 
 
 def test_worker_of_gunicorn() -> None:
     with ExitStack() as stack:
-        port = PORT + 1
+        port = free_port()
         command = ("-m", "gunicorn", "-k", "gthread", "-w", "1", "-t", "1000", "-b", f"127.0.0.1:{port}", "wsgi:wsgi")
         process = stack.enter_context(running(*command, env={"PYTHONPATH": packages()}))
         stack.enter_context(asking(port))
@@ -176,7 +180,8 @@ def test_worker_of_gunicorn() -> None:
 
 def test_threads_of_uvicorn() -> None:
     with ExitStack() as stack:
-        command = ("-m", "uvicorn", "--port", str(PORT + 3), "wsgi:asgi")
+        port = free_port()
+        command = ("-m", "uvicorn", "--port", str(port), "wsgi:asgi")
         process = stack.enter_context(running(*command, env={"PYTHONPATH": packages()}))
-        stack.enter_context(asking(PORT + 3))
+        stack.enter_context(asking(port))
         agree(process, "handle")
