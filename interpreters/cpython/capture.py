@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pyprof.interpreters.cpython.layout import NONE, Chain, Layout
 from pyprof.interpreters.cpython.runtime import PyThread
-from pyprof.interpreters.cpython.waiting import Slots, Waiter, WaitingFrames, waiting_size
+from pyprof.interpreters.cpython.waiting import Found, Slots, Waiter, WaitingFrames, waiting_size
 from pyprof.model.interpreter import Gather, Span
 
 MOST_IN_STOP = 2048
@@ -142,7 +142,12 @@ class Copier:
             if not copied.frames:  # 3.11 frees a frame's chunk before it forgets the frame
                 copied.problem = problem
         if self._waiting is not None and not (copied.problem and copied.frames) and not copied.rest:
-            self._wait(self._waiting, copied, habits, stack, base, loose, gather)
+            base_frame = layout.thread.base_frame
+            stop = head[base_frame >> 3] if base_frame != NONE else 0
+            waiter = Waiter(thread.address, copied.frames, copied.stands, stop)
+            if not self._waiting.nothing(waiter, stack, base):
+                found = self._waiting.search(waiter, stack, base, habits.slots, _InStop(self, copied, loose, gather))
+                self._add(copied, found, gather)
         return copied
 
     def _spans(self, habits: Habits) -> list[Span]:
@@ -245,15 +250,8 @@ class Copier:
             if address and not len(part):
                 copied.problem = copied.problem or "a frame's code could not be read"
 
-    def _wait(
-        self, waiting: WaitingFrames, copied: Copied, habits: Habits, stack: memoryview, base: int,
-        loose: dict[int, memoryview], gather: Gather,
-    ) -> None:  # fmt: skip
+    def _add(self, copied: Copied, found: Found, gather: Gather) -> None:
         """What waits on the stack outside the thread's chain, behind it in copied.frames."""
-        base_frame = self._layout.thread.base_frame
-        stop = copied.head[base_frame >> 3] if base_frame != NONE else 0
-        thread = Waiter(copied.thread.address, copied.frames, copied.stands, stop)
-        found = waiting.search(thread, stack, base, habits.slots, _InStop(self, copied, loose, gather))
         if found.replaces:
             copied.frames = []
         if found.frames and not copied.frames:
@@ -331,8 +329,12 @@ class _InStop:
     copied: Copied
     loose: dict[int, memoryview]
     gather: Gather
+    left: int = MOST_IN_STOP
 
     def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
+        self.left -= 1
+        if self.left < 0:
+            return None, 0
         return self.copier.find(self.copied, avma, size, self.loose, self.gather)
 
     def fetch(self, avmas: list[int], size: int) -> None:

@@ -93,7 +93,7 @@ class WaitingFrames:
         self._current, self._outer = thread.cframe_current, thread.cframe_previous
         self._is_entry, self._root = frame.is_entry, thread.root_cframe
         self._has_height = layout.minor < 14
-        self._mark: tuple[int, ...] = ()
+        self._mark = 0, 0
         self._delta = self._heap = 0
 
     def search(self, thread: Waiter, stack: memoryview, base: int, slots: Slots, reader: Reader) -> Found:
@@ -102,22 +102,46 @@ class WaitingFrames:
             return self._cframes(thread, stack, base, reader)
         return self._entries(thread, stack, base, slots, reader)
 
+    def nothing(self, thread: Waiter, stack: memoryview, base: int) -> bool:
+        """Is nothing there to be found? That is so in all threads that have no greenlets: little is done for them."""
+        if self._is_entry != NONE:
+            first = next((cframe - base + self._outer + 8 for cframe, at in reversed(thread.stands) if at), 0)
+            mark = (thread.address + self._root).to_bytes(8, "little")
+        else:
+            first = 0
+            if thread.frames:
+                words, at, avma = thread.frames[-1]
+                if words[at + self._flag] >> self._shift & 0xFF >= self._entry_owner:
+                    if words[at + self._instr] != self._mark[0]:
+                        self._learn(thread, range(base, base + 8 * len(stack)))
+                    first = avma - base + 8
+            mark = self._mark[0].to_bytes(8, "little")
+        if not 0 <= first < 8 * len(stack) or (not self._mark[0] and self._is_entry == NONE):
+            return True
+        first >>= 3
+        return stack[first : first + MOST_REGION].tobytes().find(mark) < 0
+
+    def _learn(self, thread: Waiter, bounds: range) -> None:
+        """How this process's entry frames look, from the outermost one of a chain."""
+        words, at, avma = thread.frames[-1]
+        self._mark = words[at + self._instr], words[at + self._code]
+        self._delta = self._to_cframe(avma, thread.stands) or self._delta
+        self._heap = next((frame for _, _, frame in thread.frames if frame not in bounds), self._heap)
+
     def _entries(self, thread: Waiter, stack: memoryview, base: int, slots: Slots, reader: Reader) -> Found:
         bounds = range(base, base + 8 * len(stack))
         first = top = 0
         if thread.frames:
             words, at, avma = thread.frames[-1]
             if words[at + self._flag] >> self._shift & 0xFF >= self._entry_owner:
-                self._mark = words[at + self._instr], words[at + self._code]
-                self._delta = self._to_cframe(avma, thread.stands) or self._delta
+                self._learn(thread, bounds)
                 first = (avma - base >> 3) + 1
             else:
                 top = thread.frames[0][2]
-            self._heap = next((avma for _, _, avma in thread.frames if avma not in bounds), self._heap)
         found = Found()
         known = dict(slots)
         slots.clear()
-        if not self._mark or not 0 <= first < len(stack):
+        if not self._mark[0] or not 0 <= first < len(stack):
             return found
         running, low = top, first
         for index in self._like(stack, first):
@@ -247,7 +271,7 @@ class WaitingFrames:
 
     def _cframes(self, thread: Waiter, stack: memoryview, base: int, reader: Reader) -> Found:
         own = max((cframe for cframe, frame in thread.stands if frame), default=0)
-        first = (own - base >> 3) + 1 if own else 0
+        first = (own - base + self._outer >> 3) + 1 if own else 0
         found = Found()
         if not 0 <= first < len(stack):
             return found

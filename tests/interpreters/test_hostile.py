@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread
 from pyprof.interpreters.cpython.tables import LAYOUTS
+from pyprof.interpreters.cpython.waiting import Waiter, WaitingFrames
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.walk import StackEnd
@@ -43,6 +45,50 @@ def nonsense(seed: int) -> Callable[[int, int], bytes]:
         return data[at : at + size] if 0 <= at <= SIZE else b""
 
     return read
+
+
+class Nonsense:
+    """A waiting.Reader of nonsense that counts."""
+
+    def __init__(self, seed: int) -> None:
+        self.memory, self.left = nonsense(seed), 4096
+
+    def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
+        self.left -= 1
+        data = self.memory(avma, size) if self.left > 0 and avma & 7 == 0 else b""
+        return (memoryview(data).cast("Q"), 0) if len(data) == size else (None, 0)
+
+    def fetch(self, avmas: list[int], size: int) -> None:
+        assert len(avmas) <= 256
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from([11, 12, 13]), st.integers(0, 1 << 32), st.lists(st.integers(0, 500), max_size=8))
+def test_greenlets_of_nonsense_end(minor: int, seed: int, marks: list[int]) -> None:
+    """Marks are planted, entry frames and CFrames that lead anywhere."""
+    layout = LAYOUTS[min(minor, 12)]
+    if minor == 13:
+        layout = replace(layout, thread=replace(layout.thread, cframe=-1, cframe_current=-1, cframe_previous=-1))
+    reader = Nonsense(seed)
+    words = struct.unpack("<512Q", reader.memory(BASE, 4096))
+    planted = list(words)
+    shim = {layout.frame.instr >> 3: 0x1234, layout.frame.code >> 3: 0x5678, layout.frame.owner >> 3: 3 << 48}
+    for mark in [0, *marks]:
+        for at, word in shim.items():
+            if mark + at < 512:
+                planted[mark + at] = word
+        if minor == 11:
+            planted[mark] = BASE + layout.thread.root_cframe
+    stack = memoryview(struct.pack("<512Q", *planted)).cast("Q")
+    waiting = WaitingFrames(layout, 3)
+    frames = [(stack, 0, BASE)] if minor > 11 else []
+    waiter = Waiter(BASE, frames, [], 0)
+    slots: dict[int, tuple[int, int]] = {}
+    for _ in range(2):
+        if not waiting.nothing(waiter, stack, BASE):
+            found = waiting.search(waiter, stack, BASE, slots, reader)
+            assert len(found.frames) < 1 << 16
+            assert found.markers <= {BASE + 8 * at for at in range(512)}
 
 
 @settings(deadline=None, max_examples=60)
