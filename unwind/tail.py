@@ -32,9 +32,12 @@ class Tail:
 
     def before(self, outer: Tail) -> Tail:
         """These frames, then their callers."""
-        own, others = (self.pc, self.exact, self.trust, self.sp), (outer.pc, outer.exact, outer.trust, outer.sp)
-        pc, exact, trust, sp = (np.concatenate(pair) for pair in zip(own, others, strict=True))
-        return Tail(pc, exact, trust, sp)
+        return Tail(
+            np.concatenate((self.pc, outer.pc)),
+            np.concatenate((self.exact, outer.exact)),
+            np.concatenate((self.trust, outer.trust)),
+            np.concatenate((self.sp, outer.sp)),
+        )
 
     def __len__(self) -> int:
         return len(self.pc)
