@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.merge import Evaluators, frame_at
 from pyprof.model.interpreter import Chain, Run
 from pyprof.model.sample import SampleBatch, SampleKind
@@ -23,6 +24,7 @@ from pyprof.unwind.unwinder import Unwinder
 
 _T = TypeVar("_T", np.uint64, np.uint8, np.bool_)
 
+RESUMED = "stack goes on at the evaluator's mark, native frames before it may be missing"
 _MOST_ROUNDS = 16
 _LARGEST_FRAME = 1 << 16
 
@@ -63,8 +65,11 @@ class _Frames:
 class Resumption:
     """evaluators: of an address space, by batch and its id."""
 
-    def __init__(self, unwinder: Unwinder, evaluators: Callable[[SampleBatch, int], Evaluators]) -> None:
+    def __init__(
+        self, unwinder: Unwinder, evaluators: Callable[[SampleBatch, int], Evaluators], diagnostics: Diagnostics
+    ) -> None:
         self._unwinder = unwinder
+        self._diagnostics = diagnostics
         self._evaluators = evaluators
         self._shapes: dict[int, Shape] = {}
 
@@ -92,7 +97,10 @@ class Resumption:
                 if len(rest.pc) > 1:
                     changed[cut.lane] = self._joined(batch, frames, cut, rest)
                     lanes.append(cut.lane)
-        return _replaced(walk, changed) if changed else walk
+        if not changed:
+            return walk
+        self._diagnostics.count(RESUMED, len(changed))
+        return _replaced(walk, changed)
 
     def forget(self, space_id: int) -> None:
         self._shapes.pop(space_id, None)
@@ -119,7 +127,7 @@ class Resumption:
                 first = last = at + 1
                 continue
             shape = self._shapes.get(space)
-            if shape is None or count == 0:
+            if shape is None or count == 0 or frames.lacks:  # a stop will tell the register that is lacking
                 return None
             if at < 0 and run.marker >= sps[-1] > 0 and evaluators(frames.pc[-1], frames.exact[-1]):
                 return None

@@ -142,7 +142,7 @@ class ChainMerger:
         self._unwinder = unwinder
         self._diagnostics = diagnostics
         self._evaluators: dict[int, Evaluators] = {}
-        self._resumption = Resumption(unwinder, self._of_space)
+        self._resumption = Resumption(unwinder, self._of_space, diagnostics)
 
     def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
         return self._resumption.complete(batch, walk)
