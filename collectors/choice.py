@@ -11,7 +11,7 @@ from pyprof.collectors.base import Collector
 from pyprof.collectors.chosen import Chosen
 from pyprof.collectors.hand_over import HandOver
 from pyprof.collectors.perf_attr import PerfNotAllowed
-from pyprof.collectors.perf_event import PerfCollector
+from pyprof.collectors.perf_event import USER_ONLY, PerfCollector
 from pyprof.collectors.perf_switches import Switches
 from pyprof.collectors.ptrace import PtraceCollector
 from pyprof.collectors.selection import Selection
@@ -70,14 +70,21 @@ def open_collector(
         own = replace(options, subprocesses=False, thread=None)
         return PtraceCollector(chosen.pids[0], own, diagnostics, ids=ids, selection=chosen, chosen=chosen.wants)
 
+    def seeing_all(perf: PerfCollector) -> PerfCollector:
+        """auto wants time in the kernel, too. Raises PerfNotAllowed."""
+        if name == "auto" and perf.user_only:
+            perf.close()
+            raise PerfNotAllowed(USER_ONLY)
+        return perf
+
     def without_stops() -> Collector:
         if not options.idle:
-            perf = by_perf()
+            perf = seeing_all(by_perf())
             stays = options.kernel or options.stack_size <= NO_STOPS
             return perf if stays else HandOver(perf, by_stops_of)
         switches = Switches(options, diagnostics, selection.everything)
         try:
-            perf = by_perf()
+            perf = seeing_all(by_perf())
         except BaseException:
             switches.close()
             raise

@@ -38,7 +38,7 @@ _FITS = MOST_STACK * 7 // 8
 class _Case:
     """A thread, or all threads of a process. seen, cut: samples by perf_events. since_ns: stopped for its samples from
     then on, until until_ns. fitting: stops in a row that were not needed; enough: how many give it back; useful: one
-    was needed. most_cut: so many cut samples choose it.
+    was needed. most_cut: so many cut samples choose it. started: when, to know it from a later one of its number.
     """
 
     pid: int
@@ -50,6 +50,7 @@ class _Case:
     enough: int = _LEAST_BACK
     useful: bool = False
     most_cut: int = 1
+    started: int = 0
 
 
 class Chosen:
@@ -82,11 +83,13 @@ class Chosen:
 
     def find(self, known: Container[int]) -> Iterable[int]:
         """Their processes that are not known yet."""
-        return [pid for pid in self.pids if pid not in known]
+        return [pid for pid in self.pids if pid not in known and os.path.exists(f"/proc/{pid}")]
 
     def elsewhere(self, pid: I32, tid: I32, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which samples of perf_events are of threads that were being stopped."""
         found = np.zeros(len(tid), np.bool_)
+        now = int(time_ns.min()) if len(time_ns) else 0
+        self._left = {key for key in self._left if self._cases[key].until_ns >= now}  # samples come in order
         for key in self._left:
             case = self._cases[key]
             found |= _of(key, pid, tid) & (time_ns >= case.since_ns) & (time_ns < case.until_ns)
@@ -118,6 +121,7 @@ class Chosen:
     def _choose(self, key: int, case: _Case) -> None:
         self._stopped.add(key)
         self._left.add(key)
+        case.started = _started(case.pid, key)
         case.since_ns, case.until_ns, case.fitting, case.useful = math.inf, math.inf, 0, False
 
     def _choose_process(self, pid: int) -> None:
@@ -179,7 +183,8 @@ class Chosen:
         """Threads and processes that are there no more."""
         for key in list(self._stopped):
             case = self._cases[key]
-            if key in self._stopped and not os.path.exists(f"/proc/{case.pid}" + (f"/task/{key}" if key > 0 else "")):
+            gone = case.started < 0 or _started(case.pid, key) != case.started
+            if gone and key in self._stopped:
                 self._late[case.pid] += key > 0 and case.since_ns == math.inf
                 self._give_back(key)
                 if self._late[case.pid] >= _LATE:
@@ -200,6 +205,15 @@ class Chosen:
             self._left &= self._cases.keys()
             self._refused.clear()
             self._late.clear()
+
+
+def _started(pid: int, key: int) -> int:
+    """Clock ticks after boot; -1 of what has ended."""
+    try:
+        with open(f"/proc/{pid}/task/{key}/stat" if key > 0 else f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return -1
 
 
 def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.chosen import Chosen
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.collectors.ptrace import PtraceCollector
-from pyprof.errors import PyprofError
+from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
@@ -40,8 +40,13 @@ class HandOver:
             yield from self._perf.batches()
             if self._stopping or not self._chosen or not self._perf.goes_on:
                 return
+            self._chosen.forget_ended()
+            if not self._chosen:
+                continue
             try:
                 self._stops = self._open_stops(self._chosen)
+            except NoSuchProcess:
+                continue
             except (PyprofError, OSError):
                 self._chosen.refuse_all()
                 continue

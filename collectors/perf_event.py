@@ -43,6 +43,8 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 
+USER_ONLY = "Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it"
+
 _MOST_RING = 16 << 20
 _MOST_RINGS = 32 << 20
 _FIRST_FLUSH_NS = 20_000_000
@@ -370,9 +372,12 @@ class PerfCollector:
         note = f"Sampled by perf_events ({self._event.name})"
         if self._make.elsewhere is None:
             note += ": the target was never stopped"
-        if self._event.user_only:
-            note += " Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it"
-        return (note, *refused)
+        return (note, *((USER_ONLY,) if self.user_only else ()), *refused)
+
+    @property
+    def user_only(self) -> bool:
+        """Is time in the kernel left out?"""
+        return self._event.user_only
 
     def stop(self) -> None:
         self._stopping = True

@@ -281,6 +281,7 @@ def _record(
             line(text, sys.stderr)
 
     collector: Collector | None = None
+    session: Session | None = None
     ended = False
 
     launched: Launched | None = None
@@ -291,6 +292,8 @@ def _record(
         ended = True
         if collector is not None:
             collector.stop()
+        if session is not None:
+            session.recorder.end()
         if launched and number in (signal.SIGTERM, signal.SIGHUP):
             launched.send_signal(number)
 

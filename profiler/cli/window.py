@@ -67,6 +67,7 @@ class WindowWriter:
 
 def _why_empty(recording: WindowWriter) -> str:
     from pyprof.collectors import procfs
+    from pyprof.collectors.perf_event import USER_ONLY
 
     arguments = recording.arguments
     if arguments.pid and procfs.state(recording.pid, recording.pid) == "stopped":
@@ -74,6 +75,8 @@ def _why_empty(recording: WindowWriter) -> str:
     children = "" if arguments.subprocesses else "; -s follows its children"
     if arguments.mode != "cpu" or arguments.cmd:
         return f"the target ended before it could be sampled, or did not run{children}"
+    if USER_ONLY in recording.session.collector.stats().notes:
+        return "no thread was running outside of the kernel"
     return f"no thread was running; -i samples sleeping threads too{children}"
 
 

@@ -1,8 +1,9 @@
 """Stacks that were cut where their copy ends, completed by a later whole stack of the same thread.
 
 The frames around the cut must be the same ones (same pc, same place), and the memory below the cut must be equal word
-by word: it holds these frames' return addresses, saved registers and variables. If whole stacks of that time go on in
-different ways from there, nothing is proved, and the stack stays cut.
+by word: it holds these frames' return addresses, saved registers and variables. The whole stack must reach as far down
+as the cut one: else a thread's deep stacks, always cut, would get the outer frames of its shallow ones. If whole stacks
+of that time go on in different ways from there, nothing is shown, and the stack stays cut.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _FRAMES = 8
 """Frames inside the cut, and the one at it, that must be the same."""
 _MOST_CUTS = 512
 _MOST_ROWS = 1 << 15
+_MOST_OF_THREAD = 64
 _MOST_WHOLE = 64
+_BATCHES = 64
 _LOOKS = 4
 _STATE_BITS = 32
 _NODE = (1 << _STATE_BITS) - 1
@@ -37,11 +40,14 @@ _Joint = tuple[tuple[tuple[int, int], ...], int, bytes]
 @dataclass(slots=True)
 class _Cut:
     """Samples that are cut at one joint. rows: (column, index in it, what stood there). outer: what follows, None until
-    it is known. looks: batches with whole stacks of the thread that are still waited for.
+    it is known. low: lowest stack pointer. looks: batches with whole stacks of the thread that are still waited for.
+    until: the batch after which it is given up.
     """
 
+    until: int
     rows: list[tuple[I64, int, int]] = field(default_factory=list)
     outer: tuple[FrameKey, ...] | None = None
+    low: int = 1 << 64
     looks: int = _LOOKS
 
 
@@ -51,7 +57,7 @@ class Completion:
     def __init__(self, stacks: StackTable) -> None:
         self._stacks = stacks
         self._cuts: dict[int, dict[_Joint, _Cut]] = {}
-        self._count = self._rows = 0
+        self._count = self._rows = self._batch = 0
         self.completed = 0
 
     def take(self, batch: SampleBatch, walk: Walk, rows: I64, places: I64) -> None:
@@ -62,6 +68,9 @@ class Completion:
             self._hold(batch, walk, lane, rows, int(places[lane]))
         if not self._cuts:
             return
+        self._batch += 1
+        if self._batch % _BATCHES == 0:
+            self._expire()
         whole = (walk.end == StackEnd.ROOT) & np.isin(batch.tid, list(self._cuts))
         tids = batch.tid[whole]
         for tid in np.unique(tids).tolist():
@@ -81,25 +90,39 @@ class Completion:
         window = stack.data[offset + size - _WINDOW : offset + size].tobytes()
         joint = (_frames(walk, last - _FRAMES, last), int(stack.base[lane]) + size, window)
         if joint not in cuts:
-            if self._count >= _MOST_CUTS:
+            if self._count >= _MOST_CUTS or len(cuts) >= _MOST_OF_THREAD:
                 return
             self._count += 1
-        cuts.setdefault(joint, _Cut()).rows.append((rows, row, int(rows[row])))
+        held = cuts.setdefault(joint, _Cut(self._batch + _BATCHES))
+        held.rows.append((rows, row, int(rows[row])))
+        held.low = min(held.low, int(walk.sp[first]))
         self._rows += 1
+
+    def _expire(self) -> None:
+        """Threads of which no whole stack comes."""
+        for tid, cuts in list(self._cuts.items()):
+            for joint in [joint for joint, cut in cuts.items() if cut.until <= self._batch]:
+                self._drop(cuts, joint)
+            if not cuts:
+                del self._cuts[tid]
+
+    def _drop(self, cuts: dict[_Joint, _Cut], joint: _Joint) -> None:
+        self._count -= 1
+        self._rows -= len(cuts.pop(joint).rows)
 
     def _match(self, tid: int, batch: SampleBatch, walk: Walk, lanes: I64, nodes: list[int]) -> None:
         """Whole stacks of a thread, as lanes and as nodes, against its cut ones."""
         cuts = self._cuts[tid]
         for joint, cut in list(cuts.items()):
             for lane, node in zip(lanes.tolist(), nodes, strict=True):
+                if int(walk.sp[walk.start[lane]]) > cut.low + _WINDOW:
+                    continue
                 outer = self._outer(joint, batch, walk, lane, node)
                 if outer is not None and not self._settle(cut, outer):
                     break
             cut.looks -= 1
             if cut.looks <= 0:
-                del cuts[joint]
-                self._count -= 1
-                self._rows -= len(cut.rows)
+                self._drop(cuts, joint)
         if not cuts:
             del self._cuts[tid]
 

@@ -125,6 +125,7 @@ class Recorder:
     _rows: list[Columns] = field(default_factory=list)
     _last: dict[int, int] = field(default_factory=dict)
     _held: dict[int, _Held] = field(default_factory=dict)
+    _end_ns: int = 0
 
     def __post_init__(self) -> None:
         self._completion = Completion(self._stacks)
@@ -244,9 +245,13 @@ class Recorder:
         """Numbers of described code that stacks of this window refer to (see model.code)."""
         return {key[0] for key in self._stacks.frames if key[0] <= CODE_SPACE}
 
+    def end(self) -> None:
+        """Nothing is recorded from now on, though what was is still to be unwound."""
+        self._end_ns = self._end_ns or self.clock()
+
     def cut(self) -> Window:
         """Close the window and begin the next; stacks of sleeping threads are carried over."""
-        now, after = self.clock(), self.collector.stats()
+        now, after = self._end_ns or self.clock(), self.collector.stats()
         if self._completion.completed:
             self.diagnostics.count(COMPLETED, self._completion.completed)
         counts = Counter(self.diagnostics.counts)

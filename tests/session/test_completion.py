@@ -25,14 +25,19 @@ class Bench:
         self.completion = Completion(self.stacks)
         self.memory = np.random.default_rng(1).integers(0, 256, DEPTH * FRAME, np.uint8)
 
-    def add(self, depth: int, *, tid: int = 7, outer: int = 0, memory: np.ndarray | None = None) -> np.ndarray:
-        """A batch of one sample of so many frames; DEPTH of them are whole. outer: added to pcs beyond the cut."""
+    def add(
+        self, depth: int, *, tid: int = 7, outer: int = 0, memory: np.ndarray | None = None, returned: int = 0
+    ) -> np.ndarray:
+        """A batch of one sample of so many frames; DEPTH of them are whole. outer: added to pcs beyond the cut.
+        returned: so many inner frames are not there.
+        """
         data = self.memory if memory is None else memory
         size = depth * FRAME
-        number = np.arange(depth)
+        number = np.arange(returned, depth)
         pc = (0x1000 + number + np.where(number >= CUT, outer, 0)).astype(np.uint64)
         end = StackEnd.ROOT if depth == DEPTH else StackEnd.UNREADABLE
         missing = 0 if depth == DEPTH else BASE + size
+        depth -= returned
         walk = Walk(
             start=np.array([0, depth]),
             pc=pc,
@@ -121,3 +126,27 @@ def test_cut_samples_are_not_waited_for_without_end() -> None:
     bench.add(DEPTH)
     assert bench.frames(rows)[-1] == (-1, 0)
     assert not bench.completion._cuts
+
+
+def test_shallower_whole_stack_says_nothing_of_deeper_cut_ones() -> None:
+    bench = Bench()
+    rows = bench.add(CUT)
+    bench.add(DEPTH, returned=20)
+    assert bench.frames(rows)[-1] == (-1, 0)
+    bench.add(DEPTH, returned=2)
+    assert bench.completion.completed == 1
+
+
+def test_threads_that_are_never_whole_leave_room_for_others() -> None:
+    bench = Bench()
+    for number in range(200):
+        memory = bench.memory.copy()
+        memory[END - BASE - 8 : END - BASE] = number
+        bench.add(CUT, tid=number % 2, memory=memory)
+    rows = bench.add(CUT, tid=9)
+    bench.add(DEPTH, tid=9)
+    assert bench.frames(rows)[-1] != (-1, 0)
+    assert bench.completion._count <= 128
+    for _ in range(300):
+        bench.add(CUT, tid=10)
+    assert bench.completion._count == 1
