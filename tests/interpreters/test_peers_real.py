@@ -148,7 +148,7 @@ def agree(process: psutil.Process, until: str) -> None:
 
 
 def test_pytest() -> None:
-    with running("-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "test_sleeps.py", env={}) as process:
+    with running("-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "sleeps.py", env={}) as process:
         agree(process, "test_sleeps")
 
 

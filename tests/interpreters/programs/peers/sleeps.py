@@ -1,4 +1,4 @@
-"""What pytest runs."""
+"""What pytest runs when it is told to: its name is none that it looks for by itself."""
 
 import time
 
