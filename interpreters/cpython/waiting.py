@@ -30,6 +30,9 @@ MOST_WAITING = 256
 """Activations."""
 _MOST_FRAMES = 2048
 _MOST_CANDIDATES = 256
+_MOST_STEPS = 3000
+"""Of one search, frames and places looked at together: hostile memory leads in circles, and the thread stands still."""
+_WORDS_A_STEP, _STEPS_A_SCAN = 8, 8
 _LAST_OWNER = 7
 _NEAR = 0x400
 """Bytes within which the evaluator's CFrame and its entry frame lie."""
@@ -94,10 +97,11 @@ class WaitingFrames:
         self._is_entry, self._root = frame.is_entry, thread.root_cframe
         self._has_height = layout.minor < 14
         self._mark = 0, 0
-        self._delta = self._heap = 0
+        self._delta = self._heap = self._left = 0
 
     def search(self, thread: Waiter, stack: memoryview, base: int, slots: Slots, reader: Reader) -> Found:
         """stack: the thread's words, which stood at base. slots: of the last sample."""
+        self._left = _MOST_STEPS
         if self._is_entry != NONE:
             return self._cframes(thread, stack, base, reader)
         return self._entries(thread, stack, base, slots, reader)
@@ -181,14 +185,19 @@ class WaitingFrames:
         data, pattern = stack[first : first + MOST_REGION].tobytes(), instr.to_bytes(8, "little")
         at = data.find(pattern)
         count = 0
-        while at >= 0 and count < MOST_WAITING:
+        while at >= 0 and count < MOST_WAITING and self._step():
             index = first + (at >> 3) - self._instr
             if not at & 7 and index >= first and index + self._flag < len(stack):
                 owner = stack[index + self._flag] >> self._shift & 0xFF
                 if stack[index + self._code] == code and self._entry_owner <= owner <= _LAST_OWNER:
                     yield index
                     count += 1
-            at = data.find(pattern, at + 1)
+            at = data.find(pattern, (at & -8) + 8)
+
+    def _step(self, steps: int = 1) -> bool:
+        """May the search go on?"""
+        self._left -= steps
+        return self._left >= 0
 
     def _to_cframe(self, entry: int, stands: list[tuple[int, int]]) -> int:
         """From an activation's entry frame to its CFrame, 0 where there are none."""
@@ -200,7 +209,7 @@ class WaitingFrames:
         frames: list[Placed] = []
         objects: list[int] = []
         frame = top
-        while frame and len(frames) < _MOST_FRAMES:
+        while frame and len(frames) < _MOST_FRAMES and self._step():
             words, at = reader.read(frame, self._size)
             if words is None or words[at + self._flag] >> self._shift & 0xFF >= self._entry_owner:
                 return None
@@ -242,6 +251,8 @@ class WaitingFrames:
                 slots[entry] = last
                 return frames
         places: dict[int, int] = {}
+        if not self._step(len(near) // _WORDS_A_STEP):
+            return None
         for place in reversed(near):
             word = stack[place]
             if not word & 7 and abs((word >> 32) - (self._heap >> 32)) <= 1 and word not in bounds:
@@ -251,6 +262,8 @@ class WaitingFrames:
         reader.fetch(list(places), self._size)
         best: list[Placed] | None = None
         for word, at in places.items():
+            if not self._step():
+                break
             frames = self._living(word, entry, bounds, found, reader)
             if frames is not None and (best is None or len(frames) > len(best)):
                 best, slots[entry] = frames, (at, word)
@@ -282,7 +295,7 @@ class WaitingFrames:
         known: dict[int, tuple[int, list[Placed]]] = {}
         copies: set[int] = set()
         places = [(index - outer_at, 0) for index in _places(data, root)]
-        while places and len(known) < MOST_WAITING:
+        while places and len(known) < MOST_WAITING and self._step(_STEPS_A_SCAN):
             index, outer = places.pop()
             cframe = base + 8 * index
             if index < first or cframe in known:
@@ -309,7 +322,7 @@ class WaitingFrames:
         """The frames from one on to the outermost of its activation, and the one that it leads to."""
         frames: list[Placed] = []
         frame = top if top and self._calls(top, 0, reader) else 0
-        while frame and len(frames) < _MOST_FRAMES:
+        while frame and len(frames) < _MOST_FRAMES and self._step():
             words, at = reader.read(frame, self._size)
             if words is None:
                 break
@@ -328,5 +341,5 @@ def _places(data: bytes, word: int) -> list[int]:
     while at >= 0 and len(found) < MOST_WAITING:
         if not at & 7:
             found.append(at >> 3)
-        at = data.find(pattern, at + 1)
+        at = data.find(pattern, (at & -8) + 8)
     return found

@@ -45,7 +45,7 @@ def recorded(
     """The program's call graph, and the summary of its recording."""
     python.ready()
     env = {"PYTHONPATH": greenlets(python.minor)}
-    with running(python, program, env=env) as process:
+    with running(python, program, env=env, cwd=Path(env["PYTHONPATH"])) as process:
         assert process.stdout is not None
         callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
         return callers, record(process.pid, output, *options)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython import debug_offsets
-from pyprof.interpreters.cpython.capture import MOST_FRAMES, Copier, Habits
+from pyprof.interpreters.cpython.capture import ENTRY_OWNER, MOST_FRAMES, Copier, Habits
 from pyprof.interpreters.cpython.codes import CodeBook, CodeReader
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.local_values import LocalReader
@@ -22,7 +22,7 @@ from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread
 from pyprof.interpreters.cpython.tables import LAYOUTS
-from pyprof.interpreters.cpython.waiting import Waiter, WaitingFrames
+from pyprof.interpreters.cpython.waiting import Waiter, WaitingFrames, waiting_size
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.walk import StackEnd
@@ -187,3 +187,46 @@ def test_no_run_is_lost_by_a_merge_and_their_order_stays(
     assert all(0 <= at <= len(sps) for at in places)
     assert [frame for _, frames in merged.inserts for frame in frames] == list(range(number))
     assert bool(merged.reasons) >= bool(merged.unplaced or merged.without_run)
+
+
+class _Ring:
+    """Frames that lead to each other in a circle, all in memory that costs no read; counts who looks."""
+
+    AT = 0x5555_0000_0000
+    COUNT = 2048
+
+    def __init__(self, layout: Layout) -> None:
+        self.size, frame = waiting_size(layout), layout.frame
+        self.words = memoryview(bytearray(self.COUNT * self.size + 4096)).cast("Q")
+        self.looks = 0
+        for number in range(self.COUNT):
+            at = number * self.size >> 3
+            self.words[at + (frame.previous >> 3)] = self.AT + (number + 1) % self.COUNT * self.size
+            self.words[at + (frame.instr >> 3) + 1] = 0xFFFF_FFFF
+            self.words[at + (frame.object >> 3)] = self.AT + number * self.size
+            self.words[at + (frame.object_frame >> 3)] = self.AT + number * self.size
+
+    def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
+        self.looks += 1
+        inside = self.AT <= avma < self.AT + self.COUNT * self.size
+        return (self.words, avma - self.AT >> 3) if inside else (None, 0)
+
+    def fetch(self, avmas: list[int], size: int) -> None: ...
+
+
+@pytest.mark.parametrize("entries", [2, 32, 100])
+def test_search_for_greenlets_is_bounded_whatever_the_stack_holds(entries: int) -> None:
+    layout, base, apart = LAYOUTS[12], 0x7FFF_F000_0000, 300
+    frame = layout.frame
+    stack = memoryview(bytearray(8 << 15)).cast("Q")
+    ring = _Ring(layout)
+    for number in range(entries):
+        at = number * apart
+        stack[at + (frame.instr >> 3)], stack[at + (frame.code >> 3)] = 0x1234_5678_1234_5678, 0x2222_2220
+        stack[at + (frame.owner >> 3)] = ENTRY_OWNER << 8 * (frame.owner & 7)
+        for place in range(40, apart - 20):
+            stack[at + place] = ring.AT + (place - 40) * 8 * ring.size % (ring.COUNT * ring.size)
+        stack[at + (frame.previous >> 3)] = ring.AT
+    thread = Waiter(0x10000, [(ring.words, 0, ring.AT), (stack, 0, base)], [], 0)
+    WaitingFrames(layout, ENTRY_OWNER).search(thread, stack, base, {}, ring)
+    assert ring.looks < 20_000
