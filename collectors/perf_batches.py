@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors import procfs
 from pyprof.collectors.perf_family import Family
 from pyprof.collectors.perf_records import (
     LOST,
@@ -23,6 +24,7 @@ from pyprof.collectors.perf_records import (
 )
 from pyprof.collectors.perf_ring import Rings
 from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
 from pyprof.model.arch import I386, X86_64
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
@@ -73,6 +75,7 @@ class BatchMaker:
         self._pattern = options.thread
         self._diagnostics = diagnostics
         self._meets = meets
+        self._kernel: set[int] = set()
 
     def batches(self, found: Scan) -> list[SampleBatch]:
         """One of 64-bit code, and one of 32-bit code if there is any."""
@@ -143,12 +146,34 @@ class BatchMaker:
         """Is it a thread that is asked for?"""
         return self._pattern is None or bool(self._pattern.search(info.name))
 
+    def known(self, pid: npt.NDArray[np.integer]) -> Mask:
+        """Which of these are processes of the recording? The kernel's own, which never leave it, only once sampled."""
+        if self._meets:
+            fresh = set(pid.tolist()) - self._family.histories.keys() - self.strangers - self._kernel
+            self._kernel.update(each for each in fresh if _of_kernel(each))
+            self._meet(fresh - self._kernel)
+        return np.isin(pid, list(self._family.histories))
+
+    def shown(self, tid: npt.NDArray[np.integer]) -> Mask:
+        """Which of these threads are asked for, and can be named? They are as if they had been sampled."""
+        found: Mask = self.wanted(tid) & np.isin(tid, [each for each in set(tid.tolist()) if self._family.names(each)])
+        self.sampled.update(tid[found].tolist())
+        return found
+
     def _meet(self, pids: set[int]) -> None:
         for pid in pids - self._family.histories.keys() - self.strangers:
             try:
                 self._family.add(pid)
             except (ProcessLookupError, PermissionError):
                 self.strangers.add(pid)
+
+
+def _of_kernel(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return procfs.parse_stat(file.read()).is_kernel_thread
+    except (OSError, FormatError):
+        return False
 
 
 def _batch(samples: Samples, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32]) -> SampleBatch:

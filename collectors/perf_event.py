@@ -24,15 +24,7 @@ from pyprof.collectors.perf_attr import MOST_STACK, Event, PerfNotAllowed, choos
 from pyprof.collectors.perf_batches import BatchMaker, Elsewhere, Mask, Taken
 from pyprof.collectors.perf_events import EVERY_THREAD, EventSet, Fork
 from pyprof.collectors.perf_family import Family
-from pyprof.collectors.perf_records import (
-    FORK,
-    OVERHEAD,
-    U64,
-    Samples,
-    Scan,
-    parse_task,
-    scan,
-)
+from pyprof.collectors.perf_records import FORK, OVERHEAD, U64, Samples, Scan, parse_task, scan
 from pyprof.collectors.perf_ring import LEAST_RING, Rings, online_cpus, open_rings
 from pyprof.collectors.perf_size import StackSize
 from pyprof.collectors.selection import Selection
@@ -298,9 +290,13 @@ class PerfCollector:
         """The processes that have not ended."""
         return list(self._family.alive)
 
-    def wanted(self, tid: npt.NDArray[np.integer]) -> Mask:
-        """Which of these threads are asked for?"""
-        return self._make.wanted(tid)
+    def known(self, pid: npt.NDArray[np.integer]) -> Mask:
+        """Which of these are processes of the recording? They need not have been sampled."""
+        return self._make.known(pid)
+
+    def shown(self, tid: npt.NDArray[np.integer]) -> Mask:
+        """Which of these threads, never sampled perhaps, are asked for and can be named? threads() has them then."""
+        return self._make.shown(tid)
 
     @property
     def goes_on(self) -> bool:

@@ -116,6 +116,10 @@ class Family:
                 del self.histories[pid]
         self._ended = [pid for pid, history in self.histories.items() if not history.image.alive]
 
+    def names(self, tid: int) -> bool:
+        """Is there more to call it by than its number?"""
+        return tid in self._names
+
     def infos(self, tids: Iterable[int]) -> list[ThreadInfo]:
         """What is known of threads; one that nothing is known of has its number for a name."""
         found = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pyprof.collectors.perf_records import EXIT, I64, LOST, LOST_SAMPLES, SAMPLE, U64, Other
+from pyprof.collectors.perf_records import I64, LOST, LOST_SAMPLES, SAMPLE, U64, Other
 from pyprof.collectors.perf_ring import Ring
 from pyprof.collectors.stretch_gaps import Gap
 from pyprof.collectors.stretches import BLOCKED, IN, PREEMPTED
@@ -45,16 +45,18 @@ class SwitchScan:
         for ring, tail in self.tails:
             ring.give_back(tail)
 
-    def switches(self, words: U64) -> tuple[I64, I64, I64]:
-        """(tid, time_ns, kind) of all."""
+    def switches(self, words: U64) -> tuple[I64, I64, I64, I64]:
+        """(pid, tid, time_ns, kind) of all."""
         if not self.ends:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
+            none = np.zeros(0, np.int64)
+            return none, none, none, none
         end = np.concatenate([ends for ends, _ in self.ends])
         size = np.repeat([size for _, size in self.ends], [len(ends) for ends, _ in self.ends])
         misc = words[end - size].view(np.int64) >> 32
         kind = np.where(misc & MISC_OUT, np.where(misc & MISC_PREEMPTED, PREEMPTED, BLOCKED), IN)
-        tid = (words[end + _TID] >> np.uint64(32)).astype(np.int64)
-        return tid, words[end + _TIME].view(np.int64), kind
+        ids = words[end + _TID]
+        pid, tid = (ids & np.uint64(0xFFFF_FFFF)).astype(np.int64), (ids >> np.uint64(32)).astype(np.int64)
+        return pid, tid, words[end + _TIME].view(np.int64), kind
 
 
 def scan(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int) -> int:
@@ -116,6 +118,3 @@ def _run(words: U64, word: int, step: int, most: int) -> int:
             return run + int(same.argmin())
         run, look = upto, 4 * look
     return max(run, 1)
-
-
-__all__ = ["EXIT", "SwitchScan", "scan"]

@@ -20,10 +20,20 @@ from pyprof.collectors import libc
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.perf_attr import MOST_STACK, PerfNotAllowed, SwitchEvent
 from pyprof.collectors.perf_events import EVERY_THREAD, EventSet, Fork
-from pyprof.collectors.perf_records import FORK, I64, LOST, LOST_SAMPLES, Samples, parse_lost, parse_task, read_samples
+from pyprof.collectors.perf_records import (
+    EXIT,
+    FORK,
+    I64,
+    LOST,
+    LOST_SAMPLES,
+    Samples,
+    parse_lost,
+    parse_task,
+    read_samples,
+)
 from pyprof.collectors.perf_ring import LEAST_RING, online_cpus, open_rings
 from pyprof.collectors.perf_size import StackSize
-from pyprof.collectors.perf_switch_records import EXIT, SwitchScan, scan
+from pyprof.collectors.perf_switch_records import SwitchScan, scan
 from pyprof.collectors.stretch_gaps import LEAST_ON_NS, Gap
 from pyprof.collectors.stretches import ENDED, IN, Points
 from pyprof.collectors.switch_periods import Periods, periods
@@ -41,16 +51,18 @@ _MOST_RESTS = 9
 _FIRST_LOOK_S = 0.02
 _RENEW_NS = 1_000_000_000
 _FOREVER_NS = 2**62
+_NO_THREAD = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """What the rings held. gaps: stretches of time of which records were lost. paused: threads of which there are no
-    records.
+    """What the rings held. pid: of each switch. gaps: stretches of time of which records were lost. paused: threads of
+    which there are no records.
     """
 
     samples: Samples
     switches: Points
+    pid: I64
     gaps: list[Gap]
     paused: frozenset[int]
     scan: SwitchScan
@@ -150,8 +162,12 @@ class Switches:
         found = self._scan(until_ns)
         self._heard_ns |= found.heard_ns
         samples, _ = read_samples(self.rings.words, found.samples, self.stacks)
-        tid, time_ns, kind = found.switches(self.rings.words)
-        ends = [(ids[2], r.time_ns) for r in found.others if r.kind == EXIT and (ids := parse_task(r.body)) is not None]
+        pid, tid, time_ns, kind = found.switches(self.rings.words)
+        ends = [
+            (ids[0], ids[2], r.time_ns)
+            for r in found.others
+            if r.kind == EXIT and (ids := parse_task(r.body)) is not None
+        ]
         lost = sum(parse_lost(r.kind, r.body) for r in found.others if r.kind in (LOST, LOST_SAMPLES))
         if lost:
             self.diagnostics.count("record of a switch lost: the ring was full", lost)
@@ -159,11 +175,13 @@ class Switches:
         if self._away and self._away[1] != _FOREVER_NS:
             self._away = None
         self._count(tid[kind != IN])
-        gone = np.array(ends, np.int64).reshape(-1, 2)
-        tid, time_ns = np.concatenate([tid, gone[:, 0]]), np.concatenate([time_ns, gone[:, 1]])
+        gone = np.array(ends, np.int64).reshape(-1, 3)
+        columns = zip((pid, tid, time_ns), gone.T, strict=True)
+        pid, tid, time_ns = (np.concatenate([column, further]) for column, further in columns)
         kind = np.concatenate([kind, np.full(len(gone), ENDED, np.int64)])
-        mine = tid != 0
-        return Switched(samples, Points.of(tid[mine], time_ns[mine], kind[mine]), gaps, paused, found)
+        some = np.flatnonzero((tid > 0) & (tid < _NO_THREAD))  # the idle ones; who has ended has no number any more
+        switches = Points.of(tid[some], time_ns[some], kind[some])
+        return Switched(samples, switches, pid[some], gaps, paused, found)
 
     def learn(self, feedback: Feedback) -> None:
         self._size.learn(feedback)

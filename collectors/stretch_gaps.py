@@ -34,10 +34,13 @@ class Gaps:
         self.lost_ns = 0
         self.resumed: dict[int, int] = {}
 
-    def skip(self, tids: Iterable[int], now_ns: int, ran_ns: Mapping[int, int]) -> None:
-        """There are no records of these threads for all of the time until now. ran_ns: what they ran in it."""
+    def skip(self, tids: Iterable[int], now_ns: int, ran_ns: Mapping[int, int], ended_ns: Mapping[int, int]) -> None:
+        """There are no records of these threads for all of the time until now. ran_ns: what they ran in it. ended_ns:
+        when threads ended.
+        """
         for tid in tids:
-            self.owed[tid] = self.owed.get(tid, 0) + max(now_ns - self.until_ns - ran_ns.get(tid, 0), 0)
+            passed_ns = min(now_ns, ended_ns.get(tid, now_ns)) - self.until_ns
+            self.owed[tid] = self.owed.get(tid, 0) + max(passed_ns - ran_ns.get(tid, 0), 0)
 
     def known_ns(self, now_ns: int, gaps: Sequence[Gap]) -> int:
         """How much of the time since until_ns there are records of; 0 where that is too little to go by."""
@@ -63,8 +66,19 @@ class Gaps:
         return result
 
 
+def merged(gaps: Iterable[Gap]) -> list[Gap]:
+    """The same time, none of it twice: rings of several processors may be full at once."""
+    found: list[Gap] = []
+    for low, high in sorted(gaps):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return found
+
+
 def overlap(start: I64, end: I64, gaps: Sequence[Gap]) -> I64:
-    """(n,): how much of each stretch lies in gaps."""
+    """(n,): how much of each stretch lies in gaps, which do not overlap."""
     total = np.zeros(len(start), np.int64)
     for low, high in gaps:
         total += np.maximum(np.minimum(end, high) - np.maximum(start, low), 0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.stretch_gaps import Gap, Gaps, overlap
+from pyprof.collectors.stretch_gaps import Gap, Gaps, merged, overlap
 from pyprof.collectors.stretch_shares import Pool, set_aside, shares
 
 I64 = npt.NDArray[np.int64]
@@ -42,11 +42,13 @@ class Points:
     def of(cls, tid: npt.NDArray[np.integer], time_ns: I64, kind: I64 | None = None) -> Points:
         return cls(tid.astype(np.int64), time_ns, np.zeros(len(tid), np.int64) if kind is None else kind)
 
+    def at(self, those: Mask) -> Points:
+        return Points(self.tid[those], self.time_ns[those], self.kind[those])
+
     def without(self, tids: Collection[int]) -> Points:
         if not tids:
             return self
-        others = ~np.isin(self.tid, list(tids))
-        return Points(self.tid[others], self.time_ns[others], self.kind[others])
+        return self.at(~np.isin(self.tid, list(tids)))
 
 
 @dataclass(slots=True)
@@ -112,12 +114,17 @@ class Stretches:
         self._pool: Pool = {}
         self._gaps = Gaps(now_ns)
         self._off: dict[int, float] = {}
+        self._met: dict[int, int] = {}
+        self._left: list[tuple[int, int, int]] = []
 
     def meet(self, since_ns: Mapping[int, int]) -> None:
-        """Threads whose records come from these times on."""
-        for tid, at in since_ns.items():
+        """Threads whose records come from these times on. What was among them the last time is not new: it may have
+        ended since.
+        """
+        for tid, at in since_ns.items() - self._met.items():
             if tid not in self._open and tid not in self._heard:
                 self._open[tid] = _Open(at, at, True, sure=False)
+        self._met = dict(since_ns)
 
     def resume(self, tids: Iterable[int], at_ns: int) -> None:
         """Threads whose records come again: what they do is not known."""
@@ -127,19 +134,23 @@ class Stretches:
             self._gaps.owed.setdefault(tid, 0)
             self._gaps.resumed[tid] = at_ns
 
+    @property
+    def owed(self) -> list[int]:
+        """Threads that are, or were, left alone: their end may have been without a record."""
+        return list(self._gaps.owed)
+
     def silent(self, now_ns: int) -> list[int]:
-        """Threads in a stretch in which nobody has seen them asleep for a while: they may be gone."""
-        return [
-            tid
-            for tid, each in self._open.items()
-            if each.sure and max(each.looked_ns, each.began_ns) < now_ns - _SILENT_NS
-        ]
+        """Threads that nobody has seen asleep for a while, nor heard of: they may be gone."""
+        return [tid for tid, each in self._open.items() if max(each.looked_ns, each.began_ns) < now_ns - _SILENT_NS]
 
     def forget(self, tid: int) -> None:
+        """It has ended. What it is owed is told the next time."""
         self._open.pop(tid, None)
         self._heard.discard(tid)
+        owed = self._gaps.owed.pop(tid, 0)
+        if owed and tid in self._off:
+            self._left.append((tid, self._gaps.until_ns - owed, owed))
         self._off.pop(tid, None)
-        self._gaps.owed.pop(tid, None)
         self._gaps.resumed.pop(tid, None)
 
     def tell(
@@ -160,6 +171,7 @@ class Stretches:
         ran_ns: how long threads that are paused, or were until the last time, have run meanwhile. weak: samples that
         look worse than what is seen from outside. late: looks at threads that were about to run.
         """
+        gaps = merged(gaps)
         known_ns = self._gaps.known_ns(now_ns, gaps)
         if not known_ns:
             self._gaps.lost_ns += now_ns - self._gaps.until_ns
@@ -167,12 +179,16 @@ class Stretches:
         waiting = {tid: self._open.pop(tid) for tid in without if tid in self._open}
         for tid, each in waiting.items():
             self._set_aside(tid, each, self._gaps.until_ns)
-        self._gaps.skip({*paused, *self._gaps.owed}, now_ns, ran_ns)
+        gone = switches.kind == ENDED
+        ended_ns = dict(zip(switches.tid[gone].tolist(), switches.time_ns[gone].tolist(), strict=True))
+        self._gaps.skip({*paused, *self._gaps.owed}, now_ns, ran_ns, ended_ns)
         told = self._tell(switches.without(without), samples, looks, now_ns, gaps, known_ns, without, weak, late, last)
         if last:
             lost = 0 if known_ns else self._gaps.lost_ns
             left = {tid: round(lost * share) for tid, share in self._off.items()} | self._gaps.owed
             told.carried += [(tid, now_ns - ns, ns) for tid, ns in left.items() if ns and tid in self._off]
+            self._gaps.owed.clear()
+        told.carried, self._left = self._left + told.carried, []
         for tid in without:
             if tid in waiting or tid in self._heard:
                 self._open[tid] = _Open(now_ns, now_ns, True, sure=False)
@@ -187,7 +203,7 @@ class Stretches:
         if known_ns:
             self._gaps.lost_ns = 0
         self._heard.update(np.unique(switches.tid).tolist())
-        for tid in switches.tid[switches.kind == ENDED].tolist():
+        for tid in ended_ns:
             self.forget(tid)
         return told
 

@@ -7,7 +7,6 @@ of the sample taken as it left, where the kernel may give one, else what was rea
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,8 +17,10 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.perf_batches import by_width
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.collectors.perf_switches import Switches
-from pyprof.collectors.stretches import BY_WEIGHT, LEFT_OUT, Points, Stretches, Told
+from pyprof.collectors.procfs import parse_stat
+from pyprof.collectors.stretches import BY_WEIGHT, ENDED, LEFT_OUT, Points, Stretches, Told
 from pyprof.collectors.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, late_looks
+from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.kernel import blocked_word
 from pyprof.model.profile import ThreadInfo
@@ -48,6 +49,7 @@ class WholeTime:
         self._interpreted: set[int] = set()
         self._learn: Callable[[Feedback], None] = lambda feedback: None
         self._run_ns: dict[int, int] = {}
+        self._started: dict[int, int] = {}
         running.without_trial()
         running.joined = switches.attach
         with contextlib.suppress(ProcessLookupError):  # it has ended already
@@ -62,6 +64,7 @@ class WholeTime:
     def _drain(self, looks: SampleBatch | None) -> Iterator[SampleBatch]:
         """What happened until now. looks: what was seen from outside meanwhile; None: this is the end."""
         last = looks is None
+        self._forget_gone(self._stretches.owed)
         now = time.monotonic_ns()
         switched = self._switches.take(now)
         taken = self._running.take(_FOREVER_NS if last else now, switched.samples, self._switches.rings.words)
@@ -73,7 +76,7 @@ class WholeTime:
         weak = np.flatnonzero(np.isin(samples.pid[chosen], list(self._interpreted)))
         looked = Points.of(looks.tid, looks.time_ns) if looks is not None else _NOTHING
         told = self._stretches.tell(
-            switched.switches,
+            switched.switches.at(self._running.known(switched.pid) | (switched.switches.kind == ENDED)),
             Points.of(samples.tid[chosen], samples.time_ns[chosen]),
             looked,
             now,
@@ -101,10 +104,25 @@ class WholeTime:
         alone = self._switches.paused
         self._stretches.resume(*self._switches.done_with(switched, self._running.alive))
         for tid in self._switches.paused - alone:
-            self._run_ns[tid] = _run_ns(tid)
-        for tid in self._stretches.silent(now):
-            if not os.path.exists(f"/proc/{tid}"):
+            if not self._options.running:
+                self._run_ns[tid] = _run_ns(tid)
+            if (start := _start(tid)) is not None:
+                self._started[tid] = start
+        self._forget_gone(self._stretches.silent(now))
+        lasting = {*self._stretches.owed, *self._switches.paused}
+        for kept in (self._run_ns, self._started):
+            for tid in kept.keys() - lasting:
+                del kept[tid]
+
+    def _forget_gone(self, tids: list[int]) -> None:
+        """Those of the threads that have ended: there is no record of the end where records were lost, or of a thread
+        that was left alone.
+        """
+        for tid in tids:
+            start = _start(tid)
+            if start is None or self._started.get(tid, start) != start:
                 self._stretches.forget(tid)
+                self._started.pop(tid, None)
 
     def _taught(self, batch: SampleBatch, learn: Callable[[Feedback], None]) -> Iterator[SampleBatch]:
         self._learn = learn
@@ -152,7 +170,7 @@ class WholeTime:
         if told.bare:
             now = time.monotonic_ns()
             tid, blocked, length = (np.array(column, np.int64) for column in zip(*told.bare, strict=True))
-            wanted = self._running.wanted(tid)
+            wanted = self._running.shown(tid)
             words = tuple((blocked_word(X86_64, state, -1),) for state in (WAITS_FOR_PROCESSOR, UNKNOWN))
             batch = _without_registers(SampleKind.UNSEEN, tid, now - length, length)
             batch = replace(batch, tip=blocked.astype(np.int32) + 1, tips=((), *words), followed=False)
@@ -206,6 +224,16 @@ def _run_ns(tid: int) -> int:
             return int(file.read().split()[0])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def _start(tid: int) -> int | None:
+    """When a thread began, in clock ticks since the machine did; None if it has ended."""
+    try:
+        with open(f"/proc/{tid}/stat", "rb") as file:
+            stat = parse_stat(file.read())
+    except (OSError, FormatError):
+        return None
+    return None if stat.is_zombie else stat.start
 
 
 def _without_registers(kind: SampleKind, tid: I64, time_ns: I64, length_ns: I64) -> SampleBatch:

@@ -225,3 +225,64 @@ def test_a_short_look_at_a_thread_left_alone_does_not_stand_for_the_time_before_
     records = points([m for at in range(211, 290, 2) for m in ((5, at * MS, BLOCKED), (5, (at + 1) * MS, IN))])
     told = stretches.tell(records, samples, none, 310 * MS, ran_ns={5: 50 * MS})
     assert told.sample_ns.sum() == (60 + 5 - 1 + 50) * MS
+
+
+def test_a_thread_that_ends_while_it_is_left_alone_gets_no_more_time() -> None:
+    stretches = Stretches(True, 0, 25 * MS)
+    none = points([])
+    stretches.tell(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
+    stretches.tell(none, none, none, 200 * MS, paused=frozenset({5}), ran_ns={5: 40 * MS})
+    stretches.resume([5], 200 * MS)
+    assert stretches.owed == [5]
+    stretches.forget(5)
+    stretches.resume([5], 250 * MS)
+    told = stretches.tell(none, none, none, 300 * MS)
+    assert (told.carried, told.bare) == ([(5, 140 * MS, 60 * MS)], [])
+    told = stretches.tell(none, none, none, 9000 * MS, last=True)
+    assert (told.carried, told.bare, stretches.owed) == ([], [], [])
+
+
+def test_the_end_of_a_thread_that_was_left_alone_before_ends_what_it_is_owed() -> None:
+    stretches = Stretches(True, 0, 25 * MS)
+    none = points([])
+    stretches.tell(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
+    stretches.tell(none, none, none, 200 * MS, paused=frozenset({5}))
+    stretches.resume([5], 200 * MS)
+    told = stretches.tell(points([(5, 210 * MS, ENDED)]), none, none, 300 * MS)
+    told = stretches.tell(none, none, none, 400 * MS)
+    assert sum(ns for _, _, ns in told.carried) == 110 * MS
+    assert stretches.tell(none, none, none, 500 * MS, last=True).carried == []
+
+
+def test_a_thread_of_which_nothing_was_heard_may_be_gone_whatever_was_believed_of_it() -> None:
+    stretches = Stretches(True, 0, 25 * MS)
+    none = points([])
+    stretches.meet({5: 0})
+    stretches.tell(none, none, none, 100 * MS)
+    assert stretches.silent(900 * MS) == []
+    assert stretches.silent(1100 * MS) == [5]
+
+
+@pytest.mark.parametrize("seen", ["sample", "look"])
+def test_time_that_two_rings_lost_is_left_out_once(seen: str) -> None:
+    stretches = Stretches(True, 0, 25 * MS)
+    none = points([])
+    records = points([(7, 10 * MS, BLOCKED), (7, 60 * MS, IN), (7, 100 * MS, BLOCKED), (7, 110 * MS, IN)])
+    samples = points([(7, 10 * MS - 1000, 0), (7, 100 * MS - 1000, 0)]) if seen == "sample" else none
+    looks = points([(7, 30 * MS, 0), (7, 105 * MS, 0)]) if seen == "look" else none
+    gaps = [(10 * MS, 50 * MS), (30 * MS, 60 * MS), (10 * MS, 60 * MS)]
+    told = stretches.tell(records, samples, looks, 1000 * MS, gaps=gaps, last=True)
+    column = told.sample_ns if seen == "sample" else told.look_ns
+    assert (column.min(), column.max()) == (0, round(10 * MS * 1000 / 950))
+
+
+def test_a_thread_is_met_once_and_not_again_after_its_end() -> None:
+    stretches = Stretches(True, 0, 25 * MS)
+    none = points([])
+    stretches.meet({7: MS})
+    stretches.tell(points([(7, 50 * MS, IN), (7, 60 * MS, PREEMPTED), (7, 61 * MS, ENDED)]), none, none, 100 * MS)
+    stretches.meet({7: MS})
+    later = 3_600_000
+    records = points([(7, (later + 50) * MS, IN), (7, (later + 60) * MS, BLOCKED), (7, (later + 61) * MS, IN)])
+    told = stretches.tell(records, points([(7, (later + 60) * MS - 500, 0)]), none, (later + 100) * MS, last=True)
+    assert (told.sample_ns.tolist(), told.carried, told.bare) == ([MS], [], [])

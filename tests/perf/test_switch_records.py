@@ -33,7 +33,7 @@ def switch(time: int, tid: int, misc: int = 0, wide: bool = False) -> bytes:
 def read(ring: Written, until: int = END, heard: int = 0) -> tuple[SwitchScan, list[tuple[int, int, int]], int]:
     found = SwitchScan()
     heard = scan(ring.ring, ring.words, until, found, heard)
-    columns = found.switches(ring.words)
+    _, *columns = found.switches(ring.words)
     return found, list(zip(*(column.tolist() for column in columns), strict=True)), heard
 
 
@@ -50,6 +50,7 @@ def test_runs_of_switches_among_samples_and_others_are_columns() -> None:
             ring.write(other(EXIT, 10 * n + 2, struct.pack("=IIII", 7, 7, n, n)))
     found, switches, heard = read(ring)
     assert switches == expected
+    assert set(found.switches(ring.words)[0].tolist()) == {7}
     assert read_samples(ring.words, found.samples)[0].tid.tolist() == [0, 17, 34, 51]
     assert [record.kind for record in found.others] == [EXIT] * 3
     assert (heard, found.gaps, found.broken) == (590, [], 0)

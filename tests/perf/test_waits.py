@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections import defaultdict
@@ -200,6 +201,23 @@ def test_a_long_sleep_has_its_part_in_each_window(program: Path, tmp_path: Path)
         waits.read(path)
         for thread in ("endless", "naps"):
             assert waits.total(thread) == pytest.approx(waits.passed, rel=0.15, abs=0.15)
+
+
+def test_whoever_waits_on_the_machine_has_a_name_and_is_not_the_profiler(program: Path, tmp_path: Path) -> None:
+    if os.geteuid():
+        missing("needs root, to record the whole machine")
+    out = tmp_path / "all.collapsed"
+    command = [*PYPROF, "record", "-a", "-d", "2", "--mode", "wall", "-t", "-f", "collapsed", "-o", str(out)]
+    with started(program, tmp_path, "naps", "endless") as target:
+        recorder = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        _, said = recorder.communicate(timeout=120)
+        waiter = target.process.pid
+    assert recorder.returncode == 0, said
+    found = {tuple(line.split(";")[:2]) for line in out.read_text().splitlines()}
+    processes = {process for process, _ in found}
+    assert any(process.endswith(f"(pid {waiter})") for process in processes)
+    assert not [process for process in processes if process.endswith(f"(pid {recorder.pid})")]
+    assert not [name for row in found for name in row if re.match(r"-?\d+ \((pid|tid)", name)]
 
 
 def as_nobody(work: Callable[[], str]) -> str:
