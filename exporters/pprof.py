@@ -125,7 +125,7 @@ class Tables:
         without an address.
         """
         lines = frame.lines
-        if not lines and frame.kind != FrameKind.NATIVE:
+        if not lines and frame.kind not in (FrameKind.NATIVE, FrameKind.INLINE):
             lines = (Line(frame.title or UNKNOWN, frame.title or UNKNOWN),)
         code = frame.kind not in (FrameKind.MARKER, FrameKind.INTERPRETER)
         mapping = self._mapping_of.get(frame.module, 0) if code else 0

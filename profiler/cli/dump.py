@@ -260,7 +260,7 @@ def text_lines(
         place = (module.path if full_paths else module.name) if module else ""
         rows = frame.lines or (None,)
         for depth, line in enumerate(rows):
-            inlined = depth < len(rows) - 1
+            inlined = depth < len(rows) - 1 or frame.kind == FrameKind.INLINE
             name = line.function if line else frame.title
             if line and not inlined:
                 name += f"+{line.offset:#x}"
@@ -320,7 +320,7 @@ def frame_json(frame: Frame, profile: Profile) -> Iterator[dict[str, Any]]:
 
     module = profile.modules[frame.module] if frame.module >= 0 else None
     for depth, line in enumerate(frame.lines or (None,)):
-        inlined = depth < len(frame.lines) - 1
+        inlined = depth < len(frame.lines) - 1 or frame.kind == FrameKind.INLINE
         if frame.kind == FrameKind.INTERPRETER:
             yield python_frame(frame)
             continue

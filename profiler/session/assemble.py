@@ -17,6 +17,7 @@ from pyprof.model.stacks import MERGE_MARK
 from pyprof.model.summary import ModuleSummary, Stops, Summary
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import ImageStore
+from pyprof.session.inlined import inlined_inside
 from pyprof.session.recorder import Window
 from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.symbolizer import InterpreterName, Symbolizer
@@ -66,7 +67,7 @@ def assemble(
         summary=Summary(),
     )
     summary = _summary(window, profile, diagnostics, rate_hz)
-    return replace(profile, summary=summary)
+    return inlined_inside(replace(profile, summary=summary))
 
 
 def _values(window: Window, period_ns: int) -> npt.NDArray[np.int64]:
