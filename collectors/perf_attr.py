@@ -47,6 +47,9 @@ TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 class Kind(Protocol):
     """What can be counted of a thread."""
 
+    @property
+    def children(self) -> bool: ...
+
     def attr(self, rate_hz: float, stack_size: int, tid: int) -> bytes: ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,8 @@ from pyprof.options import CollectOptions
 
 I386_IN_X86_64 = [0, 2, 1, 3, 7, 6, 4, 5, 16]
 """The columns of X86_64 that hold eax, ecx, edx, ebx, esp, ebp, esi, edi and eip of 32-bit code."""
+
+_LOOK_NS = 1_000_000_000
 
 Mask = npt.NDArray[np.bool_]
 
@@ -76,6 +79,7 @@ class BatchMaker:
         self._diagnostics = diagnostics
         self._meets = meets
         self._kernel: set[int] = set()
+        self._looked_ns = 0
 
     def batches(self, found: Scan) -> list[SampleBatch]:
         """One of 64-bit code, and one of 32-bit code if there is any."""
@@ -145,6 +149,14 @@ class BatchMaker:
     def wants(self, info: ThreadInfo) -> bool:
         """Is it a thread that is asked for?"""
         return self._pattern is None or bool(self._pattern.search(info.name))
+
+    def forget_strangers(self) -> None:
+        """Those that have ended: others may come to have their numbers."""
+        now = time.monotonic_ns()
+        if now > self._looked_ns + _LOOK_NS:
+            self._looked_ns = now
+            for those in (self.strangers, self._kernel):
+                those.difference_update([pid for pid in those if not os.path.exists(f"/proc/{pid}")])
 
     def known(self, pid: npt.NDArray[np.integer]) -> Mask:
         """Which of these are processes of the recording? The kernel's own, which never leave it, only once sampled."""

@@ -237,7 +237,10 @@ class PerfCollector:
     def done_with(self, found: Scan) -> None:
         """All batches of it have been unwound."""
         found.give_back()
+        if self._events is not None:
+            self._events.hear(found.others)
         self._resize()
+        self._make.forget_strangers()
         self._add_more()
         self._family.forget_ended()
 
@@ -283,7 +286,7 @@ class PerfCollector:
         else:
             self._events.close()
             self._events = fresh
-        self._size.changed(size)
+        self._size.changed(self._events.stack_size)
 
     @property
     def alive(self) -> list[int]:

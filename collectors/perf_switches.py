@@ -36,7 +36,7 @@ from pyprof.collectors.perf_size import StackSize
 from pyprof.collectors.perf_switch_records import SwitchScan, scan
 from pyprof.collectors.stretch_gaps import LEAST_ON_NS, Gap
 from pyprof.collectors.stretches import ENDED, IN, Points
-from pyprof.collectors.switch_periods import Periods, periods
+from pyprof.collectors.switch_periods import Periods, Tuning
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 
@@ -49,7 +49,7 @@ _FAST_HZ = 5000.0
 """A thread that leaves its processor more often than this is recorded only for a part of the time."""
 _MOST_RESTS = 9
 _FIRST_LOOK_S = 0.02
-_RENEW_NS = 1_000_000_000
+_RENEW_NS, _MOST_RENEW_NS = 1_000_000_000, 64_000_000_000
 _FOREVER_NS = 2**62
 _NO_THREAD = 2**31
 
@@ -86,7 +86,7 @@ class Switches:
         most = max(min(self.options.stack_size, MOST_STACK, self.rings.size // 8) & ~7, 8)
         self._size = StackSize(most, _FIRST_STACK)
         self._size.settle()
-        self._periods = Periods(_FIRST_PERIOD)
+        self._tuning = Tuning(Periods(_FIRST_PERIOD))
         self._heard_ns = dict.fromkeys(self.rings.rings, time.monotonic_ns())
         self._events: EventSet | None = None
         self._leaves: dict[int, int] = {}
@@ -98,7 +98,8 @@ class Switches:
         self.paused: frozenset[int] = frozenset()
         self.rested: set[int] = set()
         self._rests = 0
-        self._renewed_ns = 0
+        self._renew_ns = 0
+        self._least_ns = _RENEW_NS
 
     def _may_have_stacks(self, cpu: int) -> bool:
         for stacks in (True, False):
@@ -119,7 +120,7 @@ class Switches:
             self._events.attach(pids, self._forks)
 
     def _attached(self, pids: Iterable[int]) -> EventSet:
-        event = SwitchEvent(self.stacks, self.options.subprocesses, self._periods)
+        event = SwitchEvent(self.stacks, self.options.subprocesses, self._tuning.periods)
         events = EventSet(event, self.options.rate_hz, self._size.bytes, self.rings)
         try:
             if self.everything:
@@ -198,6 +199,7 @@ class Switches:
         if passed_s < (LEAST_ON_NS / 1e9 if self._began else _FIRST_LOOK_S):
             return
         self._rates = {tid: count / passed_s for tid, count in self._leaves.items()}
+        self._tuning.count(self._leaves, passed_s)
         self._began, self._leaves, self._counted_ns = True, {}, now
         if self.everything:
             self._leave_machine_alone(sum(self._rates.values()) / len(self.rings.rings), now)
@@ -225,8 +227,10 @@ class Switches:
         from when on.
         """
         found.scan.give_back()
+        if self._events is not None:
+            self._events.hear(found.scan.others)
         if self._rates:
-            self._renew(self._better_periods(), pids)
+            self._tune(pids)
             self._rates, self._inherited = {}, False
         if self._rests:
             self._rests -= 1
@@ -242,33 +246,42 @@ class Switches:
         self._leaves, self._counted_ns = {}, time.monotonic_ns()
         return again, self._counted_ns
 
-    def _renew(self, periods: Periods, pids: Iterable[int]) -> None:
-        """Other events in the place of these where other periods or sizes are wanted, or events of threads' own."""
-        size = self._size.change() if self.stacks else 0
-        now = time.monotonic_ns()
-        again = self._inherited and now > self._renewed_ns + _RENEW_NS
-        if not size and periods == self._periods and not again:
+    def _tune(self, pids: Iterable[int]) -> None:
+        """Other periods and sizes where they are wanted, and events of threads' own."""
+        events = self._events
+        if events is None:
             return
-        self._renewed_ns = now
-        old, before = self._events, self._periods
-        self._size.changed(size or self._size.bytes)
-        self._periods = periods
+        budget = min(max(10 * self.options.rate_hz, _BUDGET_HZ[0]), _BUDGET_HZ[1])
+        before = self._tuning.periods
+        size = self._size.change() if self.stacks else 0
+        better = self._tuning.better(events.owns, budget) if self.stacks else None
+        now = time.monotonic_ns()
+        again = self._inherited
+        if better is not None:
+            self._tuning.periods = better
+            if self.everything or (events.inherited and better.default != before.default):
+                again = True  # what was inherited stays as it is
+        if (size or again) and now > self._renew_ns:
+            first, self._renew_ns = not self._renew_ns, now + self._least_ns
+            self._least_ns = self._least_ns if first else min(2 * self._least_ns, _MOST_RENEW_NS)
+            if self._renew(size or events.stack_size, pids):
+                return
+        if better is not None:
+            events.retune(better)
+
+    def _renew(self, size: int, pids: Iterable[int]) -> bool:
+        """Other events in the place of these, if there may be."""
+        old, before = self._events, self._size.bytes
+        self._size.changed(size)
         try:
             self._events = self._attached(pids)
         except (ProcessLookupError, PerfNotAllowed):
-            self._periods = before
-        else:
-            self._events.switch([EVERY_THREAD] if self._away else self.paused, on=False)
-            if old is not None:
-                old.close()
-
-    def _better_periods(self) -> Periods:
-        if not self.stacks or self._events is None:
-            return self._periods
-        budget = min(max(10 * self.options.rate_hz, _BUDGET_HZ[0]), _BUDGET_HZ[1])
-        own = [tid for tid in self._rates if self._events.owns(tid)]
-        better = periods(self._rates, own, budget)
-        return self._periods if self._periods.suits(self._rates, better, budget) else better
+            self._size.changed(before)
+            return False
+        self._events.switch([EVERY_THREAD] if self._away else self.paused, on=False)
+        if old is not None:
+            old.close()
+        return True
 
     def close(self) -> None:
         if self._events is not None:

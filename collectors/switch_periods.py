@@ -4,13 +4,14 @@ together stay within a budget, and whoever leaves seldom is sampled each time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 PERIODS = (1, 3, 7, 17, 41, 101, 251, 631, 1583, 3967, 9973)
 """Odd, most of them prime: a thread that waits in two places in turn is seen in both."""
 
 _TOO_MANY, _TOO_FEW = 1.5, 6
+_LEAST_S, _HURRY_S = 1.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,41 @@ class Periods:
         if sum(hz / self.of(tid) for tid, hz in rates.items()) > _TOO_MANY * budget_hz:
             return self == better
         return all(self.of(tid) < _TOO_FEW * better.of(tid) for tid in rates)
+
+
+class Tuning:
+    """The periods in force, and when others are worth while: at once after the first look; later only by what was
+    counted for a second, or where there are by far too many samples.
+    """
+
+    def __init__(self, first: Periods) -> None:
+        self.periods = first
+        self._counts: dict[int, float] = {}
+        self._seconds = self._since_s = 0.0
+        self._wait_s, self._hurry_s = 0.0, _HURRY_S
+
+    def count(self, leaves: Mapping[int, int], seconds: float) -> None:
+        """How often each thread left a processor, in so long."""
+        for tid, count in leaves.items():
+            self._counts[tid] = self._counts.get(tid, 0) + count
+        self._seconds += seconds
+        self._since_s += seconds
+
+    def better(self, own: Callable[[int], bool], budget_hz: float) -> Periods | None:
+        """Periods to change to, None for no others. own: can the thread have one of its own?"""
+        if not self._seconds:
+            return None
+        rates = {tid: count / self._seconds for tid, count in self._counts.items()}
+        many = sum(hz / self.periods.of(tid) for tid, hz in rates.items()) > _TOO_MANY * budget_hz
+        if self._since_s < min(self._wait_s, self._hurry_s if many else _LEAST_S):
+            return None
+        self._since_s, self._wait_s = 0.0, _LEAST_S
+        self._hurry_s = min(2 * self._hurry_s, _LEAST_S) if many else _HURRY_S
+        if self._seconds >= _LEAST_S:  # of what was longer ago less and less remains
+            self._seconds /= 2
+            self._counts = {tid: count / 2 for tid, count in self._counts.items() if count >= 1}
+        found = periods(rates, {tid for tid in rates if own(tid)}, budget_hz)
+        return None if self.periods.suits(rates, found, budget_hz) else found
 
 
 def periods(rates: Mapping[int, float], own: Collection[int], budget_hz: float) -> Periods:

@@ -70,7 +70,8 @@ class WholeTime:
         taken = self._running.take(_FOREVER_NS if last else now, switched.samples, self._switches.rings.words)
         self._stretches.meet(self._switches.since_ns)
         if looks is not None and looks.chains:
-            self._interpreted.update(looks.pid[list(looks.chains)].tolist())
+            interpreted = np.array([*self._interpreted, *looks.pid[list(looks.chains)].tolist()], np.int64)
+            self._interpreted = set(interpreted[self._running.known(interpreted)].tolist())
         samples, chosen = taken.switched, np.flatnonzero(taken.wanted)
         # looks have an interpreter's frames, samples have not
         weak = np.flatnonzero(np.isin(samples.pid[chosen], list(self._interpreted)))

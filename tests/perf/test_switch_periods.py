@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.switch_periods import PERIODS, Periods, periods
+from pyprof.collectors.switch_periods import PERIODS, Periods, Tuning, periods
 
 BUDGET = 2000.0
 
@@ -37,3 +40,30 @@ def test_periods_are_changed_only_where_it_is_worth_while() -> None:
     assert now.suits({1: 100_000}, Periods(1, {1: 41}), BUDGET)
     assert not now.suits({1: 100_000}, Periods(1, {1: 7}), BUDGET)
     assert not now.suits({1: 100_000, 2: 3000}, Periods(1, {1: 251, 2: 3}), BUDGET)
+
+
+def test_what_chance_does_to_a_thousand_threads_in_a_short_while_changes_nothing() -> None:
+    draw = random.Random(1)
+    tuning = Tuning(Periods(101))
+    changes = []
+    for turn in range(160):  # 8 seconds of 6670 leaves each
+        tuning.count(Counter(draw.choices(range(1000), k=333)), 0.05)
+        found = tuning.better(lambda tid: True, BUDGET)
+        if found is not None:
+            changes.append(turn)
+            tuning.periods = found
+    assert changes[0] == 0
+    assert len(changes) <= 9
+    assert tuning.periods.default == 1
+
+
+def test_far_too_many_samples_change_the_periods_soon() -> None:
+    tuning = Tuning(Periods(1))
+    tuning.count({1: 1}, 0.05)
+    assert tuning.better(lambda tid: True, BUDGET) is None
+    tuning.count({1: 5000}, 0.05)
+    assert tuning.better(lambda tid: True, BUDGET) is None
+    tuning.count({1: 5000}, 0.05)
+    found = tuning.better(lambda tid: True, BUDGET)
+    assert found is not None
+    assert found.of(1) >= 41

@@ -1,0 +1,160 @@
+"""Events on threads, as threads come and go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from pyprof.collectors.perf_attr import Event, PerfNotAllowed, choose_event
+from pyprof.collectors.perf_batches import BatchMaker
+from pyprof.collectors.perf_events import EventSet
+from pyprof.collectors.perf_family import Family
+from pyprof.collectors.perf_records import Scan, read_samples, scan
+from pyprof.collectors.perf_ring import Rings, online_cpus
+from pyprof.collectors.perf_switches import Switches
+from pyprof.diagnostics import Diagnostics
+from pyprof.options import CollectOptions
+from tests.support import missing
+
+SPINS = "while True: pass"
+HANDS_ON = """
+import sys, threading
+def spin():
+    while True: pass
+def first():
+    sys.stdin.readline()
+    threading.Thread(target=spin).start()
+thread = threading.Thread(target=first)
+thread.start()
+print(thread.native_id, flush=True)
+thread.join()
+print("gone", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def started(program: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe
+            pipe.close()
+
+
+class Watched:
+    """A set of events, its rings, and the samples of each thread so far."""
+
+    def __init__(self) -> None:
+        try:
+            self.event: Event = choose_event(os.getpid(), online_cpus()[0], CollectOptions())
+        except PerfNotAllowed as error:
+            missing(f"needs perf_events: {error.message} {error.hint}")
+        self.rings = Rings(online_cpus(), 1 << 18)
+        self.events = EventSet(self.event, 499, 2048, self.rings)
+        self.samples: dict[int, int] = {}
+
+    def hear(self) -> None:
+        found = Scan()
+        for ring in self.rings.rings.values():
+            scan(ring, self.rings.words, 2**62, found)
+        tids, counts = np.unique(read_samples(self.rings.words, found.samples, False)[0].tid, return_counts=True)
+        for tid, count in zip(tids.tolist(), counts.tolist(), strict=True):
+            self.samples[tid] = self.samples.get(tid, 0) + count
+        found.give_back()
+        self.events.hear(found.others)
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    made = Watched()
+    yield made
+    made.events.close()
+    made.rings.close()
+
+
+def until(condition: Callable[[], bool], step: Callable[[], None]) -> bool:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        step()
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_events_of_a_process_that_ended_are_closed_and_its_number_is_free_again(watched: Watched) -> None:
+    before = descriptors()
+    with started(SPINS) as process:
+        before += 2  # its pipes
+        watched.events.attach([process.pid], list)
+        assert until(lambda: process.pid in watched.samples, watched.hear)
+        assert descriptors() > before
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert until(lambda: not watched.events.since_ns, watched.hear)
+        assert descriptors() == before
+        assert not watched.events.owns(process.pid)
+
+
+def test_threads_keep_the_events_that_they_inherited_from_one_that_ended(watched: Watched) -> None:
+    with started(HANDS_ON) as process:
+        assert process.stdin
+        assert process.stdout
+        first = int(process.stdout.readline())
+        watched.events.attach([process.pid], list)
+        before = descriptors()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "gone\n"
+        (heir,) = {int(tid) for tid in os.listdir(f"/proc/{process.pid}/task")} - {process.pid, first}
+        assert until(lambda: first not in watched.events.since_ns, watched.hear)
+        assert watched.events.inherited
+        watched.samples.clear()
+        assert until(lambda: watched.samples.get(heir, 0) > 10, watched.hear)
+        process.kill()
+        process.wait()
+        assert until(lambda: descriptors() < before - 1, watched.hear)
+        assert not watched.events.inherited
+
+
+def test_other_events_that_cannot_be_had_leave_the_size_as_it_was(watched: Watched) -> None:
+    switches = Switches(CollectOptions(idle=True), Diagnostics(), everything=False)
+    try:
+        with started(SPINS) as process:
+            switches.attach([process.pid])
+        size = switches._size.bytes
+        assert not switches._renew(2 * size, [process.pid])
+        assert switches._size.bytes == size
+    finally:
+        switches.close()
+
+
+def test_a_process_that_may_not_be_looked_at_is_forgotten_when_it_has_ended(watched: Watched) -> None:
+    ids = iter(range(100)).__next__
+    make = BatchMaker(watched.rings, False, Family(ids), CollectOptions(), Diagnostics(), False)
+    with started(SPINS) as process:
+        make.strangers.add(process.pid)
+        make.forget_strangers()
+        assert make.strangers == {os.getpid(), process.pid}
+    make._looked_ns = 0
+    make.forget_strangers()
+    assert make.strangers == {os.getpid()}
