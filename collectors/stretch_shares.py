@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from dataclasses import dataclass
 
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+import numpy as np
+
+from pyprof.collectors.stretch_gaps import I64, Mask
 
 Pool = dict[tuple[int, bool, int], tuple[int, int]]
 """(tid, blocked, bucket of length) -> (nanoseconds, since when) of time for which no stack was found yet"""
@@ -22,30 +22,34 @@ def set_aside(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None
     pool[key] = (before + ns, since)
 
 
-def shares(
-    tid: I64,
-    blocked: Mask,
-    whole_ns: I64,
-    length_ns: I64,
-    told: Mask,
-    pooled: Mask,
-    pool: Pool,
-    now_ns: int,
-    last: bool,
-    ended: set[int],
-) -> tuple[I64, list[tuple[int, bool, int]]]:
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Stretches, columns of shape (n,). whole_ns: how long each was, length_ns: the part of it that is told now; told:
+    with a stack, pooled: those that are to get one.
+    """
+
+    tid: I64
+    blocked: Mask
+    whole_ns: I64
+    length_ns: I64
+    told: Mask
+    pooled: Mask
+
+
+def shares(rows: Rows, pool: Pool, now_ns: int, ended: set[int] | None) -> tuple[I64, list[tuple[int, bool, int]]]:
     """(n,): the time that each told stretch stands for, its own included; and what stays without a stack.
 
-    whole_ns: how long each stretch was, length_ns: the part of it that is told now; pooled: stretches without a stack.
-    pool: what is kept for the next time; what waits in it too long, or belongs to threads that have ended, is given up.
+    pool: what is kept for the next time; what waits in it too long, or belongs to threads that have ended (None: all),
+    is given up.
     """
+    tid, length_ns, told = rows.tid, rows.length_ns, rows.told
     result = length_ns.copy()
-    bucket = np.log2(np.maximum(whole_ns, 1)).astype(np.int64)
+    bucket = np.log2(np.maximum(rows.whole_ns, 1)).astype(np.int64)
     tids = np.unique(np.concatenate([tid, np.array([key[0] for key in pool], np.int64)]))
-    group = (np.searchsorted(tids, tid) * 2 + blocked) * _BUCKETS + bucket
-    waiting, place = np.unique(group[pooled], return_inverse=True)
+    group = (np.searchsorted(tids, tid) * 2 + rows.blocked) * _BUCKETS + bucket
+    waiting, place = np.unique(group[rows.pooled], return_inverse=True)
     amount = np.zeros(len(waiting), np.int64)
-    np.add.at(amount, place, length_ns[pooled])
+    np.add.at(amount, place, length_ns[rows.pooled])
     since = {int(key): now_ns for key in waiting}
     todo = dict(zip(waiting.tolist(), amount.tolist(), strict=True))
     for (thread, is_blocked, size), (ns, at) in pool.items():
@@ -66,7 +70,7 @@ def shares(
             continue
         rest, size = divmod(key, _BUCKETS)
         thread, is_blocked = int(tids[rest // 2]), bool(rest & 1)
-        if last or thread in ended or since[key] < now_ns - _PATIENCE_NS:
+        if ended is None or thread in ended or since[key] < now_ns - _PATIENCE_NS:
             bare[thread, is_blocked] = bare.get((thread, is_blocked), 0) + todo[key]
         else:
             pool[thread, is_blocked, size] = (todo[key], since[key])

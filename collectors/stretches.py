@@ -8,16 +8,13 @@ short and of long stretches. A stretch that goes on is told in parts, each as so
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.stretch_gaps import Gap, Gaps, merged, overlap
-from pyprof.collectors.stretch_shares import Pool, set_aside, shares
-
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from pyprof.collectors.stretch_gaps import I64, Gap, Gaps, Mask, merged, overlap
+from pyprof.collectors.stretch_shares import Pool, Rows, set_aside, shares
 
 IN, BLOCKED, PREEMPTED, ENDED = 0, 1, 2, 3
 """Kinds of switch records: onto a processor, off it to wait, off it for another thread, the end of the thread."""
@@ -49,6 +46,22 @@ class Points:
         if not tids:
             return self
         return self.at(~np.isin(self.tid, list(tids)))
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What is known of the time that is told, beside what was seen in it. gaps: of which records were lost. paused:
+    threads of which there are none. ran_ns: how long threads that are paused, or were until the last time, have run
+    meanwhile. weak: samples that look worse than what is seen from outside. late: looks at threads that were about to
+    run. last: this is the end.
+    """
+
+    gaps: Sequence[Gap] = ()
+    paused: frozenset[int] = frozenset()
+    ran_ns: Mapping[int, int] = field(default_factory=dict)
+    weak: Lanes = ()
+    late: Lanes = ()
+    last: bool = False
 
 
 @dataclass(slots=True)
@@ -99,6 +112,9 @@ class _Columns:
     open: Mask
     sample: I64
     look: I64
+
+
+_NOTHING_ELSE = Drain()
 
 
 class Stretches:
@@ -159,19 +175,10 @@ class Stretches:
         samples: Points,
         looks: Points,
         now_ns: int,
-        *,
-        gaps: Sequence[Gap] = (),
-        paused: frozenset[int] = frozenset(),
-        ran_ns: Mapping[int, int] = {},
-        weak: Lanes = (),
-        late: Lanes = (),
-        last: bool = False,
+        drain: Drain = _NOTHING_ELSE,
     ) -> Told:
-        """The time until now_ns, of which all records are there, but for the gaps and for threads that were paused.
-        ran_ns: how long threads that are paused, or were until the last time, have run meanwhile. weak: samples that
-        look worse than what is seen from outside. late: looks at threads that were about to run.
-        """
-        gaps = merged(gaps)
+        """The time until now_ns, of which all records are there, but for the gaps and for threads that were paused."""
+        gaps, paused, last = merged(drain.gaps), drain.paused, drain.last
         known_ns = self._gaps.known_ns(now_ns, gaps)
         if not known_ns:
             self._gaps.lost_ns += now_ns - self._gaps.until_ns
@@ -181,8 +188,8 @@ class Stretches:
             self._set_aside(tid, each, self._gaps.until_ns)
         gone = switches.kind == ENDED
         ended_ns = dict(zip(switches.tid[gone].tolist(), switches.time_ns[gone].tolist(), strict=True))
-        self._gaps.skip({*paused, *self._gaps.owed}, now_ns, ran_ns, ended_ns)
-        told = self._tell(switches.without(without), samples, looks, now_ns, gaps, known_ns, without, weak, late, last)
+        self._gaps.skip({*paused, *self._gaps.owed}, now_ns, drain.ran_ns, ended_ns)
+        told = self._tell(switches.without(without), samples, looks, now_ns, replace(drain, gaps=gaps, paused=without))
         if last:
             lost = 0 if known_ns else self._gaps.lost_ns
             left = {tid: round(lost * share) for tid, share in self._off.items()} | self._gaps.owed
@@ -213,13 +220,9 @@ class Stretches:
         samples: Points,
         looks: Points,
         now_ns: int,
-        gaps: Sequence[Gap],
-        known_ns: int,
-        paused: frozenset[int],
-        weak: Lanes,
-        late: Lanes,
-        last: bool,
+        drain: Drain,
     ) -> Told:
+        paused, last = drain.paused, drain.last
         for tid, at in dict(zip(looks.tid.tolist(), looks.time_ns.tolist(), strict=True)).items():
             if tid in self._open:
                 self._open[tid].looked_ns = at
@@ -246,19 +249,22 @@ class Stretches:
         wanted = blocked | self._preempted
         sampled = found.sample >= 0
         poor = np.zeros(len(sampled), np.bool_)
-        poor[sampled] = np.isin(found.sample[sampled], weak) & blocked[sampled]
-        told_later = np.isin(found.look, late) & ~found.open & np.isin(found.tid, found.tid[~before & sampled & ~poor])
+        poor[sampled] = np.isin(found.sample[sampled], drain.weak) & blocked[sampled]
+        told_later = (
+            np.isin(found.look, drain.late) & ~found.open & np.isin(found.tid, found.tid[~before & sampled & ~poor])
+        )
         by_look = ~before & (found.look >= 0) & (~sampled | poor) & ~told_later
         better = np.isin(found.tid, found.tid[by_look]) | (found.open & (not last))
         by_sample = ~before & ~by_look & sampled & ~(poor & better)
-        length = found.end_ns - found.start_ns - overlap(found.start_ns, found.end_ns, gaps)
+        length = found.end_ns - found.start_ns - overlap(found.start_ns, found.end_ns, drain.gaps)
         pooled = ~before & ~by_sample & ~by_look & wanted & ~unsure & (~found.open | last)
         carries = wanted & (before | by_sample | by_look | pooled)
+        known_ns = self._gaps.known_ns(now_ns, drain.gaps)
         length = self._gaps.counted(found.tid, length, carries, now_ns, known_ns)
-        share, told.bare = shares(
-            found.tid, blocked, found.end_ns - found.began_ns, length, by_sample | by_look, pooled, self._pool,
-            now_ns, last, set(switches.tid[switches.kind == ENDED].tolist()),
-        )  # fmt: skip
+        whole = found.end_ns - found.began_ns
+        rows = Rows(found.tid, blocked, whole, length, by_sample | by_look, pooled)
+        ended = None if last else set(switches.tid[switches.kind == ENDED].tolist())
+        share, told.bare = shares(rows, self._pool, now_ns, ended)
         share = np.where(wanted, share, LEFT_OUT)
         lanes = found.sample[by_sample]
         told.sample_ns[lanes], told.sample_open[lanes] = share[by_sample], found.open[by_sample]

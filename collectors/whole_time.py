@@ -18,7 +18,8 @@ from pyprof.collectors.perf_batches import by_width
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.collectors.perf_switches import Switches
 from pyprof.collectors.procfs import parse_stat
-from pyprof.collectors.stretches import BY_WEIGHT, ENDED, LEFT_OUT, Points, Stretches, Told
+from pyprof.collectors.stretch_gaps import I64
+from pyprof.collectors.stretches import BY_WEIGHT, ENDED, LEFT_OUT, Drain, Points, Stretches, Told
 from pyprof.collectors.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, late_looks
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
@@ -29,7 +30,6 @@ from pyprof.options import CollectOptions
 
 _FOREVER_NS = 2**62
 _LOOKS = 2.5
-I64 = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class WholeTime:
@@ -81,12 +81,14 @@ class WholeTime:
             Points.of(samples.tid[chosen], samples.time_ns[chosen]),
             looked,
             now,
-            gaps=switched.gaps,
-            paused=switched.paused,
-            ran_ns=self._ran(taken.running),
-            weak=weak,
-            late=[] if looks is None else late_looks(looks),
-            last=last,
+            Drain(
+                gaps=switched.gaps,
+                paused=switched.paused,
+                ran_ns=self._ran(taken.running),
+                weak=weak,
+                late=[] if looks is None else late_looks(looks),
+                last=last,
+            ),
         )
         if self._options.running:
             for batch in taken.running:
