@@ -104,9 +104,8 @@ class WholeTime:
         if looks is not None:
             yield from self._of_looks(looks, told, told.look_open)
         self._running.done_with(taken.scan)
-        alone = self._switches.paused
         self._stretches.resume(*self._switches.done_with(switched, self._running.alive))
-        for tid in self._switches.paused - alone:
+        for tid in self._switches.paused - switched.paused:
             if not self._options.running:
                 self._run_ns[tid] = _run_ns(tid)
             if (start := _start(tid)) is not None:

@@ -191,6 +191,18 @@ def test_thousands_of_switches_a_second_keep_their_places_and_their_time(program
     assert first / (first + second) == pytest.approx(shares(before, after, "wait_first", "wait_second")[0], abs=0.35)
 
 
+def test_a_thread_left_alone_is_off_its_processor_only_while_it_does_not_run(program: Path, tmp_path: Path) -> None:
+    def ran_s(pid: int) -> float:
+        return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+    with started(program, tmp_path, "pings", "pongs") as target:
+        began, before = time.monotonic(), ran_s(target.process.pid)
+        waits = target.record(mode="offcpu")
+        share = (ran_s(target.process.pid) - before) / (time.monotonic() - began)
+    off = sum(waits.total(thread) for thread in ("pings", "pongs")) / waits.passed
+    assert off == pytest.approx(2 - share, abs=0.4)
+
+
 def test_a_long_sleep_has_its_part_in_each_window(program: Path, tmp_path: Path) -> None:
     with started(program, tmp_path, "endless", "naps") as target:
         target.record("--every", "1", mode="offcpu", seconds=3.6)
