@@ -74,7 +74,9 @@ class Copied:
 
 
 class Copier:
-    """Copies thread states of one runtime. code_at, code_size: the head of a code object."""
+    """Copies thread states of one runtime. code_at, code_size: the head of a code object. several: greenlets may wait
+    on the threads' stacks; else nobody looks for them while a thread stands still.
+    """
 
     def __init__(self, layout: Layout, code_at: int, code_size: int) -> None:
         self._layout = layout
@@ -87,6 +89,7 @@ class Copier:
         self._mask = layout.frame.code_mask
         self._frame_size = (layout.frame.size + 7) & ~7
         shims = layout.chain is Chain.SHIMS
+        self.several = False
         self._waiting = WaitingFrames(layout, ENTRY_OWNER) if layout.chain >= Chain.ENTRIES else None
         self._loose_size = waiting_size(layout)
         self._flag = layout.frame.owner if shims else layout.frame.is_entry
@@ -141,7 +144,7 @@ class Copier:
             self._follow(copied, copied.stands[0][1] if copied.stands else 0, loose, gather)
             if not copied.frames:  # 3.11 frees a frame's chunk before it forgets the frame
                 copied.problem = problem
-        if self._waiting is not None and not (copied.problem and copied.frames) and not copied.rest:
+        if self.several and self._waiting is not None and not (copied.problem and copied.frames) and not copied.rest:
             base_frame = layout.thread.base_frame
             stop = head[base_frame >> 3] if base_frame != NONE else 0
             waiter = Waiter(thread.address, copied.frames, copied.stands, stop)

@@ -291,6 +291,7 @@ class PythonProcess:
         if known is None or not known.states:
             known = self._guess(tid, gather)
         if known is not None:
+            self._copier.several = self._others
             for thread, habits in known.states:
                 copied = self._copier.copy(thread, habits, stack, base, gather)
                 if copied.stale:
