@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.sessions import run_for
 from bench.tables import quantile
 from bench.tools import run
 
@@ -86,15 +87,7 @@ def _record(pid: int, rate: float) -> None:
     files = Files(UnwindOptions(), diagnostics)
     selection = select(TargetOptions(pids=(pid,)))
     collector = open_collector("ptrace", selection, CollectOptions(rate), diagnostics, files.runtimes)
-    end = time.monotonic() + SECONDS
-    session = Session(collector, UnwindOptions(), diagnostics, files)
-    try:
-        for batch in collector.batches():
-            session.recorder.add(batch)
-            if time.monotonic() > end:
-                collector.stop()
-    finally:
-        collector.close()
+    run_for(Session(collector, UnwindOptions(), diagnostics, files), SECONDS)
 
 
 if __name__ == "__main__":

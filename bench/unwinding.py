@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.moments import alone
+from bench.sessions import run_for
 from bench.targets import Target
 from bench.tools import run
 
@@ -92,14 +93,7 @@ def _walk(pid: int) -> _Timed:
     )
     session = Session(collector, UnwindOptions(), diagnostics)
     timed = session.recorder.walker = _Timed(session.recorder.walker)
-    end = time.monotonic() + SECONDS
-    try:
-        for batch in collector.batches():
-            session.recorder.add(batch)
-            if time.monotonic() > end:
-                collector.stop()
-    finally:
-        collector.close()
+    run_for(session, SECONDS)
     return timed
 
 

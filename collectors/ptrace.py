@@ -59,8 +59,7 @@ class PtraceCollector:
     ) -> None:
         """note: what the reader should know of why this collector was taken. ids: gives the ids of address spaces,
         where several collectors make one recording. readers: makes the reader of a process's interpreter, by pid.
-        selection: further processes, those to come included. chosen: (pid, tid) -> is this
-        thread sampled?
+        selection: further processes, those to come included. chosen: (pid, tid) -> is this thread sampled?
         """
         self._options = options
         self._diagnostics = diagnostics

@@ -37,8 +37,9 @@ class Target:
         reader: StackReader | None = None,
         chosen: Callable[[int, int], bool] | None = None,
     ) -> None:
-        """reader: of its interpreter's frames, None where they are not wanted. chosen: (pid, tid) -> is this
-        thread wanted?"""
+        """reader: of its interpreter's frames, None where they are not wanted. chosen: (pid, tid) -> is this thread
+        wanted?
+        """
         self.pid = pid
         self.directory = ProcDir(pid)
         query = MapQuery(lambda: self.directory.open("maps"))
