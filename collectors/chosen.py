@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors import procfs
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.perf_attr import MOST_STACK
 from pyprof.model.sample import SampleBatch
@@ -50,7 +51,7 @@ class _Case:
     enough: int = _LEAST_BACK
     useful: bool = False
     most_cut: int = 1
-    started: int = 0
+    started: int | None = None
 
 
 class Chosen:
@@ -121,7 +122,7 @@ class Chosen:
     def _choose(self, key: int, case: _Case) -> None:
         self._stopped.add(key)
         self._left.add(key)
-        case.started = _started(case.pid, key)
+        case.started = procfs.started(abs(key))
         case.since_ns, case.until_ns, case.fitting, case.useful = math.inf, math.inf, 0, False
 
     def _choose_process(self, pid: int) -> None:
@@ -183,7 +184,7 @@ class Chosen:
         """Threads and processes that are there no more."""
         for key in list(self._stopped):
             case = self._cases[key]
-            gone = case.started < 0 or _started(case.pid, key) != case.started
+            gone = case.started is None or procfs.started(abs(key)) != case.started
             if gone and key in self._stopped:
                 self._late[case.pid] += key > 0 and case.since_ns == math.inf
                 self._give_back(key)
@@ -205,15 +206,6 @@ class Chosen:
             self._left &= self._cases.keys()
             self._refused.clear()
             self._late.clear()
-
-
-def _started(pid: int, key: int) -> int:
-    """Clock ticks after boot; -1 of what has ended."""
-    try:
-        with open(f"/proc/{pid}/task/{key}/stat" if key > 0 else f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return -1
 
 
 def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:

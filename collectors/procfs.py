@@ -275,3 +275,13 @@ def address_space(pid: int, space_id: int, generation: int) -> AddressSpace:
 def all_pids() -> list[int]:
     """Every process that this pid namespace shows."""
     return sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+
+
+def started(tid: int) -> int | None:
+    """When a thread or process began, in clock ticks since the machine did; None if it has ended."""
+    try:
+        with open(f"/proc/{tid}/stat", "rb") as file:
+            stat = parse_stat(file.read())
+    except (OSError, FormatError):
+        return None
+    return None if stat.is_zombie else stat.start

@@ -13,15 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from pyprof.collectors import procfs
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.perf_batches import by_width
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.collectors.perf_switches import Switches
-from pyprof.collectors.procfs import parse_stat
 from pyprof.collectors.stretch_gaps import I64
 from pyprof.collectors.stretches import BY_WEIGHT, ENDED, LEFT_OUT, Drain, Points, Stretches, Told
 from pyprof.collectors.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, late_looks
-from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.kernel import blocked_word
 from pyprof.model.profile import ThreadInfo
@@ -108,7 +107,7 @@ class WholeTime:
         for tid in self._switches.paused - switched.paused:
             if not self._options.running:
                 self._run_ns[tid] = _run_ns(tid)
-            if (start := _start(tid)) is not None:
+            if (start := procfs.started(tid)) is not None:
                 self._started[tid] = start
         self._forget_gone(self._stretches.silent(now))
         lasting = {*self._stretches.owed, *self._switches.paused}
@@ -121,7 +120,7 @@ class WholeTime:
         that was left alone.
         """
         for tid in tids:
-            start = _start(tid)
+            start = procfs.started(tid)
             if start is None or self._started.get(tid, start) != start:
                 self._stretches.forget(tid)
                 self._started.pop(tid, None)
@@ -226,16 +225,6 @@ def _run_ns(tid: int) -> int:
             return int(file.read().split()[0])
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _start(tid: int) -> int | None:
-    """When a thread began, in clock ticks since the machine did; None if it has ended."""
-    try:
-        with open(f"/proc/{tid}/stat", "rb") as file:
-            stat = parse_stat(file.read())
-    except (OSError, FormatError):
-        return None
-    return None if stat.is_zombie else stat.start
 
 
 def _without_registers(kind: SampleKind, tid: I64, time_ns: I64, length_ns: I64) -> SampleBatch:
