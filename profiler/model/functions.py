@@ -1,0 +1,132 @@
+"""The functions of a profile, the same wherever they were mapped, and what each cost.
+
+A function is known by its name and its file: the build-id of its module, else its path. So one function of a library is
+one, in however many processes it ran, under however many addresses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyprof.model.profile import Frame, FrameKind, Profile
+
+KERNEL = "[kernel]"
+
+START_UP = frozenset({
+    *("_start", "_dl_start_user", "__libc_start_main", "__libc_start_main_impl", "__libc_start_call_main"),
+    *("clone", "__clone", "clone3", "__clone3", "__clone_internal", "start_thread", "thread_start"),
+    *("Thread._bootstrap", "Thread._bootstrap_inner", "_run_module_as_main", "_run_code"),
+    *("Py_BytesMain", "Py_RunMain", "pymain_main", "pymain_run_python", "pymain_run_file", "pymain_run_module"),
+})  # fmt: skip
+"""What stands outside a program's or a thread's own first function, whatever the program does."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Function:
+    """where: build-id of the module, else its path; of an interpreter's function its script; "" where none is known."""
+
+    where: str
+    name: str
+    kind: FrameKind
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a function cost, of one value of the profile. own: as the innermost one; total: somewhere on the stack, each
+    sample counted once however often it recurs. module: the name of its module or script, "" if none is known.
+    """
+
+    name: str
+    module: str
+    kind: FrameKind
+    own: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """value: the sum of all samples, stacks without any function included. functions: dearest own cost first."""
+
+    value: int
+    functions: tuple[Cost, ...]
+
+    def by_own(self, count: int) -> list[Cost]:
+        return [cost for cost in self.functions[:count] if cost.own > 0]
+
+    def by_total(self, count: int) -> list[Cost]:
+        """Without what every program starts with."""
+        costs = [cost for cost in self.functions if cost.total > 0 and cost.name not in START_UP]
+        return sorted(costs, key=lambda cost: (-cost.total, -cost.own, cost.name, cost.module))[:count]
+
+
+def functions_of(profile: Profile, frame: Frame) -> list[tuple[Function, str]]:
+    """The functions of a frame with their modules' names, outermost first: the real one, then what was inlined into it.
+    None of a marker.
+    """
+    if frame.kind == FrameKind.MARKER:
+        return []
+    info = profile.modules[frame.module] if frame.module >= 0 else None
+    where, module = (info.build_id or info.path, info.name) if info else ("", "")
+    if frame.kind == FrameKind.KERNEL:
+        where = module = KERNEL
+    if frame.kind == FrameKind.INTERPRETER and frame.lines and frame.lines[0].file:
+        where = frame.lines[0].file
+        module = where.rsplit("/", 1)[-1]
+    names = [line.function or line.system_name for line in reversed(frame.lines)] or [frame.title]
+    kind = FrameKind.NATIVE if frame.kind == FrameKind.INLINE else frame.kind
+    return [(Function(where, name or "[unknown]", kind), module) for name in names]
+
+
+def costs(profile: Profile, column: int = -1) -> Costs:
+    """Of all functions. column: which of the profile's values; the last is the primary one."""
+    own = np.zeros(len(profile.parent), np.int64)
+    np.add.at(own, profile.stack, profile.values[:, column])
+    ids: dict[Function, int] = {}
+    modules: list[str] = []
+    rows: list[list[int]] = []
+    for frame in profile.frames:
+        row = []
+        for function, module in functions_of(profile, frame):
+            at = ids.setdefault(function, len(ids))
+            if at == len(modules):
+                modules.append(module)
+            row.append(at)
+        rows.append(row)
+    self_of, total_of = _sums(profile, own.tolist(), rows, len(ids))
+    found = [
+        Cost(function.name, modules[at], function.kind, self_of[at], total_of[at])
+        for function, at in ids.items()
+        if self_of[at] or total_of[at]
+    ]
+    found.sort(key=lambda cost: (-cost.own, -cost.total, cost.name, cost.module))
+    return Costs(int(profile.values[:, column].sum()), tuple(found))
+
+
+def _sums(profile: Profile, own: list[int], rows: list[list[int]], count: int) -> tuple[list[int], list[int]]:
+    """(own, total) of each function. rows: the functions of each frame, outermost first."""
+    parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
+    total = list(own)
+    for node in range(len(total) - 1, 0, -1):
+        total[parent[node]] += total[node]
+    children: list[list[int]] = [[] for _ in parent]
+    for node in range(len(parent) - 1, 0, -1):
+        children[parent[node]].append(node)
+    own_sums, total_sums, depth = [0] * count, [0] * count, [0] * count
+    todo = children[0]
+    while todo:
+        node = todo.pop()
+        if node < 0:  # all below it is done
+            for function in rows[frame_of[~node]]:
+                depth[function] -= 1
+            continue
+        row = rows[frame_of[node]]
+        for function in row:
+            total_sums[function] += total[node] * (not depth[function])
+            depth[function] += 1
+        if row:
+            own_sums[row[-1]] += own[node]
+        todo.append(~node)
+        todo.extend(children[node])
+    return own_sums, total_sums

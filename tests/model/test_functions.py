@@ -1,0 +1,86 @@
+"""What functions cost, and when two are the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given
+
+from pyprof.model.functions import Cost, Function, costs, functions_of
+from pyprof.model.profile import FrameKind, ModuleInfo, Profile
+from tests.exporters.profiles import LIBC, MODULES, Builder, code, deep, golden, marker, profiles
+
+
+def told(profile: Profile) -> dict[tuple[str, str], tuple[int, int]]:
+    found = {(cost.module, cost.name): (cost.own, cost.total) for cost in costs(profile).functions}
+    assert found
+    return found
+
+
+@given(profiles())
+def test_costs_of_any_profile_are_what_its_stacks_say_one_by_one(profile: Profile) -> None:
+    own: Counter[Function] = Counter()
+    total: Counter[Function] = Counter()
+    for leaf, value in zip(profile.stack.tolist(), profile.values[:, -1].tolist(), strict=True):
+        stack = [[function for function, _ in functions_of(profile, frame)] for frame in profile.path(leaf)]
+        for function in {function for row in stack for function in row}:
+            total[function] += value
+        if stack and stack[-1]:
+            own[stack[-1][-1]] += value
+    found = costs(profile)
+    assert found.value == sum(profile.values[:, -1].tolist())
+    assert sorted(cost.total for cost in found.functions) == sorted(filter(None, total.values()))
+    assert sorted(filter(None, (cost.own for cost in found.functions))) == sorted(filter(None, own.values()))
+    assert sum(cost.own for cost in found.functions) <= found.value
+    assert all(0 <= cost.own <= cost.total <= found.value for cost in found.functions)
+
+
+def test_function_of_one_file_is_one_in_all_processes_and_at_all_addresses() -> None:
+    again = replace(LIBC, path="/other/root/usr/lib/libc.so.6", start=0x7E00_0000_0000, end=0x7E00_0020_0000)
+    other = ModuleInfo("/opt/other.so", "dd" * 20, 0x10_0000, 0x20_0000, 0, True, False)
+    builder = Builder()
+    for module in (0, len(MODULES), len(MODULES) + 1):
+        frame = replace(code("memset", 0, 0x900), module=module, pc=module * 0x1000)
+        builder.sample(builder.node([code("main"), frame]), cpu_ns=10)
+    found = told(builder.build(modules=(*MODULES, again, other)))
+    assert found["libc.so.6", "memset"] == (20, 20)
+    assert found["other.so", "memset"] == (10, 10)
+
+
+def test_recursion_counts_each_sample_once() -> None:
+    profile = deep(depth=3000, samples=5)
+    found = told(profile)
+    everything = int(profile.values[:, -1].sum())
+    assert found["server", "recurse"] == (everything * 5 // 6, everything)
+
+
+def test_innermost_inlined_function_has_the_own_cost_and_its_holder_the_total() -> None:
+    profile = golden()
+    found = told(profile)
+    own, total = found["server", "std::min(int, int)"]
+    assert (own, total) == (0, 50_000_000)
+    assert found["server", "handle(Request&)"] == (0, 50_000_000)
+    assert found["libc.so.6", "memcpy"] == (120_000_000, 120_000_000)
+    assert found["app.py", "<module>"] == (0, 30_000_000)
+
+
+def test_markers_are_no_functions_but_their_time_is_part_of_the_whole() -> None:
+    builder = Builder()
+    builder.sample(builder.node([marker("[truncated]"), code("work")]), cpu_ns=30)
+    builder.sample(builder.node([marker("[truncated]")]), cpu_ns=70)
+    found = costs(builder.build())
+    assert found.value == 100
+    assert found.functions == (Cost("work", "server", FrameKind.NATIVE, 30, 30),)
+
+
+def test_dearest_come_first_and_start_up_is_not_among_the_totals() -> None:
+    builder = Builder()
+    start, main = code("_start"), code("main")
+    builder.sample(builder.node([start, main, code("cheap")]), cpu_ns=10)
+    builder.sample(builder.node([start, main, code("dear")]), cpu_ns=30)
+    builder.sample(builder.node([start]), cpu_ns=20)
+    found = costs(builder.build())
+    assert [(cost.name, cost.own) for cost in found.by_own(2)] == [("dear", 30), ("_start", 20)]
+    assert [(cost.name, cost.total) for cost in found.by_total(2)] == [("main", 40), ("dear", 30)]
+    assert found.by_own(9)[-1].own > 0
