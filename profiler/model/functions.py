@@ -35,14 +35,17 @@ class Function:
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a function cost, of one value of the profile. own: as the innermost one; total: somewhere on the stack, each
-    sample counted once however often it recurs. module: the name of its module or script, "" if none is known.
+    sample counted once however often it recurs. module: what people call its file, "" if none is known.
     """
 
-    name: str
+    function: Function
     module: str
-    kind: FrameKind
     own: int
     total: int
+
+    @property
+    def name(self) -> str:
+        return self.function.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Costs:
     def by_total(self, count: int) -> list[Cost]:
         """Without what every program starts with."""
         costs = [cost for cost in self.functions if cost.total > 0 and cost.name not in START_UP]
-        return sorted(costs, key=lambda cost: (-cost.total, -cost.own, cost.name, cost.module))[:count]
+        return sorted(costs, key=lambda cost: (-cost.total, -cost.own, cost.function))[:count]
 
 
 def functions_of(profile: Profile, frame: Frame) -> list[tuple[Function, str]]:
@@ -96,11 +99,11 @@ def costs(profile: Profile, column: int = -1) -> Costs:
         rows.append(row)
     self_of, total_of = _sums(profile, own.tolist(), rows, len(ids))
     found = [
-        Cost(function.name, modules[at], function.kind, self_of[at], total_of[at])
+        Cost(function, modules[at], self_of[at], total_of[at])
         for function, at in ids.items()
         if self_of[at] or total_of[at]
     ]
-    found.sort(key=lambda cost: (-cost.own, -cost.total, cost.name, cost.module))
+    found.sort(key=lambda cost: (-cost.own, -cost.total, cost.function))
     return Costs(int(profile.values[:, column].sum()), tuple(found))
 
 
