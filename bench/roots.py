@@ -1,25 +1,33 @@
-"""Programs of newer Debian suites, in private roots.
+"""Programs of newer Debian suites, in the private roots of the tests.
 
-`tests/tools/debroot SUITE FOLDER PACKAGE...` makes one, as root.
+`tests/tools/roots SUITE` makes one, as root.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from functools import cache
 from pathlib import Path
 
-ROOTS = Path(os.environ.get("PYPROF_TEST_ROOTS", "/var/cache/pyprof-tests"))
-_DEBROOT = Path(__file__).parent.parent / "tests" / "tools" / "debroot"
+_TOOLS = Path(__file__).parent.parent / "tests" / "tools"
+
+
+@cache
+def _root(suite: str) -> Path | None:
+    done = subprocess.run([_TOOLS / "roots", "--there", suite], capture_output=True, text=True, timeout=60, check=False)
+    return Path(done.stdout.strip()) if done.returncode == 0 else None
 
 
 def has(suite: str, program: str) -> bool:
-    return os.geteuid() == 0 and (ROOTS / suite / program.lstrip("/")).exists() and bool(shutil.which("nsenter"))
+    root = _root(suite)
+    return os.geteuid() == 0 and bool(shutil.which("nsenter")) and root is not None and (root / program[1:]).exists()
 
 
 def run_in(suite: str) -> list[str]:
     """What to put before a command: it and its folder under /tmp are inside the root, its pid is ours."""
-    return [str(_DEBROOT), "run", str(ROOTS / suite)]
+    return [str(_TOOLS / "debroot"), "run", str(_root(suite))]
 
 
 def in_root_of(pid: int) -> list[str]:

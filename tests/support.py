@@ -50,7 +50,7 @@ PACKAGES = {
     "qemu-s390x": "qemu-user",
     "qemu-ppc64le": "qemu-user",
     "i686-linux-gnu-gcc": "gcc-i686-linux-gnu libc6-dev-i386-cross libc6-i386",
-    "x86_64-linux-gnux32-gcc": "gcc-x86-64-linux-gnux32",
+    "x86_64-linux-gnux32-gcc": "gcc-x86-64-linux-gnux32 linux-libc-dev-x32-cross libc6-dev-x32-cross",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
     "s390x-linux-gnu-gcc": "gcc-s390x-linux-gnu libc6-dev-s390x-cross",
     "powerpc64le-linux-gnu-gcc": "gcc-powerpc64le-linux-gnu libc6-dev-ppc64el-cross",

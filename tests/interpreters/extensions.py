@@ -13,7 +13,8 @@ from tempfile import mkdtemp
 
 import numpy as np
 
-from tests.interpreters.pythons import PROGRAMS, ROOTS, Python
+from tests.interpreters.packages import from_pypi
+from tests.interpreters.pythons import PROGRAMS, Python
 from tests.support import build, missing
 
 SOURCES = PROGRAMS / "native"
@@ -50,25 +51,12 @@ def extensions(cython: str = "stable") -> Path:
     return folder
 
 
-def from_pypi(name: str, *options: str) -> Path:
-    """A folder of packages, downloaded once. options: pip's."""
-    folder = ROOTS / "packages" / name
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        coming = mkdtemp(dir=folder.parent)
-        command = [sys.executable, "-m", "pip", "install", "-q", "--only-binary=:all:", "--target", coming, *options]
-        if subprocess.run(command, timeout=200, check=False).returncode:
-            missing(f"needs from PyPI, in {folder}: {' '.join(options)}")
-        Path(coming).rename(folder)
-    return folder
-
-
 @cache
 def numpy(minor: int) -> Path:
     """A folder to import numpy from; this interpreter's own, or PyPI's for that version."""
     if minor == sys.version_info[1]:
         return Path(np.__file__).parent.parent
-    return from_pypi(f"3.{minor}", "--no-deps", "--ignore-requires-python", "--python-version", f"3.{minor}", "numpy")
+    return from_pypi(minor, "numpy", options=("--no-deps", "--ignore-requires-python"))
 
 
 def import_path(python: Python, numbers: bool = True) -> list[str]:

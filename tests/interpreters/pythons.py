@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -12,32 +13,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
-from tests.support import missing, need
+from tests.roots import run_in
+from tests.support import missing
 
 PROGRAMS = Path(__file__).parent / "programs"
-TOOLS = Path(__file__).parent.parent / "tools"
-ROOTS = Path(os.environ.get("PYPROF_TEST_ROOTS", "/var/cache/pyprof-tests"))
 IN_ROOTS = (("trixie", "3.13"), ("sid", "3.14"), ("sid", "3.15"))
 
 
 @dataclass(frozen=True)
 class Python:
-    """name: for test ids. command: what starts it. minor: 3.minor. own: one that a user named."""
+    """name: for test ids. path: where it is, inside the root of its suite if it has one. minor: 3.minor. own: one that
+    a user named.
+    """
 
     name: str
-    command: tuple[str, ...]
+    path: str
     minor: int
     suite: str = ""
     own: bool = False
 
-    def ready(self) -> Python:
-        """Skips (in CI: fails) where it is not there."""
-        if self.suite:
-            need_root(self.suite, f"python3.{self.minor}")
-        return self
+    @property
+    def command(self) -> list[str]:
+        """What starts it. Skips (in CI: fails) where it is not there."""
+        if self.suite and os.geteuid() != 0:
+            missing("needs root: interpreters of other Debian suites run in private roots")
+        return [*(run_in(self.suite) if self.suite else []), self.path]
 
 
 def pythons() -> list[Python]:
@@ -47,19 +51,18 @@ def pythons() -> list[Python]:
         say = "import sys, sysconfig; print(sys.version_info[1], sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
         said = subprocess.run([path, "-c", say], capture_output=True, text=True, timeout=60, check=True).stdout.split()
         name = f"own-3.{said[0]}{'t' if said[1] == '1' else ''}"
-        found.append(Python(name, (path,), int(said[0]), own=True))
+        found.append(Python(name, path, int(said[0]), own=True))
     for path in sorted(Path("/usr/bin").glob("python3.*")):
         version = re.fullmatch(r"python3\.(\d+)", path.name)
         if version:
-            found.append(Python(f"debian-{path.name}", (str(path),), int(version[1])))
+            found.append(Python(f"debian-{path.name}", str(path), int(version[1])))
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for path in sorted(versions.glob("3.*/bin/python")):
         minor = int(path.parent.parent.name.split(".")[1])
         if minor >= 8:
-            found.append(Python(f"pyenv-{path.parent.parent.name}", (str(path),), minor))
+            found.append(Python(f"pyenv-{path.parent.parent.name}", str(path), minor))
     for suite, version in IN_ROOTS:
-        command = (str(TOOLS / "debroot"), "run", str(ROOTS / suite), f"/usr/bin/python{version}")
-        found.append(Python(f"{suite}-{version}", command, int(version.split(".")[1]), suite))
+        found.append(Python(f"{suite}-{version}", f"/usr/bin/python{version}", int(version.split(".")[1]), suite))
     return sorted(found, key=lambda python: (python.minor, python.name))
 
 
@@ -74,23 +77,16 @@ SOME = pytest.mark.parametrize(
     "python", [p for p in pythons() if p.suite != "trixie" and not p.name.startswith("pyenv")][:2], ids=lambda p: p.name
 )
 """One without and one with a perf trampoline."""
-HERE = Python("here", (sys.executable,), sys.version_info[1])
+HERE = Python("here", sys.executable, sys.version_info[1])
 
 
 @cache
-def need_root(suite: str, package: str) -> None:
-    """A private root with an interpreter; made in CI, elsewhere only where somebody made it."""
-    need("apt-get")
-    need("unshare")
-    if os.geteuid() != 0:
-        missing("needs root: interpreters of other Debian suites run in private roots")
-    root = ROOTS / suite
-    if not (root / "usr" / "bin" / package).exists():
-        packages = [f"python{version}" for name, version in IN_ROOTS if name == suite]
-        command = [str(TOOLS / "debroot"), suite, str(root), *packages]
-        if not os.environ.get("CI"):
-            missing(f"needs {package}: {' '.join(command)}")
-        subprocess.run(command, check=True, timeout=280)
+def shared_folder() -> Path:
+    """A folder of this test run below /tmp, which private roots see, too."""
+    folder = Path(mkdtemp(prefix="pyprof-programs-"))
+    folder.chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @contextmanager
@@ -103,10 +99,10 @@ def running(
     stdin: int = subprocess.DEVNULL,
 ) -> Iterator[subprocess.Popen[str]]:
     """A program on an interpreter, its output piped; killed at the end. cwd: a folder that private roots see, too."""
-    python.ready()
-    path = shutil.copy(PROGRAMS / program, "/tmp") if python.suite else str(PROGRAMS / program)
+    command = python.command
+    path = shutil.copy(PROGRAMS / program, shared_folder()) if python.suite else str(PROGRAMS / program)
     process = subprocess.Popen(
-        [*python.command, str(path), *arguments],
+        [*command, str(path), *arguments],
         stdout=subprocess.PIPE,
         stdin=stdin,
         text=True,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.interpreters.extensions import from_pypi
+from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import HERE, Python, pythons, running
 from tests.interpreters.runs import record, stacks
 from tests.interpreters.test_peers_real import asking, free_port
@@ -44,7 +45,7 @@ def test_workers_of_gunicorn_are_in_the_profile(tmp_path: Path) -> None:
     port = free_port()
     command = ("-m", "gunicorn", "-k", "gthread", "-w", "2", "-t", "1000", "-b", f"127.0.0.1:{port}", "wsgi:wsgi")
     with running_here(
-        *command, env={"PYTHONPATH": str(from_pypi("peers", "gunicorn", "uvicorn", "pystack"))}
+        *command, env={"PYTHONPATH": str(from_pypi(sys.version_info[1], "gunicorn", "uvicorn", "pystack"))}
     ) as process:
         with asking(port):
             deadline = time.monotonic() + 60

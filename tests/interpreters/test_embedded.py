@@ -17,8 +17,8 @@ from tests.support import build, missing
 def libraries() -> list[Path]:
     """libpython of all interpreters that have one."""
     found = sorted(Path("/usr/lib/x86_64-linux-gnu").glob("libpython3.*.so.1.0"))
-    for python in pythons():
-        found += sorted((Path(python.command[0]).parent.parent / "lib").glob("libpython3.*.so.1.0"))
+    for python in (python for python in pythons() if not python.suite):
+        found += sorted((Path(python.path).parent.parent / "lib").glob("libpython3.*.so.1.0"))
     return list(dict.fromkeys(found))
 
 

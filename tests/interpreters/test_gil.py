@@ -17,7 +17,6 @@ def burning(frames: list[str], function: str) -> bool:
 
 @KINDS
 def test_thread_that_has_given_the_lock_away_is_not_its_holder(python: Python, tmp_path: Path) -> None:
-    python.ready()
     env = {"PYTHONPATH": import_path(python, numbers=False)[0]}
     everything, holders = tmp_path / "all.collapsed", tmp_path / "gil.collapsed"
     with running(python, "lock.py", env=env) as process:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.interpreters.pythons import HERE, ROOTS, Python, pythons, running
+from tests.interpreters.packages import from_pypi
+from tests.interpreters.pythons import HERE, Python, pythons, running
 from tests.interpreters.runs import functions, record, stacks
-from tests.support import missing
 
 MARKED = pytest.mark.parametrize(
     "python", list({p.minor: p for p in pythons() if p.minor >= 11}.values()), ids=lambda python: python.name
@@ -22,30 +18,12 @@ MARKED = pytest.mark.parametrize(
 OLDER = pytest.mark.parametrize("python", [p for p in pythons() if p.minor < 11], ids=lambda python: python.name)
 
 
-@cache
-def greenlets(minor: int) -> str:
-    """A folder with greenlet and gevent from PyPI for CPython 3.minor."""
-    folder = Path(os.environ.get("PYPROF_TEST_WHEELS", ROOTS)) / f"greenlets-3.{minor}"
-    if not (folder / "gevent").exists():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            missing(f"needs greenlet and gevent in {folder}")
-        wanted = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", f"3.{minor}"]
-        command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), *wanted, "greenlet", "gevent"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        if done.returncode:
-            missing(f"needs greenlet and gevent: {done.stderr[-300:]}")
-    return str(folder)
-
-
 def recorded(
     python: Python, program: str, output: Path, *options: str
 ) -> tuple[dict[str, set[str]], dict[str, object]]:
     """The program's call graph, and the summary of its recording."""
-    python.ready()
-    env = {"PYTHONPATH": greenlets(python.minor)}
-    with running(python, program, env=env, cwd=Path(env["PYTHONPATH"])) as process:
+    packages = from_pypi(python.minor, "greenlet", "gevent")
+    with running(python, program, env={"PYTHONPATH": str(packages)}, cwd=packages) as process:
         assert process.stdout is not None
         callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
         return callers, record(process.pid, output, *options)

@@ -36,7 +36,6 @@ print(json.dumps(found))
 
 @EACH
 def test_every_instruction_of_library_modules_has_the_line_that_python_says(python: Python) -> None:
-    python.ready()
     done = subprocess.run([*python.command, "-c", SAY], capture_output=True, text=True, timeout=120, check=True)
     codes: list[list[Any]] = json.loads(done.stdout)
     assert len(codes) > 200

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from tests.interpreters.extensions import from_pypi
+from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import PROGRAMS
 from tests.interpreters.runs import dump
 from tests.interpreters.test_peers import Frames, ours, py_spy
@@ -29,7 +29,7 @@ LINE = re.compile(r'    \((Python|C)\) File "(.*)", line (\d+), in (.*?)(?: \(([
 
 
 def packages() -> str:
-    return str(from_pypi("peers", "gunicorn", "uvicorn", "pystack"))
+    return str(from_pypi(sys.version_info[1], "gunicorn", "uvicorn", "pystack"))
 
 
 @contextmanager

@@ -29,7 +29,6 @@ PYX_CALLS = {
 
 
 def climbing(python: Python, *arguments: str) -> Any:
-    python.ready()
     path = os.pathsep.join(import_path(python))
     return running(python, "rungs.py", *arguments, env={"PYTHONPATH": path}, cwd=numpy(python.minor))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.live.support.recording import record, running
-from tests.support import build, missing, need
-from tests.unwind.sframe.roots import ROOTS, may_sudo
+from tests.roots import run_in
+from tests.support import build, need
 
 PROGRAMS = Path(__file__).parent / "programs"
-DEBROOT = Path(__file__).parent.parent / "tools" / "debroot"
 
 
 @pytest.mark.parametrize("options", [(), ("--interpreted-frames-native-stack",)])
@@ -53,15 +50,7 @@ def other_python() -> list[str]:
     """A CPython with -X perf: our own, or Debian 13's in a private root."""
     if sys.version_info >= (3, 12):
         return [sys.executable]
-    if not may_run_roots():
-        missing("needs root: CPython 3.13 runs in a private Debian root")
-    subprocess.run([DEBROOT, "trixie", ROOTS / "trixie", "python3.13"], check=True, timeout=250, capture_output=True)
-    return [str(DEBROOT), "run", str(ROOTS / "trixie"), "python3.13"]
-
-
-def may_run_roots() -> bool:
-    done = (ROOTS / "trixie" / ".debroot" / "done").exists()
-    return (os.geteuid() == 0 or may_sudo("sudo")) and (done or bool(os.environ.get("CI")))
+    return [*run_in("trixie"), "python3.13"]
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.roots import root
 from tests.support import PROGRAMS, build, need
-from tests.unwind import sframe
-from tests.unwind.sframe.roots import ROOTS, need_roots
 
 RUNGS = tuple(f"r_{n:02}" for n in range(1, 13))
 """Outermost first."""
@@ -90,16 +89,12 @@ def ladder(name: str) -> Path:
 @cache
 def new_binutils(prefix: str) -> Path:
     """A folder with `as` and `ld` that run Debian sid's, for gcc's -B."""
-    need_roots()
-    script = Path(sframe.__file__).with_name("roots.sh")
-    done = subprocess.run([script], capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    root, tools = ROOTS / "sid", folder() / f"{prefix}new"
+    sid, tools = root("sid"), folder() / f"{prefix}new"
     tools.mkdir()
     for tool in ("as", "ld"):
         path = tools / tool
-        loader = f"{root}/lib64/ld-linux-x86-64.so.2 --library-path {root}/usr/lib/x86_64-linux-gnu"
-        path.write_text(f'#!/bin/sh\nexec {loader} {root}/usr/bin/{prefix}{tool} "$@"\n')
+        loader = f"{sid}/lib64/ld-linux-x86-64.so.2 --library-path {sid}/usr/lib/x86_64-linux-gnu"
+        path.write_text(f'#!/bin/sh\nexec {loader} {sid}/usr/bin/{prefix}{tool} "$@"\n')
         path.chmod(0o755)
     return tools
 

@@ -2,22 +2,22 @@
 # build_fixtures.sh [DIR]: build every SFrame fixture afresh, from the sources in fixtures/ into DIR (default: fixtures/).
 #
 # NAME.so.gz or NAME.o.gz: what a real producer made. NAME.txt: what objdump --sframe of the same producer says of it.
-# Toolchains come from private Debian roots (roots.sh) below $PYPROF_TEST_ROOTS (default
-# /var/cache/pyprof-tests); needs root, apt and the host's gcc. A root that is there already is used as it is.
+# Toolchains come from private Debian roots (tests/tools/roots, which makes those that are missing); needs root, apt and
+# the host's gcc.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 src=$here/fixtures
 out=$(mkdir -p "${1:-$src}" && cd "${1:-$src}" && pwd)
-roots=${PYPROF_TEST_ROOTS:-/var/cache/pyprof-tests}
-debroot=$here/../../tools/debroot
+tools=$here/../../tools
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-"$here/roots.sh"
+declare -A root
+for suite in bookworm trixie sid; do root[$suite]=$("$tools/roots" $suite); done
 
-in_root() { local suite=$1; shift; "$debroot" run "$roots/$suite" "$@"; }
+in_root() { local suite=$1; shift; "$tools/debroot" run "${root[$suite]}" "$@"; }
 
 keep() {  # keep SUITE OBJDUMP FILE: the listing beside the file
   in_root "$1" "$2" --sframe=.sframe "$3" >"$out/${3%.*}.txt"

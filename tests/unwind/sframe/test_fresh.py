@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.roots import root
 from tests.unwind.sframe.fixtures import NAMES
-from tests.unwind.sframe.roots import need_roots
 from tests.unwind.sframe.test_producers import differences
 
 SCRIPT = Path(__file__).with_name("build_fixtures.sh")
@@ -16,7 +16,8 @@ SCRIPT = Path(__file__).with_name("build_fixtures.sh")
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    need_roots()
+    for suite in ("bookworm", "trixie", "sid"):
+        root(suite)
     folder = tmp_path_factory.mktemp("fresh")
     done = subprocess.run([SCRIPT, folder], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from pyprof.objfile.elf import ElfFile
 from pyprof.objfile.memory_image import rebuilt_image
 from pyprof.unwind.formats.sframe import sframe_source
 from tests.oracle.run import Oracle, Plan
-from tests.unwind.sframe.roots import need_roots
+from tests.roots import root
 
 BUILD = Path(__file__).parent / "live" / "build.sh"
 VERSIONS = ("v1", "v2", "v3", "llvm")
@@ -37,7 +37,8 @@ LADDER = [
 
 
 def build(version: str, folder: Path, *options: str) -> Path:
-    need_roots()
+    for suite in ("bookworm", "trixie", "sid"):
+        root(suite)
     done = subprocess.run([BUILD, version, folder, *options], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "program"

@@ -1,19 +1,17 @@
 #!/usr/bin/env bash
 # build.sh v1|v2|v3|llvm DIR [GCC OPTION...]: the program and its library, whose only unwind table is that version.
 #
-# One compilation (host's gcc), then that producer's assembler and linker from a private root (roots.sh). .eh_frame is
+# One compilation (host's gcc), then that producer's assembler and linker from a private root (tests/tools/roots). .eh_frame is
 # removed at the end. gold links LLVM's objects, one a file: no GNU ld merges them.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-roots=${PYPROF_TEST_ROOTS:-/var/cache/pyprof-tests}
-debroot=$here/../../../tools/debroot
+tools=$here/../../../tools
 x86=x86_64-linux-gnu
 version=$1
-"$here/../roots.sh"
 mkdir -p "$2" && cd "$2"
 
-suite() { local suite=$1; shift; "$debroot" run "$roots/$suite" "$@"; }
+suite() { local root; root=$("$tools/roots" "$1"); shift; "$tools/debroot" run "$root" "$@"; }
 assemble() { suite "$producer" $x86-as --gsframe "$1.s" -o "$1.o"; }
 link() { suite "$producer" $x86-ld "$@"; }
 case $version in
