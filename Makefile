@@ -6,42 +6,49 @@ BIN := $(VENV)/bin
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# the build back end's advice about editable installations is for nobody who reads this screen
+INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
+
 $(BIN)/pyprof: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(INSTALL) .
 	@touch $@
 
-install: $(BIN)/pyprof ## set up .venv with pyprof (editable) and the development tools
+$(BIN)/pytest: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[dev]'
+	@touch $(BIN)/pyprof $@
+
+install: $(BIN)/pytest ## set up .venv with pyprof (editable) and the development tools
 
 demo: $(BIN)/pyprof ## record the bundled workload for five seconds into demo.html
 	$(BIN)/pyprof record -d 5 -o demo.html -- $(BIN)/python examples/workload.py 6
 
-test: $(BIN)/pyprof ## run all tests
+test: $(BIN)/pytest ## run all tests
 	$(BIN)/python -m pytest
 
-test-system: $(BIN)/pyprof ## boot an AArch64 Debian in qemu and let pyprof sample there (minutes; tests/system)
+test-system: $(BIN)/pytest ## boot an AArch64 Debian in qemu and let pyprof sample there (minutes; tests/system)
 	$(BIN)/python -m tests.system
 
-oracle: $(BIN)/pyprof ## single-step system programs and compare every stack (minutes; see docs/accuracy.md)
+oracle: $(BIN)/pytest ## single-step system programs and compare every stack (minutes; see docs/accuracy.md)
 	$(BIN)/python -m tests.oracle --from entry --every 4 --seconds 60 /bin/ls
 	$(BIN)/python -m tests.oracle --from main --every 4 --seconds 60 /usr/bin/perl -e 'print sort { $$a <=> $$b } 1..9'
 
-lint: $(BIN)/pyprof ## ruff: lint and format
+lint: $(BIN)/pytest ## ruff: lint and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(BIN)/pyprof ## mypy --strict on the installed package
+types: $(BIN)/pytest ## mypy --strict on the installed package
 	rm -rf build/types build/lib
 	$(BIN)/python -m pip install --quiet --no-deps --target build/types .
-	MYPYPATH=build/types $(BIN)/mypy -p pyprof
+	MYPYPATH=build/types $(BIN)/mypy -p pyprof -p pyprof_start
 
 check: lint types test ## lint, types, tests
 
-bench: $(BIN)/pyprof ## run the benchmarks (see bench/README.md)
+bench: $(BIN)/pytest ## run the benchmarks (see bench/README.md)
 	$(BIN)/python -m bench
 
-format: $(BIN)/pyprof ## let ruff format and fix
+format: $(BIN)/pytest ## let ruff format and fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -14,6 +14,7 @@ FOLDERS = {
     "collectors": "pyprof.collectors",
     "interpreters": "pyprof.interpreters",
     "exporters": "pyprof.exporters",
+    "start": "pyprof_start",
 }
 
 LEAVES = {"pyprof.errors", "pyprof.diagnostics"}

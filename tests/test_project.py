@@ -1,11 +1,10 @@
-"""The project itself: what starts fast, what the wheel holds, what README says."""
+"""The project itself: what starts fast, what README says."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -38,21 +37,6 @@ def test_completion_script_knows_the_subcommands(shell: str) -> None:
     )
     assert "doctor" in done.stdout
     assert "--max-overhead" in done.stdout
-
-
-def test_wheel_contains_the_import_package_and_nothing_else(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT)],
-        check=True,
-        timeout=300,
-        capture_output=True,
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"pyprof"}
-    for needed in ("pyprof/py.typed", "pyprof/unwind/rules.py", "pyprof/collectors/base.py"):
-        assert needed in names
-    assert any(name.startswith("pyprof/exporters/assets/") and name.endswith(".js") for name in names)
 
 
 def test_readme_names_files_and_commands_that_exist() -> None:

@@ -1,0 +1,56 @@
+"""What the command `pyprof` starts with, before it imports the package: is the package `pyprof` ours, and whole?
+
+Somebody else's project has the name `pyprof` on the package index. Installed beside ours, which is `pyprof-live` there,
+its files land in the same folder: the later one wins file by file, and removing either breaks the other. So this is a
+package of its own, which imports nothing of `pyprof` before it has looked. The look is one listing of each folder
+of sys.path.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+REMEDY = "`pip uninstall pyprof`, then install this one again: pip install --force-reinstall CHECKOUT-OR-WHEEL"
+_RECORDS = {".dist-info": "RECORD", ".egg-info": "top_level.txt"}
+"""Ending of a distribution's folder -> the list in it that names its packages."""
+_LONGEST_RECORD = 1 << 20
+
+
+def main() -> None:
+    other = other_pyprof(sys.path)
+    if other:
+        print(f"pyprof: {other} is in the way. {REMEDY}", file=sys.stderr)
+    try:
+        from pyprof.__main__ import main as run
+    except ImportError as error:
+        if not (error.name or "").startswith("pyprof"):
+            raise
+        if not other:
+            print(f"pyprof: {error}: the package is not whole, or another's is in the way. {REMEDY}", file=sys.stderr)
+        sys.exit(1)
+    run()
+
+
+def other_pyprof(path: Sequence[str]) -> str | None:
+    """A distribution named `pyprof` whose files are in a package `pyprof`, in a folder of path: what to call it."""
+    for folder in path:
+        try:
+            names = [name for name in os.listdir(folder or ".") if name.startswith("pyprof-")]
+        except OSError:
+            continue
+        for name in names:
+            stem, ending = os.path.splitext(name)
+            if ending in _RECORDS and _is_in_package(os.path.join(folder, name, _RECORDS[ending])):
+                return f"another project, {stem.replace('-', ' ', 1)} in {folder},"
+    return None
+
+
+def _is_in_package(record: str) -> bool:
+    try:
+        with open(record, encoding="utf-8", errors="replace") as file:
+            lines = file.read(_LONGEST_RECORD).splitlines()
+    except OSError:
+        return False
+    return any(line == "pyprof" or line.startswith("pyprof/") for line in lines)

@@ -1,0 +1,144 @@
+"""What is installed: what the wheel holds and says, what `make` installs, and a stranger's `pyprof` beside it."""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import pyprof
+
+ROOT = Path(__file__).resolve().parent.parent
+STRANGER = {
+    "pyprof/__init__.py": "from .proxy import *\n",
+    "pyprof/proxy.py": "profile = print\n",
+    "pyprof-1.0.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: pyprof\nVersion: 1.0.0\n",
+    "pyprof-1.0.0.dist-info/RECORD": "pyprof/__init__.py,,\npyprof/proxy.py,,\npyprof-1.0.0.dist-info/RECORD,,\n",
+}
+"""The files of a distribution that is named like our package."""
+IN_THE_WAY = "pyprof: another project, pyprof 1.0.0 in {}, is in the way. `pip uninstall pyprof`, then "
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
+    done = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
+    assert "SetuptoolsWarning" not in done.stderr + done.stdout
+    (found,) = folder.glob("pyprof_live-*.whl")
+    return found
+
+
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> Path:
+    """A folder of packages with ours."""
+    folder = tmp_path / "site-packages"
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
+def add_stranger(folder: Path) -> None:
+    for name, text in STRANGER.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def version(*folders: Path) -> subprocess.CompletedProcess[str]:
+    """`pyprof --version`, with these folders before all others in sys.path."""
+    return subprocess.run(
+        [sys.executable, "-c", "from pyprof_start import main\nmain()", "--version"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_wheel_contains_the_import_package_and_what_starts_it_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"pyprof", "pyprof_start"}
+    for needed in ("pyprof/py.typed", "pyprof/unwind/rules.py", "pyprof/collectors/base.py"):
+        assert needed in names
+    assert any(name.startswith("pyprof/exporters/assets/") and name.endswith(".js") for name in names)
+
+
+def test_wheel_says_who_where_and_for_which_versions_and_has_the_version_of_the_package(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    said = email.message_from_bytes(archive.read(path))
+    assert (said["Name"], said["Version"]) == ("pyprof-live", pyprof.__version__)
+    assert said["Author"]
+    assert {url.split(", ")[0] for url in said.get_all("Project-URL", [])} >= {"Homepage", "Documentation", "Changelog"}
+    oldest = said["Requires-Python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {oldest}" in said.get_all("Classifier", [])
+    assert pyprof.__version__ not in (ROOT / "pyproject.toml").read_text()
+
+
+def test_our_package_alone_starts_without_a_word(installed: Path) -> None:
+    done = version(installed)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"pyprof {pyprof.__version__}\n", "")
+
+
+def test_stranger_installed_before_ours_is_named_and_ours_runs(installed: Path, wheel: Path) -> None:
+    add_stranger(installed)
+    zipfile.ZipFile(wheel).extractall(installed)
+    done = version(installed)
+    assert (done.returncode, done.stdout) == (0, f"pyprof {pyprof.__version__}\n")
+    assert done.stderr.startswith(IN_THE_WAY.format(installed))
+
+
+def test_stranger_installed_over_ours_or_found_before_it_is_named_and_nothing_else_is_said(
+    installed: Path, tmp_path: Path
+) -> None:
+    add_stranger(tmp_path / "user")
+    over = version(tmp_path / "user", installed)
+    assert (over.returncode, over.stdout, over.stderr.count("\n")) == (1, "", 1)
+    assert over.stderr.startswith(IN_THE_WAY.format(tmp_path / "user"))
+    add_stranger(installed)
+    over = version(installed)
+    assert (over.returncode, over.stdout, over.stderr.count("\n")) == (1, "", 1)
+    assert over.stderr.startswith(IN_THE_WAY.format(installed))
+
+
+def test_stranger_that_was_removed_with_a_file_of_ours_is_explained(installed: Path) -> None:
+    (installed / "pyprof" / "__init__.py").unlink()
+    done = version(installed)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "the package is not whole, or another's is in the way. `pip uninstall pyprof`, then " in done.stderr
+
+
+def test_demo_installs_what_recording_needs_and_the_tests_what_they_need(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+
+    def commands(target: str) -> str:
+        return subprocess.run(
+            ["make", "-n", "-C", str(tmp_path), target], capture_output=True, text=True, check=True, timeout=20
+        ).stdout
+
+    installs = [line for line in commands("demo").splitlines() if "pip" in line]
+    assert len(installs) == 1
+    assert installs[0].endswith(" install --quiet --editable .")
+    assert ".[dev]" in commands("test")
+
+
+def test_no_page_says_to_install_the_stranger() -> None:
+    pages = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "bench").glob("*.md"),
+    ]
+    assert len(pages) > 15
+    for page in pages:
+        assert not re.search(r"(pip|pipx|uv)\b[^\n`]* (install|add|run) [^\n`]*\bpyprof(?![\w-])", page.read_text()), (
+            page
+        )
