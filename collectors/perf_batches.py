@@ -95,8 +95,7 @@ class BatchMaker:
                 self._diagnostics.count("kernel throttled the sampling (kernel.perf_event_max_sample_rate)")
         self._family.take(found.others)
         samples, left_out = read_samples(self._rings.words, found.samples, self._chains)
-        if left_out:
-            self._diagnostics.count("sample without registers (a thread that ends)", left_out)
+        self._count_left_out(left_out)
         if self._meets:
             self._meet({*samples.pid.tolist(), *switched.pid.tolist()})
         spaces, (space, switched_space) = self._place(samples, switched)
@@ -111,6 +110,19 @@ class BatchMaker:
         batch = _batch(samples, self._rings.words, spaces, space)
         further = _batch(switched, words, spaces, switched_space)
         return Taken(found, by_width(batch, kept, samples.narrow), further, switched_kept)
+
+    def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
+        """Samples without user registers; those of idle processors are of nobody."""
+        kernel = np.isin(pids, list(self._of_kernel(set(pids[pids > 0].tolist()))))
+        if kernel.any():
+            self._diagnostics.count("sample of a kernel thread", int(np.count_nonzero(kernel)))
+        if (ending := (pids != 0) & ~kernel).any():
+            self._diagnostics.count("sample without registers (a thread that ends)", int(np.count_nonzero(ending)))
+
+    def _of_kernel(self, pids: set[int]) -> set[int]:
+        """Which of these are the kernel's own?"""
+        self._kernel.update(pid for pid in pids - self._family.histories.keys() - self._kernel if _of_kernel(pid))
+        return pids & self._kernel
 
     def _place(self, *parts: Samples) -> tuple[dict[int, AddressSpace], list[npt.NDArray[np.int32]]]:
         """The spaces, and of each part that of each sample; 0: of a process that is not known."""
@@ -162,8 +174,7 @@ class BatchMaker:
         """Which of these are processes of the recording? The kernel's own, which never leave it, only once sampled."""
         if self._meets:
             fresh = set(pid.tolist()) - self._family.histories.keys() - self.strangers - self._kernel
-            self._kernel.update(each for each in fresh if _of_kernel(each))
-            self._meet(fresh - self._kernel)
+            self._meet(fresh - self._of_kernel(fresh))
         return np.isin(pid, list(self._family.histories))
 
     def shown(self, tid: npt.NDArray[np.integer]) -> Mask:

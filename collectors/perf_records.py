@@ -137,16 +137,16 @@ class Samples:
         return len(self.time_ns)
 
 
-def read_samples(words: U64, pieces: list[I64], chains: bool = False) -> tuple[Samples, int]:
-    """Samples at these words, and how many were left out because they had no user registers. chains: they have
-    the kernel's frames.
+def read_samples(words: U64, pieces: list[I64], chains: bool = False) -> tuple[Samples, npt.NDArray[np.int32]]:
+    """Samples at these words, and of those that were left out because they had no user registers the pids: 0 of an
+    idle processor. chains: they have the kernel's frames.
     """
     first = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     at = first + _chain_lengths(words, first) + 1 if chains else first  # of what follows the chain
     abi = words[at + _ABI]
     usable = (abi == ABI_64) | (abi == ABI_32)
-    left_out = len(at) - int(np.count_nonzero(usable))
-    if left_out:
+    left_out = words[first[~usable] + _TID].view(np.int32)[::2]
+    if len(left_out):
         first, at = first[usable], at[usable]
     time_ns = words[first + _TIME].view(np.int64)
     if len(pieces) > 1:

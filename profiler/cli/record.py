@@ -187,6 +187,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--every", type=positive, metavar="S", help="close the output and begin the next one each S seconds"
     )
     out.add_argument("--summary", metavar="FILE", help="write what the recording did as JSON")
+    out.add_argument("-v", "--verbose", action="store_true", help="all that was counted, and what each module lacks")
     out.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary on standard error")
     parser.set_defaults(run=run)
 
@@ -327,7 +328,7 @@ def _record(
             launched.cancel()
         raise
     recording = WindowWriter(arguments, exporter, template, session, pid, name, bool(targets and targets.several), say)
-    progress = Progress(recording.title, arguments.quiet)
+    progress = Progress(recording.title, arguments.quiet, arguments.duration)
     background = Background()
 
     def cut(window: Window, number: int) -> None:
@@ -336,7 +337,7 @@ def _record(
     if arguments.duration:
         signal.setitimer(signal.ITIMER_REAL, arguments.duration)
     window, last = session.run(
-        arguments.every, cut, lambda: progress.update(session.collector.stats(), session.recorder.samples)
+        arguments.every, cut, lambda: progress.update(session.collector.stats, session.recorder.samples)
     )
     progress.clear()
     if not ended and not launched:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from pyprof.errors import OutputError
 
 if TYPE_CHECKING:
     from pyprof.exporters.base import Exporter
+    from pyprof.model.profile import Profile
     from pyprof.model.summary import Summary
     from pyprof.session.recorder import Window
     from pyprof.session.session import Session
@@ -38,17 +40,15 @@ class WindowWriter:
     def finish(self, window: Window, number: int) -> int:
         """Name, write and report one window; 0, or 1 if it could not go where it should."""
         from pyprof.cli import output
-        from pyprof.cli.progress import summary_lines
         from pyprof.exporters.base import ExportOptions
 
         a = self.arguments
         names = output.Names(self.pid, self.name, window.start_ns / 1e9, number)
         profile = self.session.profile(window, self.title, a.rate, a.mode, view_options(a))
         options = ExportOptions(threads=a.threads, processes=self.several, full_paths=a.full_paths)
-        code = 0
+        code, place = 0, ""
         try:
             place = output.write(names.expand(self.output), lambda out: self.exporter.write(profile, out, options))
-            self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
         except OutputError as error:
             complain(error.message, error.hint)
             code = 1
@@ -58,11 +58,24 @@ class WindowWriter:
             except OutputError as error:
                 complain(error.message, error.hint)
                 code = 1
-        for text in summary_lines(profile.summary):
-            self.say(f"  {text}")
+        if not a.quiet:
+            self._tell(profile, number, place)
+        return code
+
+    def _tell(self, profile: Profile, number: int, place: str) -> None:
+        """place: where the profile is now, "" if nowhere."""
+        from pyprof.cli.report import brief, report
+
+        a = self.arguments
+        width = min(max(shutil.get_terminal_size().columns, 60), 120)
+        first = not (a.every and number)
+        page = self.exporter.name == "flamegraph"
+        for text in report(profile, width, page, a.verbose) if first or a.verbose else [brief(profile)]:
+            self.say(text)
         if not profile.summary.samples:
             self.say("  nothing was sampled: " + _why_empty(self))
-        return code
+        if place:
+            self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
 
 
 def _why_empty(recording: WindowWriter) -> str:

@@ -35,13 +35,15 @@ class Function:
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a function cost, of one value of the profile. own: as the innermost one; total: somewhere on the stack, each
-    sample counted once however often it recurs. module: what people call its file, "" if none is known.
+    sample counted once however often it recurs. module: what people call its file, "" if none is known. wraps: some
+    function that it calls costs just as much in total: it does nothing but call that.
     """
 
     function: Function
     module: str
     own: int
     total: int
+    wraps: bool = False
 
     @property
     def name(self) -> str:
@@ -59,9 +61,10 @@ class Costs:
         return [cost for cost in self.functions[:count] if cost.own > 0]
 
     def by_total(self, count: int) -> list[Cost]:
-        """Without what every program starts with."""
-        costs = [cost for cost in self.functions if cost.total > 0 and cost.name not in START_UP]
-        return sorted(costs, key=lambda cost: (-cost.total, -cost.own, cost.function))[:count]
+        """Without what every program starts with; what only calls another one comes in where there is room."""
+        found = [cost for cost in self.functions if cost.total > 0 and cost.name not in START_UP]
+        found.sort(key=lambda cost: (cost.wraps, -cost.total, -cost.own, cost.function))
+        return sorted(found[:count], key=lambda cost: (-cost.total, cost.wraps, -cost.own, cost.function))
 
 
 def functions_of(profile: Profile, frame: Frame) -> list[tuple[Function, str]]:
@@ -97,9 +100,10 @@ def costs(profile: Profile, column: int = -1) -> Costs:
                 modules.append(module)
             row.append(at)
         rows.append(row)
-    self_of, total_of = _sums(profile, own.tolist(), rows, len(ids))
+    sums = _Sums(profile, own.tolist(), rows, len(ids))
+    self_of, total_of, wraps = sums.own, sums.total, sums.wraps()
     found = [
-        Cost(function, modules[at], self_of[at], total_of[at])
+        Cost(function, modules[at], self_of[at], total_of[at], wraps[at])
         for function, at in ids.items()
         if self_of[at] or total_of[at]
     ]
@@ -107,29 +111,58 @@ def costs(profile: Profile, column: int = -1) -> Costs:
     return Costs(int(profile.values[:, column].sum()), tuple(found))
 
 
-def _sums(profile: Profile, own: list[int], rows: list[list[int]], count: int) -> tuple[list[int], list[int]]:
-    """(own, total) of each function. rows: the functions of each frame, outermost first."""
-    parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
-    total = list(own)
-    for node in range(len(total) - 1, 0, -1):
-        total[parent[node]] += total[node]
-    children: list[list[int]] = [[] for _ in parent]
-    for node in range(len(parent) - 1, 0, -1):
-        children[parent[node]].append(node)
-    own_sums, total_sums, depth = [0] * count, [0] * count, [0] * count
-    todo = children[0]
-    while todo:
-        node = todo.pop()
-        if node < 0:  # all below it is done
-            for function in rows[frame_of[~node]]:
-                depth[function] -= 1
-            continue
-        row = rows[frame_of[node]]
-        for function in row:
-            total_sums[function] += total[node] * (not depth[function])
-            depth[function] += 1
-        if row:
-            own_sums[row[-1]] += own[node]
-        todo.append(~node)
-        todo.extend(children[node])
-    return own_sums, total_sums
+class _Sums:
+    """own, total: of each function."""
+
+    def __init__(self, profile: Profile, own: list[int], rows: list[list[int]], count: int) -> None:
+        """own: the value of each node alone. rows: the functions of each frame, outermost first."""
+        rows = [*rows, []]  # the last one of the root, which is no frame
+        self._parent, self._rows = profile.parent.tolist(), [rows[frame] for frame in profile.frame.tolist()]
+        self.own, self.total = [0] * count, [0] * count
+        self._dearest = [(0, 0)] * count  # (value, node) of the dearest place where it does not recur
+        self._inclusive = list(own)
+        for node in range(len(own) - 1, 0, -1):
+            self._inclusive[self._parent[node]] += self._inclusive[node]
+        self._walk(own)
+
+    def _walk(self, own: list[int]) -> None:
+        children: list[list[int]] = [[] for _ in own]
+        for node in range(len(own) - 1, 0, -1):
+            children[self._parent[node]].append(node)
+        depth = [0] * len(self.own)
+        todo = children[0]
+        while todo:
+            node = todo.pop()
+            if node < 0:  # all below it is done
+                for function in self._rows[~node]:
+                    depth[function] -= 1
+                continue
+            row = self._rows[node]
+            for function in row:
+                if not depth[function]:
+                    self.total[function] += self._inclusive[node]
+                    self._dearest[function] = max(self._dearest[function], (self._inclusive[node], -node))
+                depth[function] += 1
+            if row:
+                self.own[row[-1]] += own[node]
+            todo.append(~node)
+            todo.extend(children[node])
+
+    def wraps(self) -> list[bool]:
+        """Which functions have another one with the same total below them."""
+        found = [False] * len(self.total)
+        done = [-1] * len(self._parent)
+        innermost_first = sorted(range(len(found)), key=lambda function: self._dearest[function][1])
+        for function in innermost_first:
+            at, total = self._dearest[function][1], self.total[function]
+            node = -at
+            while node > 0 and self._inclusive[node] <= total and done[node] != total:
+                done[node] = total
+                for outer in self._rows[node]:
+                    found[outer] |= outer != function and self.total[outer] == total and self._is_outside(outer, at)
+                node = self._parent[node]
+        return found
+
+    def _is_outside(self, function: int, at: int) -> bool:
+        """Does its dearest place come before another one? Parents have smaller numbers than their children."""
+        return self._dearest[function][1] > at

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyprof.diagnostics import Problem
+from pyprof.model.counters import meaning_of
+
+LACKS_PYTHON = "no_python"
+"""Label of whole native stacks that run Python functions which nobody read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +25,45 @@ class Stops:
 
 @dataclass(frozen=True, slots=True)
 class ModuleSummary:
-    """frames: how many sampled frames lay in it."""
+    """frames: how many sampled frames lay in it. own: the primary value of samples that were taken in it."""
 
     path: str
     build_id: str
     frames: int
     problems: tuple[Problem, ...] = ()
+    own: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the picture shows: the sum of the profile's primary value, and how much of it hangs on stacks that ended
+    how (a StackEnd's label, or LACKS_PYTHON). The parts add up to the total.
+    """
+
+    type: str = ""
+    unit: str = ""
+    total: int = 0
+    ends: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonMissing:
+    """Processes that ran Python functions which nobody read, and the primary value of those stacks. kernel: also the
+    kernel's frames were recorded, which stops cannot see.
+    """
+
+    pids: tuple[int, ...] = ()
+    value: int = 0
+    kernel: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """ "" if none is missing."""
+        if not self.pids:
+            return ""
+        where = "1 process" if len(self.pids) == 1 else f"{len(self.pids):,} processes"
+        how = "--collector ptrace, without -k, has them" if self.kernel else "--collector ptrace has them"
+        return f"Python functions are missing in {where}: {how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +90,14 @@ class Summary:
     profiler_cpu_s: float = 0.0
     profiler_max_rss_kb: int = 0
     notes: tuple[str, ...] = ()
+    shown: Shown = Shown()
+    python_missing: PythonMissing = PythonMissing()
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """What must be read before anything else."""
+        missing = self.python_missing
+        return (Problem(missing.sentence, "pyprof record --collector ptrace …"),) if missing.pids else ()
 
     def to_json(self) -> dict[str, object]:
         """The stable form of --summary."""
@@ -79,10 +124,23 @@ class Summary:
                     "path": m.path,
                     "build_id": m.build_id,
                     "frames": m.frames,
+                    "own": m.own,
                     "problems": [{"text": p.text, "remedy": p.remedy} for p in m.problems],
                 }
                 for m in self.modules
             ],
             "profiler": {"cpu_s": self.profiler_cpu_s, "max_rss_kb": self.profiler_max_rss_kb},
             "notes": list(self.notes),
+            "shown": {
+                "type": self.shown.type,
+                "unit": self.shown.unit,
+                "total": self.shown.total,
+                "ends": dict(sorted(self.shown.ends.items())),
+            },
+            "python_missing": {"pids": list(self.python_missing.pids), "value": self.python_missing.value},
+            "warnings": [{"text": p.text, "remedy": p.remedy} for p in self.warnings],
+            "counters": [
+                {"name": name, "count": count, "meaning": found.meaning if (found := meaning_of(name)) else ""}
+                for name, count in sorted(self.errors.items())
+            ],
         }

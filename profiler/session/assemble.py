@@ -1,24 +1,19 @@
-"""From a closed window to a Profile: look names up, sum up, describe. No I/O but that of the symbolizer."""
+"""From a closed window to a Profile: look names up, make values. No I/O but that of the symbolizer."""
 
 from __future__ import annotations
 
-import resource
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.interpreter import PARTIAL
-from pyprof.model.profile import FrameKind, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.stacks import MERGE_MARK
-from pyprof.model.summary import ModuleSummary, Stops, Summary
-from pyprof.model.walk import StackEnd, Trust
+from pyprof.model.profile import Profile, ThreadInfo, ValueType
+from pyprof.model.summary import Summary
 from pyprof.objfile.images import ImageStore
 from pyprof.session.inlined import inlined_inside
 from pyprof.session.recorder import Window
+from pyprof.session.summarize import summarize
 from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.symbolizer import InterpreterName, Symbolizer
 
@@ -66,7 +61,7 @@ def assemble(
         state=window.state,
         summary=Summary(),
     )
-    summary = _summary(window, profile, diagnostics, rate_hz)
+    summary = summarize(window, profile, diagnostics, rate_hz)
     return inlined_inside(replace(profile, summary=summary))
 
 
@@ -100,82 +95,3 @@ def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int
     place = np.zeros(len(infos), np.int32)
     place[order] = np.arange(len(infos), dtype=np.int32)
     return tuple(infos[i] for i in order), place[inverse].astype(np.int32)
-
-
-def _summary(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
-    before, after = window.before, window.after
-    weights = _inclusive_weights(profile)
-    ends, trust, modules = _shares(profile, weights)
-    pauses = after.pauses - before.pauses
-    seconds = window.duration_ns / 1e9
-    p50, p99, longest = (round(pauses.percentile_ns(percent) / 1000, 1) for percent in (50, 99, 100))
-    share = pauses.total_ns / window.duration_ns if window.duration_ns else 0.0
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return Summary(
-        samples=len(window.node),
-        threads=len(profile.threads),
-        duration_s=round(seconds, 6),
-        rate_wanted=rate_hz,
-        rate_reached=round((after.ticks - before.ticks) / seconds, 3) if seconds > 0 else 0.0,
-        skipped=after.skipped - before.skipped,
-        errors=dict(sorted({**window.errors, **_partial(window)}.items())),
-        ends=ends,
-        trust=trust,
-        stops=Stops(len(pauses), p50, p99, longest, round(share, 6)),
-        unchanged=after.unchanged - before.unchanged,
-        blocked=after.blocked - before.blocked,
-        modules=_module_summaries(profile.modules, modules, diagnostics),
-        profiler_cpu_s=round(usage.ru_utime + usage.ru_stime, 3),
-        profiler_max_rss_kb=usage.ru_maxrss,
-        notes=after.notes,
-    )
-
-
-def _partial(window: Window) -> dict[str, int]:
-    """Samples whose interpreter frames and native frames could not all be matched, by reason."""
-    counts = {text: int(np.count_nonzero(window.state & reason)) for reason, text in PARTIAL.items()}
-    return {text: count for text, count in counts.items() if count}
-
-
-def _inclusive_weights(profile: Profile) -> list[int]:
-    """Samples at or below each node of the tree; parents come first, so one pass from the end suffices."""
-    total: list[int] = np.bincount(profile.stack, minlength=len(profile.parent)).tolist()
-    parents = profile.parent.tolist()
-    for node in range(len(total) - 1, 0, -1):
-        total[parents[node]] += total[node]
-    return total
-
-
-def _shares(profile: Profile, weights: list[int]) -> tuple[dict[str, int], dict[str, int], Counter[int]]:
-    """Samples by StackEnd, frames by Trust, frames by module index."""
-    ends: Counter[str] = Counter()
-    trust: Counter[str] = Counter()
-    modules: Counter[int] = Counter()
-    parents, frames = profile.parent.tolist(), profile.frame.tolist()
-    for node in range(1, len(weights)):
-        frame = profile.frames[frames[node]]
-        marker = frame.kind == FrameKind.MARKER
-        if parents[node] == 0:
-            end = StackEnd(frame.pc) if marker and frame.pc < MERGE_MARK else StackEnd.ROOT
-            ends[end.label] += weights[node]
-        if not marker:
-            trust[Trust(frame.trust).label] += weights[node]
-            modules[frame.module] += weights[node]
-    return {k: v for k, v in ends.items() if v}, {k: v for k, v in trust.items() if v}, modules
-
-
-def _module_summaries(
-    infos: tuple[ModuleInfo, ...], frames: Mapping[int, int], diagnostics: Diagnostics
-) -> tuple[ModuleSummary, ...]:
-    """One entry a path and build-id, most frames first."""
-    merged: Counter[tuple[str, str]] = Counter()
-    for index, info in enumerate(infos):
-        merged[info.path, info.build_id] += frames.get(index, 0)
-    for path in diagnostics.problems:
-        if not any(known == path for known, _ in merged):
-            merged[path, ""] += 0
-    entries = [
-        ModuleSummary(path, build_id, count, tuple(sorted(diagnostics.problems.get(path, ()))))
-        for (path, build_id), count in merged.items()
-    ]
-    return tuple(sorted(entries, key=lambda m: (-m.frames, m.path)))

@@ -88,3 +88,24 @@ def test_dearest_come_first_and_start_up_is_not_among_the_totals() -> None:
     assert [(cost.name, cost.own) for cost in found.by_own(2)] == [("dear", 30), ("_start", 20)]
     assert [(cost.name, cost.total) for cost in found.by_total(2)] == [("main", 40), ("dear", 30)]
     assert found.by_own(9)[-1].own > 0
+
+
+def test_what_only_calls_another_function_comes_in_where_there_is_room() -> None:
+    builder = Builder()
+    trunk = [code("_start"), code("main"), code("run"), code("loop"), code("step")]
+    builder.sample(builder.node([*trunk, code("parse")]), cpu_ns=30)
+    builder.sample(builder.node([*trunk, code("write"), code("flush")]), cpu_ns=20)
+    builder.sample(builder.node([*trunk, code("check")]), cpu_ns=10)
+    found = costs(builder.build())
+    assert [cost.name for cost in found.by_total(4)] == ["step", "parse", "flush", "check"]
+    assert [cost.name for cost in found.by_total(9)][:4] == ["step", "loop", "main", "run"]
+    assert {cost.name for cost in found.functions if cost.wraps} == {"_start", "main", "run", "loop", "write"}
+
+
+def test_functions_that_cost_the_same_side_by_side_are_all_shown() -> None:
+    builder = Builder()
+    for name in ("one", "two", "three"):
+        builder.sample(builder.node([code("main"), code(name)]), cpu_ns=10)
+    found = costs(builder.build())
+    assert {cost.name for cost in found.by_total(4)} == {"main", "one", "two", "three"}
+    assert not any(cost.wraps for cost in found.functions)

@@ -1,0 +1,155 @@
+"""What a recording says in the terminal when it is done: where the time went, how good that is, what is missing."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+
+from pyprof.cli.terminal import printable
+from pyprof.cli.words import duration, function_name, many, percent, shorten
+from pyprof.model.counters import lacking, meaning_of
+from pyprof.model.functions import Costs, costs
+from pyprof.model.profile import Profile
+from pyprof.model.summary import LACKS_PYTHON, Summary
+from pyprof.model.walk import StackEnd
+
+TOP = 5
+_LABEL, _MODULE = 9, 22
+_WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor"}
+_SLOW = 0.95
+"""Below this share of the wanted rate the rate is told."""
+
+
+def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]:
+    """Most important first, lines of at most width letters. page: a page was written, which has the details too."""
+    summary = profile.summary
+    lines = [*_warnings(summary, width), f"pyprof: {_title(profile)}"]
+    if summary.samples:
+        lines += [*_tables(costs(profile), width), "", *_labelled("how", _sampled(summary), width)]
+        lines += _labelled("quality", _quality(summary), width)
+    for note in summary.notes[1:]:
+        lines += _labelled("note", note, width)
+    if missing := _missing(summary):
+        where = "" if verbose else ": see Summary in the page, or --verbose" if page else ": --verbose says more"
+        lines += _labelled("missing", missing + where, width)
+    return lines + (_details(summary, width) if verbose else [])
+
+
+def brief(profile: Profile) -> str:
+    """One line on a window that others came before."""
+    shown = profile.summary.shown
+    whole = percent(shown.ends.get(StackEnd.ROOT.label, 0), shown.total)
+    return f"pyprof: {_title(profile)}, {many(profile.summary.samples, 'sample')}, {whole} in whole stacks"
+
+
+def _title(profile: Profile) -> str:
+    shown, seconds = profile.summary.shown, duration(profile.duration_ns)
+    if shown.unit != "nanoseconds" or not profile.summary.samples:
+        return f"{profile.title}, {seconds}"
+    return f"{profile.title}: {duration(shown.total)} of {_WHAT.get(shown.type, shown.type)} in {seconds}"
+
+
+def _warnings(summary: Summary, width: int) -> list[str]:
+    lines = []
+    for warning in summary.warnings:
+        lines += _wrapped(f"pyprof: {warning.text}", width, "  ")
+    return lines
+
+
+def _tables(found: Costs, width: int) -> Iterator[str]:
+    tables = (
+        ("self", [(cost, cost.own) for cost in found.by_own(TOP)]),
+        ("total", [(cost, cost.total) for cost in found.by_total(TOP)]),
+    )
+    for heading, rows in tables:
+        if rows:
+            yield ""
+            yield _row(heading, _HEADINGS[heading], "", width)
+            for cost, value in rows:
+                yield _row(percent(value, found.value), printable(cost.name), printable(cost.module), width)
+
+
+_HEADINGS = {"self": "in the function itself", "total": "with what it calls"}
+
+
+def _row(share: str, name: str, module: str, width: int) -> str:
+    room = width - _LABEL - 3 - (_MODULE if module else 0)
+    return f"  {share:>{_LABEL - 2}}  {function_name(name, room):<{room}} {shorten(module, _MODULE)}".rstrip()
+
+
+def _sampled(summary: Summary) -> str:
+    """How, how often, at what price."""
+    note = summary.notes[0] if summary.notes else ""
+    times = many(summary.samples, "sample") + f" of {many(summary.threads, 'thread')}"
+    if 0 < summary.rate_reached < _SLOW * summary.rate_wanted:
+        times += f", {summary.rate_reached:.3g} a second instead of {summary.rate_wanted:g},"
+    how = note.removeprefix("Sampled ").rstrip(".") if note.startswith("Sampled ") else ""
+    stops = summary.stops
+    price = ""
+    if stops.count:
+        price = f"; {many(stops.count, 'stop')} of {stops.p50_us:.0f} µs, {percent(stops.share, 1)} of the time"
+    return times + (f" {how}" if how else "") + price + (f". {note}" if note and not how else "")
+
+
+def _quality(summary: Summary) -> str:
+    """Of what the picture shows, not of samples."""
+    shown = summary.shown
+    whole = shown.ends.get(StackEnd.ROOT.label, 0)
+    words = {end.label: f"cut short ({end.words})" for end in StackEnd} | {LACKS_PYTHON: "without Python functions"}
+    others = sorted((-value, name) for name, value in shown.ends.items() if name != StackEnd.ROOT.label)
+    parts = [f"{percent(-value, shown.total)} {words.get(name, name)}" for value, name in others]
+    return "; ".join([f"{percent(whole, shown.total)} of the time in whole stacks", *parts])
+
+
+def _missing(summary: Summary) -> str:
+    lacks = [module for module in summary.modules if module.problems]
+    without = [m for m in lacks if any("symbols" in problem.text for problem in m.problems)]
+    parts = []
+    if without:
+        share = percent(sum(module.own for module in without), summary.shown.total)
+        parts.append(f"symbols of {many(len(without), 'module')} ({share} of the time)")
+    if more := len(lacks) - len(without):
+        parts.append(f"{many(more, 'module')} with other problems")
+    return ", ".join([*parts, *filter(None, (lacking(name, count) for name, count in summary.errors.items()))])
+
+
+def _details(summary: Summary, width: int) -> list[str]:
+    lines = ["", "details"]
+    skipped = f", {many(summary.skipped, 'sampling time')} skipped" if summary.skipped else ""
+    lines += _labelled("rate", f"{summary.rate_reached:.1f} of {summary.rate_wanted:g} a second{skipped}", width)
+    stops = summary.stops
+    if stops.count:
+        text = (
+            f"{many(stops.count, 'stop')}: half of them under {stops.p50_us:.0f} µs, 99 % under {stops.p99_us:.0f} µs"
+        )
+        lines += _labelled("stops", f"{text}, the longest {stops.max_us:.0f} µs", width)
+    if summary.unchanged or summary.blocked:
+        text = f"{summary.unchanged:,} samples of threads that had not run, {summary.blocked:,} read from outside"
+        lines += _labelled("no stop", text, width)
+    for label, counts in (("stacks", _words(summary.ends)), ("frames", summary.trust)):
+        if counts:
+            lines += _labelled(label, ", ".join(f"{n:,} {name}" for name, n in counts.items()), width)
+    for name, count in summary.errors.items():
+        lines += ["", *_wrapped(f"  {count:,} × {name}", width, "    ")]
+        if found := meaning_of(name):
+            lines += _wrapped(f"    {found.meaning}", width, "    ")
+    for module in (module for module in summary.modules if module.problems):
+        lines += ["", f"  {module.path}"]
+        for problem in module.problems:
+            lines += [f"    {problem.text}", *([f"      {problem.remedy}"] if problem.remedy else [])]
+    return lines
+
+
+def _words(ends: Mapping[str, int]) -> dict[str, int]:
+    words = {end.label: end.words for end in StackEnd}
+    return {words.get(name, name): count for name, count in ends.items()}
+
+
+def _labelled(label: str, text: str, width: int) -> list[str]:
+    return _wrapped(f"  {label:<{_LABEL}} {text}", width, " " * (_LABEL + 3))
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )

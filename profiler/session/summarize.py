@@ -1,0 +1,176 @@
+"""What a window of a recording did, as numbers. Shares are of what the picture shows: the profile's primary value."""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.interpreter import PARTIAL, SampleState
+from pyprof.model.kernel import KERNEL_HALF
+from pyprof.model.profile import FrameKind, ModuleInfo, Profile
+from pyprof.model.stacks import MERGE_MARK
+from pyprof.model.summary import LACKS_PYTHON, ModuleSummary, PythonMissing, Shown, Stops, Summary
+from pyprof.model.walk import StackEnd, Trust
+from pyprof.session.recorder import Window
+
+EVALUATORS = ("_PyEval_EvalFrame", "PyEval_EvalFrameEx", "_PyEval_Vector", "_TAIL_CALL_")
+"""How the functions of CPython's evaluator begin, by version: where one is on a stack, Python functions are."""
+
+
+def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
+    """rate_hz: as wanted."""
+    before, after = window.before, window.after
+    samples = np.bincount(profile.stack, minlength=len(profile.parent)).astype(np.int64)
+    counts = _Inclusive.of(profile, samples)
+    trust, modules = _shares(profile, counts)
+    values = np.zeros(len(profile.parent), np.int64)
+    np.add.at(values, profile.stack, profile.values[:, -1])
+    shown, lacking = _shown(profile, values)
+    pauses = after.pauses - before.pauses
+    seconds = window.duration_ns / 1e9
+    p50, p99, longest = (round(pauses.percentile_ns(percent) / 1000, 1) for percent in (50, 99, 100))
+    share = min(pauses.total_ns / window.duration_ns, 1.0) if window.duration_ns else 0.0
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return Summary(
+        samples=len(window.node),
+        threads=len(profile.threads),
+        duration_s=round(seconds, 6),
+        rate_wanted=rate_hz,
+        rate_reached=round((after.ticks - before.ticks) / seconds, 3) if seconds > 0 else 0.0,
+        skipped=after.skipped - before.skipped,
+        errors=dict(sorted({**window.errors, **_partial(window)}.items())),
+        ends=counts.by_end(profile, samples),
+        trust=trust,
+        stops=Stops(len(pauses), p50, p99, longest, round(share, 6)),
+        unchanged=after.unchanged - before.unchanged,
+        blocked=after.blocked - before.blocked,
+        modules=_module_summaries(profile, modules, values, diagnostics),
+        profiler_cpu_s=round(usage.ru_utime + usage.ru_stime, 3),
+        profiler_max_rss_kb=usage.ru_maxrss,
+        notes=after.notes,
+        shown=shown,
+        python_missing=lacking,
+    )
+
+
+def _partial(window: Window) -> dict[str, int]:
+    """Samples whose interpreter frames and native frames could not all be matched, by reason."""
+    counts = {text: int(np.count_nonzero(window.state & reason)) for reason, text in PARTIAL.items()}
+    return {text: count for text, count in counts.items() if count}
+
+
+@dataclass(frozen=True, slots=True)
+class _Inclusive:
+    """at: what lies at or below each node of the tree."""
+
+    at: list[int]
+
+    @classmethod
+    def of(cls, profile: Profile, own: npt.NDArray[np.int64]) -> _Inclusive:
+        """own: of each node alone. Parents come first, so one pass from the end suffices."""
+        total: list[int] = own.tolist()
+        parents = profile.parent.tolist()
+        for node in range(len(total) - 1, 0, -1):
+            total[parents[node]] += total[node]
+        return cls(total)
+
+    def by_end(self, profile: Profile, own: npt.NDArray[np.int64]) -> dict[str, int]:
+        """How the stacks ended, by label. Of a stack without any frame nothing could be read."""
+        ends: Counter[str] = Counter({StackEnd.UNREADABLE.label: int(own[0])})
+        for node in np.flatnonzero(profile.parent == 0).tolist():
+            ends[_end(profile, node).label] += self.at[node]
+        return {label: count for label, count in ends.items() if count}
+
+
+def _end(profile: Profile, node: int) -> StackEnd:
+    """Of the stacks at or below a node that has no parent."""
+    frame = profile.frames[profile.frame[node]]
+    return StackEnd(frame.pc) if frame.kind == FrameKind.MARKER and frame.pc < MERGE_MARK else StackEnd.ROOT
+
+
+def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Counter[int]]:
+    """Frames by Trust and by module index, counted in samples."""
+    trust: Counter[str] = Counter()
+    modules: Counter[int] = Counter()
+    frames = profile.frame.tolist()
+    for node in range(1, len(frames)):
+        frame = profile.frames[frames[node]]
+        if frame.kind != FrameKind.MARKER:
+            trust[Trust(frame.trust).label] += counts.at[node]
+            modules[frame.module] += counts.at[node]
+    return {k: v for k, v in trust.items() if v}, modules
+
+
+def _shown(profile: Profile, own: npt.NDArray[np.int64]) -> tuple[Shown, PythonMissing]:
+    """The primary value by how stacks ended. A stack that should have Python functions and has none is not whole. own:
+    the value of each node alone.
+    """
+    values = profile.values[:, -1]
+    ends = _Inclusive.of(profile, own).by_end(profile, own)
+    lacks, from_root = _without_python(profile)
+    pids = np.array([thread.pid for thread in profile.threads], np.int64)
+    value = int(values[lacks].sum())
+    if cut := int(values[lacks & from_root[profile.stack]].sum()):
+        ends[StackEnd.ROOT.label] -= cut
+        ends[LACKS_PYTHON] = cut
+    total = int(values.sum())
+    kind = profile.value_types[-1]
+    shown = Shown(kind.type, kind.unit, total, {label: part for label, part in ends.items() if part})
+    kernel = any(frame.kind == FrameKind.KERNEL and frame.pc >= KERNEL_HALF for frame in profile.frames)
+    return shown, PythonMissing(tuple(np.unique(pids[profile.thread[lacks]]).tolist()), value, kernel)
+
+
+def _without_python(profile: Profile) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which samples have the evaluator on their stack, and none of its functions because nobody read them; which nodes
+    hang below no marker of a cut.
+    """
+    evaluator = [
+        frame.kind == FrameKind.NATIVE and any(line.system_name.startswith(EVALUATORS) for line in frame.lines)
+        for frame in profile.frames
+    ]
+    nodes = len(profile.parent)
+    from_root, lacks = np.ones(nodes, np.bool_), np.zeros(nodes, np.bool_)
+    evaluated, interpreted = [False] * nodes, [False] * nodes
+    parents, frames = profile.parent.tolist(), profile.frame.tolist()
+    for node in range(1, nodes):
+        parent, frame = parents[node], frames[node]
+        from_root[node] = from_root[parent] if parent else _end(profile, node) == StackEnd.ROOT
+        evaluated[node] = evaluated[parent] or evaluator[frame]
+        interpreted[node] = interpreted[parent] or profile.frames[frame].kind == FrameKind.INTERPRETER
+        lacks[node] = evaluated[node] and not interpreted[node]
+    found = lacks[profile.stack]
+    if profile.state is not None:
+        found &= (profile.state & SampleState.INTERPRETED) == 0
+    return found, from_root
+
+
+def _module_summaries(
+    profile: Profile, frames: Mapping[int, int], values: npt.NDArray[np.int64], diagnostics: Diagnostics
+) -> tuple[ModuleSummary, ...]:
+    """One entry a path and build-id, most frames first. values: of each node alone."""
+    merged: Counter[tuple[str, str]] = Counter()
+    own: Counter[tuple[str, str]] = Counter()
+    innermost: Counter[int] = Counter()
+    for leaf in np.flatnonzero(values[1:]) + 1:
+        innermost[profile.frames[profile.frame[leaf]].module] += int(values[leaf])
+    for index, info in enumerate(profile.modules):
+        merged[_identity(info)] += frames.get(index, 0)
+        own[_identity(info)] += innermost.get(index, 0)
+    for path in diagnostics.problems:
+        if not any(known == path for known, _ in merged):
+            merged[path, ""] += 0
+    entries = [
+        ModuleSummary(path, build_id, count, tuple(sorted(diagnostics.problems.get(path, ()))), own[path, build_id])
+        for (path, build_id), count in merged.items()
+    ]
+    return tuple(sorted(entries, key=lambda m: (-m.frames, m.path)))
+
+
+def _identity(info: ModuleInfo) -> tuple[str, str]:
+    return info.path, info.build_id
