@@ -1,7 +1,8 @@
 """The profile as the flame graph's page wants it: functions instead of addresses, in flat columns.
 
-Addresses of one function under one caller become one node. Nothing else is merged, sorted or left out here: each
-(thread, leaf) pair keeps its values, so that the page can group and hide threads and its totals stay exact.
+Addresses of one function under one caller become one node, in whichever mapping and process they are. Nothing else is
+merged, sorted or left out here: each (thread, leaf) pair keeps its values, so that the page can group and hide threads
+and its totals stay exact.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import Level, levels, module_name, script_name
-from pyprof.model.profile import FrameKind, Profile
+from pyprof.exporters.names import Level, functions, module_name, script_name
+from pyprof.model.functions import Function
+from pyprof.model.profile import Frame, FrameKind, Profile
 
 FrameRow = tuple[str, str, int, FrameKind]
-"""(name, module's name or what stands for it, index into Profile.modules or -1, kind)"""
+"""(name, module's name or what stands for it, index into Profile.modules or -1, kind), of the first that came up"""
+
+CALLED, INLINED = 1, 2
+"""How a node's function came to stand there; bits."""
 
 
 @dataclass
@@ -21,14 +26,15 @@ class FlameTree:
     """Columns of the page's data.
 
     frames: name and module group (strings), module index, kind; one entry a function. parent, frame: the nodes,
-    parents first, node 0 is the root (frame -1). trust: bit set of Trust values. place: "file:line" or "", of the
-    heaviest address in the node; places: how many different ones it has. leaf, thread, values: what was sampled,
-    values one column a value type.
+    parents first, node 0 is the root (frame -1). how: CALLED, INLINED or both. trust: bit set of Trust values.
+    place: "file:line" or "", of the heaviest address in the node; places: how many different ones it has. leaf,
+    thread, values: what was sampled, values one column a value type.
     """
 
     frames: list[FrameRow] = field(default_factory=list)
     parent: list[int] = field(default_factory=lambda: [-1])
     frame: list[int] = field(default_factory=lambda: [-1])
+    how: list[int] = field(default_factory=lambda: [0])
     trust: list[int] = field(default_factory=lambda: [0])
     place: list[str] = field(default_factory=lambda: [""])
     places: list[int] = field(default_factory=lambda: [0])
@@ -40,7 +46,7 @@ class FlameTree:
 def build(profile: Profile, options: ExportOptions) -> FlameTree:
     """Nodes that no sample reaches are left out."""
     tree = FlameTree(values=[[] for _ in profile.value_types])
-    ids: dict[FrameRow, int] = {}
+    ids: dict[Function, int] = {}
     rows: list[list[tuple[int, Level]] | None] = [None] * len(profile.frames)
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
     totals = [(thread, leaf, values.tolist()) for thread, leaf, values in profile.totals()]
@@ -66,20 +72,21 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
         source = profile.frames[frame_of[node]]
         row = rows[frame_of[node]]
         if row is None:
-            named = levels(profile, source, options)
-            row = rows[frame_of[node]] = [(_frame_id(tree, ids, profile, lv, options), lv) for lv in named]
+            row = rows[frame_of[node]] = _levels(tree, ids, profile, source, options)
         for frame, level in row:
             child = children.get((at, frame))
             if child is None:
                 child = children[at, frame] = len(tree.parent)
                 tree.parent.append(at)
                 tree.frame.append(frame)
+                tree.how.append(0)
                 tree.trust.append(0)
                 tree.place.append("")
                 best.append(-1)
                 seen.append(set())
             at = child
             tree.trust[at] |= 1 << source.trust
+            tree.how[at] |= INLINED if level.kind == FrameKind.INLINE else CALLED
             place = _place(level)
             if place:
                 seen[at].add(place)
@@ -104,14 +111,19 @@ def _add_samples(tree: FlameTree, totals: list[tuple[int, int, list[int]]], merg
             tree.values[column].append(value)
 
 
-def _frame_id(tree: FlameTree, ids: dict[FrameRow, int], profile: Profile, level: Level, options: ExportOptions) -> int:
-    group = module_name(profile, level.module, options) or script_name(level, options)
-    group = group or _GROUPS.get(level.kind, "[unknown]")
-    key = (level.name, group, level.module, level.kind)
-    at = ids.setdefault(key, len(ids))
-    if at == len(tree.frames):
-        tree.frames.append(key)
-    return at
+def _levels(
+    tree: FlameTree, ids: dict[Function, int], profile: Profile, frame: Frame, options: ExportOptions
+) -> list[tuple[int, Level]]:
+    """The functions of a frame, outermost first, with their places in tree.frames."""
+    found = []
+    for function, level in functions(profile, frame, options):
+        at = ids.setdefault(function, len(ids))
+        if at == len(tree.frames):
+            group = module_name(profile, level.module, options) or script_name(level, options)
+            group = group or _GROUPS.get(level.kind, "[unknown]")
+            tree.frames.append((level.name, group, level.module, function.kind))
+        found.append((at, level))
+    return found
 
 
 _GROUPS = {FrameKind.KERNEL: "[kernel]", FrameKind.INTERPRETER: "[interpreter]", FrameKind.MARKER: "[cut short]"}

@@ -118,6 +118,7 @@ def _data(profile: Profile, options: ExportOptions) -> bytes:
         "nodes": {
             "parent": parent,
             "frame": tree.frame,
+            "how": tree.how,
             "trust": tree.trust,
             "place": [text(place) for place in tree.place],
             "places": tree.places,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyprof.exporters.base import ExportOptions
+from pyprof.model.functions import Function, functions_of
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
 
 UNKNOWN = "[unknown]"
@@ -28,22 +29,38 @@ def levels(profile: Profile, frame: Frame, options: ExportOptions) -> list[Level
     """The functions of one frame, outermost first: the real one, then what was inlined into it."""
     if not frame.lines:
         return [Level(title(profile, frame, options), frame.kind, frame.module)]
-    found = [
-        Level(line.function or line.system_name or UNKNOWN, FrameKind.INLINE, frame.module, line.file, line.line)
-        for line in reversed(frame.lines)
+    *inlined, outermost = frame.lines
+    name = outermost.function or outermost.system_name or UNKNOWN
+    if not outermost.system_name:
+        name = _with_path(profile, frame, name, options)
+    return [
+        Level(name, frame.kind, frame.module, outermost.file, outermost.line),
+        *(
+            Level(line.function or line.system_name or UNKNOWN, FrameKind.INLINE, frame.module, line.file, line.line)
+            for line in reversed(inlined)
+        ),
     ]
-    outermost = found[0]
-    found[0] = Level(outermost.name, frame.kind, frame.module, outermost.file, outermost.line)
-    return found
+
+
+def functions(profile: Profile, frame: Frame, options: ExportOptions) -> list[tuple[Function, Level]]:
+    """The levels of one frame with what tells them from other functions; a marker is one, too."""
+    named = levels(profile, frame, options)
+    known = [function for function, _ in functions_of(profile, frame)]
+    return list(zip(known or [Function("", level.name, frame.kind) for level in named], named, strict=True))
 
 
 def title(profile: Profile, frame: Frame, options: ExportOptions) -> str:
-    """The whole frame's name; with full_paths an unnamed one is "/path/of/module+0xrel"."""
-    if options.full_paths and not frame.lines and frame.module >= 0:
+    """The name of a frame without functions."""
+    return _with_path(profile, frame, frame.title, options) or UNKNOWN
+
+
+def _with_path(profile: Profile, frame: Frame, name: str, options: ExportOptions) -> str:
+    """With full_paths unnamed code is "/path/of/module!0xstart" or "/path/of/module+0xrel"."""
+    if options.full_paths and frame.module >= 0:
         module = profile.modules[frame.module]
-        if frame.title.startswith(f"{module.name}+0x"):
-            return module.path + frame.title[len(module.name) :]
-    return frame.title or UNKNOWN
+        if name.startswith((f"{module.name}+0x", f"{module.name}!0x", f"{module.name}[")):
+            return module.path + name[len(module.name) :]
+    return name
 
 
 def module_name(profile: Profile, module: int, options: ExportOptions) -> str:

@@ -3,13 +3,14 @@
 With ExportOptions.threads one profile a thread, the heaviest one shown first; else all threads in one profile, one
 after the other, each in its own time order. Weights are the primary value. A frame's file is its source file, or
 its module where that is not known; its line stands only where all its occurrences agree, since speedscope adds up
-by frame and a line of its own would split the function.
+by frame and a line of its own would split the function. A function is one frame in whichever mapping it is.
 
 Samples are written one by one: stacks may be 20,000 frames deep, and all of them at once would not fit in memory.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from typing import BinaryIO
@@ -19,8 +20,9 @@ import numpy.typing as npt
 
 from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.names import levels, module_name, roots, thread_name
+from pyprof.exporters.names import functions, module_name, roots, thread_name
 from pyprof.exporters.utf8 import clean, dumps
+from pyprof.model.functions import Function
 from pyprof.model.profile import Profile
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -96,28 +98,32 @@ def _title(profile: Profile) -> str:
 
 def _frames(profile: Profile, options: ExportOptions) -> tuple[list[dict[str, str | int]], list[bytes]]:
     """shared.frames, and for each Profile.frames entry its indices, outermost first, as JSON."""
-    index: dict[tuple[str, str], int] = {}
-    lines: list[set[int]] = []
+    index: dict[Function, int] = {}
+    seen: list[Counter[tuple[str, str, int]]] = []
     fragments = []
     for frame in profile.frames:
         indices = []
-        for level in levels(profile, frame, options):
-            key = (clean(level.name), clean(level.file or module_name(profile, level.module, options)))
-            at = index.setdefault(key, len(index))
-            if at == len(lines):
-                lines.append(set())
-            lines[at].add(level.line if level.file else 0)
+        for function, level in functions(profile, frame, options):
+            at = index.setdefault(function, len(index))
+            if at == len(seen):
+                seen.append(Counter())
+            file = clean(level.file or module_name(profile, level.module, options))
+            seen[at][clean(level.name), file, level.line if level.file else 0] += 1
             indices.append(at)
         fragments.append(b",".join(b"%d" % at for at in indices))
-    frames: list[dict[str, str | int]] = []
-    for (name, file), seen in zip(index, lines, strict=True):
-        entry: dict[str, str | int] = {"name": name}
-        if file:
-            entry["file"] = file
-        if len(seen) == 1 and (line := next(iter(seen))) > 0:
-            entry["line"] = line
-        frames.append(entry)
-    return frames, fragments
+    return [_entry(places) for places in seen], fragments
+
+
+def _entry(places: Counter[tuple[str, str, int]]) -> dict[str, str | int]:
+    """A function's frame. places: (name, file, line) of its occurrences; the file in which most of them are."""
+    name, file, _ = places.most_common(1)[0][0]
+    entry: dict[str, str | int] = {"name": name}
+    if file:
+        entry["file"] = file
+    lines = {line for _, _, line in places}
+    if len(lines) == 1 and (line := lines.pop()) > 0:
+        entry["line"] = line
+    return entry
 
 
 def _fragments(profile: Profile, frame_indices: list[bytes]) -> Callable[[int], bytes]:

@@ -1,6 +1,8 @@
 "use strict";
 /* The page's data (see _data in flamegraph.py): inflated, with columns as typed arrays. */
 
+/** How a node's function came to stand there; bits. */
+const [CALLED, INLINED] = [1, 2];
 const KIND = { NATIVE: 0, INLINE: 1, INTERPRETER: 2, KERNEL: 3, MARKER: 4, ROOT: 100, PROCESS: 101, THREAD: 102 };
 
 async function loadModel() {
@@ -54,6 +56,7 @@ function makeModel(data) {
     parent,
     frame,
     cut,
+    how: nodes.how,
     trust: nodes.trust,
     place: (node) => strings[nodes.place[node]],
     places: nodes.places,

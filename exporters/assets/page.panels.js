@@ -47,7 +47,7 @@ function describe(model, tree, node, metric, zoomed) {
   const place = model.place(src);
   const others = model.places[src] - 1;
   if (place) pairs.push(["Source", others > 0 ? `${place} (and ${others} more)` : place]);
-  if (frame.kind === KIND.INLINE) pairs.push(["Kind", "inlined into its caller"]);
+  if (model.how[src] & INLINED) pairs.push(["Kind", model.how[src] & CALLED ? "partly inlined into its caller" : "inlined into its caller"]);
   const found = trustNames(model, tree.trust[node]);
   if (found.length && frame.kind !== KIND.INTERPRETER) pairs.push(["Found by", found.join(", ")]);
   return { frame, pairs };

@@ -182,6 +182,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     out.add_argument("-f", "--format", metavar="FORMAT", help=f"{', '.join(registry.names())} (default: by the suffix)")
     out.add_argument("-t", "--threads", action="store_true", help="the thread as root frame of its stacks")
+    out.add_argument("--processes", action="store_true", help="the process as root frame, where there are several")
     out.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
     out.add_argument(
         "--every", type=positive, metavar="S", help="close the output and begin the next one each S seconds"

@@ -45,7 +45,7 @@ class WindowWriter:
         a = self.arguments
         names = output.Names(self.pid, self.name, window.start_ns / 1e9, number)
         profile = self.session.profile(window, self.title, a.rate, a.mode, view_options(a))
-        options = ExportOptions(threads=a.threads, processes=self.several, full_paths=a.full_paths)
+        options = ExportOptions(threads=a.threads, processes=a.processes, full_paths=a.full_paths)
         code, place = 0, ""
         try:
             place = output.write(names.expand(self.output), lambda out: self.exporter.write(profile, out, options))

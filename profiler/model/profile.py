@@ -28,7 +28,8 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One function at one address. function: demangled; system_name: as the symbol table has it.
+    """One function at one address. function: demangled; system_name: as the symbol table has it, "" of a function that
+    has no name but a known start ("libcrypto.so.3!0x1a2b40").
 
     file: None where not known; line: 0 where not known. offset: bytes from the function's start.
     """
@@ -46,8 +47,8 @@ class Frame:
 
     pc: avma as found on the stack, a marker's StackEnd; lookup: avma looked up (pc, or pc - 1 of a return address);
     rel: pc minus the base of its module. module: index into Profile.modules, -1 if none. lines: innermost inline
-    function first, () if no
-    name is known. title: what to show for the whole frame: function, "module+0xrel", or a marker's text.
+    function first, () if no name is known. title: what to show for the whole frame: function, "module!0xstart",
+    "module+0xrel", or a marker's text.
     """
 
     kind: FrameKind

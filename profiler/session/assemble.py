@@ -15,7 +15,7 @@ from pyprof.session.inlined import inlined_inside
 from pyprof.session.recorder import Window
 from pyprof.session.summarize import summarize
 from pyprof.symbolize.described import DescribedCode
-from pyprof.symbolize.symbolizer import InterpreterName, Symbolizer
+from pyprof.symbolize.symbolizer import FunctionStart, InterpreterName, Symbolizer
 
 SOURCE_BUDGET_S = 5.0
 """Most seconds spent on source lines and inlined functions; what is left then goes without, and the summary says so."""
@@ -31,13 +31,14 @@ def assemble(
     rate_hz: float,
     mode: str,
     code: DescribedCode | None = None,
+    starts: FunctionStart | None = None,
 ) -> Profile:
     """Resolve the window's frames and make it a profile. rate_hz: as wanted. mode: cpu, wall or offcpu.
 
-    code: names of code that no file describes.
+    code: names of code that no file describes. starts: of functions that have no name.
     """
     period_ns = round(1e9 / rate_hz)
-    symbolizer = Symbolizer(images, diagnostics, window.spaces, SOURCE_BUDGET_S, code, name)
+    symbolizer = Symbolizer(images, diagnostics, window.spaces, SOURCE_BUDGET_S, code, name, starts)
     resolved = symbolizer.resolve(window.stacks.frames)
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)

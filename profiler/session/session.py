@@ -21,6 +21,7 @@ from pyprof.session.runtime_code import RuntimeCode
 from pyprof.session.runtimes import TRAMPOLINE, ChainMerger, Runtimes
 from pyprof.session.views import view, with_compiled
 from pyprof.symbolize.described import Described
+from pyprof.unwind.function_starts import FunctionStarts
 from pyprof.unwind.sources import READERS, with_symbols
 from pyprof.unwind.unwinder import Unwinder
 
@@ -39,6 +40,7 @@ class Files:
         self.images = ImageStore(diagnostics, symbol_store=store)
         self.readers = with_symbols(store.find_mapped) if store else READERS
         self.runtimes = Runtimes(self.images, diagnostics, follow_tasks)
+        self.starts = FunctionStarts(self.readers)
 
 
 class Session:
@@ -130,8 +132,15 @@ class Session:
         self.code.named()
         window = with_compiled(window, lambda key: self.runtimes.compiled(self._trampoline(window, key)))
         window = view(window, shown, self.runtimes.modules, lambda key: bool(self._trampoline(window, key)))
-        name, code = self.runtimes.line, self.code
         profile = assemble(
-            window, self.images, self.diagnostics, name, title=title, rate_hz=rate_hz, mode=mode, code=code
+            window,
+            self.images,
+            self.diagnostics,
+            self.runtimes.line,
+            title=title,
+            rate_hz=rate_hz,
+            mode=mode,
+            code=self.code,
+            starts=self.files.starts,
         )
         return replace(profile, threads=self.runtimes.named(profile.threads))

@@ -27,12 +27,16 @@ from pyprof.symbolize.dwarf.lines import Place, SourceLines
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.kernel import KernelNames
 from pyprof.symbolize.symbols import SymbolTable
+from pyprof.symbolize.unnamed import Labels, unnamed
 
 MARKERS: dict[StackEnd, str] = {end: f"[truncated: {end.words}]" for end in StackEnd if end is not StackEnd.ROOT}
 
 
 InterpreterName = Callable[[int], Line]
 """(FrameKey.pc of an interpreter's frame) -> its function, file and line."""
+
+FunctionStart = Callable[[Image, int], int | None]
+"""(image, lookup pc) -> svma where the function there begins, None if nobody knows."""
 
 
 TRAMPOLINE = "<signal handler called>"
@@ -54,8 +58,8 @@ class Resolved:
 class _Found:
     """A frame on its way: where it is, then what it is called.
 
-    code: of code that no file describes. function: svma of the function's start. source: innermost inlined function
-    first, the last is the function itself.
+    code: of code that no file describes. function: svma of the function's start, also where it has no name. source:
+    innermost inlined function first, the last is the function itself.
     """
 
     key: FrameKey
@@ -82,6 +86,7 @@ class Symbolizer:
         source_budget_s: float | None = 20.0,
         code: DescribedCode | None = None,
         interpreter: InterpreterName | None = None,
+        starts: FunctionStart | None = None,
     ) -> None:
         self._images = images
         self._diagnostics = diagnostics
@@ -89,6 +94,7 @@ class Symbolizer:
         self._source_budget_s = source_budget_s
         self._code = code
         self._interpreter = interpreter
+        self._starts = starts
         self._kernel = KernelNames(diagnostics)
         self._tables: dict[ElfFile, tuple[SymbolTable, bool]] = {}
         self._sources: dict[ElfFile, SourceLines | None] = {}
@@ -110,6 +116,7 @@ class Symbolizer:
             self._add_source(image, inside, deadline)
             self._add_symbol_file(image, inside, deadline)
             self._report_missing(image, inside)
+            self._find_starts(image, inside)
         for item in found:
             if item.code is not None:
                 self._name_code(item, item.code)
@@ -118,7 +125,7 @@ class Symbolizer:
         names = [item.system_name for item in found]
         names += [place.name for item in found for place in item.source]
         shown = demangle(name for name in names if name)
-        modules = _Modules()
+        modules = _Modules(Labels((i.module, _build_id(i)) for i in found if i.module and not i.system_name))
         frames = tuple(self._frame(item, shown, modules) for item in found)
         return Resolved(frames, modules.infos())
 
@@ -252,6 +259,12 @@ class Symbolizer:
             remedy = self._packages.symbols_remedy(path, image.elf.build_id, image.root)
             self._diagnostics.problem(path, "no symbols: only exported names", remedy)
 
+    def _find_starts(self, image: Image, inside: Sequence[_Found]) -> None:
+        """Where the functions begin that have no name."""
+        for item in inside:
+            if self._starts and not item.system_name:
+                item.function = self._starts(image, item.lookup)
+
     def _place(self, place: Place, root: str) -> tuple[str | None, int]:
         """File and line; of what Cython translated, those of its own source."""
         if not place.file or not place.line:
@@ -273,18 +286,22 @@ class Symbolizer:
         if module is None:
             return Frame(FrameKind.NATIVE, pc, item.lookup, pc, -1, (), Trust(trust), f"[unknown]+{pc:#x}")
         rel = image.rel(pc) if image else pc - (module.start - module.mappings[0].offset)
-        title = shown[item.system_name] if item.system_name else f"{module.name}+{rel:#x}"
+        svma = image.svma(pc) if image else pc
+        offset = 0 if item.function is None else svma - item.function
+        label = modules.labels.of(module, _build_id(item))
+        title = shown[item.system_name] if item.system_name else f"{label}+{rel:#x}"
         lines: tuple[Line, ...] = ()
         if item.system_name:
-            svma = image.svma(pc) if image else pc
-            offset = 0 if item.function is None else svma - item.function
             *inlined, outer = item.source or (Place("", None, 0),)
             root = image.root if image else ""
             lines = (
                 *(Line(shown.get(p.name, "[inlined]"), p.name, 0, *self._place(p, root)) for p in inlined),
                 Line(title, item.system_name, offset, *self._place(outer, root)),
             )
-        index = modules.index(module, image.elf.build_id if image else "", lines)
+        elif item.function is not None:
+            title = unnamed(label, rel - offset)
+            lines = (Line(title, "", offset),)
+        index = modules.index(module, _build_id(item), lines)
         return Frame(FrameKind.NATIVE, pc, item.lookup, rel, index, lines, Trust(trust), title)
 
 
@@ -294,10 +311,15 @@ def has_dwarf(elf: ElfFile) -> bool:
     return section is not None and section.type != SHT_NOBITS
 
 
+def _build_id(item: _Found) -> str:
+    return item.image.elf.build_id if item.image else ""
+
+
 class _Modules:
     """The modules of the frames, in the order in which they come up."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
         self._index: dict[tuple[int, int, str, str], int] = {}
         self._infos: list[ModuleInfo] = []
 
@@ -311,7 +333,7 @@ class _Modules:
                 ModuleInfo(module.path, build_id, code[0].start, code[-1].end, code[0].offset, False, False)
             )
         info = self._infos[at]
-        functions, has_lines = bool(lines), any(line.line for line in lines)
+        functions, has_lines = any(line.system_name for line in lines), any(line.line for line in lines)
         if functions > info.has_functions or has_lines > info.has_lines:
             self._infos[at] = replace(
                 info, has_functions=info.has_functions or functions, has_lines=info.has_lines or has_lines

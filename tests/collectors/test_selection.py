@@ -97,7 +97,7 @@ def test_processes_that_come_later_are_found_once(program: Path) -> None:
 def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, object]]:
     """Root frames with their samples, and the summary."""
     out, summary = folder / "out.collapsed", folder / "summary.json"
-    command = [*PYPROF, "record", *options, "-d", "1.5", "-o", str(out), "--summary", str(summary), "-q"]
+    command = [*PYPROF, "record", *options, "--processes", "-d", "1.5", "-o", str(out), "--summary", str(summary), "-q"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if "are not allowed" in done.stderr:
         missing(f"needs perf_events of the whole machine: {done.stderr}")
