@@ -1,7 +1,7 @@
 r"""Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted by frames from the root.
 
 The count is of samples. What would break a line is escaped: `;` as `\x3b`, a line feed as `\n`, other control
-characters and line separators as `\xNN` or `\uNNNN`.
+characters, line separators and changes of writing direction as `\xNN` or `\uNNNN`.
 
 Lines are made one by one from a tree of names: stacks may be 20,000 frames deep, and all lines at once would not
 fit in memory.
@@ -17,8 +17,9 @@ from typing import BinaryIO
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.names import UNKNOWN, Level, count_column, levels, roots, script_name
 from pyprof.model.profile import Profile
+from pyprof.model.text import CONTROLS, DIRECTIONS
 
-_BREAKS = re.compile("[;\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_BREAKS = re.compile(f"[;{CONTROLS}{DIRECTIONS}]")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 

@@ -88,8 +88,8 @@ def show(findings: list[Finding]) -> bool:
     """Print findings; True if one of them will keep pyprof from working."""
     for finding in findings:
         terminal.line(f"  {'ok ' if finding.ok else 'NO ' if finding.fatal else '-  '} {finding.text}")
-        if finding.remedy:
-            terminal.line(f"        {finding.remedy}")
+        if remedy := terminal.advice(finding.remedy):
+            terminal.line(f"        {remedy}")
     return any(finding.fatal for finding in findings)
 
 
@@ -120,8 +120,8 @@ def show_modules(pid: int) -> bool:
     for module in modules:
         for problem in module.problems:
             terminal.line(f"  -   {module.path}: {problem.text}")
-            if problem.remedy:
-                terminal.line(f"        {problem.remedy}")
+            if remedy := terminal.advice(problem.remedy):
+                terminal.line(f"        {remedy}")
     return any(module.unreadable for module in modules)
 
 

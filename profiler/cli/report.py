@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from pyprof.cli.terminal import printable
+from pyprof.cli.terminal import advice, printable
 from pyprof.cli.words import duration, function_name, many, percent, shorten
 from pyprof.model.counters import lacking, meaning_of
 from pyprof.model.functions import Costs, costs
@@ -28,7 +28,7 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
         lines += [*_tables(costs(profile), width), "", *_labelled("how", _sampled(summary), width)]
         lines += _labelled("quality", _quality(summary), width)
     for note in summary.notes[1:]:
-        lines += _labelled("note", note, width)
+        lines += _labelled("note", advice(note), width)
     if missing := _missing(summary):
         where = "" if verbose else ": see Summary in the page, or --verbose" if page else ": --verbose says more"
         lines += _labelled("missing", missing + where, width)
@@ -79,7 +79,7 @@ def _row(share: str, name: str, module: str, width: int) -> str:
 
 def _sampled(summary: Summary) -> str:
     """How, how often, at what price."""
-    note = summary.notes[0] if summary.notes else ""
+    note = advice(summary.notes[0]) if summary.notes else ""
     times = many(summary.samples, "sample") + f" of {many(summary.threads, 'thread')}"
     if 0 < summary.rate_reached < _SLOW * summary.rate_wanted:
         times += f", {summary.rate_reached:.3g} a second instead of {summary.rate_wanted:g},"
@@ -136,7 +136,7 @@ def _details(summary: Summary, width: int) -> list[str]:
     for module in (module for module in summary.modules if module.problems):
         lines += ["", f"  {module.path}"]
         for problem in module.problems:
-            lines += [f"    {problem.text}", *([f"      {problem.remedy}"] if problem.remedy else [])]
+            lines += [f"    {problem.text}", *([f"      {advice(problem.remedy)}"] if problem.remedy else [])]
     return lines
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 import traceback
 from typing import TextIO
 
 from pyprof.errors import PyprofError
+from pyprof.model.text import CONTROLS, DIRECTIONS
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(f"[{CONTROLS}{DIRECTIONS}\ud800-\udfff]")
+_AS_ROOT = re.compile(r"(?:, or: )?sudo pyprof …(?:, or(?: once)?: |, in a container: |, where .*)?|\bsudo ")
 
 
 def printable(text: str) -> str:
@@ -39,10 +42,15 @@ def json(document: object, option: int = 0) -> None:
     sys.stdout.buffer.flush()
 
 
+def advice(text: str) -> str:
+    """A command to type, as whoever reads it may: root needs no sudo, and sudo gives nothing to root."""
+    return _AS_ROOT.sub("", text) if os.geteuid() == 0 else text
+
+
 def complain(message: str, hint: str = "") -> None:
     """One sentence, and what to do, on standard error."""
     line(f"pyprof: {message}", sys.stderr)
-    if hint:
+    if hint := advice(hint):
         line(f"  hint: {hint}", sys.stderr)
 
 

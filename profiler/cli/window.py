@@ -72,7 +72,7 @@ class WindowWriter:
         page = self.exporter.name == "flamegraph"
         for text in report(profile, width, page, a.verbose) if first or a.verbose else [brief(profile)]:
             self.say(text)
-        if not profile.summary.samples:
+        if not profile.summary.samples and not a.gil:
             self.say("  nothing was sampled: " + _why_empty(self))
         if place:
             self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")

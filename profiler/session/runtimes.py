@@ -79,6 +79,11 @@ class Runtimes:
         """Paths of the modules that hold an interpreter."""
         return frozenset(p.runtime.located.module.path for p in self.processes.values() if p.runtime is not None)
 
+    @property
+    def free_threaded(self) -> bool:
+        """Does one of the interpreters work without a global lock?"""
+        return any(p.runtime.layout.free_threaded for p in self.processes.values() if p.runtime is not None)
+
     def named(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
         """Threads by the names that Python gave them."""
         for process in self.processes.values():

@@ -131,7 +131,13 @@ class Session:
         """Look the window's names up."""
         self.code.named()
         window = with_compiled(window, lambda key: self.runtimes.compiled(self._trampoline(window, key)))
-        window = view(window, shown, self.runtimes.modules, lambda key: bool(self._trampoline(window, key)))
+        window = view(
+            window,
+            shown,
+            self.runtimes.modules,
+            lambda key: bool(self._trampoline(window, key)),
+            self.runtimes.free_threaded,
+        )
         profile = assemble(
             window,
             self.images,

@@ -22,13 +22,17 @@ _OWN = re.compile(r"(lib)?python\d(\.\d+)?[a-z]*(\.so[.\d]*)?$|python$")
 
 
 def view(
-    window: Window, options: ViewOptions, own_modules: frozenset[str], is_stub: Callable[[FrameKey], bool]
+    window: Window,
+    options: ViewOptions,
+    own_modules: frozenset[str],
+    is_stub: Callable[[FrameKey], bool],
+    free_threaded: bool = False,
 ) -> Window:
     """own_modules: paths of modules that hold an interpreter. is_stub: is a frame in code that the interpreter made to
-    call itself (perf trampolines)?
+    call itself (perf trampolines)? free_threaded: does one of the interpreters work without a lock?
     """
     if options.lock_holder:
-        window = _of_holders(window)
+        window = _of_holders(window, free_threaded)
     if options.native == "all" or not any(key[0] == INTERPRETER_SPACE for key in window.stacks.frames):
         return window
     if options.native == "none":
@@ -73,10 +77,14 @@ def with_compiled(window: Window, python: Callable[[FrameKey], int]) -> Window:
     return replace(window, stacks=new, node=place[window.node])
 
 
-def _of_holders(window: Window) -> Window:
+def _of_holders(window: Window, free_threaded: bool) -> Window:
     """Only samples whose thread held its interpreter's lock."""
     kept = np.flatnonzero(window.state & SampleState.HOLDS_LOCK)
     note = f"Only threads that held the GIL: {len(kept)} of {len(window.node)} samples."
+    if not len(kept) and not (window.state & SampleState.INTERPRETED).any():
+        note += " No CPython was seen in them; samples without stops do not tell either (--collector ptrace)."
+    elif not len(kept) and free_threaded:
+        note += " This CPython is free-threaded: it has no GIL."
     return replace(
         window,
         time_ns=window.time_ns[kept],

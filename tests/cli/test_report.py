@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pty
 import re
@@ -17,6 +18,7 @@ import pytest
 
 from pyprof.cli.progress import Progress
 from pyprof.cli.report import brief, report
+from pyprof.cli.terminal import advice
 from pyprof.cli.words import duration, function_name, many, percent
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
@@ -25,7 +27,7 @@ from pyprof.model.profile import Profile
 from pyprof.model.summary import ModuleSummary, PythonMissing, Shown, Stops, Summary
 from tests.cli.support import PYPROF
 from tests.exporters.profiles import Builder, code
-from tests.support import PROGRAMS, need
+from tests.support import PROGRAMS, build
 
 SUMMARY = Summary(
     samples=1000,
@@ -150,6 +152,40 @@ def test_long_function_names_keep_what_tells_them_apart() -> None:
     assert len(function_name("<broken(" * 20, 30)) == 30
 
 
+@pytest.mark.parametrize(
+    ("hint", "for_root"),
+    [
+        ("sudo pyprof …", ""),
+        ("sudo sysctl kernel.perf_event_paranoid=0, or: sudo pyprof …", "sysctl kernel.perf_event_paranoid=0"),
+        ("sudo pyprof …, or once: sudo setcap cap_sys_ptrace+ep /usr/bin/python3",
+         "setcap cap_sys_ptrace+ep /usr/bin/python3"),
+        ("sudo pyprof …, in a container: docker run --cap-add=PERFMON …", "docker run --cap-add=PERFMON …"),
+        ("sudo pyprof …, where children live only for milliseconds", ""),
+        ("kill -CONT 12", "kill -CONT 12"),
+    ],
+)  # fmt: skip
+def test_root_is_not_told_to_use_sudo(hint: str, for_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert advice(hint) == for_root
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert advice(hint) == hint
+
+
+def test_every_advice_of_the_code_is_known_to_be_without_sudo_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    advised = [
+        node.value
+        for folder in ("profiler", "collectors")
+        for path in (PROGRAMS.parent.parent / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "sudo" in node.value
+        if path.name not in ("record.py", "terminal.py")  # the manual, and what is tested here
+    ]
+    assert len(advised) > 5
+    told = [advice(text) for text in advised]
+    assert [text for text in told if "sudo " in text or text.startswith((",", " ")) or text.endswith((":", ","))] == []
+
+
 def _stats(stops: int = 0) -> CollectorStats:
     log = PauseLog()
     for _ in range(stops):
@@ -198,8 +234,7 @@ def _shown(seen: str) -> list[str]:
 @pytest.fixture(scope="module")
 def spinning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A C program that does nothing but spin()."""
-    program = tmp_path_factory.mktemp("spin") / "spinner"
-    subprocess.run([need("gcc"), "-O1", "-pthread", "-o", program, PROGRAMS / "c_spin.c"], check=True)
+    program = build(PROGRAMS / "c_spin.c", tmp_path_factory.mktemp("spin") / "spinner", "-pthread")
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"

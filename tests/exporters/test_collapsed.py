@@ -55,6 +55,12 @@ def test_process_is_no_root_where_there_is_only_one() -> None:
     assert lines(builder.build(), PROCESSES) == ["main 1"]
 
 
+def test_changes_of_writing_direction_are_escaped() -> None:
+    builder = Builder()
+    builder.sample(builder.node([code("evil\u202egnp.exe\u2066\u200f\u061c"), code("caf\u00e9 \u05d0")]))
+    assert lines(builder.build()) == ["evil\\u202egnp.exe\\u2066\\u200f\\u061c;caf\u00e9 \u05d0 1"]
+
+
 def test_separators_in_names_are_escaped() -> None:
     builder = Builder()
     builder.sample(builder.node([code("a;b\nc\x00d\u2028\udc80 7")]))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 from tests.interpreters.extensions import import_path
 from tests.interpreters.pythons import KINDS, Python, running
 from tests.interpreters.runs import record, stacks
+from tests.support import PROGRAMS, build
 
 
 def burning(frames: list[str], function: str) -> bool:
@@ -33,3 +36,15 @@ def test_thread_that_has_given_the_lock_away_is_not_its_holder(python: Python, t
     assert count["all", "c_burns_with_lock"] > 0
     assert count["gil", "c_burns_with_lock"] > 0
     assert count["gil", "c_burns_without_lock"] == 0
+
+
+def test_gil_where_there_is_no_cpython_keeps_nothing_and_says_so(tmp_path: Path) -> None:
+    program = build(PROGRAMS / "c_spin.c", tmp_path / "spinner", "-pthread")
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        summary = record(process.pid, tmp_path / "a.collapsed", "--gil")
+        process.kill()
+    said = re.search(r"held the GIL: 0 of (\d+) samples. No CPython was seen", " ".join(summary["notes"]))
+    assert said, summary["notes"]
+    assert int(said[1]) > 0
