@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -75,10 +74,14 @@ def details(
 
 
 class SourceFiles:
-    """Lines of the target's source files, as they are now where the target sees them."""
+    """Lines of the target's source files, as they are now where the target sees them, and may read them."""
 
     def __init__(self, pid: int) -> None:
+        from pyprof.objfile.foreign_path import rights_below
+
         self._pid = pid
+        self._root = f"/proc/{pid}/root"
+        self._rights = rights_below(self._root)
         self._files: dict[str, list[str]] = {}
 
     def line(self, frame: Frame) -> str:
@@ -92,14 +95,12 @@ class SourceFiles:
         return lines[place.line - 1].strip()[:_LONGEST_LINE] if place.line <= len(lines) else ""
 
     def _read(self, name: str) -> list[str]:
-        root = f"/proc/{self._pid}/root" if name.startswith("/") else f"/proc/{self._pid}/cwd/"
+        from pyprof.objfile.foreign_path import read_file
+
         try:
-            fd = os.open(root + name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(fd, "rb") as file:
-                if not stat.S_ISREG(os.fstat(fd).st_mode):
-                    return []
-                return file.read(_MOST_SOURCE).decode("utf-8", "replace").splitlines()
-        except (OSError, ValueError):
+            path = name if name.startswith("/") else os.readlink(f"/proc/{self._pid}/cwd") + "/" + name
+            return read_file(self._root, path, _MOST_SOURCE, self._rights).decode("utf-8", "replace").splitlines()
+        except OSError:
             return []
 
 

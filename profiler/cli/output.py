@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
+from pyprof.cli import output_file
+from pyprof.cli.output_file import Write
 from pyprof.errors import OutputError
-
-Write = Callable[[BinaryIO], None]
 
 MAX_NAME = 48
 """Most letters of a process name that go into a file name: a command's may fill one alone."""
@@ -48,30 +47,36 @@ class Names:
 
 
 def check_writable(path: str) -> None:
-    """Raise OutputError now rather than after an hour of recording. "-" is standard output."""
-    if path == "-":
+    """Raise OutputError now rather than after an hour of recording."""
+    if output_file.stream(path) is not None or path in output_file.DEVICES:
         return
     target = Path(path)
     folder = target.parent
     try:
-        target.lstat()
-    except FileNotFoundError:
-        pass
+        found = output_file.look(path)
+    except OutputError:
+        raise
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror}", "name another file: -o FILE") from error
     if target.is_dir():
         raise OutputError(f"{path} is a directory", "name a file: -o FILE")
     if not folder.is_dir():
         raise OutputError(f"{folder} is not a directory", f"mkdir -p {folder}")
-    if target.exists() and not os.access(target, os.W_OK):
+    if found is not None and not _may_replace(found, folder, target):
         raise OutputError(f"{path} cannot be written: permission denied", "name another file: -o FILE")
-    if target.exists() and not target.is_file():
-        return  # a device or a fifo: written in place
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".pyprof-"):
             pass
     except OSError as error:
         raise OutputError(f"cannot write in {folder}: {error.strerror}", "name another place: -o FILE") from error
+
+
+def _may_replace(found: os.stat_result, folder: Path, target: Path) -> bool:
+    """A read-only file is meant to stay; in a folder like /tmp so is what belongs to others."""
+    within = folder.stat()
+    if within.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, within.st_uid):
+        return False
+    return stat.S_ISLNK(found.st_mode) or os.access(target, os.W_OK)
 
 
 def write(path: str, writer: Write) -> str:
@@ -84,7 +89,8 @@ def write(path: str, writer: Write) -> str:
         sys.stdout.buffer.flush()
         return path
     try:
-        _write_at(Path(path), writer)
+        if not output_file.write_in_place(path, writer):
+            output_file.replace(path, writer)
         return path
     except OSError as error:
         reason = error.strerror or str(error)
@@ -98,33 +104,13 @@ def write(path: str, writer: Write) -> str:
     raise OutputError(f"{path} cannot be written ({reason}), nor any other place", "free some disk space")
 
 
-def _write_at(path: Path, writer: Write) -> None:
-    if path.exists() and not path.is_file():
-        with open(path, "wb") as out:
-            writer(out)
-        return
-    part = _write_new(str(path.parent), ".pyprof-", ".part", writer)
-    try:
-        os.replace(part, path)
-    except BaseException:
-        os.unlink(part)
-        raise
-
-
 def _write_new(folder: str, prefix: str, suffix: str, writer: Write) -> str:
-    """A file that was not there before, nor a link that another user put there; nothing is left if writing fails."""
+    """A file that was not there before, for us alone; nothing is left if writing fails."""
     fd, name = tempfile.mkstemp(suffix, prefix, folder)
     try:
         with open(fd, "wb") as out:
-            os.fchmod(fd, 0o666 & ~_umask())
             writer(out)
     except BaseException:
         os.unlink(name)
         raise
     return name
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -6,12 +6,14 @@ Source: GDB manual, "Debugging Information in Separate Files"; debuginfod(8), "F
 from __future__ import annotations
 
 import os
+import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.objfile import foreign_path
 from pyprof.objfile.elf import ElfFile
 
 CRC_CHUNK = 1 << 20
@@ -44,9 +46,9 @@ class DebugFiles:
         path = os.path.normpath(os.path.join(os.path.dirname(debug.name), os.fsdecode(name)))
         wanted = build_id.hex()
         for prefix in _prefixes(root):
-            names = [f"{prefix}{folder}/.build-id/{wanted[:2]}/{wanted[2:]}.debug" for folder in self._dirs]
-            for candidate in [*names, f"{prefix}{path}", path]:
-                found = self._open(candidate)
+            names = [f"{folder}/.build-id/{wanted[:2]}/{wanted[2:]}.debug" for folder in self._dirs]
+            for candidate in [*names, path]:
+                found = self._open(prefix, candidate)
                 if found is not None and found.build_id == wanted:
                     return found
         self._diagnostics.count("shared debug file not found")
@@ -54,14 +56,14 @@ class DebugFiles:
 
     def _search(self, elf: ElfFile, path: str, root: str) -> ElfFile | None:
         for name in self._by_build_id(elf, root):
-            debug = self._open(name)
+            debug = self._open(*name)
             if debug is not None and debug.build_id == elf.build_id:
                 return debug
         link = debug_link(elf)
         if link is None:
             return None
         for name in self._by_link(link[0], path, root):
-            debug = self._open(name)
+            debug = self._open(*name)
             if debug is None or debug.machine != elf.machine:
                 continue
             same = debug.build_id == elf.build_id if debug.build_id and elf.build_id else _crc(debug) == link[1]
@@ -70,32 +72,46 @@ class DebugFiles:
             self._diagnostics.count("debug file of another build")
         return None
 
-    def _by_build_id(self, elf: ElfFile, root: str) -> Iterator[str]:
+    def _by_build_id(self, elf: ElfFile, root: str) -> Iterator[tuple[str, str]]:
+        """(root, name)."""
         build_id = elf.build_id
         if len(build_id) < 4:
             return
         for prefix in _prefixes(root):
             for folder in self._dirs:
-                yield f"{prefix}{folder}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
-        yield f"{debuginfod_cache()}/{build_id}/debuginfo"
+                yield prefix, f"{folder}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+        yield "", f"{debuginfod_cache()}/{build_id}/debuginfo"
 
-    def _by_link(self, name: str, path: str, root: str) -> Iterator[str]:
+    def _by_link(self, name: str, path: str, root: str) -> Iterator[tuple[str, str]]:
         folder = os.path.dirname(path)
         if not path.startswith("/"):
             return
         for prefix in _prefixes(root):
-            yield f"{prefix}{folder}/{name}"
-            yield f"{prefix}{folder}/.debug/{name}"
+            yield prefix, f"{folder}/{name}"
+            yield prefix, f"{folder}/.debug/{name}"
             for debug_dir in self._dirs:
-                yield f"{prefix}{debug_dir}{folder}/{name}"
+                yield prefix, f"{debug_dir}{folder}/{name}"
 
-    def _open(self, name: str) -> ElfFile | None:
+    def _open(self, root: str, name: str) -> ElfFile | None:
+        """root: the target's, or "" for a name of our own."""
         try:
-            return ElfFile.open(name)
+            found = foreign_path.find(root, name) if root else os.open(name, os.O_PATH | os.O_CLOEXEC)
         except (OSError, ValueError):
-            if os.path.isfile(name):
+            return None
+        fd = -1
+        try:
+            fd = foreign_path.reopen(found)
+            elf = ElfFile.open(fd)
+            elf.name = name
+            return elf
+        except (OSError, ValueError):
+            if stat.S_ISREG(os.fstat(found).st_mode):
                 self._diagnostics.count("unreadable debug file")
             return None
+        finally:
+            for each in (found, fd):
+                if each >= 0:
+                    os.close(each)
 
 
 def debuginfod_cache() -> str:

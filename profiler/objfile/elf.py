@@ -16,7 +16,7 @@ from typing import Literal
 
 from pyprof.errors import FormatError
 from pyprof.objfile.compressed import inflate_section, inflate_zdebug
-from pyprof.objfile.source import BytesSource, FileSource, Source
+from pyprof.objfile.source import BytesSource, FileSource, Source, open_regular
 
 ET_REL, ET_CORE = 1, 4
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_PHDR = 1, 2, 3, 4, 6
@@ -104,8 +104,7 @@ class ElfFile:
     @classmethod
     def open(cls, path: str | int) -> ElfFile:
         """path: file name, or a file descriptor (which is duplicated). Raises OSError and FormatError."""
-        fd = os.dup(path) if isinstance(path, int) else os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        return cls(FileSource(fd), str(path))
+        return cls(FileSource(os.dup(path) if isinstance(path, int) else open_regular(path)), str(path))
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, name: str) -> ElfFile:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from pyprof.objfile import foreign_path
 
 MAX_READ = 256 << 20
 """Most bytes that are read of one file."""
@@ -14,15 +16,12 @@ _TAIL = 256
 
 @dataclass(eq=False)
 class GrowingFile:
-    """path: may come into being later. owners: user ids whose file is believed; others could lie about the target.
-
-    Of a name in a folder that everybody may write to, no symbolic link is followed and nothing but a plain file opened.
-    follow: path is one of the kernel's own links (/proc/PID/map_files).
+    """find: gives a descriptor (O_PATH) of what has the name now, or raises OSError: it may come into being later.
+    owners: user ids whose file is believed; others could lie about the target.
     """
 
-    path: str
+    find: Callable[[], int]
     owners: frozenset[int]
-    follow: bool = False
     _fd: int = -1
     _identity: tuple[int, int] = (0, 0)
     _offset: int = 0
@@ -55,22 +54,20 @@ class GrowingFile:
     def _reopen(self) -> bool:
         """Follow the name if another file has it now."""
         try:
-            found = os.stat(self.path, follow_symlinks=self.follow)
+            found = self.find()
         except OSError:
             return False  # what was open stays so: its process may have taken the name away
-        if (found.st_dev, found.st_ino) == self._identity:
-            return False
         try:
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if self.follow else os.O_NOFOLLOW)
-            fd = os.open(self.path, flags)
+            status = os.fstat(found)
+            if (status.st_dev, status.st_ino) == self._identity or status.st_uid not in self.owners:
+                return False
+            fd = foreign_path.reopen(found)
         except OSError:
             return False
-        opened = os.fstat(fd)
-        if not stat.S_ISREG(opened.st_mode) or opened.st_uid not in self.owners:
-            os.close(fd)
-            return False
+        finally:
+            os.close(found)
         self.close()
-        self._fd, self._identity = fd, (opened.st_dev, opened.st_ino)
+        self._fd, self._identity = fd, (status.st_dev, status.st_ino)
         replaced, self._offset, self._tail = self._offset > 0, 0, b""
         return replaced
 

@@ -20,6 +20,7 @@ from pyprof.objfile.breakpad import SymbolFile
 from pyprof.objfile.breakpad_id import is_stated
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf import PF_W, PT_DYNAMIC, ElfFile
+from pyprof.objfile.foreign_path import Rights, rights_below
 from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
 from pyprof.objfile.memory_image import build_id_in_memory, rebuilt_image, vdso_image
 from pyprof.objfile.pe import windows_module
@@ -41,7 +42,7 @@ class Image:
 
     bias: avma - svma, in bytes. base: avma of rel 0. root: where the target's file names start. from_memory: rebuilt
     from the target's memory. debug_files: where separate debug files are looked for, None for nowhere; symbol_store:
-    where Breakpad symbol files are, likewise.
+    where Breakpad symbol files are, likewise. rights: what the target may read, see foreign_path.
     """
 
     module: Module
@@ -51,6 +52,7 @@ class Image:
     from_memory: bool = False
     debug_files: DebugFiles | None = field(default=None, repr=False)
     symbol_store: SymbolStore | None = field(default=None, repr=False)
+    rights: Rights | None = None
     base: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -231,6 +233,7 @@ class ImageStore:
         image.symbol_store = self._symbol_store
         if self._symbol_store:
             self._symbol_store.know(image.elf, name or image.module.path)
+        image.rights = rights_below(image.root)
         if _is_our_root(image.root):
             image.root = "/"  # the way through /proc ends with the target, ours does not
         else:

@@ -11,14 +11,14 @@ the content is proof, and what the user named is believed where the memory tells
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
+from pyprof.objfile import foreign_path
 from pyprof.objfile.dynamic import same_dynamic
 from pyprof.objfile.elf import PAGE, PF_X, PT_NOTE, ElfFile, build_id_in_notes
 
@@ -55,15 +55,13 @@ def candidates(
     space: AddressSpace, module: Module, opened: dict[tuple[int, int, int, int], ElfFile]
 ) -> Iterator[Candidate]:
     """Files worth comparing, best first. opened: (device, inode, size, mtime) -> file, so that none is opened twice."""
-    for path, handle, named in _paths(space, module):
+    for found, handle, named in _found(space, module):
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except (OSError, ValueError):
+            fd = foreign_path.reopen(found, mapped=handle and space.files is None)
+        except OSError:
             continue
         try:
             status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                continue
             key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             elf = opened.get(key)
             if elf is None:
@@ -82,20 +80,37 @@ def candidates(
         yield Candidate(elf, handle, same_inode and device == module.dev, same_inode)
 
 
-def _paths(space: AddressSpace, module: Module) -> Iterator[tuple[str, bool, bool]]:
-    """(path, handle, named) of Candidate."""
+def _found(space: AddressSpace, module: Module) -> Iterator[tuple[int, bool, bool]]:
+    """(descriptor for foreign_path.reopen, handle, named) of Candidate."""
+    for find, handle, named in _ways(space, module):
+        try:
+            found = find()
+        except (OSError, ValueError):
+            continue
+        try:
+            yield found, handle, named
+        finally:
+            os.close(found)
+
+
+def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], int], bool, bool]]:
     if space.files is not None:
-        yield from ((path, True, named) for path, named in space.files(module))
+        yield from ((partial(_ours, path), True, named) for path, named in space.files(module))
         return
     name = module.path.replace("\\012", "\n")  # the one escape of /proc/PID/maps
     if not module.deleted:
-        yield space.root.rstrip("/") + name, False, False
+        yield partial(foreign_path.find, space.root, name), False, False
     for mapping in sorted(module.mappings, key=lambda m: not m.executable)[:MAX_HANDLES]:
-        yield f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}", True, False
+        yield partial(_ours, f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}"), True, False
     if _inode(f"/proc/{space.pid}/exe") == module.inode:
-        yield f"/proc/{space.pid}/exe", True, False
+        yield partial(_ours, f"/proc/{space.pid}/exe"), True, False
     if not module.deleted:
-        yield name, False, False
+        yield partial(foreign_path.find, "/", name), False, False
+
+
+def _ours(path: str) -> int:
+    """A name of the kernel's or the user's, whose links are followed."""
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
 def _inode(path: str) -> int:

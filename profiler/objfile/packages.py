@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pyprof.objfile.source import FileSource
+from pyprof.objfile import foreign_path
 
 MAX_LIST = 64 << 20
 
@@ -31,20 +31,29 @@ class Packages:
 
 
 def _read(root: str) -> dict[str, str]:
-    folder = root.rstrip("/") + "/var/lib/dpkg/info"
-    found: dict[str, str] = {}
     try:
-        lists = sorted(name for name in os.listdir(folder) if name.endswith(".list"))
+        info = foreign_path.find(root, "var/lib/dpkg/info")
     except OSError:
-        return found
+        return {}
+    try:
+        return _read_lists(f"/proc/self/fd/{info}")
+    except OSError:
+        return {}
+    finally:
+        os.close(info)
+
+
+def _read_lists(folder: str) -> dict[str, str]:
+    """Raises OSError."""
+    lists = sorted(name for name in os.listdir(folder) if name.endswith(".list"))
+    found: dict[str, str] = {}
     budget = MAX_LIST
     for name in lists:
         try:
-            fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # another root may hold a pipe
-            source = FileSource(fd)
+            data = foreign_path.read_file(folder, name, budget)
         except OSError:
             continue
-        text = bytes(source.read(0, budget)).decode("utf-8", "replace")
+        text = data.decode("utf-8", "replace")
         budget -= len(text)
         package = name.removesuffix(".list").partition(":")[0]
         for line in text.split("\n"):

@@ -6,9 +6,13 @@ and the files of a live target are not ours to trust.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Sequence
 from typing import Protocol
+
+from pyprof.errors import FormatError
 
 
 class Source(Protocol):
@@ -80,3 +84,17 @@ class FileSource:
         fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
             os.close(fd)
+
+
+def open_regular(path: str) -> int:
+    """A descriptor of a file that the user named; what is not regular is never opened. Raises OSError, FormatError."""
+    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(found).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(mode):
+            raise FormatError("file", 0, "not a regular file")
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    finally:
+        os.close(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
@@ -12,6 +13,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import Trust
+from pyprof.objfile import foreign_path
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.jitdump import Closed, JitdumpReader, Loaded, Record
 from pyprof.session.code_source import Look, NoImage, Rows, RuleAt, problem
@@ -133,11 +135,18 @@ def jitdump_mappings(space: AddressSpace) -> list[Mapping]:
 def open_mapped(space: AddressSpace, mapping: Mapping, owners: frozenset[int]) -> GrowingFile | None:
     """The mapped file, under the first of its names that leads to it (docs/names.md); None where none does."""
     handle = f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}"
-    for path in (space.root + mapping.path, handle, mapping.path):
+    ways = (
+        partial(foreign_path.find, space.root, mapping.path),
+        partial(os.open, handle, os.O_PATH | os.O_CLOEXEC),
+        partial(foreign_path.find, "/", mapping.path),
+    )
+    for find in ways:
         try:
-            found = os.stat(path).st_ino
+            found = find()
         except OSError:
             continue
-        if found == mapping.inode:
-            return GrowingFile(path, owners, follow=path == handle)
+        inode = os.fstat(found).st_ino
+        os.close(found)
+        if inode == mapping.inode:
+            return GrowingFile(find, owners)
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from pyprof.collectors import procfs
@@ -12,6 +13,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.code import ALWAYS, Span
 from pyprof.model.modules import AddressSpace
+from pyprof.objfile import foreign_path
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.options import UnwindOptions
 from pyprof.session.code_gdb import GdbCode
@@ -140,12 +142,18 @@ def file_owners(space: AddressSpace) -> frozenset[int] | None:
 
 
 def perf_map_file(space: AddressSpace) -> GrowingFile | None:
-    """/tmp/perf-PID.map as the process names it: in its mount namespace, by its pid in its own namespace."""
+    """The process's perf map, None where there can be none."""
     owners = file_owners(space)
     if owners is None:
         return None
     try:
-        inner = procfs.thread_status(space.pid).get("NSpid", str(space.pid)).split()[-1]
-    except (ProcessLookupError, PermissionError):
+        name = perf_map_name(space.pid)
+    except OSError:
         return None
-    return GrowingFile(f"{space.root}/tmp/perf-{inner}.map", owners)
+    return GrowingFile(partial(foreign_path.find, space.root, name, follow=False), owners)
+
+
+def perf_map_name(pid: int) -> str:
+    """As the process names it: in its mount namespace, by its pid in its own namespace. Raises OSError."""
+    inner = procfs.thread_status(pid).get("NSpid", str(pid)).split()[-1]
+    return f"/tmp/perf-{inner}.map"

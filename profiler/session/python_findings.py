@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 
 from pyprof.collectors import procfs
@@ -39,10 +41,18 @@ def python_findings(pid: int) -> Iterator[Finding]:
 
 def _remedy(pid: int, minor: int) -> str:
     """How the user may switch the trampoline on; both change the target, so that we do neither."""
-    if minor < _FIRST_REMOTE_EXEC:
+    if minor < _FIRST_REMOTE_EXEC or not _shares_folder(pid, tempfile.gettempdir()):
         return "for samples without stops start it with: python -X perf"
-    script = "/tmp/perf-on.py"
     return (
-        f"for samples without stops: echo 'import sys; sys.activate_stack_trampoline(\"perf\")' > {script}; "
-        f"python3.{minor} -c 'import sys; sys.remote_exec({pid}, \"{script}\")'"
+        "for samples without stops: f=$(mktemp) && chmod 644 $f && "
+        "echo 'import sys; sys.activate_stack_trampoline(\"perf\")' > $f && "
+        f"python3.{minor} -c 'import sys; sys.remote_exec({pid}, sys.argv[1])' $f"
     )
+
+
+def _shares_folder(pid: int, folder: str) -> bool:
+    """Is it the same folder for the process and for us (not in a container, no private /tmp)?"""
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/root{folder}"), os.stat(folder))
+    except OSError:
+        return False

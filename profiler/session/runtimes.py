@@ -24,7 +24,9 @@ from pyprof.model.profile import Line, ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge
 from pyprof.model.walk import StackEnd, Walk
+from pyprof.objfile import foreign_path
 from pyprof.objfile.images import ImageStore
+from pyprof.session.process_code import perf_map_name
 from pyprof.session.resume import Resumption
 from pyprof.unwind.unwinder import Unwinder
 
@@ -117,10 +119,8 @@ class Runtimes:
 def perf_trampoline(pid: int) -> bool:
     """Does the process write a perf map of Python functions (python -X perf, sys.activate_stack_trampoline)?"""
     try:
-        inner = procfs.thread_status(pid)["NSpid"].split()[-1]
-        with open(f"/proc/{pid}/root/tmp/perf-{inner}.map", "rb") as file:
-            return b" py::" in file.read(_MAP_HEAD)
-    except (OSError, KeyError, IndexError):
+        return b" py::" in foreign_path.read_file(f"/proc/{pid}/root", perf_map_name(pid), _MAP_HEAD)
+    except OSError:
         return False
 
 

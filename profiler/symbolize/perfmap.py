@@ -10,11 +10,12 @@ import re
 
 from pyprof.diagnostics import Diagnostics
 
-_LINE = re.compile(
-    rb"^(?:0x)?([0-9a-fA-F]{1,16})[ \t]+(?:0x)?([0-9a-fA-F]{1,16})[ \t]+([^\n]*?)[ \t\r]*$", re.MULTILINE
-)
+_LINES = re.compile(rb"[^\n]++")
+_LINE = re.compile(rb"(?:0x)?+([0-9a-fA-F]{1,16}+)[ \t]++(?:0x)?+([0-9a-fA-F]{1,16}+)[ \t]++")
 
 MAX_NAME = 4096
+MAX_LINE = 2 * MAX_NAME
+"""Bytes of a line that are looked at."""
 MAX_LINES = 1 << 21
 
 
@@ -32,19 +33,30 @@ class PerfMapReader:
     def read(self, data: bytes) -> list[tuple[int, int, str]]:
         """The complete lines of data that say something; the others are counted."""
         text, newline, rest = (self._rest + data).rpartition(b"\n")
-        self._rest = rest[-2 * MAX_NAME :]
+        self._rest = rest[:MAX_LINE]
         if not newline:
             return []
-        found = []
-        for start, size, name in _LINE.findall(text):
-            low, length = int(start, 16), int(size, 16)
-            if length and name and low + length < 1 << 64:
-                found.append((low, low + length, name[:MAX_NAME].decode("utf-8", "backslashreplace")))
-        broken = len(text.splitlines()) - len(found) - text.count(b"\n\n")
-        if broken > 0:
+        found, broken = [], 0
+        for at in _LINES.finditer(text):
+            if self._lines >= MAX_LINES:
+                self._diagnostics.count("perf map: too many lines, the rest is not read")
+                break
+            known = _read_line(text[at.start() : min(at.end(), at.start() + MAX_LINE)])
+            if known is None:
+                broken += 1
+            else:
+                found.append(known)
+                self._lines += 1
+        if broken:
             self._diagnostics.count("perf map: line not understood", broken)
-        if self._lines + len(found) > MAX_LINES:
-            self._diagnostics.count("perf map: too many lines, the rest is not read")
-            found = found[: max(MAX_LINES - self._lines, 0)]
-        self._lines += len(found)
         return found
+
+
+def _read_line(line: bytes) -> tuple[int, int, str] | None:
+    """None if it says nothing."""
+    match = _LINE.match(line)
+    name = line[match.end() :].rstrip(b" \t\r")[:MAX_NAME] if match else b""
+    if match is None or not name:
+        return None
+    low, length = int(match[1], 16), int(match[2], 16)
+    return (low, low + length, name.decode("utf-8", "backslashreplace")) if length and low + length < 1 << 64 else None

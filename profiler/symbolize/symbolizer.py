@@ -16,6 +16,7 @@ from pyprof.model.stacks import INTERPRETER_SPACE, KERNEL_SPACE, MARKER_SPACE, M
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.elf import SHT_NOBITS, ElfFile
+from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.objfile.packages import Packages
 from pyprof.symbolize.breakpad import SymbolFileNames
@@ -100,7 +101,7 @@ class Symbolizer:
         self._sources: dict[ElfFile, SourceLines | None] = {}
         self._symbol_files: dict[ElfFile, SymbolFileNames | None] = {}
         self._packages = Packages()
-        self._cython: dict[str, CythonLines] = {}
+        self._cython: dict[tuple[str, Rights | None], CythonLines] = {}
 
     def resolve(self, keys: Sequence[FrameKey]) -> Resolved:
         """Never raises for what a target or a file contains, and drops no frame."""
@@ -265,11 +266,12 @@ class Symbolizer:
             if self._starts and not item.system_name:
                 item.function = self._starts(image, item.lookup)
 
-    def _place(self, place: Place, root: str) -> tuple[str | None, int]:
+    def _place(self, place: Place, image: Image | None) -> tuple[str | None, int]:
         """File and line; of what Cython translated, those of its own source."""
         if not place.file or not place.line:
             return place.file, place.line
-        cython = self._cython.setdefault(root, CythonLines(root))
+        where = (image.root, image.rights) if image else ("", None)
+        cython = self._cython.get(where) or self._cython.setdefault(where, CythonLines(*where))
         return cython.find(place.file, place.line) or (place.file, place.line)
 
     def _frame(self, item: _Found, shown: Mapping[str, str], modules: _Modules) -> Frame:
@@ -293,10 +295,9 @@ class Symbolizer:
         lines: tuple[Line, ...] = ()
         if item.system_name:
             *inlined, outer = item.source or (Place("", None, 0),)
-            root = image.root if image else ""
             lines = (
-                *(Line(shown.get(p.name, "[inlined]"), p.name, 0, *self._place(p, root)) for p in inlined),
-                Line(title, item.system_name, offset, *self._place(outer, root)),
+                *(Line(shown.get(p.name, "[inlined]"), p.name, 0, *self._place(p, image)) for p in inlined),
+                Line(title, item.system_name, offset, *self._place(outer, image)),
             )
         elif item.function is not None:
             title = unnamed(label, rel - offset)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pyprof.cli import output
 from pyprof.errors import OutputError
+from tests.support import missing, need
 
 
 def test_marks_in_a_file_name_are_replaced() -> None:
@@ -96,3 +100,119 @@ def test_writer_that_fails_leaves_no_half_file(tmp_path: Path) -> None:
         output.write(str(target), fail)
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.html"]
+
+
+def written(path: Path | str, data: bytes = b"profile") -> None:
+    output.check_writable(str(path))
+    assert output.write(str(path), lambda out: out.write(data) and None) == str(path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o400])
+def test_mode_of_a_file_of_ours_stays(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    if not os.access(path, os.W_OK):
+        with pytest.raises(OutputError, match="permission denied"):
+            output.check_writable(str(path))
+        return
+    written(path)
+    assert path.read_bytes() == b"profile"
+    assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize(("mode", "after"), [(0o600, 0o600), (0o666, 0o640)])
+def test_file_of_another_user_makes_ours_no_wider(mode: int, after: int, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        missing("needs root: a file of another user")
+    path = tmp_path / "a.html"
+    path.write_bytes(b"theirs")
+    path.chmod(mode)
+    os.chown(path, 65534, 65534)
+    before = os.umask(0o027)
+    try:
+        written(path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == after
+    assert path.stat().st_uid == 0
+
+
+@pytest.mark.parametrize("target", ["file", "/dev/null", "pipe", "missing"])
+def test_link_is_replaced_and_what_it_leads_to_stays(target: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"precious")
+    os.mkfifo(tmp_path / "pipe")
+    link = tmp_path / "a.html"
+    link.symlink_to(target)
+    written(link)
+    assert not link.is_symlink()
+    assert link.read_bytes() == b"profile"
+    assert (tmp_path / "file").read_bytes() == b"precious"
+    assert (tmp_path / "pipe").is_fifo()
+    assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_file_is_refused_before_recording(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    else:
+        path = Path("/dev/urandom")
+    with pytest.raises(OutputError, match=f"is a {kind}, not a file") as caught:
+        output.check_writable(str(path))
+    assert caught.value.hint.endswith(f"-o - > {path}")
+
+
+def test_what_is_planted_while_recording_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe: opening it would wait for a reader for ever."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    path = tmp_path / "a.html"
+    output.check_writable(str(path))
+    os.mkfifo(path)
+    with pytest.raises(OutputError, match="is a pipe"):
+        output.write(str(path), lambda out: out.write(b"profile") and None)
+    (other,) = (tmp_path / "tmp").iterdir()
+    assert other.read_bytes() == b"profile"
+    assert other.stat().st_mode & 0o777 == 0o600
+
+
+def test_name_of_another_user_in_a_shared_folder_is_refused_before_recording(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        missing("needs root: a folder of another user")
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    (folder / "a.html").write_bytes(b"theirs")
+    (folder / "a.html").chmod(0o666)
+    check = f"from pyprof.cli.output import check_writable; check_writable({str(folder / 'a.html')!r})"
+    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        parent.chmod(0o755)
+    switch = [need("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c"]
+    done = subprocess.run([*switch, check], cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    assert "cannot be written: permission denied" in done.stderr
+    written(folder / "a.html")
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_streams_are_written_in_place_by_their_names(name: str, tmp_path: Path) -> None:
+    """Where standard output is a file, behind what is in it already."""
+    code = f"from pyprof.cli import output; output.check_writable({name!r}); "
+    code += f"output.write({name!r}, lambda out: out.write(b'profile') and None)"
+    with (tmp_path / "out").open("wb") as out:
+        out.write(b"before ")
+        out.flush()
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True, timeout=60)
+    assert (tmp_path / "out").read_bytes() == b"before profile"
+
+
+def test_substituted_process_of_a_shell_is_written_to(tmp_path: Path) -> None:
+    code = "import sys; from pyprof.cli import output; name = sys.argv[1]; output.check_writable(name); "
+    code += "output.write(name, lambda out: out.write(b'profile') and None)"
+    script = f'{sys.executable} -c "$0" >(cat > {tmp_path / "out"}); wait $!'
+    subprocess.run([need("bash"), "-c", script, code], check=True, timeout=60)
+    assert (tmp_path / "out").read_bytes() == b"profile"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from pyprof.session.runtimes import perf_trampoline
 from tests.interpreters.pythons import SOME, Python, running
 from tests.interpreters.runs import record
+from tests.support import need
 
 
 def said_of(pid: int) -> str:
@@ -32,6 +35,33 @@ def test_version_and_threads_are_named(python: Python) -> None:
     assert "3 Python threads" in text
     assert ("perf trampoline is off" in text) == (python.minor >= 12)
     assert ("sys.remote_exec" in text) == (python.minor >= 14)
+
+
+@SOME
+def test_advice_on_the_trampoline_does_what_it_says(python: Python, tmp_path: Path) -> None:
+    """The script has a name that nobody can foresee: another user's would be run in the target."""
+    with running(python, "calls.py") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        text = said_of(process.pid)
+        if python.minor < 14:
+            assert "sys.remote_exec" not in text
+            return
+        (advice,) = [line for line in text.splitlines() if "sys.remote_exec" in line]
+        command = advice.partition("for samples without stops: ")[2]
+        for word in re.findall(r"python3\.\d+", command):
+            inside = [
+                need("nsenter"),
+                "-t",
+                str(process.pid),
+                "-m",
+                "-r",
+            ]  # where its file has the name that it has here
+            command = command.replace(word, shlex.join([*inside, python.command[-1]]))
+        subprocess.run(["sh", "-c", command], env={**os.environ, "TMPDIR": str(tmp_path)}, check=True, timeout=60)
+        assert len(os.listdir(tmp_path)) == 1
+        while not perf_trampoline(process.pid):
+            assert process.poll() is None
 
 
 @SOME

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from hypothesis import given
@@ -12,10 +13,11 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.code import ALWAYS
 from pyprof.model.modules import AddressSpace
+from pyprof.objfile.foreign_path import find
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.session.code_perfmap import PerfMapCode
 from pyprof.session.code_source import Look
-from pyprof.symbolize.perfmap import PerfMapReader
+from pyprof.symbolize.perfmap import MAX_NAME, PerfMapReader
 
 
 def test_lines_of_every_writer_are_read() -> None:
@@ -42,6 +44,25 @@ def test_lines_that_say_nothing_are_counted() -> None:
     assert diagnostics.counts["perf map: line not understood"] == 4
 
 
+def test_line_of_any_length_is_read_in_one_pass() -> None:
+    """A pattern that tries every split of the blanks would need minutes."""
+    reader = PerfMapReader(Diagnostics())
+    blanks = b" \t" * 500_000
+    text = (
+        b"100 10 a" + blanks + b"b\n200" + blanks + b"zz\n300 10" + blanks + b"c\n400 10 d" + blanks + b"\n500 10 e\n"
+    )
+    assert reader.read(text) == [(0x100, 0x110, "a"), (0x400, 0x410, "d"), (0x500, 0x510, "e")]
+
+
+def test_long_line_in_pieces_is_its_beginning() -> None:
+    """Not what its end looks like."""
+    reader = PerfMapReader(Diagnostics())
+    assert reader.read(b"100 10 " + b"a" * 50_000) == []
+    assert reader.read(b"\n200 10 b\n") == [(0x100, 0x110, "a" * MAX_NAME), (0x200, 0x210, "b")]
+    assert reader.read(b"x" * 50_000 + b" 300 10 lie") == []
+    assert reader.read(b"\n") == []
+
+
 @given(st.lists(st.binary(max_size=60), max_size=20))
 def test_any_bytes_are_read_without_an_exception(pieces: list[bytes]) -> None:
     reader = PerfMapReader(Diagnostics())
@@ -52,7 +73,7 @@ def test_any_bytes_are_read_without_an_exception(pieces: list[bytes]) -> None:
 
 
 def watched(path: Path) -> GrowingFile:
-    return GrowingFile(str(path), frozenset({os.geteuid()}))
+    return GrowingFile(partial(find, "/", str(path), follow=False), frozenset({os.geteuid()}))
 
 
 def test_file_that_grows_gives_what_is_new(tmp_path: Path) -> None:
@@ -90,7 +111,8 @@ def test_links_pipes_and_files_of_others_are_not_read(tmp_path: Path) -> None:
     assert watched(link).more() == (b"", False)
     os.mkfifo(tmp_path / "pipe")
     assert watched(tmp_path / "pipe").more() == (b"", False)
-    assert GrowingFile(str(secret), frozenset({os.geteuid() + 1})).more() == (b"", False)
+    assert watched(secret).more() == (b"100 10 secret\n", False)
+    assert GrowingFile(partial(find, "/", str(secret)), frozenset({os.geteuid() + 1})).more() == (b"", False)
 
 
 def test_map_that_is_written_anew_while_recorded_names_each_time(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""How an output comes to its place: in one step, beside what was there, or into a stream that the user named.
+
+In: the path as the user gave it, and who writes. Decided on descriptors: what stands at the name is looked at and
+replaced, never opened. So nobody who put a pipe, a device or a link there has us write into it. A link at the name is
+replaced itself; what it leads to stays as it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable
+from typing import BinaryIO
+
+from pyprof.errors import OutputError
+
+Write = Callable[[BinaryIO], None]
+
+DEVICES = ("/dev/null", "/dev/full", "/dev/tty")
+"""Written to in place, by exactly these names."""
+
+_STREAMS = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
+
+
+def stream(path: str) -> int | None:
+    """The descriptor of ours that a path names (-, /dev/stdout, the /dev/fd/63 of a shell's >(...)); None: a file."""
+    match = _DESCRIPTOR.fullmatch(path)
+    return int(match[1]) if match else _STREAMS.get(path)
+
+
+def write_in_place(path: str, writer: Write) -> bool:
+    """False if path is a file's. Raises OSError."""
+    number = stream(path)
+    if number is None and path not in DEVICES:
+        return False
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW) if number is None else os.dup(number)
+    with open(fd, "wb") as out:
+        writer(out)
+    return True
+
+
+def look(path: str, folder: int | None = None) -> os.stat_result | None:
+    """What stands at a path, not what a link there leads to; None for nothing. Raises OSError, OutputError."""
+    try:
+        found = os.stat(path, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        raise OutputError(f"{path} is a directory", "name a file: -o FILE")
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+        kind = "a pipe" if stat.S_ISFIFO(found.st_mode) else "a socket" if stat.S_ISSOCK(found.st_mode) else "a device"
+        raise OutputError(f"{path} is {kind}, not a file", f"to write into it all the same: -o - > {path}")
+    return found
+
+
+def replace(path: str, writer: Write) -> None:
+    """Write a file beside path, then give it the name. Raises OSError; what was there is as before then."""
+    parent, name = os.path.split(os.path.normpath(path))
+    folder = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    part = f".pyprof-{secrets.token_hex(8)}.part"
+    try:
+        mode = _mode(look(name, folder))
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            with open(fd, "wb") as out:
+                os.fchmod(fd, mode)
+                writer(out)
+                out.flush()
+                _sync(fd)
+            os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            os.unlink(part, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)
+
+
+def _mode(old: os.stat_result | None) -> int:
+    """That of any new file; a file of ours keeps its mode, and what another user put there never widens it."""
+    usual = 0o666 & ~_umask()
+    if old is None or not stat.S_ISREG(old.st_mode):
+        return usual
+    kept = old.st_mode & 0o777
+    return kept if old.st_uid == os.geteuid() else kept & usual
+
+
+def _sync(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that knows no fsync
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,148 @@
+"""Files whose names somebody else chose: a target, an object file, a core file. The one place where they are opened.
+
+In: the root below which the name holds, and the name. Out: a descriptor of a regular file on an ordinary file system.
+The name is walked folder by folder, by descriptors, as openat2(2) does with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS
+(Linux 5.6, and often refused by seccomp filters): no link leads out of the root, none of /proc is followed. Nothing is
+opened before it is known what it is (O_PATH): opening a pipe waits, opening a device may do anything.
+
+We may be root where the target is not: what the target itself could not read is not read on its behalf (Rights).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from dataclasses import dataclass
+
+MAX_STEPS = 256
+MAX_LINKS = 40
+_NOBODY = -1
+_ROOT = re.compile(r"/proc/(\d+)/root/?")
+_OVERRIDES = 1 << 1 | 1 << 2
+"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a process may read: by the mode of a file, or everything. Where an access list says more than the mode, only
+    the owner's rights are known.
+    """
+
+    uid: int = _NOBODY
+    groups: frozenset[int] = frozenset()
+    everything: bool = False
+
+    def allow(self, found: int, status: os.stat_result) -> bool:
+        """May the process read a file, or search a folder? found: its descriptor."""
+        wanted = 1 if stat.S_ISDIR(status.st_mode) else 4
+        if self.everything:
+            return True
+        if status.st_uid == self.uid:
+            return bool(status.st_mode >> 6 & wanted)
+        if _has_access_list(found):
+            return False
+        return bool(status.st_mode >> (3 if status.st_gid in self.groups else 0) & wanted)
+
+
+def rights_below(root: str) -> Rights | None:
+    """Those of the process whose root it is; None where the kernel's check of our own rights is enough: we are no root,
+    or it is no process's. A process that is gone may read what everybody may.
+    """
+    match = _ROOT.fullmatch(root)
+    if os.geteuid() != 0 or match is None:
+        return None
+    try:
+        with open(f"/proc/{match[1]}/status", "rb") as file:
+            pairs = (line.partition(b":") for line in file)
+            fields = {key: value.split() for key, _, value in pairs}
+        same = os.stat(f"/proc/{match[1]}/ns/user").st_ino == os.stat("/proc/self/ns/user").st_ino
+        groups = frozenset(map(int, (fields[b"Gid"][3], *fields[b"Groups"])))
+        return Rights(int(fields[b"Uid"][3]), groups, same and bool(int(fields[b"CapEff"][0], 16) & _OVERRIDES))
+    except (OSError, KeyError, IndexError, ValueError):
+        return Rights()
+
+
+def find(root: str, name: str, rights: Rights | None = None, *, follow: bool = True) -> int:
+    """A descriptor (O_PATH) of what has a name. follow: a link in the last place, too. Raises OSError."""
+    parts = name.split("/")[::-1]
+    way = [os.open(root or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    steps = links = 0
+    try:
+        while parts:
+            part = parts.pop()
+            if part in ("", "."):
+                continue
+            steps += 1
+            if steps > MAX_STEPS:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+            if part == "..":
+                if len(way) > 1:
+                    os.close(way.pop())
+                continue
+            _check(way[-1], rights)
+            way.append(_open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, way[-1]))
+            if stat.S_ISLNK(os.fstat(way[-1]).st_mode):
+                links += 1
+                if links > MAX_LINKS or not (follow or parts) or not _is_ordinary(way[-1]):
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                target = os.readlink("", dir_fd=way[-1])
+                os.close(way.pop())
+                while target.startswith("/") and len(way) > 1:
+                    os.close(way.pop())
+                parts += target.split("/")[::-1]
+        return way.pop()
+    finally:
+        for folder in way:
+            os.close(folder)
+
+
+def reopen(found: int, rights: Rights | None = None, *, mapped: bool = False) -> int:
+    """What find() gave, to be read; the caller closes both. Raises OSError, also for what is no regular file, stands on
+    no ordinary file system, or is not for the process to read. mapped: it is the kernel's handle of a file in memory
+    (a memfd stands on a file system without blocks).
+    """
+    if not stat.S_ISREG(os.fstat(found).st_mode) or not (mapped or _is_ordinary(found)):
+        raise OSError(errno.EINVAL, "not a regular file")
+    _check(found, rights)
+    return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+
+
+def open_file(root: str, name: str, rights: Rights | None = None) -> int:
+    """A descriptor to read from. Raises OSError."""
+    found = find(root, name, rights)
+    try:
+        return reopen(found, rights)
+    finally:
+        os.close(found)
+
+
+def read_file(root: str, name: str, most: int, rights: Rights | None = None) -> bytes:
+    """The first bytes of a file. Raises OSError."""
+    with open(open_file(root, name, rights), "rb") as file:
+        return file.read(min(most, os.fstat(file.fileno()).st_size))
+
+
+def _open(name: str, flags: int, folder: int) -> int:
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except ValueError as error:  # a NUL, or a letter that no file name can have
+        raise OSError(errno.EINVAL, str(error)) from None
+
+
+def _check(found: int, rights: Rights | None) -> None:
+    if rights is not None and not rights.allow(found, os.fstat(found)):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _is_ordinary(found: int) -> bool:
+    """Files that the kernel makes up (proc, sysfs, tracefs, cgroup) stand on file systems without a single block."""
+    return os.fstatvfs(found).f_blocks > 0
+
+
+def _has_access_list(found: int) -> bool:
+    try:
+        return bool(os.getxattr(f"/proc/self/fd/{found}", "system.posix_acl_access"))
+    except OSError:
+        return False
