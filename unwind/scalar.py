@@ -339,4 +339,4 @@ class ScalarWalker:
         else:
             walk.frames += rest.frames
             walk.registers = None
-            walk.end, walk.top = rest.end, max(walk.top, rest.top)
+            walk.end, walk.missing, walk.top = rest.end, rest.missing, max(walk.top, rest.top)

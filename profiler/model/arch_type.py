@@ -7,7 +7,7 @@ call ends (follows_call), where frame records lie, and what the kernel's signal 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -52,6 +52,38 @@ class FrameChain:
     sp_known: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How far sp lies below the frame pointer behind a function's prologue, in bytes. fixed: it stays there."""
+
+    least: int
+    fixed: bool
+
+
+@dataclass(frozen=True)
+class FrameCode:
+    """What the code of functions with frame pointers tells.
+
+    depth: (code bytes of a function, offset of a place in it) -> Depth there; None if no frame record is linked before.
+    popped: (code bytes behind a call) -> bytes of arguments that are taken off the stack there.
+    entries: (code bytes) -> (least, most) offsets of where functions begin that link frame records, ascending.
+    jumps: (code bytes, their address) -> where direct jumps go; bytes within an instruction may pass for one.
+    jumps_anywhere: (code bytes) -> may an indirect jump be among them?
+    jump: (code bytes, their address) -> where the direct jump that stands there goes, None if none does.
+    called_slot, jumped_slot: (code bytes before an address | from an address on, that address) -> the address of the
+    word in which the indirect call, or jump, finds its target; None where it is another instruction.
+    """
+
+    depth: Callable[[bytes, int], Depth | None]
+    popped: Callable[[bytes], int]
+    entries: Callable[[bytes], Iterator[tuple[int, int]]]
+    jumps: Callable[[bytes, int], Iterator[int]]
+    jumps_anywhere: Callable[[bytes], bool]
+    jump: Callable[[bytes, int], int | None]
+    called_slot: Callable[[bytes, int], int | None]
+    jumped_slot: Callable[[bytes, int], int | None]
+
+
 @dataclass(frozen=True)
 class Arch:
     """One architecture.
@@ -71,6 +103,7 @@ class Arch:
     jumps: (code bytes from an address on, 16 of them) -> does that code only jump on (PLT entry, linker's trampoline)?
     saves_lr: (code bytes from an address on, 32 of them) -> does it only now make the record of its function's frame,
     so that the link register still holds where the function returns to?
+    frame_code: what code tells about its frames; None where that is not known.
     signal_cfi: is the kernel's own CFI of its trampolines right?
     leaf_size: (code bytes of a function from its start, 16 of them) -> its length where it is one that all programs
     have and whose length its code tells, else 0.
@@ -131,6 +164,7 @@ class Arch:
     leaf_size: Callable[[bytes], int] = _unknown_size
     way_out: Callable[[bytes], list[tuple[str, int]] | None] | None = None
     saves_lr: Callable[[bytes], bool] = never
+    frame_code: FrameCode | None = None
     signal_cfi: bool = True
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pyprof.model import arch_calls
 from pyprof.model.arch_type import Arch, FrameChain, SigFrame
+from pyprof.model.x86_frames import frame_code
 from pyprof.model.x86_way_out import x86_64_way_out
 
 
@@ -89,6 +90,7 @@ X86_64 = Arch(
     follows_call=_x86_follows_call,
     call_target=_x86_call_target,
     jumps=_x86_jumps,
+    frame_code=frame_code(wide=True),
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     chain=FrameChain(base=6, next_off=0, ra_off=8, cfa_off=16),
     # syscall; test %rax,%rax (glibc) or %eax (musl)
@@ -140,6 +142,7 @@ I386 = Arch(
     follows_call=_x86_follows_call,
     call_target=_x86_call_target,
     jumps=_x86_jumps,
+    frame_code=frame_code(wide=False),
     pc_mask=0xFFFF_FFFF,
     chain=FrameChain(base=5, next_off=0, ra_off=4, cfa_off=8),
     more_sigframes=(

@@ -52,13 +52,14 @@ def start(command: list[str], wait_ready: bool = True) -> Program:
     return Program(process, words[1:])
 
 
-def wait_asleep(pid: int) -> None:
-    """Until no thread of a process has run for a while."""
+def wait_asleep(*pids: int) -> None:
+    """Until no thread of some processes has run for a while."""
     deadline = time.monotonic() + LONGEST_S
     before: list[bytes] = []
     while True:
-        now = [Path(f"/proc/{pid}/task/{tid}/schedstat").read_bytes() for tid in procfs.tasks(pid)]
-        if now == before and {procfs.state(pid, tid) for tid in procfs.tasks(pid)} == {"sleeping"}:
+        threads = [(pid, tid) for pid in pids for tid in procfs.tasks(pid)]
+        now = [Path(f"/proc/{pid}/task/{tid}/schedstat").read_bytes() for pid, tid in threads]
+        if now == before and {procfs.state(pid, tid) for pid, tid in threads} == {"sleeping"}:
             return
         assert time.monotonic() < deadline
         before = now

@@ -15,7 +15,7 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf import ElfFile
@@ -81,13 +81,13 @@ class HandImages(ImageStore):
         return self._made_images.setdefault(space.id, Image(module, self._elf, BASE, ""))
 
 
-def made_space(number: int = 1) -> AddressSpace:
+def made_space(number: int = 1, read: ReadMemory = lambda avma, size: b"") -> AddressSpace:
     mappings = (
         Mapping(BASE, BASE + SPAN, "r-xp", 0, "8:1", 7, "/made"),
         Mapping(OTHER_STACK, OTHER_STACK + STACK_SPAN, "rw-p", 0, "0:0", 0, ""),
         Mapping(STACK, STACK + STACK_SPAN, "rw-p", 0, "0:0", 0, "[stack]"),
     )
-    return AddressSpace(number, number, 0, mappings, lambda avma, size: b"", "")
+    return AddressSpace(number, number, 0, mappings, read, "")
 
 
 KINDS = ("sp", "sp_fp", "fp", "expr", "other", "fp_lost", "ra_expr")
@@ -280,8 +280,8 @@ def _walkable(program: Program, inner: Sequence[Made], call: Made) -> Made:
     return next(f for f in program.functions if f.kind == "sp_fp") if lost else call
 
 
-def batch_of(arch: Arch, lanes: Sequence[MadeLane]) -> SampleBatch:
-    """The batch that a collector would have made."""
+def batch_of(arch: Arch, lanes: Sequence[MadeLane], read: ReadMemory = lambda avma, size: b"") -> SampleBatch:
+    """The batch that a collector would have made. read: of the target's memory, now."""
     n = len(lanes)
     regs = np.zeros((n, len(arch.registers)), np.uint64)
     data = bytearray()
@@ -297,7 +297,7 @@ def batch_of(arch: Arch, lanes: Sequence[MadeLane]) -> SampleBatch:
         data += bytes(-len(data) % 8)
         if lane.pieces:
             pieces[number] = tuple(Piece(a, _bytes(arch, lane, a, b)) for a, b in lane.pieces)
-    spaces = {lane.space: made_space(lane.space) for lane in lanes}
+    spaces = {lane.space: made_space(lane.space, read) for lane in lanes}
     return SampleBatch(
         arch=arch,
         kind=np.array([lane.kind for lane in lanes], np.uint8),

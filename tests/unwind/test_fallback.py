@@ -1,78 +1,29 @@
-"""Frames that no table covers: records that are believed, records that are not, and recovery of a frame pointer."""
+"""Frames that no table covers: records that are believed, and records that are not."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from pyprof.diagnostics import Diagnostics
-from pyprof.model.arch import AARCH64, X86_64, Arch
+from pyprof.model.arch import AARCH64
 from pyprof.model.sample import SampleKind
-from pyprof.model.walk import StackEnd, Trust, Walk
-from pyprof.options import UnwindOptions
-from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
-from pyprof.unwind.unwinder import Unwinder
-from tests.unwind.made_stacks import BASE, SPAN, STACK, HandImages, HandSource, MadeLane, batch_of, little_elf
-
-RBX, RBP, RSP, RIP = 3, 6, 7, 16
-SP = STACK + 0x1000
-AT_RA = RegRule(RegKind.AT_CFA, -8)
-ROOT_RULE = Rule(RSP, 8, UNDEFINED)
-FP_RULE = Rule(RBP, 16, AT_RA, ((RBP, RegRule(RegKind.AT_CFA, -16)),))
-LEAF_RULE = Rule(RSP, 8, AT_RA)
-
-ROOT, CODE, OTHER, COVERED, FRAMED, LEAF, PLT = (0x1000 * n for n in range(1, 8))
-"""svma of functions: covered by ROOT_RULE; not covered; not covered; LEAF_RULE + 8; FP_RULE; LEAF_RULE; a jump."""
-
-
-@dataclass
-class World:
-    """Code and tables of a program, a stack, and the walk of both walkers over it."""
-
-    arch: Arch = X86_64
-    entry: int = 0
-    code: bytearray = field(default_factory=lambda: bytearray(SPAN))
-    functions: dict[int, Rule] = field(
-        default_factory=lambda: {ROOT: ROOT_RULE, COVERED: Rule(RSP, 16, AT_RA), FRAMED: FP_RULE, LEAF: LEAF_RULE}
-    )
-    diagnostics: Diagnostics = field(default_factory=Diagnostics)
-
-    def call(self, at: int, target: int | None = None) -> int:
-        """Put a call into the code, direct or (target None) indirect; its return address as avma."""
-        if target is None:
-            self.code[at : at + 2] = b"\xff\xd0"
-            return BASE + at + 2
-        self.code[at : at + 5] = b"\xe8" + (target - at - 5).to_bytes(4, "little", signed=True)
-        return BASE + at + 5
-
-    def walk(
-        self,
-        words: dict[int, int],
-        size: int = 0x400,
-        kind: SampleKind = SampleKind.STOPPED,
-        sources: tuple[str, ...] = ("eh_frame", "fp"),
-        many: int = 1,
-        **registers: int,
-    ) -> Walk:
-        names = {"sp": self.arch.sp, "fp": self.arch.fp, "pc": self.arch.pc, "lr": self.arch.lr}
-        known = {names.get(n, -1): v for n, v in {"sp": SP, **registers}.items()}
-        lane = MadeLane(known, words, [], SP - 0x80, size + 0x80, kind)
-        rows = [FunctionRows(svma, svma + 0x400, (svma,), (rule,)) for svma, rule in self.functions.items()]
-        unwinder = Unwinder(
-            HandImages(little_elf(self.arch, bytes(self.code), self.entry)),
-            UnwindOptions(sources=sources),
-            self.diagnostics,
-            {"eh_frame": lambda elf, arch, diagnostics: HandSource(rows)},
-        )
-        batch = batch_of(self.arch, [lane] * many)
-        walk = unwinder.walk_scalar(batch)
-        assert walk.pc.tolist() == unwinder.walk(batch).pc.tolist()
-        return walk
-
-
-def found(walk: Walk) -> tuple[list[int], str]:
-    return (walk.pc - BASE).tolist(), StackEnd(walk.end[0]).label
+from pyprof.model.walk import Trust
+from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule, Rule
+from tests.unwind.made_stacks import BASE, SPAN, STACK
+from tests.unwind.made_world import (
+    AT_RA,
+    CODE,
+    COVERED,
+    FRAMED,
+    LEAF,
+    OTHER,
+    PLT,
+    RBP,
+    ROOT,
+    RSP,
+    SP,
+    World,
+    found,
+)
 
 
 def test_chain_of_records_is_followed_to_the_root() -> None:
@@ -185,60 +136,12 @@ def test_base_of_zero_is_no_root_where_return_addresses_stand_further_up() -> No
     assert found(world.walk(words, pc=BASE + LEAF, fp=0)) == ([LEAF, CODE + 2], "no_rule")
 
 
-# A thread asleep in LEAF, called by FRAMED, whose rule needs the frame pointer that nobody saved.
-
-
-def asleep(world: World, words: dict[int, int], pc: int = BASE + LEAF + 2) -> Walk:
-    return world.walk(words, kind=SampleKind.BLOCKED, pc=pc)
-
-
-def test_frame_pointer_of_a_sleeper_is_found_where_the_record_is_proved() -> None:
-    world = World()
-    framed, root = world.call(FRAMED + 0x20, LEAF), world.call(ROOT + 0x20, FRAMED)
-    walk = asleep(world, {SP: framed, SP + 64: 0, SP + 72: root})
-    assert found(walk) == ([LEAF + 2, FRAMED + 0x25, ROOT + 0x25], "root")
-    assert walk.trust.tolist() == [Trust.CONTEXT, Trust.EH_FRAME, Trust.FP]
-    assert not walk.lacks_register[0]
-
-
-def test_frame_pointer_is_not_guessed_where_two_places_do() -> None:
-    world = World()
-    framed, root = world.call(FRAMED + 0x20, LEAF), world.call(ROOT + 0x20, FRAMED)
-    walk = asleep(world, {SP: framed, SP + 64: 0, SP + 72: root, SP + 128: 0, SP + 136: root})
-    assert found(walk) == ([LEAF + 2, FRAMED + 0x25], "no_rule")
-    assert walk.lacks_register[0]
-
-
-@pytest.mark.parametrize("wrong", ["target", "no call", "no root", "none"])
-def test_frame_pointer_is_not_guessed_where_the_proof_has_a_gap(wrong: str) -> None:
-    world = World()
-    framed, root = world.call(FRAMED + 0x20, LEAF), world.call(ROOT + 0x20, FRAMED)
-    match wrong:
-        case "target":
-            root = world.call(ROOT + 0x40, COVERED)
-        case "no call":
-            root += 1
-        case "no root":
-            del world.functions[ROOT]
-        case "none":
-            root = 0
-    walk = asleep(world, {SP: framed, SP + 64: 1, SP + 72: root})
-    assert found(walk) == ([LEAF + 2, FRAMED + 0x25], "no_rule")
-    assert walk.lacks_register[0]
-
-
-def test_call_through_the_plt_is_a_proof() -> None:
-    world = World()
-    world.code[PLT : PLT + 6] = b"\xff\x25\0\0\0\0"
-    framed, root = world.call(FRAMED + 0x20, LEAF), world.call(ROOT + 0x20, PLT)
-    assert found(asleep(world, {SP: framed, SP + 64: 0, SP + 72: root}))[1] == "root"
-
-
 def test_frame_pointer_that_an_inner_frame_saved_needs_no_proof() -> None:
     world = World()
     world.functions[LEAF] = Rule(RSP, 16, AT_RA, ((RBP, RegRule(RegKind.AT_CFA, -16)),))
     framed, root = world.call(FRAMED + 0x20), world.call(ROOT + 0x20, CODE)
-    walk = asleep(world, {SP: SP + 64, SP + 8: framed, SP + 64: 0, SP + 72: root})
+    words = {SP: SP + 64, SP + 8: framed, SP + 64: 0, SP + 72: root}
+    walk = world.walk(words, kind=SampleKind.BLOCKED, pc=BASE + LEAF + 2)
     assert found(walk) == ([LEAF + 2, FRAMED + 0x22, ROOT + 0x25], "root")
 
 

@@ -1,0 +1,146 @@
+"""What x86 code that is built with frame pointers tells about its frames and its calls.
+
+Functions begin with `push %rbp; mov %rsp,%rbp`, save registers by pushes and make room with `sub $n,%rsp`; a compiler
+may put other instructions in between. Source: Intel SDM volume 2; gcc's and clang's prologues, read from their output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pyprof.model.arch_type import Depth, FrameCode
+from pyprof.model.x86_length import instruction_length
+
+MOST_INSTRUCTIONS = 64
+"""Instructions of a prologue that are looked at."""
+
+_ENTRY_BYTES = 16
+"""Most bytes of a function before its `push %rbp` (endbr, a test, a move)."""
+
+_LINK = re.compile(rb"\x89\xe5|\x8b\xec")  # mov %esp,%ebp
+_LINK_WIDE = re.compile(rb"\x48(?:\x89\xe5|\x8b\xec)")
+_PUSH_FP = 0x55
+_BETWEEN = 12
+"""Most bytes between `push %rbp` and the move."""
+
+# sp = sp - register, sp = register (not rbp: an epilogue), sp &= number
+_MOVES_SP = re.compile(rb"[\x29\x89][\xc4\xcc\xd4\xdc\xe4\xf4\xfc]|[\x2b\x8b][\xe0-\xe4\xe6\xe7]|[\x81\x83]\xe4")
+_MOVES_SP_WIDE = re.compile(
+    rb"[\x48\x4c]\x29[\xc4\xcc\xd4\xdc\xe4\xec\xf4\xfc]|\x48\x89[\xc4\xcc\xd4\xdc\xe4\xf4\xfc]|\x4c\x89"
+    rb"[\xc4\xcc\xd4\xdc\xe4\xec\xf4\xfc]|\x48[\x2b\x8b][\xe0-\xe4\xe6\xe7]|\x49[\x2b\x8b][\xe0-\xe7]|\x48[\x81\x83]\xe4"
+)
+_JUMPS = re.compile(rb"\xe9|\xeb|[\x70-\x7f]|\x0f[\x80-\x8f]")
+_INDIRECT = re.compile(rb"\xff[\x20-\x27\x60-\x67\xa0-\xa7\xe0-\xe7]")
+_ENDBR = (b"\xf3\x0f\x1e\xfa", b"\xf3\x0f\x1e\xfb")
+
+
+def _signed(code: bytes, at: int, size: int) -> int:
+    return int.from_bytes(code[at : at + size], "little", signed=True)
+
+
+def _depth(code: bytes, called: int, wide: bool) -> Depth | None:
+    """See FrameCode.depth."""
+    link = (_LINK_WIDE if wide else _LINK).search(code, 0, called)
+    if link is None:
+        return None
+    moves = (_MOVES_SP_WIDE if wide else _MOVES_SP).search(code, link.end()) is not None
+    word = 8 if wide else 4
+    at, below, probed, room = link.end(), 0, 0, False
+    saved: set[int] = set()
+    for _ in range(MOST_INSTRUCTIONS):
+        size = instruction_length(code, at, wide)
+        if not size:
+            break
+        text = code[at : at + size]
+        at += size
+        bare = text[1:] if wide and text[0] & 0xF0 == 0x40 else text
+        if 0x50 <= bare[0] < 0x58:
+            register = (bare[0] & 7) + (8 if len(bare) < size and text[0] & 1 else 0)
+            if room or register in saved:
+                break  # an argument
+            saved.add(register)
+            below += word
+        elif bare[:2] in (b"\x83\xec", b"\x81\xec"):
+            below += _signed(bare, 2, len(bare) - 2)
+            room = True
+        elif text[:4] == b"\x4c\x8d\x9c\x24":  # lea -n(%rsp),%r11: how far a loop goes that touches each page
+            probed = below - _signed(text, 4, 4)
+        elif probed and text[:3] == b"\x4c\x39\xdc":  # cmp %r11,%rsp
+            below, probed = probed, 0
+            at += 2  # jne
+        elif bare[0] in (0xE8, 0xE9, 0xEB, 0xC3, 0xC9, 0xFF) or bare[0] & 0xF0 == 0x70 or _is_long_jcc(bare):
+            break
+    return Depth(max(below, 0), not moves)
+
+
+def _is_long_jcc(text: bytes) -> bool:
+    return text[0] == 0x0F and text[1] & 0xF0 == 0x80
+
+
+def _popped(code: bytes, wide: bool) -> int:
+    """See FrameCode.popped: add $n,%rsp."""
+    if wide:
+        if code[:1] != b"\x48":
+            return 0
+        code = code[1:]
+    if code[:2] == b"\x83\xc4":
+        return max(_signed(code, 2, 1), 0)
+    return max(_signed(code, 2, 4), 0) if code[:2] == b"\x81\xc4" else 0
+
+
+def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:
+    """See FrameCode.entries."""
+    for link in (_LINK_WIDE if wide else _LINK).finditer(code):
+        push = code.rfind(_PUSH_FP, max(link.start() - _BETWEEN, 0), link.start())
+        if push >= 0:
+            yield max(push - _ENTRY_BYTES, 0), push
+
+
+def _jumps(code: bytes, address: int) -> Iterator[int]:
+    """See FrameCode.jumps."""
+    for found in _JUMPS.finditer(code):
+        at, end = found.start(), found.end()
+        size = 1 if code[at] == 0xEB or code[at] & 0xF0 == 0x70 else 4
+        if end + size <= len(code):
+            yield address + end + size + _signed(code, end, size)
+
+
+def _is_indirect(code: bytes) -> bool:
+    return _INDIRECT.search(code) is not None
+
+
+def _called_slot(code: bytes, address: int) -> int | None:
+    """See FrameCode.called_slot: call *disp32(%rip)."""
+    return address + _signed(code, len(code) - 4, 4) if len(code) >= 6 and code[-6:-4] == b"\xff\x15" else None
+
+
+def _jumped_slot(code: bytes, address: int) -> int | None:
+    """See FrameCode.jumped_slot: jmp *disp32(%rip), behind endbr64 and bnd."""
+    at = 4 if code[:4] in _ENDBR else 0
+    at += code[at : at + 1] == b"\xf2"
+    return address + at + 6 + _signed(code, at + 2, 4) if code[at : at + 2] == b"\xff\x25" else None
+
+
+def _jump(code: bytes, address: int) -> int | None:
+    """See FrameCode.jump: jmp rel32, behind endbr64."""
+    at = 4 if code[:4] in _ENDBR else 0
+    return address + at + 5 + _signed(code, at + 1, 4) if code[at : at + 1] == b"\xe9" else None
+
+
+def _no_slot(code: bytes, address: int) -> int | None:
+    return None
+
+
+def frame_code(wide: bool) -> FrameCode:
+    """wide: of 64-bit code."""
+    return FrameCode(
+        depth=lambda code, called: _depth(code, called, wide),
+        popped=lambda code: _popped(code, wide),
+        entries=lambda code: _entries(code, wide),
+        jumps=_jumps,
+        jumps_anywhere=_is_indirect,
+        jump=_jump,
+        called_slot=_called_slot if wide else _no_slot,
+        jumped_slot=_jumped_slot if wide else _no_slot,
+    )

@@ -1,0 +1,78 @@
+"""A program of a few functions, made by hand, and a stack below it: for walks that need its code, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import X86_64, Arch
+from pyprof.model.sample import SampleKind
+from pyprof.model.walk import StackEnd, Walk
+from pyprof.options import UnwindOptions
+from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
+from pyprof.unwind.unwinder import Unwinder
+from tests.unwind.made_stacks import BASE, SPAN, STACK, HandImages, HandSource, MadeLane, batch_of, little_elf
+
+RBX, RBP, RSP, RIP = 3, 6, 7, 16
+SP = STACK + 0x1000
+AT_RA = RegRule(RegKind.AT_CFA, -8)
+ROOT_RULE = Rule(RSP, 8, UNDEFINED)
+FP_RULE = Rule(RBP, 16, AT_RA, ((RBP, RegRule(RegKind.AT_CFA, -16)),))
+LEAF_RULE = Rule(RSP, 8, AT_RA)
+
+ROOT, CODE, OTHER, COVERED, FRAMED, LEAF, PLT = (0x1000 * n for n in range(1, 8))
+"""svma of functions: covered by ROOT_RULE; not covered; not covered; LEAF_RULE + 8; FP_RULE; LEAF_RULE; a jump."""
+
+
+@dataclass
+class World:
+    """Code and tables of a program, a stack, and the walk of both walkers over it."""
+
+    arch: Arch = X86_64
+    entry: int = 0
+    code: bytearray = field(default_factory=lambda: bytearray(SPAN))
+    functions: dict[int, Rule] = field(
+        default_factory=lambda: {ROOT: ROOT_RULE, COVERED: Rule(RSP, 16, AT_RA), FRAMED: FP_RULE, LEAF: LEAF_RULE}
+    )
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    pointers: dict[int, int] = field(default_factory=dict)
+    """Words of the target's memory beside its stack, by avma."""
+
+    def read(self, avma: int, size: int) -> bytes:
+        return self.pointers[avma].to_bytes(size, "little") if avma in self.pointers else b""
+
+    def call(self, at: int, target: int | None = None) -> int:
+        """Put a call into the code, direct or (target None) indirect; its return address as avma."""
+        if target is None:
+            self.code[at : at + 2] = b"\xff\xd0"
+            return BASE + at + 2
+        self.code[at : at + 5] = b"\xe8" + (target - at - 5).to_bytes(4, "little", signed=True)
+        return BASE + at + 5
+
+    def walk(
+        self,
+        words: dict[int, int],
+        size: int = 0x400,
+        kind: SampleKind = SampleKind.STOPPED,
+        sources: tuple[str, ...] = ("eh_frame", "fp"),
+        many: int = 1,
+        **registers: int,
+    ) -> Walk:
+        names = {"sp": self.arch.sp, "fp": self.arch.fp, "pc": self.arch.pc, "lr": self.arch.lr}
+        known = {names.get(n, -1): v for n, v in {"sp": SP, **registers}.items()}
+        lane = MadeLane(known, words, [], SP - 0x80, size + 0x80, kind)
+        rows = [FunctionRows(svma, svma + 0x400, (svma,), (rule,)) for svma, rule in self.functions.items()]
+        unwinder = Unwinder(
+            HandImages(little_elf(self.arch, bytes(self.code), self.entry)),
+            UnwindOptions(sources=sources),
+            self.diagnostics,
+            {"eh_frame": lambda elf, arch, diagnostics: HandSource(rows)},
+        )
+        batch = batch_of(self.arch, [lane] * many, self.read)
+        walk = unwinder.walk_scalar(batch)
+        assert walk.pc.tolist() == unwinder.walk(batch).pc.tolist()
+        return walk
+
+
+def found(walk: Walk) -> tuple[list[int], str]:
+    return (walk.pc - BASE).tolist(), StackEnd(walk.end[0]).label

@@ -1,0 +1,207 @@
+"""Does the call before a return address call the function of the frame that returns there?
+
+In: a return address, the pc of the frame inside. Out: Link. A direct call proves it if it goes to that function, be it
+through a PLT entry or a function that jumps on; it disproves it if it goes elsewhere; an indirect call does neither.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+from pyprof.unwind.code import Code, Verdict
+from pyprof.unwind.index import SpaceIndex
+
+MOST_FUNCTION = 64 << 10
+"""Bytes of a function that are looked at."""
+
+MOST_HOPS = 4
+"""Jumps that are followed from one PLT entry or function to the next."""
+
+MOST_FOLLOWED = 8
+"""Functions that a function may jump on to, one after the other or instead of each other."""
+
+MOST_SCANNED = 64
+"""Functions that are searched for jumps on behalf of one sample."""
+
+_NEAR = 4096
+_ROOM = 1 << 15
+
+Span = tuple[int, int]
+
+
+class Link(IntEnum):
+    """What a call says about the function that is inside."""
+
+    REFUTED = 0
+    ALLOWED = 1  # an indirect call, or one of which it cannot be told where it leads
+    PROVED = 2
+
+
+class Calls:
+    """Calls of one address space. begin() starts a new allowance of work."""
+
+    def __init__(self, arch: Arch, space: AddressSpace, code: Code, index: SpaceIndex) -> None:
+        self._arch = arch
+        self._space = space
+        self._code = code
+        self._index = index
+        self._left = 0
+        self._targets: dict[int, int | None] = {}
+        self._entries: dict[int, Span | None] = {}
+        self._jumped: dict[tuple[int, int], Link] = {}
+
+    def begin(self) -> None:
+        self._left = MOST_SCANNED
+        for known in (self._targets, self._entries, self._jumped):
+            if len(known) > _ROOM:
+                known.clear()
+
+    def link(self, ra: int, pc: int, exact: bool) -> Link:
+        """What the call before ra says about the function that covers pc, a lookup pc."""
+        if self._code.return_address(ra) is not Verdict.YES:
+            return Link.REFUTED
+        target = self._target(ra)
+        if target is None:
+            return Link.ALLOWED
+        entry = self.entry(pc, exact)
+        if entry is None:
+            return Link.ALLOWED
+        if entry[0] <= target <= entry[1]:
+            return Link.PROVED
+        return self._through_jumps(target, pc, exact)
+
+    def entry(self, pc: int, exact: bool) -> Span | None:
+        """The lowest and the highest address at which the function that covers a lookup pc may begin: the same if the
+        tables say it, else by the code before pc.
+        """
+        if pc not in self._entries:
+            start = self._index.function_start(pc, exact)
+            self._entries[pc] = (start, start) if start is not None else self._entry_before(pc)
+        return self._entries[pc]
+
+    def _entry_before(self, pc: int) -> Span | None:
+        """Without a table: the last place before pc where a function links a frame record."""
+        frames = self._arch.frame_code
+        mapping = self._space.mapping_at(pc)
+        if frames is None or mapping is None:
+            return None
+        size = _NEAR
+        while size <= MOST_FUNCTION:
+            first = max(pc - size, mapping.start)
+            found = list(frames.entries(self._code.read(first, pc - first)))
+            if found:
+                return first + found[-1][0], first + found[-1][1]
+            size *= 4
+        return None
+
+    def _target(self, ra: int) -> int | None:
+        """Where the call before ra leads; None if that cannot be told."""
+        if ra not in self._targets:
+            self._targets[ra] = self._find_target(ra)
+        return self._targets[ra]
+
+    def _find_target(self, ra: int) -> int | None:
+        target = self._code.call_target(ra)
+        if target is None:
+            frames = self._arch.frame_code
+            slot = frames.called_slot(self._code.read(ra - 8, 8), ra) if frames is not None else None
+            target = self._pointer(slot)
+        return None if target is None else self._beyond(target)
+
+    def _beyond(self, target: int) -> int | None:
+        """Where control arrives behind PLT entries and the like; None if that cannot be told."""
+        frames = self._arch.frame_code
+        for _ in range(MOST_HOPS):
+            code = self._code.read(target, 24)
+            if not code:
+                return None
+            if not self._arch.jumps(code[:16]):
+                return target
+            if frames is None:
+                return None
+            slot = frames.jumped_slot(code, target)
+            following = self._pointer(slot) if slot is not None else frames.jump(code, target)
+            if following is None:
+                return None
+            target = following
+        return None
+
+    def _pointer(self, slot: int | None) -> int | None:
+        """The function to which a slot of the GOT points. It was bound when the call was made, and stays so."""
+        size = self._arch.word
+        data = self._space.read(slot, size) if slot is not None else b""
+        if len(data) < size:
+            return None
+        found = int.from_bytes(data, "little" if self._arch.byteorder == "little" else "big")
+        return found if self._code.executable(found) else None
+
+    def body(self, pc: int, exact: bool) -> Span | None:
+        """(first address, end) of the function that covers a lookup pc; without a table the end is not beyond pc."""
+        known = self._index.function_range(pc, exact)
+        if known is not None:
+            return known
+        entry = self.entry(pc, exact)
+        return None if entry is None else (entry[1], pc + 1)
+
+    def _through_jumps(self, target: int, pc: int, exact: bool) -> Link:
+        """Does the function at target, which was called, jump on into the function that covers pc?"""
+        body = self.body(pc, exact)
+        if body is None:
+            return Link.ALLOWED
+        key = target, body[0]
+        if key not in self._jumped:
+            if self._left <= 0:
+                return Link.ALLOWED
+            self._jumped[key] = self._search(target, (self.entry(pc, exact) or body)[0], body[1])
+        return self._jumped[key]
+
+    def _search(self, target: int, low: int, high: int) -> Link:
+        """Does the function at target jump to low..high, be it through others? A part of a function that stands apart
+        from the rest (gcc's cold ones) is entered in its middle.
+        """
+        frames = self._arch.frame_code
+        if frames is None:
+            return Link.ALLOWED
+        seen: set[int] = set()
+        waiting = [target]
+        found = Link.REFUTED
+        while waiting:
+            start = waiting.pop()
+            if start in seen:
+                continue
+            if len(seen) >= MOST_FOLLOWED or self._left <= 0:
+                return Link.ALLOWED
+            seen.add(start)
+            self._left -= 1
+            code = self._function_code(start)
+            if not code or frames.jumps_anywhere(code):
+                found = Link.ALLOWED
+            for goes in set(frames.jumps(code, start)):
+                if low <= goes < high:
+                    return Link.PROVED
+                function = None if start <= goes < start + len(code) else self._jumped_function(goes)
+                if function is not None and low <= function < high:
+                    return Link.PROVED
+                if function is not None:
+                    waiting.append(function)
+        return found
+
+    def _jumped_function(self, goes: int) -> int | None:
+        """The function that a jump leads to; None where the bytes that passed for a jump are none."""
+        if not self._code.executable(goes):
+            return None
+        if self._arch.jumps(self._code.read(goes, 16)):
+            return self._beyond(goes)
+        return goes if self._index.function_start(goes, True) == goes else None
+
+    def _function_code(self, start: int) -> bytes:
+        known = self._index.function_range(start, True)
+        if known is not None and known[0] == start:
+            return self._code.read(start, min(known[1] - start, MOST_FUNCTION))
+        frames = self._arch.frame_code
+        code = self._code.read(start, _NEAR)
+        if frames is None:
+            return code
+        return code[: next((push for least, push in frames.entries(code) if least > 0), len(code))]
