@@ -29,6 +29,7 @@ IN_THE_WAY = "pyprof: another project, pyprof 1.0.0 in {}, is in the way. `pip u
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools keeps there what an earlier tree had
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
     done = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
     assert "SetuptoolsWarning" not in done.stderr + done.stdout

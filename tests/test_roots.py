@@ -13,7 +13,7 @@ import pytest
 from tests.roots import TOOLS, root
 from tests.support import PACKAGES
 
-CI = Path(__file__).parent.parent / ".ci" / "run"
+CI = Path(__file__).parent.parent / ".ci" / "install"
 
 
 def there(tools: Path, folder: Path) -> subprocess.CompletedProcess[str]:
