@@ -1,6 +1,7 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
+WORKERS ?= $(shell nproc | awk '{print $$1 < 4 ? $$1 : 4}')
 BIN := $(VENV)/bin
 
 help: ## this list
@@ -24,8 +25,11 @@ install: $(BIN)/pytest ## set up .venv with pyprof (editable) and the developmen
 demo: $(BIN)/pyprof ## record the bundled workload for five seconds into demo.html
 	$(BIN)/pyprof record -d 5 -o demo.html -- $(BIN)/python examples/workload.py 6
 
-test: $(BIN)/pytest ## run all tests
-	$(BIN)/python -m pytest
+test: $(BIN)/pytest ## run all tests, in WORKERS processes (default: one a processor, four at most)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+quick: $(BIN)/pytest ## run the tests that need no compiler, no rights and no program to look at (under a minute)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m unit -q
 
 test-system: $(BIN)/pytest ## boot an AArch64 Debian in qemu and let pyprof sample there (minutes; tests/system)
 	$(BIN)/python -m tests.system
@@ -55,4 +59,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help install demo test test-system oracle lint types check bench format clean
+.PHONY: help install demo test quick test-system oracle lint types check bench format clean

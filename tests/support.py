@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,17 @@ PACKAGES = {
 """Tool -> the Debian packages that bring it."""
 
 
+BUILDS = "PYPROF_TEST_BUILDS"
+"""The environment variable of the folder where this run keeps what it built (tests/conftest.py)."""
+
+only_units = False
+"""Whether nothing but unit tests runs (pytest -m unit)."""
+
+
 def need(tool: str) -> str:
     """Path of a tool. Where it is missing: a failure in CI, elsewhere a skip that names the package."""
+    if only_units:
+        pytest.fail(f"a unit test needs nothing but Python, not {tool}: give its file another mark in tests/marks.py")
     path = shutil.which(tool)
     if path is None:
         missing(f"needs {tool}: apt-get install {PACKAGES.get(tool, tool)}")
@@ -93,13 +103,26 @@ def missing(sentence: str) -> None:
 
 
 def build(source: Path, output: Path, *flags: str, compiler: str = "gcc") -> Path:
-    """Compile a test program; the compiler's words are in the failure."""
-    done = subprocess.run(
-        [need(compiler), *flags, "-o", str(output), str(source), *[f for f in flags if f.startswith("-l")]],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    """Compile a test program; the compiler's words are in the failure. The same command is run once a test run."""
+    command = [need(compiler), *flags, str(source), *[f for f in flags if f.startswith("-l")]]
+    made = Path(os.environ[BUILDS]) / _digest(
+        command, [source, *(Path(flag) for flag in flags if flag[0] != "-"), *source.parent.glob("*.h")]
     )
-    assert done.returncode == 0, done.stderr
+    if not made.exists():
+        part = made.with_suffix(f".{os.getpid()}")
+        done = subprocess.run([*command, "-o", str(part)], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        part.rename(made)
+    shutil.copy(made, output)
     return output
+
+
+def _digest(command: list[str], files: list[Path]) -> str:
+    """What a build depends on: its command, and those of these that are files."""
+    said = sha256(os.getcwd().encode())
+    for word in command:
+        said.update(word.encode() + b"\0")
+    for path in files:
+        if path.is_file():
+            said.update(path.read_bytes())
+    return said.hexdigest()

@@ -42,6 +42,7 @@ def go_pprof(path: Path, *flags: str) -> str:
     return done.stdout
 
 
+@pytest.mark.system
 def test_go_pprof_top_names_functions_and_totals(golden_file: Path) -> None:
     top = go_pprof(golden_file, "-top")
     assert "Type: cpu\n" in top
@@ -50,6 +51,7 @@ def test_go_pprof_top_names_functions_and_totals(golden_file: Path) -> None:
     assert "clamp (inline)" in top
 
 
+@pytest.mark.system
 def test_go_pprof_raw_shows_addresses_lines_and_mappings(golden_file: Path) -> None:
     raw = go_pprof(golden_file, "-raw")
     assert "samples/count cpu/nanoseconds[dflt]" in raw
@@ -59,17 +61,20 @@ def test_go_pprof_raw_shows_addresses_lines_and_mappings(golden_file: Path) -> N
     assert re.search(r"\d+: 0x7f1000001233 M=3 \n", raw), "unnamed code keeps its address, at the call"
 
 
+@pytest.mark.system
 def test_go_pprof_peek_shows_callers(golden_file: Path) -> None:
     peek = go_pprof(golden_file, "-peek", "^parse$")
     assert re.search(r"50ms 55\.56% \|   main\n.*40ms 44\.44% \|   work\n", peek)
 
 
+@pytest.mark.system
 def test_go_pprof_makes_roots_of_labels(golden_file: Path) -> None:
     top = go_pprof(golden_file, "-top", "-cum", "-tagroot=process,tid")
     assert re.search(r"60ms 26\.09% +101\n", top)
     assert "30ms" in go_pprof(golden_file, "-top", "-tagfocus=pid=200")
 
 
+@pytest.mark.system
 def test_go_pprof_reads_a_stack_20000_frames_deep(tmp_path: Path) -> None:
     path = tmp_path / "deep.pb.gz"
     path.write_bytes(export("pprof", deep()))

@@ -101,6 +101,7 @@ def test_instruction_is_recognised_as_call_or_not(arch: Arch, code: str, expecte
     assert arch.follows_call(bytes.fromhex(code.replace(" ", ""))) is expected
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("mode", ["-marm", "-mthumb"])
 def test_every_call_of_a_real_arm_program_is_recognised(mode: str, tmp_path: Path) -> None:
     source = tmp_path / "calls.c"

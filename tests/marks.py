@@ -1,0 +1,87 @@
+"""Which kinds of tests a file holds: the one table behind `pytest -m`.
+
+A file has the marks of the first pattern that fits it; a test file that none fits holds unit tests. A test that differs
+from its file has marks of its own.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+
+KINDS = {
+    "unit": "needs nothing but Python: no compiler, no other tool, no rights, no program to look at",
+    "live": "looks at running programs, whose threads run when the machine lets them: run again, twice, if it fails",
+    "matrix": "the same for each interpreter, toolchain or architecture that can be had",
+    "fuzz": "random, mutated or hostile input",
+    "system": "needs tools of the system: compilers, debuggers, emulators, a browser, pip",
+}
+
+TABLE = {
+    "*/test_fuzz*.py": "fuzz system",
+    # by folder, what differs first
+    "breakpad/test_*live.py": "live system",
+    "breakpad/test_p*.py": "unit",
+    "breakpad/test_names.py": "unit",
+    "breakpad/test_reader.py": "unit",
+    "breakpad/*": "system",
+    "cli/test_output.py": "unit",
+    "cli/test_inspect.py": "system",
+    "cli/*": "live system",
+    "collectors/test_pace.py": "unit",
+    "collectors/test_syscall_numbers.py": "matrix system",
+    "collectors/*": "live system",
+    "core/*": "matrix system",
+    "exporters/test_flamegraph_[np]a*.py": "system",
+    "interpreters/test_merge.py": "unit",
+    "interpreters/test_codes.py": "unit",
+    "interpreters/test_hostile.py": "fuzz",
+    "interpreters/test_lines.py": "matrix system",
+    "interpreters/*": "live matrix system",
+    "jit/test_code_map.py": "unit",
+    "jit/test_gdb_list.py": "system",
+    "jit/test_libunwind_[clrt][!i]*.py": "unit",
+    "jit/test_libunwind_list.py": "unit",
+    "jit/test_perf_map.py": "unit",
+    "jit/*": "live system",
+    "live/*": "live matrix system",
+    "minidump/test_crashpad.py": "live system",
+    "minidump/test_against_cores.py": "matrix system",
+    "minidump/*": "unit",
+    "model/*": "unit",
+    "objfile/test_images_live.py": "live system",
+    "objfile/test_elf.py": "system",
+    "objfile/test_debug_files.py": "system",
+    "objfile/*": "unit",
+    "oracle/*": "live system",
+    "perf/test_records.py": "unit",
+    "perf/test_switch_*.py": "unit",
+    "perf/test_spaces.py": "unit",
+    "perf/*": "live system",
+    "remote/test_packets.py": "fuzz",
+    "remote/test_descriptions.py": "fuzz",
+    "remote/test_lies.py": "fuzz system",
+    "remote/test_usage.py": "unit",
+    "remote/*": "live matrix system",
+    "session/test_session.py": "live system",
+    "session/*": "unit",
+    "survival/*": "live system",
+    "symbolize/test_symbolizer.py": "live system",
+    "symbolize/*": "system",
+    "unwind/exidx/test_hostile.py": "fuzz system",
+    "unwind/exidx/*": "matrix system",
+    "unwind/sframe/test_frame_pointer_promise.py": "system",
+    "unwind/test_cfi_against_tools.py": "matrix system",
+    "unwind/test_unwinder.py": "live system",
+    "unwind/sframe/test_live.py": "live matrix system",
+    "unwind/sframe/test_fresh.py": "matrix system",
+    "unwind/*/test_hostile.py": "fuzz",
+    "unwind/test_cfi_hostile.py": "fuzz",
+    "test_install.py": "system",
+    "test_roots.py": "system",
+}
+"""Pattern of a path below tests/ -> its marks."""
+
+
+def of(path: str) -> set[str]:
+    """path: of a test file, below tests/."""
+    return next((set(kinds.split()) for pattern, kinds in TABLE.items() if fnmatch(path, pattern)), {"unit"})

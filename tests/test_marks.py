@@ -1,0 +1,82 @@
+"""The tests' own machinery: marks, reruns of live tests only, builds made once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import marks
+from tests.support import build
+
+TESTS = Path(__file__).parent
+FAILS_ONCE = """
+from pathlib import Path
+
+def test_that_fails_once():
+    tried = Path(__file__).with_suffix(".tried")
+    first = not tried.exists()
+    tried.touch()
+    assert not first, "the first try"
+"""
+
+
+def test_every_mark_is_known_and_every_pattern_fits_a_file() -> None:
+    files = [path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")]
+    used = set()
+    for file in files:
+        kinds = marks.of(file)
+        assert kinds
+        assert kinds <= marks.KINDS.keys()
+        assert kinds == {"unit"} or "unit" not in kinds
+        used |= {next((pattern for pattern in marks.TABLE if marks.fnmatch(file, pattern)), "")}
+    assert used - {""} == marks.TABLE.keys()
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadgroup")])
+def test_live_tests_alone_are_run_again_and_each_rerun_is_reported_with_its_reason(
+    workers: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name in ("__init__.py", "conftest.py", "marks.py", "support.py"):
+        (tmp_path / "tests").mkdir(exist_ok=True)
+        shutil.copy(TESTS / name, tmp_path / "tests")
+    for folder in ("live", "model"):
+        (tmp_path / "tests" / folder).mkdir()
+        (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(FAILS_ONCE)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--rootdir", ".", "-p", "no:cacheprovider", *workers, "tests"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "1 failed, 1 passed, 1 rerun" in done.stdout, done.stdout
+    assert "FAILED tests/model/test_model.py" in done.stdout
+    assert "tests/live/test_live.py::test_that_fails_once: AssertionError: the first try" in done.stdout
+
+
+@pytest.mark.system
+def test_same_build_is_made_once_and_another_source_header_or_flag_is_another_build(tmp_path: Path) -> None:
+    source, header = tmp_path / "program.c", tmp_path / "number.h"
+    source.write_text('#include "number.h"\nint main(void) { return NUMBER + MORE; }')
+
+    def result(*flags: str) -> tuple[int, int]:
+        """What the program returns, and the inode of where the build was kept."""
+        program = build(source, tmp_path / "program", *flags)
+        kept = {path.read_bytes(): path.stat().st_ino for path in Path(os.environ["PYPROF_TEST_BUILDS"]).iterdir()}
+        return subprocess.run([program], timeout=20, check=False).returncode, kept[program.read_bytes()]
+
+    header.write_text("#define NUMBER 1")
+    first = result("-DMORE=0")
+    assert first[0] == 1
+    (tmp_path / "program").write_bytes(b"what a test does to its copy")
+    assert result("-DMORE=0") == first
+    assert result("-DMORE=1")[0] == 2
+    header.write_text("#define NUMBER 5")
+    assert result("-DMORE=0")[0] == 5
