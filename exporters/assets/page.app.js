@@ -54,13 +54,13 @@ function firstMetric() {
 
 function showHeader() {
   const { summary } = model;
-  const ends = Object.values(summary.ends).reduce((sum, count) => sum + count, 0);
+  const { shown } = summary;
   const parts = [
     formatCount(summary.samples, "sample"),
     formatCount(summary.threads, "thread"),
     formatNanoseconds(model.durationNs),
     summary.rate_reached ? `${significant(summary.rate_reached)} Hz` : "",
-    ends ? `${formatShare(summary.ends.root || 0, ends)} of stacks whole` : "",
+    shown.total ? `${formatShare(shown.ends.root || 0, shown.total)} in whole stacks` : "",
   ];
   byId("facts").textContent = parts.filter(Boolean).join(" · ");
   byId("facts").title = byId("facts").textContent;

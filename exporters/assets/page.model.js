@@ -115,4 +115,5 @@ const END_TITLES = {
   unreadable: "cut short: stack not readable",
   stuck: "cut short: stack does not ascend",
   depth: "cut short: maximum depth",
+  no_python: "without its Python functions",
 };

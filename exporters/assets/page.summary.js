@@ -3,8 +3,8 @@
 
 const SHARE_COLOURS = ["#2f9e6e", "#4a90d9", "#e0a21b", "#d9603b", "#a65fa0", "#7a8794", "#8c7ae6", "#b89b5e"];
 
-/** A bar and its legend from name -> count; the first name is the good one. */
-function shares(counts, titleOf, good) {
+/** A bar and its legend from name -> count; the good one comes first. */
+function shares(counts, titleOf, good, textOf = groupThousands) {
   const whole = Object.values(counts).reduce((sum, count) => sum + count, 0);
   const rows = Object.entries(counts)
     .filter(([, count]) => count > 0)
@@ -22,7 +22,7 @@ function shares(counts, titleOf, good) {
         null,
         element("span", { class: "swatch", colour: colour(i) }),
         element("span", null, titleOf(name)),
-        element("data", null, groupThousands(count)),
+        element("data", null, textOf(count)),
         element("small", null, formatShare(count, whole)),
       ),
     );
@@ -37,7 +37,7 @@ function microseconds(us) {
 function showSummary(model) {
   const { summary } = model;
   const started = new Date(Number(BigInt(model.startNs) / 1000000n));
-  const { stops, not_stopped: others } = summary;
+  const { stops, not_stopped: others, shown } = summary;
   const rate = (hz) => (hz ? `${significant(hz)} Hz` : "");
   const parts = [
     element("h3", null, "Recorded"),
@@ -53,7 +53,7 @@ function showSummary(model) {
     ]),
     ...summary.notes.map((note) => element("p", { class: "note" }, note)),
     element("h3", null, "How the stacks ended"),
-    ...shares(summary.ends, (name) => END_TITLES[name] || name, "root"),
+    ...shares(shown.ends, (name) => END_TITLES[name] || name, "root", (value) => formatValue(value, [shown.type, shown.unit])),
     element("h3", null, "How the frames were found"),
     ...shares(summary.trust, trustTitle, null),
     element("h3", null, "Effect on the target"),
@@ -69,14 +69,17 @@ function showSummary(model) {
       ["Profiler's memory", summary.profiler.max_rss_kb ? `${significant(summary.profiler.max_rss_kb / 1024)} MiB` : ""],
     ]),
   ];
-  const errors = Object.entries(summary.errors).filter(([, count]) => count);
-  if (errors.length) {
-    parts.push(element("h3", null, "Errors"), facts(errors.map(([text, count]) => [text, groupThousands(count)])));
+  if (summary.counters.length) parts.push(element("h3", null, "Counted"));
+  for (const { name, count, meaning } of summary.counters) {
+    parts.push(facts([[name, groupThousands(count)]]), element("p", { class: "fine" }, meaning));
   }
   const lacking = summary.modules.filter((module) => module.problems.length);
   parts.push(element("h3", null, "Modules with missing information"));
   if (!lacking.length) parts.push(element("p", { class: "fine" }, "none"));
   for (const module of [...lacking].sort((a, b) => b.frames - a.frames)) parts.push(problemCard(module));
+  parts.unshift(...summary.warnings.map(({ text }) => element("p", { class: "note" }, text)));
+  byId("warnings").textContent = summary.warnings.map(({ text }) => text).join(" · ");
+  byId("warnings").hidden = !summary.warnings.length;
   byId("summary-body").replaceChildren(...parts);
   byId("problems").textContent = String(lacking.length);
   byId("problems").hidden = !lacking.length;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.python_options import view_options
@@ -45,6 +45,8 @@ class WindowWriter:
         a = self.arguments
         names = output.Names(self.pid, self.name, window.start_ns / 1e9, number)
         profile = self.session.profile(window, self.title, a.rate, a.mode, view_options(a))
+        missing = replace(profile.summary.python_missing, kernel=a.kernel)
+        profile = replace(profile, summary=replace(profile.summary, python_missing=missing))
         options = ExportOptions(threads=a.threads, processes=a.processes, full_paths=a.full_paths)
         code, place = 0, ""
         try:

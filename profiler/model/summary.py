@@ -48,8 +48,8 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class PythonMissing:
-    """Processes that ran Python functions which nobody read, and the primary value of those stacks. kernel: also the
-    kernel's frames were recorded, which stops cannot see.
+    """Processes that ran Python functions which nobody read, and the primary value of those stacks. kernel: the
+    kernel's frames were asked for, which stops cannot see.
     """
 
     pids: tuple[int, ...] = ()

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import PARTIAL, SampleState
-from pyprof.model.kernel import KERNEL_HALF
 from pyprof.model.profile import FrameKind, ModuleInfo, Profile
 from pyprof.model.stacks import MERGE_MARK
 from pyprof.model.summary import LACKS_PYTHON, ModuleSummary, PythonMissing, Shown, Stops, Summary
@@ -122,8 +121,7 @@ def _shown(profile: Profile, own: npt.NDArray[np.int64]) -> tuple[Shown, PythonM
     total = int(values.sum())
     kind = profile.value_types[-1]
     shown = Shown(kind.type, kind.unit, total, {label: part for label, part in ends.items() if part})
-    kernel = any(frame.kind == FrameKind.KERNEL and frame.pc >= KERNEL_HALF for frame in profile.frames)
-    return shown, PythonMissing(tuple(np.unique(pids[profile.thread[lacks]]).tolist()), value, kernel)
+    return shown, PythonMissing(tuple(np.unique(pids[profile.thread[lacks]]).tolist()), value)
 
 
 def _without_python(profile: Profile) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from pyprof.exporters.names import levels, process_name, thread_name
 from pyprof.model.profile import Profile
+from pyprof.model.summary import PythonMissing, Shown
 from tests.exporters.browser import Browser
 from tests.exporters.conftest import OpenPage
 from tests.exporters.page import Page
@@ -286,6 +288,19 @@ def test_summary_says_what_was_recorded_and_how_to_mend_it(open_page: OpenPage) 
     assert "/opt/server/bin/server" not in text, "modules that lack nothing are not listed"
     page.browser.press("s")
     assert not page.shown("#summary-panel")
+
+
+def test_what_must_be_read_first_stands_below_the_title(open_page: OpenPage) -> None:
+    assert not open_page(golden()).shown("#warnings")
+    missing = PythonMissing((7, 8), 11_000_000_000)
+    ends = {"no_python": 11_000_000_000, "root": 870_000_000}
+    shown = Shown("cpu", "nanoseconds", 11_870_000_000, ends)
+    page = open_page(replace(golden(), summary=replace(SUMMARY, python_missing=missing, shown=shown)))
+    assert page.text("#warnings") == "Python functions are missing in 2 processes: --collector ptrace has them"
+    assert page.text("#facts").endswith("7.33 % in whole stacks")
+    page.browser.click_on("#summary")
+    assert "without its Python functions" in page.text("#summary-panel")
+    assert "a debugger or strace traces the thread" in page.text("#summary-panel").lower()
 
 
 def test_functions_table_counts_self_and_total_and_leads_back_to_the_graph(open_page: OpenPage) -> None:
