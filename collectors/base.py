@@ -6,13 +6,14 @@ the walk knows: how long a thread's stack is, and which sleeping thread needs a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors.accounts import Account
 from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
@@ -42,7 +43,8 @@ class CollectorStats:
 
     pauses: the stops, by length.
 
-    errors: stable lower-case sentence -> count. unchanged, blocked: samples taken without a stop.
+    errors: stable lower-case sentence -> count. unchanged, blocked: samples taken without a stop. accounts: processor
+    time by the process that was asked for, with its children where they are followed.
     """
 
     ticks: int
@@ -52,6 +54,7 @@ class CollectorStats:
     blocked: int
     errors: dict[str, int]
     notes: tuple[str, ...]
+    accounts: Mapping[int, Account] = field(default_factory=dict)
 
 
 class Collector(Protocol):

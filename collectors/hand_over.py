@@ -62,6 +62,7 @@ class HandOver:
             stops.stop()
         for batch in stops.batches():
             self._chosen.begun(batch)
+            self._perf.saw(batch)
             yield from self._perf.drain()
             self._by_stops = True
             yield batch

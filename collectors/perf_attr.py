@@ -29,7 +29,7 @@ SAMPLE_TIDS = SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU
 MOST_STACK = 65_528
 """The kernel's limit for sample_stack_user. A record has at most 65,535 bytes: the last few hundred are cut off."""
 
-_DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV = 1 << 0, 1 << 1, 1 << 5, 1 << 6
+_DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _EXCLUDE_IDLE = 1 << 0, 1 << 1, 1 << 5, 1 << 6, 1 << 7
 _MMAP, _COMM, _FREQ, _TASK, _SAMPLE_ID_ALL = 1 << 8, 1 << 9, 1 << 10, 1 << 13, 1 << 18
 _EXCLUDE_CALLCHAIN_USER = 1 << 22
 _MMAP2, _COMM_EXEC, _USE_CLOCKID, _CONTEXT_SWITCH, _INHERIT_THREAD = 1 << 23, 1 << 24, 1 << 25, 1 << 26, 1 << 35
@@ -79,9 +79,10 @@ class Event:
     chains: bool
 
     def attr(self, rate_hz: float, stack_size: int, tid: int = 0) -> bytes:
-        """struct perf_event_attr. tid: not used, all threads have the same."""
+        """struct perf_event_attr. tid: negative for whatever runs on a processor."""
         flags = _INHERIT | _EXCLUDE_HV | _MMAP | _MMAP2 | _COMM | _COMM_EXEC | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID
         flags |= 0 if self.children else _INHERIT_THREAD
+        flags |= _EXCLUDE_IDLE if tid < 0 else 0
         flags |= _EXCLUDE_KERNEL if self.user_only else 0
         flags |= _EXCLUDE_CALLCHAIN_USER if self.chains else 0
         period = max(round(1e9 / rate_hz), 1)
@@ -124,12 +125,16 @@ class SwitchEvent:
 def choose_event(tid: int, cpu: int, options: CollectOptions) -> Event:
     """The best event that the kernel lets us have on a thread: time in the kernel included if it may be (it must be
     where its frames are wanted), cycles if they can be counted; nothing where threads that run are not wanted.
+    On a processor (tid < 0) its time is counted, not its cycles: those stand still as often as it idles, so that their
+    number for a sample would have to be guessed anew after each rest.
 
     With time in the kernel included, a sample taken there has the registers and the stack with which it was entered.
     Raises PerfNotAllowed, ProcessLookupError.
     """
     refused = 0
     kinds = [(_HARDWARE, _CYCLES, "cycles"), (_SOFTWARE, _CPU_CLOCK, "cpu-clock")]
+    if tid < 0:
+        kinds = kinds[1:]
     if not options.running:
         kinds = [(_SOFTWARE, _DUMMY, "context-switches")]
     for user_only in (False,) if options.kernel else (False, True):

@@ -24,6 +24,7 @@ from pyprof.collectors.perf_records import (
     read_samples,
 )
 from pyprof.collectors.perf_ring import Rings
+from pyprof.collectors.perf_scope import Scope
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import I386, X86_64
@@ -61,23 +62,20 @@ class BatchMaker:
     def __init__(
         self,
         rings: Rings,
-        chains: bool,
+        scope: Scope,
         family: Family,
         options: CollectOptions,
         diagnostics: Diagnostics,
-        meets: bool,
     ) -> None:
-        """chains: samples bring the kernel's frames. meets: processes are known as soon as they are sampled."""
         self.strangers: set[int] = {os.getpid()}
         self.sampled: set[int] = set()
         self.lost = 0
         self.elsewhere: Elsewhere | None = None
         self._rings = rings
-        self._chains = chains
+        self._scope = scope
         self._family = family
         self._pattern = options.thread
         self._diagnostics = diagnostics
-        self._meets = meets
         self._kernel: set[int] = set()
         self._looked_ns = 0
 
@@ -94,9 +92,14 @@ class BatchMaker:
             elif record.kind == THROTTLE:
                 self._diagnostics.count("kernel throttled the sampling (kernel.perf_event_max_sample_rate)")
         self._family.take(found.others)
-        samples, left_out = read_samples(self._rings.words, found.samples, self._chains)
+        samples, left_out = read_samples(
+            self._rings.words,
+            found.samples,
+            self._scope.event.chains,
+            self._family.histories if self._scope.filtered else None,
+        )
         self._count_left_out(left_out)
-        if self._meets:
+        if self._scope.everything:
             self._meet({*samples.pid.tolist(), *switched.pid.tolist()})
         spaces, (space, switched_space) = self._place(samples, switched)
         kept, switched_kept = self._kept(samples, space), self._kept(switched, switched_space)
@@ -172,7 +175,7 @@ class BatchMaker:
 
     def known(self, pid: npt.NDArray[np.integer]) -> Mask:
         """Which of these are processes of the recording? The kernel's own, which never leave it, only once sampled."""
-        if self._meets:
+        if self._scope.everything:
             fresh = set(pid.tolist()) - self._family.histories.keys() - self.strangers - self._kernel
             self._meet(fresh - self._of_kernel(fresh))
         return np.isin(pid, list(self._family.histories))

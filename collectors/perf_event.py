@@ -12,21 +12,23 @@ import itertools
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors.accounts import Accounts
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import descendants
 from pyprof.collectors.file_limit import raise_file_limit
-from pyprof.collectors.perf_attr import MOST_STACK, Event, PerfNotAllowed, choose_event
+from pyprof.collectors.perf_attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf_batches import BatchMaker, Elsewhere, Mask, Taken
-from pyprof.collectors.perf_events import EVERY_THREAD, EventSet, Fork
+from pyprof.collectors.perf_events import EventSet, Fork
 from pyprof.collectors.perf_family import Family
 from pyprof.collectors.perf_records import FORK, OVERHEAD, U64, Samples, Scan, parse_task, scan
-from pyprof.collectors.perf_ring import LEAST_RING, Rings, online_cpus, open_rings
-from pyprof.collectors.perf_size import StackSize
+from pyprof.collectors.perf_ring import Rings, online_cpus, open_rings
+from pyprof.collectors.perf_scope import choose_scope
+from pyprof.collectors.perf_size import HOLD, SLACK_S, StackSize, ring_size
 from pyprof.collectors.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
@@ -37,14 +39,10 @@ from pyprof.options import CollectOptions
 
 USER_ONLY = "Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it"
 
-_MOST_RING = 16 << 20
-_MOST_RINGS = 32 << 20
 _FIRST_FLUSH_NS = 20_000_000
 _TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
-_SLACK_S = 0.1
 _FIRST_BATCHES_S = 0.6
 _LEAST_FIRST = 8192
-_HOLD = 4
 _BATCH = 2000
 _FORWARD_NS = 2**62
 
@@ -75,7 +73,7 @@ class PerfCollector:
         self._diagnostics = diagnostics
         self._pid = pid
         self._stopping = self._closed = False
-        self._family = Family(ids or itertools.count(1).__next__)
+        self._family = Family(ids or itertools.count(1).__next__, options.subprocesses)
         self._look: Callable[[], None] | None = None
         self._trial = True
         self.joined: Callable[[list[int]], None] = lambda pids: None
@@ -97,35 +95,38 @@ class PerfCollector:
             self.close()
             raise AccessDenied(f"process {pid} may not be looked at", f"try: pyprof doctor {pid}") from None
 
-    def _open(self, pid: int, ring_size: int) -> None:
+    def _open(self, pid: int, size: int) -> None:
         cpus = online_cpus()
         options = self._options
-        tid = EVERY_THREAD if self._everything else pid
-        self._event: Event = choose_event(tid, cpus[0], options)
-        self._rings = open_rings(cpus, ring_size or self._ring_size(len(cpus)), bool(ring_size))
+        self._scope = choose_scope(pid, cpus[0], options, self._everything)
+        self._rings = open_rings(cpus, size or ring_size(options, len(cpus)), bool(size))
         # a ring that holds less than a few records loses them, and cannot even say so
         most = max(min(options.stack_size, MOST_STACK, self._rings.size // 4) & ~7, 8)
         # the first batches take long: tables are read for the first time
         room = max(round(self._rings.size / (options.rate_hz * _FIRST_BATCHES_S)), _LEAST_FIRST) & ~7
         self._size = StackSize(most, room)
-        self._make = BatchMaker(
-            self._rings, self._event.chains, self._family, options, self._diagnostics, self._everything
-        )
+        self._family.filters = self._scope.filtered
+        self._make = BatchMaker(self._rings, self._scope, self._family, options, self._diagnostics)
+        self._accounts = Accounts(options, self._everything, self.user_only, even=self._scope.processors)
         self._begin()
 
     def _begin(self) -> None:
         """Events on all that there is now."""
         assert self._rings is not None
-        self._events = EventSet(self._event, self._options.rate_hz, self._size.bytes, self._rings)
+        self._events = EventSet(self._scope.event, self._options.rate_hz, self._size.bytes, self._rings)
         named = dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
+        if self._scope.processors:  # before the children are looked for: those to come are told of then
+            self._scope.attach(self._events, named, self._forks)
         pids = [*named, *(each for each in descendants(named) if self._options.subprocesses)]
-        self._attach(self._events, pids)
+        if not self._scope.processors:
+            self._scope.attach(self._events, pids, self._forks)
         for pid in pids:
             try:
                 self._family.meet(pid)
             except (ProcessLookupError, PermissionError):
                 if pid == self._pid and not self._everything:
                     raise
+        self._accounts.begin(self._family.roots)
 
     def _pause(self) -> None:
         """No samples while the tables that the first ones need are read: that takes longer than the rings have room."""
@@ -142,35 +143,19 @@ class PerfCollector:
             self._begin()
         self._began_ns = time.monotonic_ns()
 
-    def _attach(self, events: EventSet, pids: Iterable[int]) -> None:
-        if self._everything:
-            events.attach_machine()
-        else:
-            events.attach(pids, self._forks)
-
     def _add_more(self) -> None:
         """Processes that have come to fit."""
         if self._selection is None or self._events is None or self._everything:
             return
         for pid in self._selection.find(self._family.histories.keys() | self._make.strangers):
             try:
-                self._events.attach([pid], self._forks)
+                if not self._scope.processors:
+                    self._events.attach([pid], self._forks)
                 self._family.add(pid)
                 self.joined([pid])
             except (ProcessLookupError, PermissionError):
                 self._make.strangers.add(pid)
                 self._diagnostics.count("process may not be looked at")
-
-    def _ring_size(self, cpus: int) -> int:
-        """Room for all samples of two batches, as far as that is not too much memory."""
-        wanted = self._options.rate_hz * (_HOLD * self._options.flush_s + 2 * _SLACK_S) * (OVERHEAD + 8192)
-        most = max(min(_MOST_RING, _MOST_RINGS // cpus), LEAST_RING)
-        size = 8 << 20
-        while size < wanted:
-            size *= 2
-        while size > most:
-            size //= 2
-        return size
 
     def batches(self) -> Iterator[SampleBatch]:
         assert self._rings is not None
@@ -187,7 +172,7 @@ class PerfCollector:
                     watched.add(fd)
                     poll.register(fd, select.POLLIN)
             hold_ns = min(wait_ns, self._longest_wait_ns())
-            due = time.monotonic_ns() + min(hold_ns, max(flush_ns, _FIRST_FLUSH_NS))
+            due = min(begun_ns + hold_ns, time.monotonic_ns() + max(flush_ns, _FIRST_FLUSH_NS))
             while not self._stopping and (left := due - time.monotonic_ns()) > 0:
                 if self._look is not None:
                     self._look()
@@ -253,10 +238,13 @@ class PerfCollector:
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         """What is in the rings, whose room is given back when it has been unwound."""
         found = self._scan(until_ns)
+        self._accounts.look(self._family.roots, force=self._trial or until_ns == _FORWARD_NS)
         first = self._trial and bool(found.samples)
         if first:
             self._pause()
-        yield from self._make.batches(found)
+        for batch in self._make.batches(found):
+            self.saw(batch)
+            yield batch
         if first:
             found.give_back()
             self._trial = False
@@ -265,10 +253,14 @@ class PerfCollector:
         else:
             self.done_with(found)
 
+    def saw(self, batch: SampleBatch) -> None:
+        """Samples of its processes, whoever took them."""
+        self._accounts.saw(batch, self._family.root_of)
+
     def _full_batch_ns(self) -> int:
         """How long samples may wait in the rings for others: a batch costs much of its time for being a batch."""
         options = self._options
-        return round(1e9 * min(_BATCH / options.rate_hz, _HOLD * options.flush_s))
+        return round(1e9 * min(_BATCH / options.rate_hz, HOLD * options.flush_s))
 
     def _resize(self) -> None:
         """Other events in place of those that copy too little or too much."""
@@ -278,9 +270,9 @@ class PerfCollector:
     def _resize_to(self, size: int) -> None:
         if self._rings is None or self._events is None:
             return
-        fresh = EventSet(self._event, self._options.rate_hz, size, self._rings)
+        fresh = EventSet(self._scope.event, self._options.rate_hz, size, self._rings)
         try:
-            self._attach(fresh, self._family.alive)
+            self._scope.attach(fresh, self._family.alive, self._forks)
         except (ProcessLookupError, PerfNotAllowed):
             fresh.close()
         else:
@@ -312,12 +304,12 @@ class PerfCollector:
         return any(pid in self._family.alive for pid in named)
 
     def _longest_wait_ns(self) -> int:
-        """Until a ring is filled so far that there is still room for _SLACK_S, or at least a quarter: on one processor
-        only one thread at a time is sampled.
+        """Until a ring is filled so far that there is still room for SLACK_S, or at least a quarter: on one processor
+        only one thread at a time is sampled. Where all that runs there is, others included, until half of it is.
         """
         assert self._rings is not None
         size, rate, record = self._rings.size, self._options.rate_hz, OVERHEAD + self._size.bytes
-        fill = min(size * 3 // 4, max(size - _SLACK_S * rate * record, size / 4))
+        fill = min(size // 2 if self._scope.filtered else size * 3 // 4, max(size - SLACK_S * rate * record, size / 4))
         return round(max(fill / record, 1) * 1e9 / rate)
 
     def _scan(self, until_ns: int) -> Scan:
@@ -364,11 +356,12 @@ class PerfCollector:
             blocked=0,
             errors={},
             notes=self._notes(),
+            accounts=self._accounts.result(),
         )
 
     def _notes(self) -> tuple[str, ...]:
         refused = self._selection.refused if self._selection else ()
-        note = f"Sampled by perf_events ({self._event.name})"
+        note = f"Sampled by perf_events ({self._scope.event.name})"
         if self._make.elsewhere is None:
             note += ": the target was never stopped"
         return (note, *((USER_ONLY,) if self.user_only else ()), *refused)
@@ -376,7 +369,7 @@ class PerfCollector:
     @property
     def user_only(self) -> bool:
         """Is time in the kernel left out?"""
-        return self._event.user_only
+        return self._scope.event.user_only
 
     def stop(self) -> None:
         self._stopping = True

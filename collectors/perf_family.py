@@ -23,9 +23,15 @@ from pyprof.model.profile import ThreadInfo
 
 
 class Family:
-    """histories: by pid. alive: pid -> pidfd of the processes that have not ended. A name is kept as it was last."""
+    """histories: by pid. alive: pid -> pidfd of the processes that have not ended. A name is kept as it was last.
 
-    def __init__(self, next_id: Callable[[], int]) -> None:
+    filters: there are records of processes that do not belong to it. follows: the children of those that do, do.
+    """
+
+    filters = False
+
+    def __init__(self, next_id: Callable[[], int], follows: bool = True) -> None:
+        self._follows = follows
         self.histories: dict[int, History] = {}
         self.alive: dict[int, int] = {}
         self._next_id = next_id
@@ -36,7 +42,8 @@ class Family:
         """A process that runs already. Raises ProcessLookupError, PermissionError."""
         directory = procfs.ProcDir(pid)
         try:
-            self.histories[pid] = History(pid, self._next_id, procfs.parse_maps(directory.maps()))
+            root = self._root(pid, directory)
+            self.histories[pid] = History(pid, self._next_id, procfs.parse_maps(directory.maps()), root)
             for tid in directory.threads():
                 with contextlib.suppress(ProcessLookupError):
                     name = os.fsdecode(directory.read(f"task/{tid}/comm").rstrip(b"\n"))
@@ -44,6 +51,21 @@ class Family:
         finally:
             directory.close()
         self._watch(pid)
+
+    def _root(self, pid: int, directory: procfs.ProcDir) -> int:
+        known = self.histories.get(pid)
+        parent = self.histories.get(directory.stat().ppid) if self._follows and known is None else known
+        return parent.root if parent is not None else pid
+
+    @property
+    def roots(self) -> dict[int, int]:
+        """Of the processes that have not ended, the one that was asked for to whose family each belongs."""
+        return {pid: self.histories[pid].root for pid in self.alive}
+
+    def root_of(self, pid: int) -> int:
+        """The same of any process that was sampled."""
+        history = self.histories.get(pid)
+        return history.root if history is not None else pid
 
     def meet(self, pid: int) -> None:
         """A process that may be known, after some time without records. Raises what add() raises."""
@@ -80,6 +102,8 @@ class Family:
         if found is None:
             return
         pid, tid, name = found
+        if self.filters and pid not in self.histories:
+            return
         self._names[tid] = (pid, name)
         if record.misc & MISC_COMM_EXEC and pid in self.histories:
             self.histories[pid].executed(record.time_ns)
@@ -89,11 +113,21 @@ class Family:
         if ids is None:
             return
         pid, parent, tid, parent_tid = ids
+        if self.filters and not self._belongs(pid, parent):
+            return
         known = self._names.get(parent_tid) or self._names.get(parent)
         self._names[tid] = (pid, known[1] if known else "?")
         if pid != parent and parent in self.histories and pid not in self.alive:
             self.histories[pid] = self.histories[parent].child(pid, record.time_ns)
             self._watch(pid)
+
+    def _belongs(self, pid: int, parent: int) -> bool:
+        """Is what a process forked, itself or a thread, of the family? One that is not may have a number of old."""
+        if pid == parent or (self._follows and parent in self.histories):
+            return parent in self.histories
+        if pid in self.histories and pid not in self.alive:
+            self.histories.pop(pid).ended()
+        return False
 
     def _exited(self, record: Other) -> None:
         ids = parse_task(record.body)

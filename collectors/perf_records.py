@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -137,11 +138,15 @@ class Samples:
         return len(self.time_ns)
 
 
-def read_samples(words: U64, pieces: list[I64], chains: bool = False) -> tuple[Samples, npt.NDArray[np.int32]]:
+def read_samples(
+    words: U64, pieces: list[I64], chains: bool = False, pids: Iterable[int] | None = None
+) -> tuple[Samples, npt.NDArray[np.int32]]:
     """Samples at these words, and of those that were left out because they had no user registers the pids: 0 of an
-    idle processor. chains: they have the kernel's frames.
+    idle processor. chains: they have the kernel's frames. pids: only samples of these processes.
     """
     first = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+    if pids is not None:
+        first = first[np.isin(words[first + _TID].astype(np.uint32), np.array([*pids], np.uint32))]
     at = first + _chain_lengths(words, first) + 1 if chains else first  # of what follows the chain
     abi = words[at + _ABI]
     usable = (abi == ABI_64) | (abi == ABI_32)

@@ -8,7 +8,16 @@ from __future__ import annotations
 import numpy as np
 
 from pyprof.collectors.base import Feedback
+from pyprof.collectors.perf_records import OVERHEAD
+from pyprof.collectors.perf_ring import LEAST_RING
+from pyprof.options import CollectOptions
 
+HOLD = 4
+"""So many times as long as a batch may take its samples may wait for others."""
+SLACK_S = 0.1
+
+_MOST_RING = 16 << 20
+_MOST_RINGS = 32 << 20
 _LEAST = 2048
 _SURE_AFTER = 256
 
@@ -61,3 +70,15 @@ class StackSize:
     def changed(self, size: int) -> None:
         self.bytes = size
         self._short = False
+
+
+def ring_size(options: CollectOptions, cpus: int) -> int:
+    """Room for all samples of two batches, as far as that is not too much memory."""
+    wanted = options.rate_hz * (HOLD * options.flush_s + 2 * SLACK_S) * (OVERHEAD + 8192)
+    most = max(min(_MOST_RING, _MOST_RINGS // cpus), LEAST_RING)
+    size = 8 << 20
+    while size < wanted:
+        size *= 2
+    while size > most:
+        size //= 2
+    return size

@@ -31,7 +31,8 @@ _EXEC_NS = 20_000_000  # so long after an exec the old program's registers may s
 
 @dataclass(eq=False)
 class History:
-    """The mappings of one process over time. Times are CLOCK_MONOTONIC.
+    """The mappings of one process over time. Times are CLOCK_MONOTONIC. root: the process that was asked for to whose
+    family it belongs.
 
     _changes: (time, order, what) that no settle() has taken in yet; what: a new mapping, None for an exec, or all
     mappings as they were found. _now: what was found last.
@@ -40,6 +41,7 @@ class History:
     pid: int
     next_id: Callable[[], int]
     mappings: Mappings
+    root: int = 0
     image: ProgramImage = field(default_factory=ProgramImage)
     _changes: list[tuple[int, int, Change]] = field(default_factory=list)
     _space: AddressSpace | None = None
@@ -81,7 +83,7 @@ class History:
         for at, _, change in self._changes:
             if at <= time_ns:
                 mappings = self._after(mappings, change)
-        return History(pid, self.next_id, mappings)
+        return History(pid, self.next_id, mappings, self.root)
 
     def settle(
         self, times_ns: npt.NDArray[np.int64], pcs: npt.NDArray[np.uint64]

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from pyprof.collectors.accounts import Accounts
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import ChildFinder, child_finder
 from pyprof.collectors.file_limit import raise_file_limit
@@ -82,6 +83,8 @@ class PtraceCollector:
         self._stopper = Stopper(arches, self._builder, diagnostics, options.idle)
         self._sampler = Sampler(self._stopper, self._builder, diagnostics, options)
         self._finder: ChildFinder | None = None
+        self._accounts = Accounts(options)
+        self._root_of: dict[int, int] = {}
         self._seen: set[int] = set()
         self._refused: set[int] = set()
         try:
@@ -110,6 +113,8 @@ class PtraceCollector:
         target = Target(pid, self._options, self._next_id, self._diagnostics, reader, self._chosen)
         self._targets[pid] = target
         self._seen.add(pid)
+        parent = target.directory.stat().ppid if self._options.subprocesses else pid
+        self._root_of[pid] = self._root_of.get(parent, pid)
         return target
 
     def _add_all(self, pids: Iterable[int], what: str = "process") -> None:
@@ -134,6 +139,7 @@ class PtraceCollector:
         flush_every, flushed = 0, time.monotonic_ns()
         try:
             self._hear_sigchld()
+            self._accounts.begin(self._roots)
             while not self._stopping and (self._targets or (self._selection and self._selection.lasting)):
                 if not self._sleep_until(pace.next_due(time.monotonic_ns()), flushed + max(most_ns, _SLEEP_NS)):
                     if self._stopping:
@@ -152,10 +158,19 @@ class PtraceCollector:
                     if len(batches[0]):
                         flush_every = min(max(2 * flush_every, 20_000_000), most_ns)
                     yield from batches
+            self._account(force=True)
             if len(self._builder):
                 yield from self._flush()
         finally:
             self._stopper.release_all()
+
+    @property
+    def _roots(self) -> dict[int, int]:
+        """Of the processes that are sampled, the one that was asked for to whose family each belongs."""
+        return {pid: self._root_of[pid] for pid in self._targets}
+
+    def _account(self, force: bool = False) -> None:
+        self._accounts.look(self._roots, force, slots=(self._ticks, self._pace.skipped))
 
     def _hear_sigchld(self) -> None:
         """A kernel that may drop SIGCHLD does not tell us of stops."""
@@ -265,6 +280,8 @@ class PtraceCollector:
                 self._infos[pid, tid] = ThreadInfo(pid, tid, name, name)
 
     def _end(self, target: Target) -> None:
+        if self._root_of.get(target.pid) == target.pid:  # its account may be gone soon
+            self._account(force=True)
         self._targets.pop(target.pid, None)
         target.spaces.forget_unsettled()
         target.spaces.image.alive = False
@@ -288,8 +305,10 @@ class PtraceCollector:
             for info in target.names(time.monotonic_ns()):
                 self._infos[info.pid, info.tid] = info
         batches = self._builder.take()
+        self._account()
         for batch in batches:
             self._describe_late(batch)
+            self._accounts.saw(batch, lambda pid: self._root_of.get(pid, pid))
         return batches
 
     def learn(self, feedback: Feedback) -> None:
@@ -332,6 +351,7 @@ class PtraceCollector:
             blocked=self._sampler.blocked,
             errors={},  # they are in the recording's Diagnostics
             notes=(*self._notes, *(pace.notes if pace else ())),
+            accounts=self._accounts.result(),
         )
 
     def stop(self) -> None:

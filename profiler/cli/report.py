@@ -10,7 +10,7 @@ from pyprof.cli.words import duration, function_name, many, percent, shorten
 from pyprof.model.counters import lacking, meaning_of
 from pyprof.model.functions import Costs, costs
 from pyprof.model.profile import Profile
-from pyprof.model.summary import LACKS_PYTHON, Summary
+from pyprof.model.summary import LACKS_PYTHON, NOT_SAMPLED_LABEL, Summary
 from pyprof.model.walk import StackEnd
 
 TOP = 5
@@ -95,7 +95,10 @@ def _quality(summary: Summary) -> str:
     """Of what the picture shows, not of samples."""
     shown = summary.shown
     whole = shown.ends.get(StackEnd.ROOT.label, 0)
-    words = {end.label: f"cut short ({end.words})" for end in StackEnd} | {LACKS_PYTHON: "without Python functions"}
+    words = {end.label: f"cut short ({end.words})" for end in StackEnd} | {
+        LACKS_PYTHON: "without Python functions",
+        NOT_SAMPLED_LABEL: "not sampled",
+    }
     others = sorted((-value, name) for name, value in shown.ends.items() if name != StackEnd.ROOT.label)
     parts = [f"{percent(-value, shown.total)} {words.get(name, name)}" for value, name in others]
     return "; ".join([f"{percent(whole, shown.total)} of the time in whole stacks", *parts])

@@ -30,6 +30,9 @@ times MOST_LEFT + 1, and the activations that have no run, each at most MOST_LEF
 """
 MOST_LEFT = 999
 
+NOT_SAMPLED = MERGE_MARK - 1
+"""pc of the marker that stands for processor time without a sample."""
+
 FrameKey = tuple[int, int, bool, int]
 """(AddressSpace.id, one of the spaces above or of described code, see model.code, pc avma, exact, Trust)"""
 

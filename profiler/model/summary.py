@@ -11,6 +11,9 @@ from pyprof.model.counters import meaning_of
 LACKS_PYTHON = "no_python"
 """Label of whole native stacks that run Python functions which nobody read."""
 
+NOT_SAMPLED_LABEL = "not_sampled"
+"""Label of processor time that no sample stands for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stops:
@@ -71,7 +74,9 @@ class Summary:
     """One window of a recording. errors, ends, trust: name -> count (ends of samples, trust of frames).
 
     skipped: sampling times that were passed over because we were late. unchanged: samples of threads that had
-    not run since the last one; blocked: samples read from outside. notes: sentences for the reader.
+    not run since the last one; blocked: samples read from outside. notes: sentences for the reader. processor_s: time
+    on processors by the kernel's account, of processes for which that is known; not_sampled_s: of it, what no sample
+    stands for.
     """
 
     samples: int = 0
@@ -92,6 +97,8 @@ class Summary:
     notes: tuple[str, ...] = ()
     shown: Shown = Shown()
     python_missing: PythonMissing = PythonMissing()
+    processor_s: float = 0.0
+    not_sampled_s: float = 0.0
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
@@ -130,6 +137,7 @@ class Summary:
                 for m in self.modules
             ],
             "profiler": {"cpu_s": self.profiler_cpu_s, "max_rss_kb": self.profiler_max_rss_kb},
+            "processor": {"spent_s": self.processor_s, "not_sampled_s": self.not_sampled_s},
             "notes": list(self.notes),
             "shown": {
                 "type": self.shown.type,

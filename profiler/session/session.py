@@ -19,6 +19,7 @@ from pyprof.session.assemble import assemble
 from pyprof.session.recorder import Recorder, Window
 from pyprof.session.runtime_code import RuntimeCode
 from pyprof.session.runtimes import TRAMPOLINE, ChainMerger, Runtimes
+from pyprof.session.unseen import with_unseen
 from pyprof.session.views import view, with_compiled
 from pyprof.symbolize.described import Described
 from pyprof.unwind.function_starts import FunctionStarts
@@ -138,6 +139,8 @@ class Session:
             lambda key: bool(self._trampoline(window, key)),
             self.runtimes.free_threaded,
         )
+        if not shown.lock_holder:
+            window = with_unseen(window)
         profile = assemble(
             window,
             self.images,

@@ -13,10 +13,11 @@ import numpy.typing as npt
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import PARTIAL, SampleState
 from pyprof.model.profile import FrameKind, ModuleInfo, Profile
-from pyprof.model.stacks import MERGE_MARK
-from pyprof.model.summary import LACKS_PYTHON, ModuleSummary, PythonMissing, Shown, Stops, Summary
+from pyprof.model.stacks import NOT_SAMPLED
+from pyprof.model.summary import LACKS_PYTHON, NOT_SAMPLED_LABEL, ModuleSummary, PythonMissing, Shown, Stops, Summary
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.session.recorder import Window
+from pyprof.session.unseen import processor_time, sentence
 
 EVALUATORS = ("_PyEval_EvalFrame", "PyEval_EvalFrameEx", "_PyEval_Vector", "_TAIL_CALL_")
 """How the functions of CPython's evaluator begin, by version: where one is on a stack, Python functions are."""
@@ -25,6 +26,7 @@ EVALUATORS = ("_PyEval_EvalFrame", "PyEval_EvalFrameEx", "_PyEval_Vector", "_TAI
 def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
     """rate_hz: as wanted."""
     before, after = window.before, window.after
+    spent_s, missing_s = processor_time(window)
     samples = np.bincount(profile.stack, minlength=len(profile.parent)).astype(np.int64)
     counts = _Inclusive.of(profile, samples)
     trust, modules = _shares(profile, counts)
@@ -36,15 +38,17 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
     p50, p99, longest = (round(pauses.percentile_ns(percent) / 1000, 1) for percent in (50, 99, 100))
     share = min(pauses.total_ns / window.duration_ns, 1.0) if window.duration_ns else 0.0
     usage = resource.getrusage(resource.RUSAGE_SELF)
+    ends = counts.by_end(profile, samples)
+    blocks = ends.pop(NOT_SAMPLED_LABEL, 0)
     return Summary(
-        samples=len(window.node),
+        samples=len(window.node) - blocks,
         threads=len(profile.threads),
         duration_s=round(seconds, 6),
         rate_wanted=rate_hz,
         rate_reached=round((after.ticks - before.ticks) / seconds, 3) if seconds > 0 else 0.0,
         skipped=after.skipped - before.skipped,
         errors=dict(sorted({**window.errors, **_partial(window)}.items())),
-        ends=counts.by_end(profile, samples),
+        ends=ends,
         trust=trust,
         stops=Stops(len(pauses), p50, p99, longest, round(share, 6)),
         unchanged=after.unchanged - before.unchanged,
@@ -52,9 +56,11 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         modules=_module_summaries(profile, modules, values, diagnostics),
         profiler_cpu_s=round(usage.ru_utime + usage.ru_stime, 3),
         profiler_max_rss_kb=usage.ru_maxrss,
-        notes=after.notes,
+        notes=(*after.notes, sentence(spent_s, missing_s)) if blocks else after.notes,
         shown=shown,
         python_missing=lacking,
+        processor_s=spent_s,
+        not_sampled_s=missing_s if blocks else 0.0,
     )
 
 
@@ -83,14 +89,16 @@ class _Inclusive:
         """How the stacks ended, by label. Of a stack without any frame nothing could be read."""
         ends: Counter[str] = Counter({StackEnd.UNREADABLE.label: int(own[0])})
         for node in np.flatnonzero(profile.parent == 0).tolist():
-            ends[_end(profile, node).label] += self.at[node]
+            frame = profile.frames[profile.frame[node]]
+            unseen = frame.kind == FrameKind.MARKER and frame.pc == NOT_SAMPLED
+            ends[NOT_SAMPLED_LABEL if unseen else _end(profile, node).label] += self.at[node]
         return {label: count for label, count in ends.items() if count}
 
 
 def _end(profile: Profile, node: int) -> StackEnd:
     """Of the stacks at or below a node that has no parent."""
     frame = profile.frames[profile.frame[node]]
-    return StackEnd(frame.pc) if frame.kind == FrameKind.MARKER and frame.pc < MERGE_MARK else StackEnd.ROOT
+    return StackEnd(frame.pc) if frame.kind == FrameKind.MARKER and frame.pc < NOT_SAMPLED else StackEnd.ROOT
 
 
 def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Counter[int]]:

@@ -12,7 +12,15 @@ from pyprof.model.arch import find_arch
 from pyprof.model.code import CODE_SPACE, CodeName
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
-from pyprof.model.stacks import INTERPRETER_SPACE, KERNEL_SPACE, MARKER_SPACE, MERGE_MARK, MOST_LEFT, FrameKey
+from pyprof.model.stacks import (
+    INTERPRETER_SPACE,
+    KERNEL_SPACE,
+    MARKER_SPACE,
+    MERGE_MARK,
+    MOST_LEFT,
+    NOT_SAMPLED,
+    FrameKey,
+)
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.elf import SHT_NOBITS, ElfFile
@@ -346,8 +354,15 @@ class _Modules:
 
 
 def marker(end: int) -> Frame:
-    """The frame that stands for the missing outer part of a stack, or says that its frames could not all be matched."""
-    title = merge_title(end - MERGE_MARK) if end >= MERGE_MARK else MARKERS.get(StackEnd(end), "[truncated]")
+    """The frame that stands for the missing outer part of a stack, or says that its frames could not all be matched, or
+    that there is no stack.
+    """
+    if end == NOT_SAMPLED:
+        title = "[not sampled: too short to see]"
+    elif end >= MERGE_MARK:
+        title = merge_title(end - MERGE_MARK)
+    else:
+        title = MARKERS.get(StackEnd(end), "[truncated]")
     return Frame(FrameKind.MARKER, end, 0, 0, -1, (), Trust.CONTEXT, title)
 
 

@@ -19,6 +19,7 @@ from pyprof.collectors.perf_events import EventSet
 from pyprof.collectors.perf_family import Family
 from pyprof.collectors.perf_records import Scan, read_samples, scan
 from pyprof.collectors.perf_ring import Rings, online_cpus
+from pyprof.collectors.perf_scope import Scope
 from pyprof.collectors.perf_switches import Switches
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
@@ -150,7 +151,7 @@ def test_other_events_that_cannot_be_had_leave_the_size_as_it_was(watched: Watch
 
 def test_a_process_that_may_not_be_looked_at_is_forgotten_when_it_has_ended(watched: Watched) -> None:
     ids = iter(range(100)).__next__
-    make = BatchMaker(watched.rings, False, Family(ids), CollectOptions(), Diagnostics(), False)
+    make = BatchMaker(watched.rings, Scope(watched.event, False, False), Family(ids), CollectOptions(), Diagnostics())
     with started(SPINS) as process:
         make.strangers.add(process.pid)
         make.forget_strangers()

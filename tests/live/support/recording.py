@@ -48,11 +48,13 @@ class Recording:
         return self.summary["ends"].get("root", 0) / max(1, self.samples)
 
 
-def record(pid: int, folder: Path, *options: str, seconds: float = 1.5, rate: int = 199) -> Recording:
-    """pyprof record, as collapsed stacks; by ptrace unless options say otherwise."""
+def record(
+    pid: int, folder: Path, *options: str, seconds: float = 1.5, rate: int = 199, by: Sequence[str] = ()
+) -> Recording:
+    """pyprof record, as collapsed stacks; by ptrace unless options say otherwise. by: a command that runs it."""
     options = options if "--collector" in options else ("--collector", "ptrace", *options)
     output, summary = folder / f"{pid}.collapsed", folder / f"{pid}.json"
-    command = [*PYPROF, "record", "-p", str(pid), "-d", str(seconds), "-r", str(rate), "-f", "collapsed", "-q"]
+    command = [*by, *PYPROF, "record", "-p", str(pid), "-d", str(seconds), "-r", str(rate), "-f", "collapsed", "-q"]
     done = subprocess.run(
         [*command, "-o", str(output), "--summary", str(summary), *options],
         capture_output=True,

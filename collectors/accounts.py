@@ -1,0 +1,216 @@
+"""How much processor time the processes of a recording had by the kernel's own account, beside what samples stand for.
+
+The account of a process counts all of its threads, those that ended too, and once a parent has waited for a child, the
+child's time with that child's own. So the time of a family (a process that was asked for, and what it started) is the
+sum over its members that are there, whatever came and went between two looks.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pyprof.model.sample import SampleBatch
+from pyprof.options import CollectOptions
+
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_BUDGET = 50  # a look that took t is followed by none for 50 t
+_LOOK_NS = 50_000_000
+_LEAST_NS, _LEAST_SHARE = 40_000_000, 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Of a family, since the recording began. name: of its first process. spent_ns: on processors; due_ns: of that, in
+    sampling times that were kept; seen_ns: what samples stand for. chance_ns: so far those two may be apart by chance.
+    """
+
+    name: str
+    spent_ns: int
+    due_ns: int
+    seen_ns: int
+    chance_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Processor time of a family, in some stretch of time. pid, name: of its first process. unseen_ns: of spent_ns,
+    what no sample stands for, although none of the sampling times was missed.
+    """
+
+    pid: int
+    name: str
+    spent_ns: int
+    unseen_ns: int
+
+
+def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple[Unseen, ...]:
+    """What was not sampled between two moments, of families where that is more than chance or rounding."""
+    found = []
+    for root, account in after.items():
+        old = before.get(root, Account("", 0, 0, 0))
+        spent = account.spent_ns - old.spent_ns
+        missing = account.due_ns - old.due_ns - (account.seen_ns - old.seen_ns)
+        if missing > max(_LEAST_NS, _LEAST_SHARE * spent, account.chance_ns):
+            found.append(Unseen(root, account.name, spent, missing))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of one process. start: in clock ticks since the machine did."""
+
+    name: str
+    parent: int
+    start: int
+    own_ns: int
+    waited_ns: int
+
+
+@dataclass(slots=True)
+class _Member:
+    root: int
+    parent: int
+    ns: int
+
+
+class Accounts:
+    """Of the families of a recording, where samples are to stand for all of their time on processors: empty where
+    threads that sleep are sampled, too, or only some threads are.
+    """
+
+    def __init__(
+        self,
+        options: CollectOptions,
+        everything: bool = False,
+        user_only: bool = False,
+        even: bool = False,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """everything: all processes are recorded. user_only: time in the kernel does not count. even: see Account."""
+        self._on = options.running and not (options.idle or everything or options.thread)
+        self._period_ns = round(1e9 / options.rate_hz)
+        self._children = options.subprocesses
+        self._user_only, self._even = user_only, even
+        self._clock = clock
+        self._members: dict[int, _Member] = {}
+        self._names: dict[int, str] = {}
+        self._spent: Counter[int] = Counter()
+        self._due: Counter[int] = Counter()
+        self._slots = (0, 0)
+        self._seen: Counter[int] = Counter()
+        self._not_before = 0
+        self._began = 0
+
+    def begin(self, roots: Mapping[int, int]) -> None:
+        """From here on their time counts. roots: for each process that is there, the one of its family that was asked
+        for.
+        """
+        if not self._on:
+            return
+        self._began = boot_ticks()
+        self._members = {}
+        for pid, root in roots.items():
+            if (found := self._read(pid, root)) is not None:
+                self._members[pid] = _Member(root, found.parent, self._ns(found))
+
+    def look(self, roots: Mapping[int, int], force: bool = False, slots: tuple[int, int] = (0, 0)) -> None:
+        """Take in what was spent since; within a budget of the time, unless forced. slots: sampling times so far, those
+        kept and those missed.
+        """
+        before = self._clock()
+        if not self._on or (before < self._not_before and not force):
+            return
+        known, self._members = self._members, {}
+        spent: Counter[int] = Counter()
+        for pid in roots.keys() | known.keys():
+            old = known.get(pid)
+            root = roots.get(pid, old.root if old else pid)
+            found = self._read(pid, root)
+            if found is None:
+                continue
+            ns = self._ns(found)
+            self._members[pid] = _Member(root, found.parent, ns)
+            if old is not None:
+                spent[root] += ns - old.ns
+            elif found.start >= self._began:
+                spent[root] += ns
+        for pid, old in known.items():
+            if pid not in self._members and self._children and old.parent in known:
+                spent[old.root] -= old.ns  # from now on it is in its parent's account
+        kept, missed = slots[0] - self._slots[0], slots[1] - self._slots[1]
+        self._slots = slots
+        for root, ns in spent.items():
+            self._spent[root] += ns
+            self._due[root] += round(ns * kept / (kept + missed)) if kept + missed else ns
+        after = self._clock()
+        self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
+
+    def saw(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
+        """Samples of the families' processes."""
+        if not self._on:
+            return
+        pids, at = np.unique(batch.pid, return_inverse=True)
+        weights = np.bincount(at, batch.weight, len(pids))
+        for pid, weight in zip(pids.tolist(), weights.tolist(), strict=True):
+            self._seen[root_of(pid)] += round(weight * self._period_ns)
+
+    def result(self) -> dict[int, Account]:
+        """By root."""
+        return {root: self._account(root, name) for root, name in sorted(self._names.items())}
+
+    def _account(self, root: int, name: str) -> Account:
+        seen = self._seen[root]
+        chance = 2 * math.isqrt(seen * self._period_ns) if self._even else 0
+        return Account(name, max(self._spent[root], 0), max(self._due[root], 0), seen, chance)
+
+    def _ns(self, times: Times) -> int:
+        return times.own_ns + (times.waited_ns if self._children else 0)
+
+    def _read(self, pid: int, root: int) -> Times | None:
+        """None if it is gone."""
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                found = parse_times(file.read(), self._user_only)
+        except (OSError, ValueError, IndexError):
+            return None
+        if pid == root:
+            self._names[root] = found.name
+        if not self._user_only:
+            found = replace(found, own_ns=process_ns(pid) or found.own_ns)
+        return found
+
+
+def parse_times(stat: bytes, user_only: bool) -> Times:
+    """A line of /proc/PID/stat. user_only: without the time in the kernel. Raises ValueError, IndexError."""
+    opening, closing = stat.index(b"("), stat.rindex(b")")
+    fields = stat[closing + 1 :].split()
+    user, system, waited_user, waited_system = map(int, fields[11:15])
+    if user_only:
+        system = waited_system = 0
+    return Times(
+        os.fsdecode(stat[opening + 1 : closing]),
+        int(fields[1]),
+        int(fields[19]),
+        (user + system) * _TICK_NS,
+        (waited_user + waited_system) * _TICK_NS,
+    )
+
+
+def process_ns(pid: int) -> int:
+    """A process's own time on processors, to the nanosecond (clock_getcpuclockid(3)); 0 if it is gone."""
+    try:
+        return time.clock_gettime_ns(~pid << 3 | 2)
+    except OSError:
+        return 0
+
+
+def boot_ticks() -> int:
+    """Now, as /proc/PID/stat has the start of processes."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _TICK_NS

@@ -1,0 +1,55 @@
+"""Processor time that no sample stands for, as a block of its own in the picture and a sentence in the summary.
+
+Where threads and processes live shorter than the time between two samples, most of them are never seen. What they cost
+is known all the same, from the kernel's accounts: the picture has it under the process that was asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pyprof.collectors.accounts import unseen
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.stacks import MARKER_SPACE, NOT_SAMPLED
+from pyprof.model.walk import Trust
+from pyprof.session.recorder import Window
+
+
+def with_unseen(window: Window) -> Window:
+    """The window with a row for each family of processes whose time was not all sampled, and what to say of it."""
+    found = unseen(window.before.accounts, window.after.accounts)
+    if not found:
+        return window
+    node = window.stacks.child(0, (MARKER_SPACE, NOT_SAMPLED, True, Trust.CONTEXT))
+    n = len(found)
+    pids = [each.pid for each in found]
+    named = {info.tid for info in window.threads}
+    infos = [ThreadInfo(each.pid, each.pid, each.name, each.name) for each in found if each.pid not in named]
+    return replace(
+        window,
+        threads=(*window.threads, *infos),
+        time_ns=np.append(window.time_ns, np.full(n, window.start_ns + window.duration_ns, np.int64)),
+        node=np.append(window.node, np.full(n, node, np.int32)),
+        tid=np.append(window.tid, np.array(pids, np.int32)),
+        weight=np.append(window.weight, np.ones(n, np.int64)),
+        length_ns=np.append(window.length_ns, np.array([each.unseen_ns for each in found], np.int64)),
+        state=np.append(window.state, np.zeros(n, np.int32)),
+    )
+
+
+def processor_time(window: Window) -> tuple[float, float]:
+    """Seconds on processors, and of them those that no sample stands for."""
+    before, after = window.before.accounts, window.after.accounts
+    spent = sum(account.spent_ns for account in after.values()) - sum(account.spent_ns for account in before.values())
+    missing = sum(each.unseen_ns for each in unseen(before, after))
+    return round(spent / 1e9, 3), round(missing / 1e9, 3)
+
+
+def sentence(spent: float, missing: float) -> str:
+    """What the reader of a summary should know."""
+    return (
+        f"Not sampled: {missing:.2f} s of {spent:.2f} s of processor time ({100 * missing / spent:.0f} %), of threads "
+        "or processes too short to see: marked [not sampled] (as root all of it is sampled)"
+    )

@@ -1,0 +1,87 @@
+"""Threads and processes that live for milliseconds: samples find them as often as they ran, or it is said how much of
+the processor time no sample stands for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.accounts import process_ns
+from pyprof.collectors.perf_attr import PerfNotAllowed, paranoid_level
+from pyprof.collectors.perf_scope import choose_scope
+from pyprof.options import CollectOptions
+from tests.live.support.recording import Recording, record, running
+from tests.support import PROGRAMS, build, missing
+
+POINTS = 0.03
+
+
+@pytest.fixture(scope="module")
+def births(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(PROGRAMS / "c_births.c", tmp_path_factory.mktemp("births") / "c_births", "-O1", "-pthread")
+
+
+def share(recording: Recording, name: str) -> float:
+    """Of the samples, those with a function on their stack."""
+    found = sum(n for stack, n in recording.stacks.items() if name in stack)
+    return found / sum(recording.stacks.values())
+
+
+@pytest.mark.parametrize(("what", "microseconds"), [("thread", "500"), ("thread", "5000"), ("process", "2000")])
+def test_short_lives_have_their_share_of_the_samples(
+    what: str, microseconds: str, births: Path, tmp_path: Path
+) -> None:
+    with running(births, what, microseconds, "4", stdin=subprocess.PIPE) as program:
+        try:
+            scope = choose_scope(program.pid, 0, CollectOptions(), everything=False)
+        except PerfNotAllowed as error:
+            missing(f"needs perf_events: {error.message} {error.hint}")
+        if not scope.processors:
+            missing("needs perf_events of processors: root, or kernel.perf_event_paranoid=0")
+        options = ("--collector", "perf", "-s", "--stack-size", "8K")
+        recording = record(program.pid, tmp_path, *options, seconds=2.5, rate=499)
+        in_busy, spent = map(int, program.communicate()[0].split())
+    assert recording.samples > 100
+    true = in_busy / spent
+    assert share(recording, "busy") == pytest.approx(
+        true, abs=POINTS + 2 * (true * (1 - true) / recording.samples) ** 0.5
+    )
+    assert "sample of a process that is not known" not in recording.summary["errors"]
+
+
+OWNER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups") if os.geteuid() == 0 else ()
+"""Somebody who may not have events on processors."""
+
+
+@pytest.fixture
+def open_folder(births: Path) -> Iterator[Path]:
+    """Where anybody may write, and the program is."""
+    folder = Path(tempfile.mkdtemp(prefix="pyprof-births-"))
+    folder.chmod(0o777)
+    shutil.copy(births, folder / "births")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_time_that_no_sample_stands_for_is_marked_and_told(open_folder: Path) -> None:
+    if (paranoid_level() or 3) > 2:
+        missing("needs perf_events of own threads: kernel.perf_event_paranoid of 2 or less")
+    with running(*OWNER, open_folder / "births", "thread", "1000", "3", stdin=subprocess.PIPE) as program:
+        before = process_ns(program.pid)
+        recording = record(program.pid, open_folder, "--collector", "perf", seconds=2, rate=199, by=OWNER)
+        spent_s = (process_ns(program.pid) - before) / 1e9
+        program.communicate()
+    processor = recording.summary["processor"]
+    total, block = sum(recording.stacks.values()), recording.stacks["[not sampled: too short to see]",]
+    assert 0.1 < processor["spent_s"] < spent_s
+    assert total / 199 == pytest.approx(processor["spent_s"], rel=POINTS)
+    assert total == recording.samples + block
+    assert block / 199 == pytest.approx(processor["not_sampled_s"], rel=POINTS)
+    assert any(note.startswith("Not sampled: ") for note in recording.summary["notes"])
