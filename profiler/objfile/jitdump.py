@@ -1,15 +1,15 @@
 """jitdump: the binary log in which a process writes each piece of code that it makes, with its name, lines and tables.
 
 In: bytes of the file as they come. Out: Loaded and Moved, in the order of the file. The code's bytes are passed over.
-Source: tools/perf/Documentation/jitdump-specification.txt of Linux; tools/perf/util/genelf.c for where .eh_frame counts
-as standing: behind the code, at the next multiple of 8.
+Source: tools/perf/Documentation/jitdump-specification.txt of Linux, and what writers make of it. Lines name their code
+by its address; those of V8, Julia and LLVM count the ELF header that perf's injected object has before the code.
 
     header    u32 magic "JiTD", version, total_size, elf_mach, pad, pid, u64 timestamp, flags
     record    u32 id, total_size, u64 timestamp, then by id
     LOAD      u32 pid, tid, u64 vma, code_addr, code_size, code_index, name\\0, code
     MOVE      u32 pid, tid, u64 vma, old_code_addr, new_code_addr, code_size, code_index
     DEBUG     u64 code_addr, nr_entry, then u64 addr, u32 line, u32 discriminator, file\\0 ("\\xff\\0": as before)
-    UNWINDING u64 unwinding_size, eh_frame_hdr_size, mapped_size, .eh_frame, .eh_frame_hdr
+    UNWINDING u64 unwinding_size, eh_frame_hdr_size, mapped_size, then the tables, see jitdump_tables
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import struct
 from dataclasses import dataclass
 
 from pyprof.errors import FormatError
+from pyprof.objfile.jitdump_tables import NO_TABLES, SECTION, Tables, read_tables
 
-SECTION = "jitdump"
 MAGIC = 0x4A695444
 ARCH_TIMESTAMP = 1
 LOAD, MOVE, DEBUG_INFO, CLOSE, UNWINDING_INFO = range(5)
@@ -27,11 +27,21 @@ LOAD, MOVE, DEBUG_INFO, CLOSE, UNWINDING_INFO = range(5)
 MAX_RECORD = 64 << 20
 MAX_NAME = 4096
 MAX_LINES = 1 << 16
+REPEATED = b"\xff"
+"""Instead of a file's name: as before."""
+MAX_WAITING = 1 << 20
+"""Most lines kept of code that has not been loaded yet."""
+
+ELF_HEADER, ELF32_HEADER = 0x40, 0x34
+EM_32 = (3, 40)
+"""EM_386, EM_ARM."""
+
+Lines = tuple[tuple[int, str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A piece of code. lines: (avma, file, line), ascending. eh_frame: b"" where there is none.
+    """A piece of code. lines: (avma, file, line), ascending.
 
     time_ns: CLOCK_MONOTONIC, None where the file counts ticks of another clock.
     """
@@ -41,13 +51,8 @@ class Loaded:
     size: int
     index: int
     name: str
-    lines: tuple[tuple[int, str, int], ...] = ()
-    eh_frame: bytes = b""
-
-    @property
-    def eh_frame_avma(self) -> int:
-        """Where the tables count as standing."""
-        return self.start + (self.size + 7 & ~7)
+    lines: Lines = ()
+    tables: Tables = NO_TABLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,11 @@ class JitdumpReader:
         self._offset = 0
         self._order = ""
         self._foreign_clock = False
-        self._lines: tuple[tuple[int, str, int], ...] = ()
-        self._eh_frame = b""
+        self._header_size = ELF_HEADER
+        self._headless = False
+        self._lines: dict[int, Lines] = {}
+        self._waiting = 0
+        self._tables = NO_TABLES
 
     def read(self, data: bytes) -> list[Record]:
         """The complete records. Raises FormatError where the file breaks its format; there is no reading on."""
@@ -115,12 +123,13 @@ class JitdumpReader:
         order = next((o for o in "<>" if struct.unpack_from(o + "I", text)[0] == MAGIC), "")
         if not order:
             raise FormatError(SECTION, 0, "not a jitdump file")
-        _, version, size, _, _, _, _, flags = struct.unpack_from(order + "IIIIIIQQ", text)
+        _, version, size, machine, _, _, _, flags = struct.unpack_from(order + "IIIIIIQQ", text)
         if version != 1 or not 40 <= size <= 1 << 16:
             raise FormatError(SECTION, 4, f"unknown version {version}, header of {size} bytes")
         if len(text) < size:
             return 0
         self._order, self._foreign_clock = order, bool(flags & ARCH_TIMESTAMP)
+        self._header_size = ELF32_HEADER if machine in EM_32 else ELF_HEADER
         return int(size)
 
     def _record(self, kind: int, time_ns: int, body: bytes) -> Record | None:
@@ -128,34 +137,68 @@ class JitdumpReader:
         if kind == LOAD:
             _, _, _, start, size, index = struct.unpack_from(self._order + "IIQQQQ", body)
             name, _ = _text(body, 40)
-            lines, self._lines = self._lines, ()
-            eh_frame, self._eh_frame = self._eh_frame, b""
+            tables, self._tables = self._tables, self._tables.of_next
+            lines = self._lines.pop(start, ())
+            self._waiting -= len(lines)
             if not size or start + size >= 1 << 64:
                 return None
-            return Loaded(time, start, size, index, name, lines, eh_frame)
+            inside = tuple(line for line in lines if start <= line[0] < start + size)
+            return Loaded(time, start, size, index, name, inside, tables)
         if kind == MOVE:
             _, _, _, old, new, size, index = struct.unpack_from(self._order + "IIQQQQQ", body)
             return Moved(time, old, new, size, index) if size and new + size < 1 << 64 else None
         if kind == DEBUG_INFO:
-            self._lines = tuple(sorted(self._debug_info(body)))
+            self._debug_info(body)
         elif kind == UNWINDING_INFO:
-            size, header_size, _ = struct.unpack_from(self._order + "QQQ", body)
-            if header_size > size or 24 + size > len(body):
-                raise ValueError(f"{size} bytes of unwinding tables")
-            self._eh_frame = body[24 : 24 + size - header_size]
+            self._tables = read_tables(body, self._order)
         return Closed() if kind == CLOSE else None
 
-    def _debug_info(self, body: bytes) -> list[tuple[int, str, int]]:
-        _, count = struct.unpack_from(self._order + "QQ", body)
+    def _debug_info(self, body: bytes) -> None:
+        """Lines wait for the code that they name. None of a writer that counts the ELF header stands in its place."""
+        start, count = struct.unpack_from(self._order + "QQ", body)
+        found = self._entries(body, start, count)
+        self._waiting -= len(self._lines.pop(start, ()))
+        if not found:
+            return
+        self._headless = self._headless or any(0 <= entry[0] - start < self._header_size for entry in found)
+        shift = 0 if self._headless else self._header_size
+        self._waiting += len(found)
+        self._lines[start] = tuple(sorted((address - shift, file, line) for address, file, line in found))
+        while self._waiting > MAX_WAITING:
+            self._waiting -= len(self._lines.pop(next(iter(self._lines))))
+
+    def _entries(self, body: bytes, start: int, count: int) -> list[tuple[int, str, int]]:
+        """node 20 writes bytes that are no text for a file's name, NULs among them: such a name ends where the next
+        entry is one of this code, and counts as unknown.
+        """
         entry = struct.Struct(self._order + "QII")
         found: list[tuple[int, str, int]] = []
         at, file = 16, ""
-        for _ in range(min(count, MAX_LINES)):
+        for left in range(min(count, MAX_LINES) - 1, -1, -1):
             address, line, _ = entry.unpack_from(body, at)
-            text, at = _text(body, at + entry.size)
-            file = file if text == "\\xff" else text
+            name_at = at + entry.size
+            end = body.index(b"\0", name_at)
+            if left and 0 <= address - start < MAX_RECORD:
+                while 0 <= end <= len(body) - entry.size and not 0 <= self._word(body, end + 1) - start < MAX_RECORD:
+                    end = body.find(b"\0", end + 1)
+                if not 0 <= end < len(body) - entry.size:
+                    return found
+            name, at = body[name_at : min(end, name_at + MAX_NAME)], end + 1
+            file = file if name == REPEATED else _file_name(name)
             found.append((address, file, line))
         return found
+
+    def _word(self, body: bytes, at: int) -> int:
+        return int(struct.unpack_from(self._order + "Q", body, at)[0])
+
+
+def _file_name(name: bytes) -> str:
+    """ "" for what is no text."""
+    try:
+        text = name.decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
+    return text if text.isprintable() else ""
 
 
 def _text(body: bytes, at: int) -> tuple[str, int]:

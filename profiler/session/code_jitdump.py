@@ -107,12 +107,14 @@ class JitdumpCode(NoImage):
     def rows(self, span: Span[JitCode], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
         value = span.value
         loaded = value.loaded
-        if not loaded.eh_frame:
+        tables = loaded.tables
+        if not tables.eh_frame:
             return None
         try:
             if value.table is None:
-                data, arch = memoryview(loaded.eh_frame), self._arch
-                section = CfiSection(".eh_frame", data, loaded.eh_frame_avma, True, arch.byteorder, arch.word)
+                data, arch = memoryview(tables.eh_frame), self._arch
+                place = tables.place(loaded.start, loaded.size)
+                section = CfiSection(".eh_frame", data, place, True, arch.byteorder, arch.word)
                 value.table = CfiTable(section, arch, self._diagnostics, stop_at_terminator=True)
             svma = pc - value.shift
             found = value.table.rows_at(value.table.find(svma), svma)

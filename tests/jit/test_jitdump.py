@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import subprocess
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.jitdump import JitdumpReader, Loaded, Moved
 from pyprof.session.code_jitdump import JitdumpCode
 from pyprof.session.code_source import Look
+from tests.exporters.pprof_reader import read
 from tests.jit.test_interpreters import other_python
 from tests.live.support.recording import PYPROF
 from tests.support import need
@@ -42,8 +44,9 @@ def move(time: int, old: int, new: int, size: int) -> bytes:
     return record(1, time, struct.pack("<IIQQQQQ", 1, 1, new, old, new, size, 0))
 
 
-def lines(time: int, *entries: tuple[int, int, str]) -> bytes:
-    body = struct.pack("<QQ", entries[0][0], len(entries))
+def lines(time: int, *entries: tuple[int, int, str], of: int = 0) -> bytes:
+    """of: the code's address, if it is not that of the first entry."""
+    body = struct.pack("<QQ", of or entries[0][0], len(entries))
     for address, line, file in entries:
         body += struct.pack("<QII", address, line, 0) + (file.encode() if file else b"\xff") + b"\0"
     return record(2, time, body)
@@ -61,6 +64,92 @@ def test_records_in_any_pieces_are_the_same() -> None:
     reader = JitdumpReader()
     pieces = [found for at in range(0, len(text), 7) for found in reader.read(text[at : at + 7])]
     assert pieces == whole
+
+
+def loaded(text: bytes, machine: int = 62) -> list[Loaded]:
+    header = struct.pack("<IIIIIIQQ", 0x4A695444, 1, 40, machine, 0, 1, 0, 0)
+    return [found for found in JitdumpReader().read(header + text) if isinstance(found, Loaded)]
+
+
+def test_lines_belong_to_the_code_that_they_name() -> None:
+    """As LLVM writes a batch: lines of all functions, then all functions; other writers skip what has no lines."""
+    text = lines(1, (0x1000, 1, "a.c")) + lines(2, (0x2000, 2, "b.c")) + lines(3, (0x9000, 9, "never.c"))
+    text += load(4, 0x3000, 16, "none") + load(5, 0x2000, 16, "b")
+    text += load(6, 0x1000, 16, "a") + load(7, 0x1000, 16, "new")
+    assert [(found.name, found.lines) for found in loaded(text)] == [
+        ("none", ()),
+        ("b", ((0x2000, "b.c", 2),)),
+        ("a", ((0x1000, "a.c", 1),)),
+        ("new", ()),
+    ]
+
+
+@pytest.mark.parametrize(("machine", "header"), [(62, 0x40), (183, 0x40), (3, 0x34)])
+def test_lines_that_count_the_elf_header_stand_at_their_code(machine: int, header: int) -> None:
+    """V8, Julia, LLVM. Of a function shorter than the header all of them were outside."""
+    text = lines(1, (0x1000 + header, 1, "a"), (0x100C + header, 2, "a"), (0x1010 + header, 3, "a"), of=0x1000)
+    (found,) = loaded(text + load(2, 0x1000, 16, "f"), machine)
+    assert found.lines == ((0x1000, "a", 1), (0x100C, "a", 2))
+
+
+def test_lines_of_a_writer_that_counts_no_header_stay_where_they_are() -> None:
+    """One line within the header's size proves it for all that follow."""
+    text = lines(1, (0x1000, 1, "a")) + load(2, 0x1000, 256, "f")
+    text += lines(3, (0x2050, 7, "a"), of=0x2000) + load(4, 0x2000, 256, "late")
+    assert [found.lines for found in loaded(text)] == [((0x1000, "a", 1),), ((0x2050, "a", 7),)]
+
+
+def test_lines_of_code_that_never_comes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyprof.objfile.jitdump.MAX_WAITING", 10)
+    text = b"".join(lines(1, *[(at + n, n + 1, "") for n in range(4)]) for at in range(0x1000, 0x4000, 0x1000))
+    text += b"".join(load(2, at, 16, "f") for at in range(0x1000, 0x4000, 0x1000))
+    assert [len(found.lines) for found in loaded(text)] == [0, 4, 4]
+
+
+def test_file_names_that_are_no_text_cost_nothing_but_themselves() -> None:
+    """node 20 writes 17 bytes of another object for a name of 17 letters, and the end that it wrote for the name."""
+    body, junk = struct.pack("<QQ", 0x1000, 4), b"\xbf\xe4H1\0\0\0\0#\xcd-\x09\xe8F\x9aWs"
+    for address, line, file in ((0x1040, 1, junk), (0x1044, 2, b"\xff"), (0x1048, 3, junk[::-1]), (0x104C, 4, b"a.js")):
+        body += struct.pack("<QII", address, line, 0) + file + b"\0"
+    (found,) = loaded(record(2, 1, body) + load(2, 0x1000, 16, "f"))
+    assert found.lines == ((0x1000, "", 1), (0x1004, "", 2), (0x1008, "", 3), (0x100C, "a.js", 4))
+
+
+CIE = bytes.fromhex("14000000 00000000 01 7a5200 01 78 10 01 1b 0c0708 9001 0000".replace(" ", ""))
+
+
+def unwinding(start: int, stands: int, header: bytes, *, header_first: bool) -> bytes:
+    """Of code of 16 bytes at start: 4 bytes of prologue, then cfa = rsp + 32. stands: the address of .eh_frame."""
+    fde = struct.pack("<IIiI", 0x14, len(CIE) + 4, start - (stands + len(CIE) + 8), 16) + b"\0\x44\x0e\x20\0\0\0\0"
+    tables = [CIE + fde + bytes(4), header]
+    body = b"".join(reversed(tables) if header_first else tables)
+    return record(4, 1, struct.pack("<QQQ", len(body), len(header), 0) + body)
+
+
+HDR = bytes.fromhex("011b033b ccffffff 01000000 c0ffffff e8ffffff".replace(" ", ""))
+
+
+@pytest.mark.parametrize("header_first", [False, True])
+def test_tables_are_found_on_either_side_of_their_header(header_first: bool, tmp_path: Path) -> None:
+    text = unwinding(0x1000, 0x1010, HDR, header_first=header_first) + load(2, 0x1000, 16, "f")
+    assert rules(looked_at(tmp_path / "jit-1.dump", HEADER + text), 0x1000) == [8, 32]
+
+
+def test_tables_with_an_address_of_their_own_hold_for_all_code_that_follows(tmp_path: Path) -> None:
+    """LLVM: one .eh_frame of a whole object, where it stands in memory, then all its functions."""
+    header = struct.pack("<BBBBQ", 1, 0x0C, 0xFF, 0xFF, 0x9000)
+    text = unwinding(0x2000, 0x9000, header, header_first=True) + load(2, 0x1000, 16, "g") + load(3, 0x2000, 16, "f")
+    code = looked_at(tmp_path / "jit-1.dump", HEADER + text)
+    assert rules(code, 0x2000) == [8, 32]
+    assert rules(code, 0x1000) == []
+
+
+def rules(code: JitdumpCode, start: int) -> list[int]:
+    """Of each row: how far the CFA is above the stack pointer."""
+    span = code.spans.find(start, 1 << 39)
+    assert span is not None
+    found = code.rows(span, start, True, lambda pc, exact: None)
+    return [rule.cfa_off for rule in found[0].rules] if found else []
 
 
 def test_ticks_of_another_clock_are_no_times() -> None:
@@ -147,10 +236,42 @@ def test_functions_of_nodes_jitdump_have_names_and_tables(tmp_path: Path) -> Non
     assert summary["ends"]["root"] > 0.98 * summary["samples"]
 
 
-def recorded(folder: Path, *command: str) -> tuple[list[str], dict]:  # type: ignore[type-arg]
+def test_lines_of_nodes_functions_are_those_that_run(tmp_path: Path) -> None:
+    """Nearly all samples are in the loop's body, which is two thirds as long as an ELF header."""
+    script = tmp_path / "lines.js"
+    script.write_text(LOOP)
+    recorded(tmp_path, need("node"), "--perf-prof", str(script), file="out.pb.gz")
+    profile = read((tmp_path / "out.pb.gz").read_bytes())
+    here: Counter[int] = Counter()
+    for locations, (count, *_), _ in profile.samples:
+        function, line = profile.locations[locations[0] - 1][2][-1]
+        if "spin" in profile.functions[function - 1][0]:
+            here[line] += count
+    assert sum(here.values()) > 20
+    assert sum(here[line] for line in (4, 5, 6, 7)) > 0.9 * sum(here.values()), here
+
+
+LOOP = """\
+function spin(n) {
+  let a = 1, b = 2, c = 3, slow = 1.5;
+  for (let turn = 0; turn < n; turn++) {
+    a = (a ^ turn) + 7 | 0;
+    b = (b ^ a) + 11 | 0;
+    c = (c ^ b) + 13 | 0;
+    slow = Math.sqrt(Math.sqrt(slow) / 1.0001 + 1.5);
+  }
+  return slow + a + b + c;
+}
+const end = Date.now() + 2000;
+let sum = 0;
+while (Date.now() < end) { sum += spin(1000000); }
+"""
+
+
+def recorded(folder: Path, *command: str, file: str = "out.collapsed") -> tuple[list[str], dict]:  # type: ignore[type-arg]
     """(stacks, summary) of a command's whole life; it writes its dump into folder."""
-    output, summary = folder / "out.collapsed", folder / "out.json"
-    options = ["-r", "199", "-f", "collapsed", "-o", str(output), "--summary", str(summary), "-q", "--native", "all"]
+    output, summary = folder / file, folder / "out.json"
+    options = ["-r", "199", "-o", str(output), "--summary", str(summary), "-q", "--native", "all"]
     done = subprocess.run(
         [*PYPROF, "record", *options, "--", *command],
         capture_output=True,
@@ -163,4 +284,4 @@ def recorded(folder: Path, *command: str) -> tuple[list[str], dict]:  # type: ig
         with suppress(OSError):
             dump.unlink()
     assert done.returncode == 0, done.stderr
-    return output.read_text().splitlines(), json.loads(summary.read_text())
+    return output.read_text(errors="replace").splitlines(), json.loads(summary.read_text())
