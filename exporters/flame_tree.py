@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.names import Level, functions, module_name, script_name
+from pyprof.exporters.start_up import start_nodes
 from pyprof.model.functions import Function
 from pyprof.model.profile import Frame, FrameKind, Profile
 
@@ -26,7 +27,8 @@ class FlameTree:
     """Columns of the page's data.
 
     frames: name and module group (strings), module index, kind; one entry a function. parent, frame: the nodes,
-    parents first, node 0 is the root (frame -1). how: CALLED, INLINED or both. trust: bit set of Trust values.
+    parents first, node 0 is the root (frame -1). how: CALLED, INLINED or both. start: nodes of
+    what starts programs and threads. trust: bit set of Trust values.
     place: "file:line" or "", of the heaviest address in the node; places: how many different ones it has. leaf,
     thread, values: what was sampled, values one column a value type.
     """
@@ -35,6 +37,7 @@ class FlameTree:
     parent: list[int] = field(default_factory=lambda: [-1])
     frame: list[int] = field(default_factory=lambda: [-1])
     how: list[int] = field(default_factory=lambda: [0])
+    start: set[int] = field(default_factory=set)
     trust: list[int] = field(default_factory=lambda: [0])
     place: list[str] = field(default_factory=lambda: [""])
     places: list[int] = field(default_factory=lambda: [0])
@@ -65,6 +68,7 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
     children: dict[tuple[int, int], int] = {}
     best: list[int] = [0]
     seen: list[set[str]] = [set()]
+    level_of: list[Level | None] = [None]
     for node in range(1, len(parent)):
         if not used[node]:
             continue
@@ -84,6 +88,7 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
                 tree.place.append("")
                 best.append(-1)
                 seen.append(set())
+                level_of.append(level)
             at = child
             tree.trust[at] |= 1 << source.trust
             tree.how[at] |= INLINED if level.kind == FrameKind.INLINE else CALLED
@@ -94,6 +99,7 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
                     best[at], tree.place[at] = weight[node], place
         merged[node] = at
     tree.places = [len(places) for places in seen]
+    tree.start = start_nodes(profile, tree.parent, level_of)
     _add_samples(tree, totals, merged)
     return tree
 

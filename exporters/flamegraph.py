@@ -25,7 +25,10 @@ from pyprof.model.walk import Trust
 LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "selection", "transition", "drag", "zoom")
 """The d3 modules, each after what it needs."""
 
-SCRIPTS = ("format", "model", "tree", "query", "palette", "graph", "panels", "summary", "table", "app")
+SCRIPTS = (
+    *("format", "names", "model", "fold", "tree", "query", "palette", "graph", "panels", "summary", "table"),
+    *("search", "app"),
+)
 EARLY = "page.theme.js"
 STYLE = "page.css"
 TEMPLATE = "page.html"
@@ -119,6 +122,7 @@ def _data(profile: Profile, options: ExportOptions) -> bytes:
             "parent": parent,
             "frame": tree.frame,
             "how": tree.how,
+            "start": [int(node in tree.start) for node in range(len(tree.parent))],
             "trust": tree.trust,
             "place": [text(place) for place in tree.place],
             "places": tree.places,

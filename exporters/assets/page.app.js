@@ -8,11 +8,14 @@ const state = {
   byThread: false,
   byProcess: false,
   fold: false,
+  foldStart: true,
+  opened: new Set(),
   metric: 0,
   hidden: new Set(),
   collapsed: new Set(),
   query: "",
   group: null,
+  picked: -1,
   hit: -1,
   sort: ["self", true],
   theme: "light",
@@ -21,6 +24,8 @@ const state = {
 const DEEP = 200;
 let model = null;
 let tree = null;
+/** The tree without any folding or grouping, that functions are counted on; null until it is needed. */
+let plain = null;
 let graph = null;
 let colours = null;
 let slots = null;
@@ -36,7 +41,7 @@ async function start() {
     hover: (node, x, y) => showTooltip(model, tree, node, state.metric, graph.zoomed, x, y),
     zoom: showZoom,
     focus: announce,
-    toggle: (node) => toggleCollapsed(model.frames[tree.frame[node]].key),
+    open: unfold,
   });
   showHeader();
   showSummary(model);
@@ -73,7 +78,8 @@ function showHeader() {
 
 /** After a change of what is in the tree. */
 function rebuild() {
-  tree = buildTree(model, state);
+  plain = null;
+  tree = buildTree(model, { ...state, rounds: state.fold ? 2 : DEEP_ROUNDS });
   graph.totalText = formatValue(tree.total, model.valueTypes[state.metric]);
   byId("empty").hidden = tree.total > 0;
   byId("tooltip").hidden = true;
@@ -132,55 +138,13 @@ function showModules() {
     return [group, whole ? value / whole : 0, base, striped];
   });
   showLegend(rows, state.group, (group) => {
-    state.group = state.group === group ? null : group;
-    byId("search").value = state.query = "";
-    search();
-    showModules();
+    seek({ group: state.group === group ? null : group });
   });
 }
 
 function threadTotals() {
   const values = model.values[state.metric];
   return model.threads.map((thread) => model.leavesOf[thread.index].reduce((sum, leaf) => sum + values[leaf], 0));
-}
-
-// Search
-
-function search() {
-  const output = byId("matched");
-  let matches = null;
-  output.classList.remove("wrong");
-  try {
-    matches = state.group === null ? matchFrames(model, state.query) : matchGroup(state.group);
-  } catch {
-    output.textContent = "not a regex";
-    output.classList.add("wrong");
-  }
-  state.hit = -1;
-  found = matches && { ...searchTree(tree, matches), matches };
-  if (found && found.frames) {
-    output.textContent = `${formatShare(found.value, tree.total)} · ${formatCount(found.frames, "function")}`;
-  } else if (found) {
-    output.textContent = "no match";
-    output.classList.add("wrong");
-  } else if (!output.classList.contains("wrong")) output.textContent = "";
-  output.title = found ? `${formatValue(found.value, model.valueTypes[state.metric])} in ${formatCount(found.frames, "function")}` : "";
-  byId("next").hidden = byId("previous").hidden = !found || !found.hits.length;
-  graph.setSearch(found && found.frames ? matches : null);
-  if (state.view === "table") showFunctions();
-}
-
-function matchGroup(group) {
-  return Uint8Array.from(model.frames, (frame) => (frame.kind < KIND.ROOT && frame.group === group ? 1 : 0));
-}
-
-function step(by) {
-  if (!found || !found.hits.length) return;
-  const count = found.hits.length;
-  state.hit = state.hit < 0 ? (by > 0 ? 0 : count - 1) : (state.hit + by + count) % count;
-  if (state.view !== "graph") setView("graph");
-  graph.setFocus(found.hits[state.hit]);
-  graph.zoomTo(found.hits[state.hit]);
 }
 
 // Changes
@@ -203,22 +167,17 @@ function setView(view) {
   state.view = view;
   byId("graph-view").hidden = view !== "graph";
   byId("table-view").hidden = view !== "table";
+  if (view === "graph") graph.resize();
   byId("tooltip").hidden = true;
   if (view === "table") showFunctions();
   reflect();
 }
 
 function showFunctions() {
-  const plain = { ...state, bottomUp: false, byThread: false, byProcess: false, fold: false };
-  const base = state.bottomUp || state.byThread || state.byProcess || state.fold ? buildTree(model, plain) : tree;
+  plain ||= buildTree(model, { ...state, ...UNFOLDED, bottomUp: false, byThread: false, byProcess: false });
   const type = model.valueTypes[state.metric];
-  showTable(model, base, type, found && found.matches, state.sort, colours, (name) => {
-    state.group = null;
-    byId("search").value = state.query = name;
-    search();
-    setView("graph");
-    step(1);
-  });
+  const asked = found && state.picked < 0 ? found.matches : null;
+  showTable(model, plain, type, asked, state.sort, colours, graph.charWidth, pick);
 }
 
 function setFlipped(flipped) {
@@ -231,6 +190,31 @@ function setFlipped(flipped) {
 function change(key, value) {
   if (state[key] === value) return;
   state[key] = value;
+  rebuild();
+}
+
+/** A click on what stands for other frames: start-up, recursion; on the caret of a thread or process. */
+function unfold(node, onCaret) {
+  const frame = model.frames[tree.frame[node]];
+  if (frame.kind === KIND.START) change("foldStart", false);
+  else if (tree.rounds[node]) openRecursion(node);
+  else if (onCaret && (frame.kind === KIND.PROCESS || frame.kind === KIND.THREAD)) toggleCollapsed(frame.key);
+  else return false;
+  return true;
+}
+
+/** The block of recursion becomes the frames that it stands for, wherever there are some of the same functions. */
+function openRecursion(node) {
+  const src = tree.src[node];
+  state.opened.add(cycleName(tree.cycle.get(node) || [tree.frame[node]]));
+  rebuild();
+  const first = tree.src.indexOf(src);
+  if (first >= 0) graph.zoomTo(first, false);
+}
+
+function foldAll(fold) {
+  state.opened.clear();
+  state.fold = fold;
   rebuild();
 }
 
@@ -257,14 +241,14 @@ function togglePanel(name) {
 function showZoom(node) {
   byId("zoom-bar").hidden = node <= 0;
   if (node <= 0) return;
-  byId("zoom-name").textContent = model.frames[tree.frame[node]].name;
+  byId("zoom-name").textContent = nameOf(model, tree, node);
   byId("zoom-share").textContent = formatShare(tree.value[node], tree.total);
 }
 
 function announce(node) {
   if (node < 0) return;
-  const { frame, pairs } = describe(model, tree, node, state.metric, graph.zoomed);
-  byId("announce").textContent = [frame.name, ...pairs.map((pair) => pair.join(" "))].join(", ");
+  const { pairs } = describe(model, tree, node, state.metric, graph.zoomed);
+  byId("announce").textContent = [nameOf(model, tree, node), ...pairs.map((pair) => pair.join(" "))].join(", ");
 }
 
 /** Buttons say what is on. */
@@ -277,11 +261,13 @@ function reflect() {
     "top-down": !state.bottomUp,
     "bottom-up": state.bottomUp,
     fold: state.fold,
+    start: state.foldStart,
   };
   for (const [id, on] of Object.entries(pressed)) byId(id).setAttribute("aria-pressed", String(on));
   for (const part of document.querySelectorAll(".graph-only")) part.hidden = state.view !== "graph";
   byId("levels").textContent = `${groupThousands(tree.rows)} levels`;
   byId("levels").hidden = tree.rows < DEEP;
+  byId("start").hidden = state.view !== "graph" || !model.startFrames.length;
   byId("by-thread").checked = state.byThread;
   byId("by-process").checked = state.byProcess || state.byThread;
   byId("by-process").disabled = state.byThread;
@@ -295,13 +281,6 @@ function resetZoom() {
   graph.setFocus(-1);
 }
 
-function clearSearch() {
-  byId("search").value = state.query = "";
-  state.group = null;
-  search();
-  showModules();
-}
-
 // Wiring
 
 function wire() {
@@ -312,7 +291,8 @@ function wire() {
   click("flame", () => setFlipped(true));
   click("top-down", () => change("bottomUp", false));
   click("bottom-up", () => change("bottomUp", true));
-  click("fold", () => change("fold", !state.fold));
+  click("fold", () => foldAll(!state.fold));
+  click("start", () => change("foldStart", !state.foldStart));
   click("threads", () => togglePanel("threads"));
   click("summary", () => togglePanel("summary"));
   click("theme", () => setTheme(state.theme === "light" ? "dark" : "light"));
@@ -337,11 +317,11 @@ function wire() {
       showFunctions();
     });
   }
-  byId("search").addEventListener("input", (event) => {
-    state.query = event.target.value;
-    state.group = null;
-    search();
-    showModules();
+  byId("search").addEventListener("input", (event) => seek({ query: event.target.value }));
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (state.view === "table" && width !== innerWidth) showFunctions();
+    width = innerWidth;
   });
   document.addEventListener("keydown", key);
 }
@@ -349,7 +329,8 @@ function wire() {
 const KEYS = {
   i: () => setFlipped(!state.flipped),
   b: () => change("bottomUp", !state.bottomUp),
-  r: () => change("fold", !state.fold),
+  r: () => foldAll(!state.fold),
+  u: () => change("foldStart", !state.foldStart),
   t: () => change("byThread", !state.byThread),
   p: () => change("byProcess", !state.byProcess),
   f: () => setView(state.view === "graph" ? "table" : "graph"),
@@ -371,7 +352,7 @@ function key(event) {
   } else if (event.key === "Escape") {
     event.preventDefault();
     if (graph.zoomed > 0 || graph.transform.k > 1) resetZoom();
-    else clearSearch();
+    else seek({});
     if (searching) byId("graph").focus();
   } else if (searching) {
     if (event.key === "Enter") step(event.shiftKey ? -1 : 1);
@@ -385,7 +366,9 @@ function canvasKey(event) {
   const away = state.flipped ? "ArrowUp" : "ArrowDown";
   const moves = { ArrowLeft: "left", ArrowRight: "right", [away]: "in", [state.flipped ? "ArrowDown" : "ArrowUp"]: "out" };
   if (moves[event.key]) graph.moveFocus(moves[event.key]);
-  else if ((event.key === "Enter" || event.key === " ") && graph.focus >= 0) graph.zoomTo(graph.focus);
+  else if ((event.key === "Enter" || event.key === " ") && graph.focus >= 0) {
+    if (!unfold(graph.focus, false)) graph.zoomTo(graph.focus);
+  }
   else return false;
   return true;
 }

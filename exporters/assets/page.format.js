@@ -1,5 +1,5 @@
 "use strict";
-/* Numbers, times and names as text. */
+/* Numbers and times as text. */
 
 const groupThousands = d3.format(",");
 const UNITS_NS = [[3600e9, "h"], [60e9, "min"], [1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
@@ -35,38 +35,6 @@ function formatShare(part, whole) {
   if (percent > 0 && percent < 0.01) return "< 0.01 %";
   if (percent < 100 && percent > 99.99) return "> 99.99 %";
   return `${percent === 0 || percent === 100 ? percent : percent.toFixed(2)} %`;
-}
-
-/** What of a name is looked at for a short form: some are 100,000 letters long. */
-const LONG_NAME = 4096;
-
-const ANONYMOUS = "(anonymous namespace)";
-
-/** A function's name without its parameters and template arguments; names that begin with "<" stay as they are. */
-function compactName(name) {
-  if (name.startsWith("<") || name.startsWith("[") || name.startsWith("(") || name.includes("operator")) return name;
-  let out = "";
-  let angle = 0;
-  let round = 0;
-  for (const char of name.slice(0, LONG_NAME).replaceAll(ANONYMOUS, "\u0001")) {
-    if (char === "<") angle++;
-    else if (char === ">") angle = Math.max(0, angle - 1);
-    else if (char === "(") round++;
-    else if (char === ")") round = Math.max(0, round - 1);
-    else if (!angle && !round) out += char;
-  }
-  return out.trim().replaceAll("\u0001", ANONYMOUS) || name;
-}
-
-/** As much of a name as `room` characters hold, the telling part first; "" if that would tell nothing. */
-function fitName(name, room) {
-  if (name.length <= room) return name;
-  if (room < 3) return "";
-  const compact = compactName(name);
-  if (compact.length <= room) return compact;
-  const last = compact.split("::").pop();
-  if (last && last.length <= room) return last;
-  return `${(last || compact).slice(0, room - 1)}…`;
 }
 
 /** 32-bit FNV-1a: the same text has the same hash on every page. */

@@ -6,13 +6,16 @@
  */
 
 const ROW = 20;
+/** The row of what starts programs and threads. */
+const THIN_ROW = 13;
+const THIN_FONT = '10px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
 const FONT = '12px ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace';
 const PAD = 6;
 /** Free room beyond the leaves, for what floats there. */
 const BEYOND = 60;
 
 class Graph {
-  /** on: hover(node, x, y), zoom(node), focus(node), toggle(node). */
+  /** on: hover(node, x, y), zoom(node), focus(node); open(node, onCaret): did the click open or close something? */
   constructor(scroller, canvas, on) {
     this.scroller = scroller;
     this.spacer = canvas.parentElement;
@@ -69,9 +72,9 @@ class Graph {
     this.request();
   }
 
-  /** matches: per frame, or null. */
-  setSearch(matches) {
-    this.search = matches;
+  /** nodes: 1 for each that matches, or null. */
+  setSearch(nodes) {
+    this.search = nodes;
     this.request();
   }
 
@@ -95,23 +98,35 @@ class Graph {
     return (pixel - this.transform.x) / this.scale;
   }
 
+  rowHeight(row) {
+    return row === this.tree.thin ? THIN_ROW : ROW;
+  }
+
+  /** Pixels from the root's edge to a row's. */
+  rowStart(row) {
+    return row * ROW - (this.tree.thin >= 0 && row > this.tree.thin ? ROW - THIN_ROW : 0);
+  }
+
   /** Top of a row in the scrolled content. */
   rowTop(row) {
-    return this.flipped ? this.contentHeight - (row + 1) * ROW - PAD : row * ROW + PAD;
+    return this.flipped ? this.contentHeight - PAD - this.rowStart(row) - this.rowHeight(row) : this.rowStart(row) + PAD;
   }
 
   rowAt(y) {
-    const down = y + this.scroller.scrollTop - PAD;
-    return this.flipped ? Math.floor((this.contentHeight - 2 * PAD - down) / ROW) : Math.floor(down / ROW);
+    const down = y + this.scroller.scrollTop;
+    const away = this.flipped ? this.contentHeight - PAD - down : down - PAD;
+    const { thin } = this.tree;
+    if (thin < 0 || away < thin * ROW) return Math.floor(away / ROW);
+    return Math.max(thin, Math.floor((away + ROW - THIN_ROW) / ROW));
   }
 
   resize() {
     if (!this.tree) return;
+    if (!this.scroller.clientWidth || !this.scroller.clientHeight) return; // another view is shown: all keeps its place
     const old = this.width;
     this.width = this.scroller.clientWidth;
     this.height = this.scroller.clientHeight;
-    if (!this.width || !this.height) return;
-    this.contentHeight = Math.max(this.height, this.tree.rows * ROW + 2 * PAD + BEYOND);
+    this.contentHeight = Math.max(this.height, this.rowStart(this.tree.rows) + 2 * PAD + BEYOND);
     this.spacer.style.height = `${this.contentHeight}px`;
     const ratio = window.devicePixelRatio || 1;
     this.canvas.width = Math.round(this.width * ratio);
@@ -174,7 +189,12 @@ class Graph {
   nodeUnder(event) {
     const box = this.canvas.getBoundingClientRect();
     const row = this.rowAt(event.clientY - box.top);
-    return nodeAt(this.tree, row, this.valueAt(event.clientX - box.left));
+    const node = nodeAt(this.tree, row, this.valueAt(event.clientX - box.left));
+    return this.isGap(node) ? -1 : node;
+  }
+
+  isGap(node) {
+    return node >= 0 && this.tree.frame[node] === this.model.gap;
   }
 
   pointAt(event) {
@@ -197,8 +217,7 @@ class Graph {
     this.setFocus(node);
     const left = Math.max(0, this.pixel(this.tree.x[node]));
     const onCaret = event.clientX - this.canvas.getBoundingClientRect().left < left + 20;
-    if (onCaret && this.model.frames[this.tree.frame[node]].kind >= KIND.PROCESS) this.on.toggle(node);
-    else this.zoomTo(node === this.zoomed ? 0 : node);
+    if (!this.on.open(node, onCaret)) this.zoomTo(node === this.zoomed ? 0 : node);
   }
 
   setFocus(node) {
@@ -211,12 +230,18 @@ class Graph {
   moveFocus(where) {
     const { tree } = this;
     let at = this.focus;
+    const step = (from) => {
+      if (where === "out") return Math.max(0, tree.parent[from]);
+      if (where === "in") return tree.endChild[from] > tree.firstChild[from] ? tree.firstChild[from] : from;
+      const next = from + (where === "left" ? -1 : 1);
+      return next >= 0 && next < tree.n && tree.depth[next] === tree.depth[from] ? next : from;
+    };
     if (at < 0) at = this.zoomed;
-    else if (where === "out") at = Math.max(0, tree.parent[at]);
-    else if (where === "in") at = tree.endChild[at] > tree.firstChild[at] ? tree.firstChild[at] : at;
     else {
-      const next = at + (where === "left" ? -1 : 1);
-      if (next >= 0 && next < tree.n && tree.depth[next] === tree.depth[at]) at = next;
+      const from = at;
+      at = step(at);
+      if (this.isGap(at)) at = step(at);
+      if (this.isGap(at)) at = from;
     }
     this.setFocus(at);
     this.reveal(at);
@@ -254,12 +279,17 @@ class Graph {
     const end = tree.rowStart[row + 1];
     const limit = this.valueAt(this.width);
     const faded = row < tree.depth[this.zoomed];
+    const height = this.rowHeight(row) - 1;
     let at = firstEndingAfter(tree, row, this.valueAt(0));
     while (at < end && tree.x[at] < limit) {
       const left = this.pixel(tree.x[at]);
       const width = tree.value[at] * scale;
+      if (this.isGap(at)) {
+        at++;
+        continue;
+      }
       if (width >= 1) {
-        this.drawNode(at, left, y, width, faded);
+        this.drawNode(at, left, y, width, height, faded);
         at++;
         continue;
       }
@@ -270,37 +300,37 @@ class Graph {
       while (at < end) {
         const next = tree.value[at] * scale;
         const start = this.pixel(tree.x[at]);
-        if (next >= 1 || start + next > left + 1 || start > reached + 1) break;
+        if (next >= 1 || start + next > left + 1 || start > reached + 1 || this.isGap(at)) break;
         if (tree.value[at] > tree.value[heaviest]) heaviest = at;
         reached = start + next;
         at++;
       }
       this.pen.globalAlpha = Math.max(0.25, Math.min(1, reached - left)) * (faded ? 0.5 : 1);
       this.pen.fillStyle = this.fill(heaviest);
-      this.pen.fillRect(left, y, Math.max(0.6, reached - left), ROW - 1);
+      this.pen.fillRect(left, y, Math.max(0.6, reached - left), height);
       this.pen.globalAlpha = 1;
     }
   }
 
   fill(node) {
     const frame = this.tree.frame[node];
-    if (this.search && this.search[frame]) return this.theme.hit;
+    if (this.search && this.search[node]) return this.theme.hit;
     return this.model.frames[frame].kind === KIND.MARKER ? this.pattern : this.colours[frame];
   }
 
-  drawNode(node, left, y, width, faded) {
+  drawNode(node, left, y, width, height, faded) {
     const { pen, model, tree } = this;
     const frame = tree.frame[node];
     const x = Math.max(-4, left);
     const shown = Math.min(left + width, this.width + 4) - x;
     const gap = shown > 3 ? 1 : 0;
-    const hit = this.search && this.search[frame];
-    const same = this.hover >= 0 && tree.frame[this.hover] === frame && frame !== model.root;
+    const hit = this.search && this.search[node];
+    const same = this.hover >= 0 && tree.frame[this.hover] === frame && frame !== model.root && frame !== model.startUp;
     pen.globalAlpha = this.search && !hit ? 0.3 : faded ? 0.5 : 1;
     pen.fillStyle = this.fill(node);
     pen.beginPath();
-    if (shown > 8) pen.roundRect(x, y, shown - gap, ROW - 1, 3);
-    else pen.rect(x, y, Math.max(0.6, shown - gap), ROW - 1);
+    if (shown > 8) pen.roundRect(x, y, shown - gap, height, 3);
+    else pen.rect(x, y, Math.max(0.6, shown - gap), height);
     pen.fill();
     if (same) {
       pen.globalAlpha = 0.16;
@@ -311,6 +341,7 @@ class Graph {
       const { kind } = model.frames[frame];
       const start = Math.max(0, x) + 5;
       const room = Math.floor((Math.min(x + shown, this.width) - gap - start - 3) / this.charWidth);
+      pen.font = kind === KIND.START ? THIN_FONT : FONT;
       const text = this.label(frame, kind, room, node);
       pen.globalAlpha = this.search && !hit ? 0.55 : faded ? 0.75 : 1;
       if (text && kind === KIND.MARKER && !hit) {
@@ -318,7 +349,7 @@ class Graph {
         pen.fillRect(start - 2, y + 2, Math.min(shown - 6, text.length * this.charWidth + 4), ROW - 5);
       }
       pen.fillStyle = hit ? this.theme.hitText : this.theme.text;
-      if (text) pen.fillText(text, start, y + ROW / 2, Math.max(1, (room + 1) * this.charWidth));
+      if (text) pen.fillText(text, start, y + (height + 1) / 2, Math.max(1, (room + 1) * this.charWidth));
     }
     pen.globalAlpha = 1;
   }
@@ -326,10 +357,12 @@ class Graph {
   label(frame, kind, room, node) {
     const { name } = this.model.frames[frame];
     if (kind === KIND.ROOT) return fitName(`${name} · ${this.totalText}`, room) || fitName(name, room);
+    if (kind === KIND.START) return room > 10 ? "▸ start-up" : "";
     if (kind >= KIND.PROCESS) {
       const open = this.tree.endChild[node] > this.tree.firstChild[node];
       return room > 2 ? `${open ? "▾" : "▸"} ${fitName(name, room - 2)}` : "";
     }
+    if (this.tree.rounds[node]) return blockText(blockNames(this.model, this.tree, node), this.tree.rounds[node], room);
     const key = frame * 512 + Math.min(room, 511);
     let text = this.fitted.get(key);
     if (text === undefined) {
@@ -344,7 +377,7 @@ class Graph {
   rectangle(node) {
     const { tree } = this;
     const y = this.rowTop(tree.depth[node]) - this.scroller.scrollTop;
-    return { x: this.pixel(tree.x[node]), y, width: tree.value[node] * this.scale, height: ROW - 1 };
+    return { x: this.pixel(tree.x[node]), y, width: tree.value[node] * this.scale, height: this.rowHeight(tree.depth[node]) - 1 };
   }
 
   outline(node) {

@@ -3,7 +3,8 @@
 
 /** How a node's function came to stand there; bits. */
 const [CALLED, INLINED] = [1, 2];
-const KIND = { NATIVE: 0, INLINE: 1, INTERPRETER: 2, KERNEL: 3, MARKER: 4, ROOT: 100, PROCESS: 101, THREAD: 102 };
+/** START: what starts programs and threads, as one; GAP: room beside it, where there is nothing. */
+const KIND = { NATIVE: 0, INLINE: 1, INTERPRETER: 2, KERNEL: 3, MARKER: 4, ROOT: 100, PROCESS: 101, THREAD: 102, START: 103, GAP: 104 };
 
 async function loadModel() {
   const packed = Uint8Array.from(atob(document.getElementById("profile").textContent.trim()), (c) => c.charCodeAt(0));
@@ -29,6 +30,8 @@ function makeModel(data) {
   }));
   const made = (name, kind, key) => frames.push({ name, group: "", module: -1, kind, key }) - 1;
   const root = made("all", KIND.ROOT, "all");
+  const startUp = made("start-up", KIND.START, "start-up");
+  const gap = made("", KIND.GAP, "gap");
   const threads = data.threads.map(([pid, tid, name, process], index) => {
     const title = `${strings[name] || "thread"} (tid ${tid})`;
     return { index, pid, tid, title, process: strings[process], frame: made(title, KIND.THREAD, `thread ${index}`) };
@@ -51,12 +54,16 @@ function makeModel(data) {
     ...data,
     frames,
     root,
+    startUp,
+    gap,
     threads,
     processes,
     parent,
     frame,
     cut,
     how: nodes.how,
+    start: nodes.start,
+    startFrames: [...new Set(nodes.start.flatMap((start, i) => (start ? [frame[i]] : [])))],
     trust: nodes.trust,
     place: (node) => strings[nodes.place[node]],
     places: nodes.places,

@@ -50,6 +50,7 @@ function frameColours(model, slots, theme) {
   const special = SPECIAL[theme];
   return model.frames.map((frame) => {
     if (frame.kind === KIND.ROOT) return special.root;
+    if (frame.kind === KIND.START) return special.unknown;
     if (frame.kind >= KIND.PROCESS) return special.thread;
     if (frame.kind === KIND.MARKER) return special.marker;
     if (!slots.has(frame.group) || frame.group === "[unknown]") return special.unknown;

@@ -40,6 +40,8 @@ function describe(model, tree, node, metric, zoomed) {
   if (!tree.bottomUp && tree.self[node] > 0 && frame.kind < KIND.ROOT) {
     pairs.push(["Self", `${formatShare(tree.self[node], tree.total)} · ${formatValue(tree.self[node], type)}`]);
   }
+  if (frame.kind === KIND.START) pairs.push(["Folded", startNames(model).join(", ")]);
+  if (tree.rounds[node]) pairs.push(["Recursion", `${formatCount(tree.rounds[node], "round")} at most, folded: click to open`]);
   if (frame.kind >= KIND.ROOT || frame.kind === KIND.MARKER) return { frame, pairs };
   const module = model.modules[frame.module];
   pairs.push(["Module", module ? module.path : frame.group]);
@@ -53,6 +55,20 @@ function describe(model, tree, node, metric, zoomed) {
   return { frame, pairs };
 }
 
+/** What a node is called in full. */
+function nameOf(model, tree, node) {
+  const times = tree.rounds[node] ? ` × ${groupThousands(tree.rounds[node])}` : "";
+  return `${blockNames(model, tree, node).join(" → ")}${times}`;
+}
+
+const MOST_START_NAMES = 12;
+
+function startNames(model) {
+  const names = [...new Set(model.startFrames.map((frame) => model.frames[frame].name))];
+  const more = names.length - MOST_START_NAMES;
+  return more > 0 ? [...names.slice(0, MOST_START_NAMES), `${more} more`] : names;
+}
+
 function showTooltip(model, tree, node, metric, zoomed, x, y) {
   const box = byId("tooltip");
   box.hidden = node < 0;
@@ -64,7 +80,7 @@ function showTooltip(model, tree, node, metric, zoomed, x, y) {
   if (frame.kind === KIND.MARKER) warnings.push("These stacks were cut short here: their outer callers are not known.");
   if (tree.more.has(node)) warnings.push("Callers beyond this frame are not expanded: there are too many stacks.");
   box.replaceChildren(
-    element("div", { class: "name" }, frame.name),
+    element("div", { class: "name" }, nameOf(model, tree, node)),
     element("div", { class: "meter", share: tree.value[node] / (tree.total || 1) }),
     list,
     ...warnings.map((text) => element("div", { class: "warning" }, text)),

@@ -32,26 +32,42 @@ function matchFrames(model, query) {
     const wanted = text.toLowerCase();
     test = (frame) => frame.name.toLowerCase().includes(wanted) || frame.group.toLowerCase().includes(wanted);
   }
-  return Uint8Array.from(model.frames, (frame) => (frame.kind !== KIND.ROOT && test(frame) ? 1 : 0));
+  return matching(model, test);
 }
 
-/** hits: outermost matching nodes, left to right in their rows. value: their sum; each sample counts once. */
+/** The start, where it is one, matches by what is in it only if nothing else does. */
+function matching(model, test) {
+  const made = (frame) => frame.kind === KIND.ROOT || frame.kind === KIND.START || frame.kind === KIND.GAP;
+  const matches = Uint8Array.from(model.frames, (frame) => (!made(frame) && test(frame) ? 1 : 0));
+  const own = new Set(model.startFrames);
+  const others = matches.some((match, frame) => match && !own.has(frame));
+  if (!others && model.startFrames.some((frame) => matches[frame])) matches[model.startUp] = 1;
+  return matches;
+}
+
+/**
+ * hits: outermost matching nodes, left to right in their rows. value: their sum; each sample counts once. nodes: 1 for
+ * each that matches; a folded cycle by any of its functions. functions: how many match.
+ */
 function searchTree(tree, matches) {
   const covered = new Uint8Array(tree.n);
+  const nodes = new Uint8Array(tree.n);
   const frames = new Set();
   const hits = [];
   let value = 0;
   for (let i = 0; i < tree.n; i++) {
     const above = tree.parent[i] >= 0 && covered[tree.parent[i]];
-    const match = matches[tree.frame[i]];
-    if (match) frames.add(tree.frame[i]);
+    const cycle = tree.cycle.get(i) || [tree.frame[i]];
+    const match = cycle.some((frame) => matches[frame]);
+    for (const frame of cycle) if (matches[frame]) frames.add(frame);
+    nodes[i] = match ? 1 : 0;
     if (match && !above && tree.value[i] > 0) {
       hits.push(i);
       value += tree.value[i];
     }
     covered[i] = above || match ? 1 : 0;
   }
-  return { hits, value, frames: frames.size };
+  return { hits, value, nodes, functions: frames.size };
 }
 
 /** Self and total of each function; recursion counts once. The tree must be top-down. */

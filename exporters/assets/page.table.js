@@ -2,9 +2,10 @@
 /* The functions as a table: the same data for those who do not see the graph, or want a list. */
 
 const TABLE_ROWS = 500;
+const TABLE_PADDING = 28;
 
-/** sort: [column, descending]. colours: per frame. pick(name): a function was chosen. */
-function showTable(model, tree, type, matches, sort, colours, pick) {
+/** sort: [column, descending]. colours: per frame. letter: a letter's width. pick(frame): a function was chosen. */
+function showTable(model, tree, type, matches, sort, colours, letter, pick) {
   let rows = tallyFunctions(model, tree);
   if (matches) rows = rows.filter((row) => matches[row.frame]);
   const [column, descending] = sort;
@@ -21,6 +22,8 @@ function showTable(model, tree, type, matches, sort, colours, pick) {
       value ? formatValue(value, type) : "–",
       element("small", null, value ? formatShare(value, tree.total) : ""),
     );
+  const wide = document.querySelector("th [data-sort=name]").parentElement.clientWidth;
+  const room = Math.max(8, Math.floor((wide - TABLE_PADDING) / letter));
   byId("rows").replaceChildren(
     ...rows.slice(0, TABLE_ROWS).map((row) => {
       const frame = model.frames[row.frame];
@@ -29,8 +32,13 @@ function showTable(model, tree, type, matches, sort, colours, pick) {
         null,
         cell(row.self),
         cell(row.total),
-        element("td", { title: frame.name }, element("button", { onclick: () => pick(frame.name) }, frame.name)),
-        element("td", { title: frame.group }, element("span", { class: "swatch", colour: colours[row.frame] }), frame.group),
+        element(
+          "td",
+          { title: frame.name },
+          element("button", { onclick: () => pick(row.frame), "aria-label": frame.name }, fitName(frame.name, room)),
+          element("small", { class: "where" }, frame.group),
+        ),
+        element("td", { title: frame.group, class: "module" }, element("span", { class: "swatch", colour: colours[row.frame] }), frame.group),
       );
     }),
   );

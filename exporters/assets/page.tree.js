@@ -11,11 +11,13 @@ const BOTTOM_UP_NODES = 4e5;
 const BOTTOM_UP_THIN = 1e-4;
 
 /**
- * options: byThread; byProcess (as byThread does, where there are several); bottomUp; fold (direct recursion becomes one node); metric, a column of values;
- * hidden, a Set of thread indices; collapsed, a Set of frame keys whose nodes show no children.
+ * options: byThread; byProcess (as byThread does, where there are several); bottomUp; rounds, foldStart and opened (see
+ * contract); metric, a column of values; hidden, a Set of thread indices; collapsed, a Set of frame keys whose nodes
+ * show no children.
  */
 function buildTree(model, options) {
-  const raw = new RawTree(options.fold);
+  const folded = contract(model, options);
+  const raw = new RawTree(model, folded);
   const root = raw.add(-1, model.root, 0, 0, 0);
   const emit = options.bottomUp ? emitBottomUp : emitTopDown;
   const shown = model.threads.filter((thread) => !options.hidden.has(thread.index));
@@ -43,26 +45,57 @@ function buildTree(model, options) {
       }
     }
   }
+  const thin = options.bottomUp ? -1 : besideStart(model, raw);
   const tree = layOut(model, raw);
   tree.bottomUp = options.bottomUp;
+  tree.thin = thin;
   return tree;
 }
 
-/** Nodes as they come, parents first. value: inclusive, in the metric; count: samples. src: a node of the model. */
+/** Where the start is a row of its own, everything else begins below it, too. The number of that row, or -1. */
+function besideStart(model, raw) {
+  const count = raw.parent.length;
+  const starts = raw.frame.indexOf(model.startUp);
+  if (starts < 0) return -1;
+  const gaps = new Map();
+  for (let id = 1; id < count; id++) {
+    const below = raw.parent[id];
+    if (!raw.groups.has(below) || raw.groups.has(id) || raw.frame[id] === model.startUp) continue;
+    if (!gaps.has(below)) gaps.set(below, raw.add(below, model.gap, 0, 0, 0));
+    const gap = gaps.get(below);
+    raw.parent[id] = gap;
+    raw.value[gap] += raw.value[id];
+    raw.count[gap] += raw.count[id];
+  }
+  let row = 0;
+  for (let at = starts; raw.parent[at] >= 0; at = raw.parent[at]) row++;
+  return row;
+}
+
+/**
+ * Nodes as they come. value: inclusive, in the metric; count: samples. src: a node of the model. rounds: of recursion that
+ * is folded, else 0; cycle: its functions, where they are several. groups: whose children are the outermost frames.
+ */
 class RawTree {
-  constructor(fold) {
+  constructor(model, folded) {
+    this.frames = model.frames.length;
+    this.folded = folded;
     this.parent = [];
     this.frame = [];
     this.src = [];
     this.value = [];
     this.count = [];
     this.trust = [];
+    this.rounds = [];
+    this.cycle = new Map();
+    this.groups = new Set();
     this.more = new Set();
     this.steps = 0;
-    this.folded = fold ? new Map() : null;
+    this.known = new Map();
   }
 
   add(parent, frame, src, value, count, trust = 0) {
+    this.rounds.push(0);
     this.parent.push(parent);
     this.frame.push(frame);
     this.src.push(src);
@@ -72,22 +105,31 @@ class RawTree {
     return this.parent.length - 1;
   }
 
-  /** As add, but direct recursion joins its caller, and siblings that this makes equal join each other. */
-  addFolded(parent, frame, src, value, count, trust) {
-    if (this.frame[parent] === frame) {
-      this.trust[parent] |= trust;
-      return parent;
-    }
-    const key = parent * 4194304 + frame;
-    const known = this.folded.get(key);
+  /** A node of the model that stands for others, by its key. */
+  addBlock(parent, src, value, count, trust) {
+    const { key, cycles, rounds } = this.folded;
+    const cycle = cycles[key[src] - this.frames];
+    const id = this.add(parent, cycle ? cycle[0] : key[src], src, value, count, trust);
+    if (cycle) this.cycle.set(id, cycle);
+    this.rounds[id] = rounds[src];
+    return id;
+  }
+
+  /** As addBlock, but siblings that folding makes equal join each other. */
+  addFolded(parent, src, value, count, trust) {
+    const { key, rounds, merges } = this.folded;
+    if (!merges) return this.addBlock(parent, src, value, count, trust);
+    const place = parent * 4194304 + key[src];
+    const known = this.known.get(place);
     if (known === undefined) {
-      const id = this.add(parent, frame, src, value, count, trust);
-      this.folded.set(key, id);
+      const id = this.addBlock(parent, src, value, count, trust);
+      this.known.set(place, id);
       return id;
     }
     this.value[known] += value;
     this.count[known] += count;
     this.trust[known] |= trust;
+    this.rounds[known] = Math.max(this.rounds[known], rounds[src]);
     return known;
   }
 
@@ -113,7 +155,7 @@ function addTotals(model, leaves, root, raw, { metric }) {
 }
 
 function emitTopDown(model, leaves, root, raw, options) {
-  const { parent, frame, trust } = model;
+  const { rep, parent, trust } = raw.folded;
   const values = model.values[options.metric];
   const counts = model.values[model.countColumn];
   const value = (model.scratchValue ||= new Float64Array(parent.length));
@@ -123,13 +165,14 @@ function emitTopDown(model, leaves, root, raw, options) {
   const mark = (model.lastMark = (model.lastMark || 0) + 1);
   const touched = [];
   for (const leaf of leaves) {
-    for (let node = model.leaf[leaf]; node > 0 && stamp[node] !== mark; node = parent[node]) {
+    const at = rep[model.leaf[leaf]];
+    for (let node = at; node > 0 && stamp[node] !== mark; node = parent[node]) {
       stamp[node] = mark;
       value[node] = count[node] = 0;
       touched.push(node);
     }
-    value[model.leaf[leaf]] += values[leaf];
-    count[model.leaf[leaf]] += counts[leaf];
+    value[at] += values[leaf];
+    count[at] += counts[leaf];
   }
   const order = Int32Array.from(touched).sort();
   for (let i = order.length - 1; i >= 0; i--) {
@@ -139,10 +182,10 @@ function emitTopDown(model, leaves, root, raw, options) {
       count[parent[node]] += count[node];
     }
   }
+  raw.groups.add(root);
   for (const node of order) {
     const below = parent[node] > 0 ? map[parent[node]] : root;
-    const add = options.fold ? "addFolded" : "add";
-    map[node] = raw[add](below, frame[node], node, value[node], count[node], trust[node]);
+    map[node] = raw.addFolded(below, node, value[node], count[node], trust[node]);
   }
   addTotals(model, leaves, root, raw, options);
   value[0] = count[0] = 0;
@@ -150,15 +193,16 @@ function emitTopDown(model, leaves, root, raw, options) {
 
 /**
  * Leaves become roots, callers grow out of them. A node of this tree stands for a set of nodes of the model; sets
- * are split by the frames of their parents, level by level, until the budget is spent (raw.more has what is left).
+ * are split by the keys of their parents, level by level, until the budget is spent (raw.more has what is left).
  */
 function emitBottomUp(model, leaves, root, raw, options) {
-  const { parent, frame, trust } = model;
+  const { rep, parent, key, trust } = raw.folded;
   const values = model.values[options.metric];
   const counts = model.values[model.countColumn];
-  const add = options.fold ? "addFolded" : "add";
   const first = [];
-  for (const leaf of leaves) if (model.leaf[leaf] > 0) first.push([model.leaf[leaf], values[leaf], counts[leaf]]);
+  for (const leaf of leaves) {
+    if (model.leaf[leaf] > 0) first.push([rep[model.leaf[leaf]], values[leaf], counts[leaf]]);
+  }
   let level = [[root, first]];
   let thin = [];
   addTotals(model, leaves, root, raw, options);
@@ -177,22 +221,23 @@ function emitBottomUp(model, leaves, root, raw, options) {
         continue;
       }
       raw.steps += pointers.length;
-      const byFrame = new Map();
+      const byKey = new Map();
       for (const pointer of pointers) {
-        const key = frame[pointer[0]];
-        const group = byFrame.get(key);
+        const group = byKey.get(key[pointer[0]]);
         if (group) group.push(pointer);
-        else byFrame.set(key, [pointer]);
+        else byKey.set(key[pointer[0]], [pointer]);
       }
-      for (const [key, group] of byFrame) {
+      for (const group of byKey.values()) {
         let value = 0;
         let count = 0;
         let bits = 0;
+        let deepest = 0;
         const above = new Map();
         for (const [node, own, samples] of group) {
           value += own;
           count += samples;
           bits |= trust[node];
+          deepest = Math.max(deepest, raw.folded.rounds[node]);
           const up = parent[node];
           if (up <= 0) continue;
           const known = above.get(up);
@@ -201,11 +246,9 @@ function emitBottomUp(model, leaves, root, raw, options) {
             known[2] += samples;
           } else above.set(up, [up, own, samples]);
         }
-        const id = raw[add](below, key, group[0][0], value, count, bits);
-        if (!above.size) continue;
-        const waiting = next.get(id);
-        if (waiting) for (const pointer of above.values()) waiting.push(pointer);
-        else next.set(id, [...above.values()]);
+        const id = raw.addBlock(below, group[0][0], value, count, bits);
+        raw.rounds[id] = deepest;
+        if (above.size) next.set(id, [...above.values()]);
       }
     }
     if (second) thin = [...next];
@@ -233,6 +276,8 @@ function layOut(model, raw) {
     self: new Float64Array(n),
     x: new Float64Array(n),
     depth: new Int32Array(n),
+    rounds: new Int32Array(n),
+    cycle: new Map(),
     firstChild: new Int32Array(n),
     endChild: new Int32Array(n),
     more: new Set(),
@@ -249,6 +294,8 @@ function layOut(model, raw) {
     tree.trust[at] = raw.trust[id];
     tree.value[at] = tree.self[at] = raw.value[id];
     tree.count[at] = raw.count[id];
+    tree.rounds[at] = raw.rounds[id];
+    if (raw.cycle.has(id)) tree.cycle.set(at, raw.cycle.get(id));
     if (raw.more.has(id)) tree.more.add(at);
     if (tree.depth[at] === tree.rowStart.length) tree.rowStart.push(at);
     const own = children.subarray(offsets[id], offsets[id + 1]);

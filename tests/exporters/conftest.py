@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,14 +26,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, tmp_path: Path) -> Iterator[OpenPage]:
-    """(profile, options, scheme=, motion=) -> its page, opened from a file. No page may complain or load anything."""
+    """(profile, options, folded=, scheme=, …) -> its page, opened from a file. No page may complain or load anything.
+
+    folded: the start of programs and threads stays one row, as a reader first sees it.
+    """
     opened: list[Path] = []
 
-    def open_(profile: Profile, options: ExportOptions = PLAIN, **media: str) -> Page:
+    def open_(profile: Profile, options: ExportOptions = PLAIN, folded: bool = False, **media: Any) -> Page:
         path = tmp_path / f"{len(opened)}.html"
         path.write_bytes(export("flamegraph", profile, options))
         opened.append(path)
         browser.open(path, **media)
+        if not folded:
+            browser.press("u")
         return Page(browser)
 
     yield open_

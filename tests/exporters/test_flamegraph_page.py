@@ -67,7 +67,7 @@ def test_any_profile_keeps_its_totals_in_every_view(browser: Browser, tmp_path, 
         browser.press("b")
         assert weighty(page.paths()) == expected(profile, bottom_up=True)
         browser.press("b")
-    for keys in ("", "b", "t", "b", "r", "b"):
+    for keys in ("", "b", "t", "b", "r", "b", "u", "b", "r"):
         for key in keys:
             browser.press(key)
         assert page.paths()[()] == total
@@ -138,6 +138,7 @@ def test_wheel_sideways_pans(open_page: OpenPage) -> None:
 
 def test_drag_scrolls_a_deep_graph(open_page: OpenPage) -> None:
     page = open_page(deep(500))
+    page.click("recurse")
     mouse = page.browser.mouse
     mouse("mousePressed", 300, 500, button="left", buttons=1, clickCount=1)
     for y in (450, 400):
@@ -306,13 +307,11 @@ def test_what_must_be_read_first_stands_below_the_title(open_page: OpenPage) -> 
 def test_functions_table_counts_self_and_total_and_leads_back_to_the_graph(open_page: OpenPage) -> None:
     page = open_page(golden())
     page.browser.press("f")
-    table = page.browser.run(
-        "[...document.querySelectorAll('#rows tr')].map(r => [...r.cells].map(c => c.textContent))"
-    )
+    table = page.browser.run("[...document.querySelectorAll('#rows tr')].map(r => [...r.cells].map(c => c.innerText))")
     assert table[0] == ["120 ms52.17 %", "120 ms52.17 %", "memcpy", "libc.so.6"]
     assert ["20 ms8.70 %", "90 ms39.13 %", "parse", "server"] in table
     page.browser.click_on("[data-sort=name]")
-    names = page.browser.run("[...document.querySelectorAll('#rows tr')].map(r => r.cells[2].textContent)")
+    names = page.browser.run("[...document.querySelectorAll('#rows tr')].map(r => r.cells[2].innerText)")
     assert names == sorted(names)
     page.browser.click_on("#rows tr:first-child button")
     assert page.pressed("#view-graph")
@@ -381,8 +380,12 @@ def test_policy_stops_injected_script(browser: Browser, open_page: OpenPage, tmp
     assert any("Content Security Policy" in complaint for complaint in browser.complaints())
 
 
-def test_deep_profile_opens_scrolls_and_folds(open_page: OpenPage) -> None:
+def test_deep_recursion_is_one_block_with_its_count_that_opens_and_scrolls(open_page: OpenPage) -> None:
     page = open_page(deep())
+    assert set(page.paths()) == {(), ("main",), ("main", "recurse"), ("main", "recurse", "the_leaf")}
+    assert page.paths()["main", "recurse"] == page.paths()[()]
+    assert page.hover("main", "recurse").startswith("recurse × 19,998\n")
+    page.click("main", "recurse")
     assert page.browser.run("tree.rows") == 20_001
     assert page.text("#levels") == "20,001 levels"
     page.browser.run("graph.zoomTo(tree.n - 1)")
@@ -428,3 +431,118 @@ def test_direct_recursion_folds_together_with_equal_siblings(open_page: OpenPage
     page = open_page(builder.build())
     page.browser.click_on("#fold")
     assert page.paths() == {(): 30_000_000, ("a",): 30_000_000, ("a", "b"): 20_000_000}
+
+
+def test_cycle_of_functions_folds_from_either_end_and_search_finds_all_in_it(open_page: OpenPage) -> None:
+    builder = Builder()
+    one, two, leaf = code("one"), code("two", rel=0x200), code("leaf", rel=0x300)
+    chain = [code("main", rel=0x10), *[one, two] * 4000]
+    for depth in (8001, 5000, 2001):
+        builder.sample(builder.node([*chain[:depth], leaf]))
+    builder.sample(builder.node([*chain[:6], leaf, one, leaf]))
+    page = open_page(builder.build())
+    block = page.hover("main", "one")
+    assert block.startswith("one → two × 4,000\n")
+    assert "100 % · 40 ms" in block
+    assert weighty(page.paths()) == {
+        (): 40_000_000,
+        ("main",): 40_000_000,
+        ("main", "one"): 40_000_000,
+        ("main", "one", "leaf"): 40_000_000,
+        ("main", "one", "leaf", "one"): 10_000_000,
+        ("main", "one", "leaf", "one", "leaf"): 10_000_000,
+    }
+    assert page.search("two").startswith("100 %")
+    page.browser.press("Escape")
+    page.browser.press("b")
+    assert page.row(1) == ["leaf"]
+    assert page.browser.run("tree.rows") < 8
+    page.browser.press("b")
+    page.click("main", "one")
+    assert page.browser.run("tree.rows") == 8003
+    page.browser.press("r")
+    page.browser.press("r")
+    assert page.browser.run("tree.rows") == 6, "folded again"
+
+
+def test_shallow_recursion_is_drawn_frame_by_frame(open_page: OpenPage) -> None:
+    builder = Builder()
+    builder.sample(builder.node([code("f")] * 9))
+    assert open_page(builder.build()).browser.run("tree.rows") == 10
+    builder.sample(builder.node([code("f")] * 10))
+    assert open_page(builder.build()).browser.run("tree.rows") == 2
+
+
+def test_start_of_programs_and_threads_is_one_thin_row_that_opens(open_page: OpenPage) -> None:
+    page = open_page(golden(), folded=True)
+    assert page.row(2) == ["main", "work", "[stack cut off: no rule]", "[stack cut off: unreadable]"]
+    start = page.rectangle("start-up")
+    assert start["height"] < 14 < page.rectangle("start-up", "main")["height"]
+    assert page.rectangle("start-up", "main")["y"] == start["y"] + start["height"] + 1
+    assert page.browser.run("tree.self[0]") == 0
+    assert page.paths()[("start-up",)] == 200_000_000
+    assert page.paths()["start-up", "main"] == expected(golden())["_start", "main"]
+    tip = page.hover("start-up")
+    assert "_start, clone" in tip
+    page.browser.move(start["x"] + start["width"] + 20, start["y"] + 5)
+    assert not page.shown("#tooltip"), "beside it there is nothing"
+    page.browser.press("i")
+    assert page.hover("start-up", "main").startswith("main"), "pointing works upside down"
+    page.browser.press("i")
+    page.browser.press("t")
+    assert ("server (pid 100)", "worker;1 (tid 101)", "start-up", "work") in page.paths()
+    page.browser.press("t")
+    page.click("start-up")
+    assert weighty(page.paths()) == expected(golden())
+    assert not page.pressed("#start")
+    page.browser.click_on("#start")
+    assert page.shown("#start")
+    assert ("start-up", "main") in page.paths()
+
+
+def test_search_sees_what_the_start_row_hides_only_if_nothing_else_fits(open_page: OpenPage) -> None:
+    page = open_page(golden(), folded=True)
+    assert page.search("libc").startswith("56.52 %"), "not the clone of libc that every thread begins with"
+    page.browser.press("Escape")
+    assert page.search("_start").startswith("86.96 %")
+
+
+def picked(page: Page, name: str) -> None:
+    """Chooses a function in the table; it must be marked where one looks."""
+    page.browser.press("f")
+    row = f"[...document.querySelectorAll('#rows button')].findIndex(b => b.ariaLabel === '{name}')"
+    at = page.browser.run(row)
+    assert at >= 0
+    page.browser.click_on(f"#rows tr:nth-child({at + 1}) button")
+    assert page.pressed("#view-graph")
+    assert page.text("#zoom-name") == name
+    box = page.browser.run("graph.rectangle(graph.focus)")
+    top = page.browser.run("graph.canvas.getBoundingClientRect().y")
+    assert box["width"] == pytest.approx(page.browser.run("graph.width"))
+    assert page.pixel(box["x"] + box["width"] - 8, top + box["y"] + 4) == [0xB3, 0x12, 0x6F]
+
+
+def test_function_that_is_chosen_is_marked_wherever_one_was_zoomed_before(open_page: OpenPage) -> None:
+    page = open_page(golden(), folded=True)
+    page.click("main", "parse")
+    picked(page, "memcpy")
+    picked(page, "work")
+    picked(page, "eval")
+    picked(page, "_start")
+    picked(page, "main")
+    assert page.text("#matched").endswith("· 1 function"), "that function, not all with its letters"
+    page.browser.press("b")
+    picked(page, "handle(Request&)")
+    page.browser.press("t")
+    page.browser.run("collapseAll(true)")
+    picked(page, "clamp")
+
+
+def test_functions_are_named_on_a_narrow_screen(open_page: OpenPage) -> None:
+    page = open_page(golden(), width=390, height=844)
+    page.browser.press("f")
+    cell = page.browser.run("(() => { const r = document.querySelector('#rows tr').cells[2].getBoundingClientRect();"
+                            "return [r.x, r.width, document.body.scrollWidth]; })()")  # fmt: skip
+    assert cell[1] > 200
+    assert cell[0] + cell[1] <= 390 == cell[2]
+    assert page.text("#rows tr td:nth-child(3)").split("\n") == ["memcpy", "libc.so.6"]

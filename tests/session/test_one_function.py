@@ -5,29 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.choice import open_collector
-from pyprof.collectors.perf_attr import PerfNotAllowed
-from pyprof.collectors.selection import select
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.functions import costs
 from pyprof.model.profile import Profile
 from pyprof.objfile.elf import ElfFile
-from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
-from pyprof.session.session import Files, Session
 from tests.cli.support import pyprof
 from tests.exporters.pprof_reader import read as read_pprof
 from tests.exporters.support import PROCESSES, export
 from tests.exporters.test_flamegraph_data import data
 from tests.objfile.live import symbol
-from tests.support import PROGRAMS, build, missing, need
-
-SAMPLES = 80
+from tests.session.support import recorded
+from tests.support import PROGRAMS, build, need
 
 
 @dataclass(frozen=True)
@@ -83,25 +76,6 @@ def running(program: Path, *libraries: Library) -> Iterator[list[int]]:
             assert process.stdout.readline() == b"ready\n"
             pids.append(process.pid)
         yield pids
-
-
-def recorded(collector: str, pids: Sequence[int]) -> Profile:
-    diagnostics, unwind = Diagnostics(), UnwindOptions()
-    files = Files(unwind, diagnostics)
-    selection = select(TargetOptions(pids=tuple(pids)))
-    try:
-        opened = open_collector(collector, selection, CollectOptions(rate_hz=400), diagnostics, files.runtimes)
-    except PerfNotAllowed as error:
-        missing(f"needs perf_events: {error}")
-    session = Session(opened, unwind, diagnostics, files)
-
-    def beat() -> None:
-        if session.recorder.samples >= SAMPLES * len(pids):
-            opened.stop()
-
-    window, _ = session.run(None, lambda window, number: None, beat)
-    assert session.failure is None
-    return session.profile(window, "shards", 400, "cpu")
 
 
 def costly(profile: Profile, module: str) -> list[str]:

@@ -1,0 +1,142 @@
+"use strict";
+/* Names of functions in the room that there is: C++ and Rust as their readers shorten them, the telling part last to go. */
+
+/** What of a name is looked at for a short form: some are 100,000 letters long. */
+const LONG_NAME = 4096;
+
+const ANONYMOUS = "(anonymous namespace)";
+const CLOSING = { "<": ">", "(": ")", "[": "]", "{": "}" };
+const OPERATOR =
+  /^operator(?:\(\)|\[\]|->\*?|<=>|<<=|>>=|<<|>>|[<>=!+\-*/%^&|]=|&&|\|\||\+\+|--|[-+*/%^&|~!=<>,]|\s+(?:new|delete)(?:\[\])?|"" ?\w+|\s+[\w:]+[*& ]*)/;
+/** What follows a C++ function's parameters. */
+const TRAILER = /^(?:const|volatile|noexcept|requires|\[|&|\(\.)/;
+
+/** Where the bracket at `at` closes; an arrow is none. The end of the text where it does not. */
+function closing(text, at) {
+  const open = [];
+  for (let i = at; i < text.length; i++) {
+    const char = text[i];
+    if (char === "-" && text[i + 1] === ">") i++;
+    else if (CLOSING[char]) open.push(CLOSING[char]);
+    else if (char === open[open.length - 1]) {
+      open.pop();
+      if (!open.length) return i;
+    }
+  }
+  return text.length;
+}
+
+/** Types by their last names: Box<dyn Fn()> of alloc::boxed::Box<dyn core::ops::function::Fn()>. */
+function briefType(text) {
+  return text.replace(/(?:[\w$]+::)+(?=[\w{<[$(&*])/g, "");
+}
+
+/**
+ * A path, outermost part first: [{ name, generic, type, trait }]. generic: what stands in <>, "" if nothing. type, trait: of
+ * a part like <type as trait>. Parameters and what a function returns are left out.
+ */
+function pathOf(text) {
+  let parts = [];
+  let part = { name: "", generic: "" };
+  const close = () => {
+    if (part.name) parts.push(part);
+    part = { name: "", generic: "" };
+  };
+  for (let i = 0; i < text.length; i++) {
+    const char = text[i];
+    const operator = char === "o" && !/\w$/.test(part.name) ? OPERATOR.exec(text.slice(i, i + 64)) : null;
+    if (text.startsWith(ANONYMOUS, i)) {
+      part.name += ANONYMOUS;
+      i += ANONYMOUS.length - 1;
+    } else if (operator) {
+      part.name += operator[0];
+      i += operator[0].length - 1;
+    } else if (text.startsWith("::", i)) {
+      if (text[i + 2] !== "<" || text.startsWith("<impl ", i + 2)) close();
+      i++;
+    } else if (char === "{") {
+      const end = closing(text, i);
+      part.name += text.slice(i, end + 1).replace(/\([^{}]*\)/g, "");
+      i = end;
+    } else if (CLOSING[char]) {
+      const end = closing(text, i);
+      const inside = text.slice(i + 1, end);
+      if (char === "<" && !part.name) {
+        const [type, trait] = splitAs(inside);
+        const plain = !trait && !type.startsWith("impl ");
+        const name = plain ? briefType(type) : `<${briefType(inside)}>`;
+        part = { name, generic: "", type: briefType(type), trait: briefType(trait) };
+      } else if (char === "<") part.generic = briefType(inside);
+      i = end;
+    } else if (char === " ") {
+      if (text[i + 1] === "<") continue;
+      if (TRAILER.test(text.slice(i + 1, i + 12))) break;
+      parts = [];
+      part = { name: "", generic: "" };
+    } else part.name += char;
+  }
+  close();
+  return parts;
+}
+
+/** [type, trait] of "type as trait"; no trait of others. */
+function splitAs(text) {
+  for (let i = 0; i < text.length; i++) {
+    if (CLOSING[text[i]]) i = closing(text, i);
+    else if (text.startsWith(" as ", i)) return [text.slice(0, i), text.slice(i + 4)];
+  }
+  return [text, ""];
+}
+
+const bare = (type) => type.replace(/^&(mut )?|^dyn /, "").replace(/<.*$/s, "") || type;
+
+/** A name and its shorter forms, each shorter than the one before. */
+function shortForms(name) {
+  const forms = [name];
+  const add = (form) => form && form.length < forms[forms.length - 1].length && forms.push(form);
+  const text = name.slice(0, LONG_NAME);
+  if (!text.includes("::") && !/\)( const)?$/.test(text)) {
+    if (/^[\w.~/-]+\/[^/ ]+$/.test(text)) add(text.split("/").pop()); // Go: the package's own path
+    return forms;
+  }
+  if (/^[[<(][^:]*$|^\w+:[^:]|\.\(\*/.test(text)) return forms; // <module>, JS:~f file:1, (*T).method
+  const parts = pathOf(text);
+  if (!parts.length) return forms;
+  const join = (shown) => shown.join("::");
+  add(join(parts.map((part) => (part.generic ? `${part.name}<${part.generic}>` : part.name))));
+  add(join(parts.map((part) => (part.trait ? `<${bare(part.type)} as ${bare(part.trait)}>` : part.name))));
+  let names = parts.map((part) => (part.type ? bare(part.type).replace(/^impl .*$/s, "") : part.name)).filter(Boolean);
+  add(join(names));
+  // A closure is told by the function around it.
+  const isOwn = (each) => !/^\{|^operator\(\)$/.test(each);
+  while (names.length > 1 && names.slice(1).some(isOwn)) {
+    names = names.slice(1);
+    add(join(names));
+  }
+  return forms;
+}
+
+/** As much of a name as `room` characters hold, the telling part first; "" if that would tell nothing. */
+function fitName(name, room) {
+  if (name.length <= room) return name;
+  if (room < 3) return "";
+  const forms = shortForms(name);
+  return forms.find((form) => form.length <= room) || `${forms[forms.length - 1].slice(0, room - 1)}…`;
+}
+
+/** The functions of a node: several where it is a folded cycle. */
+function blockNames(model, tree, node) {
+  return (tree.cycle.get(node) || [tree.frame[node]]).map((frame) => model.frames[frame].name);
+}
+
+/** Folded recursion in the room that there is: the functions of one round, and how many rounds. */
+function blockText(names, rounds, room) {
+  const times = ` × ${groupThousands(rounds)}`;
+  const each = Math.floor((room - 2 - times.length - 3 * (names.length - 1)) / names.length);
+  const fitted = names.map((name) => fitName(name, each));
+  if (fitted.every(Boolean)) return `▸ ${fitted.join(" → ")}${times}`;
+  const more = names.length > 1 ? " …" : "";
+  const first = fitName(names[0], room - 2 - more.length - times.length);
+  if (first && !first.endsWith("…")) return `▸ ${first}${more}${times}`;
+  return room > 4 ? `▸ ${fitName(names[0], room - 2)}` : "";
+}

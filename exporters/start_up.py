@@ -1,0 +1,92 @@
+"""Which frames stand outside a program's or a thread's own first function: what starts it, always the same.
+
+A frame belongs to the start if all frames outside it do and it is known by its name; some names count only right inside
+such a frame (a C++ thread's std::invoke), some functions only by what they call (the `main` that Rust writes).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from pyprof.exporters.names import Level
+from pyprof.model.functions import START_UP
+from pyprof.model.profile import FrameKind, Profile
+
+_ALWAYS = START_UP | {
+    *("generic_start_main", "_start_c", "libc_start_main_stage2", "_rt0_amd64_linux", "_rt0_arm64_linux"),
+    *("runtime.rt0_go", "runtime.rt0_go.abi0", "runtime.goexit", "runtime.goexit.abi0", "runtime.main"),
+    *("runtime.mstart", "runtime.mstart.abi0", "runtime.mstart0", "runtime.mstart1"),
+    *("execute_native_thread_routine", "g_thread_proxy", "thread_native_entry", "ThreadJavaMain", "JavaMain"),
+}  # fmt: skip
+
+_RUST = re.compile(
+    r"std::rt::lang_start|std::panic(king)?::|__rust_try|std::sys(_common)?::backtrace::__rust_begin_short_backtrace"
+    r"|<?(std|core|alloc)::.*(thread_start|spawn_unchecked|::call_once)"
+    r"|<.* as core::ops::function::Fn(Once|Mut)?<.*>>::call(_once|_mut)?$"
+)
+_CPP = re.compile(
+    r"([^ (]+ )?std::(__\d+::)?(thread::_(State_impl|Invoker)|__invoke|invoke\b|__thread_(proxy|execute)|jthread::)"
+)
+_OTHER = re.compile(
+    r"_?Py(Run|_Run|_Bytes)\w+$|py(main|run)_\w+$|run_(mod|eval_code_obj)\b|PyEval_EvalCode$|pythread_wrapper$|thread_run$"
+    r"|(Java)?Thread::(call_run|run|thread_main_inner)\(|node::(Start|NodeMainInstance::Run)\b"
+)
+_INSIDE = (_RUST, _CPP, _OTHER)
+"""Known only right inside another frame of the start."""
+
+_LIBC_START = re.compile(r"(__libc_start_(main|call_main)|generic_start_main|_start_c$)")
+_CALLS = re.compile(r"std::rt::lang_start|Py_(Bytes|Run)?Main$|pymain_main$|node::Start\b|runtime\.")
+"""Whoever calls nothing but these at the start is part of it: the `main` of Rust, Python and node."""
+
+_C_LIBRARY = re.compile(r"(libc|libpthread|ld-linux[-\w]*|ld-musl[-\w]*)[-.\d]*\.so")
+
+_SCRIPTS = {
+    "threading.py": {"_bootstrap", "_bootstrap_inner", "run"},
+    "runpy.py": {"_run_module_as_main", "_run_code", "_run_module_code", "run_path"},
+    "<frozen runpy>": {"_run_module_as_main", "_run_code", "_run_module_code", "run_path"},
+    "concurrent/futures/thread.py": {"_worker", "run"},
+}
+"""Python: end of the file's name, and the last parts of its functions' names."""
+
+
+def start_nodes(profile: Profile, parent: Sequence[int], levels: Sequence[Level | None]) -> set[int]:
+    """The nodes of a tree that are of the start. parent: (nodes,), parents first; levels: (nodes,), None of root."""
+    found: set[int] = set()
+    calls: defaultdict[int, list[int]] = defaultdict(list)
+    for node in range(1, len(parent)):
+        calls[parent[node]].append(node)
+    todo = list(calls[0])
+    while todo:
+        node = todo.pop()
+        level = levels[node]
+        assert level is not None
+        called = [other for child in calls[node] if (other := levels[child]) is not None]
+        outermost = parent[node] == 0
+        if _by_name(level, outermost) or (called and _by_calls(profile, level, outermost, called)):
+            found.add(node)
+            todo.extend(calls[node])
+    return found
+
+
+def _by_name(level: Level, outermost: bool) -> bool:
+    name = level.name
+    if level.kind == FrameKind.INTERPRETER:
+        last = name.rpartition(".")[2]
+        return any((level.file or "").endswith(file) and last in names for file, names in _SCRIPTS.items())
+    if level.kind not in (FrameKind.NATIVE, FrameKind.INLINE):
+        return False
+    if name.partition("@")[0].partition(".isra")[0] in _ALWAYS:
+        return True
+    return not outermost and any(pattern.match(name) for pattern in _INSIDE)
+
+
+def _by_calls(profile: Profile, level: Level, outermost: bool, called: Sequence[Level]) -> bool:
+    """A stripped program's `_start`, libc's `start_thread` without a symbol, the `main` of Rust."""
+    if level.kind != FrameKind.NATIVE or level.module < 0:
+        return False
+    module = profile.modules[level.module].name
+    if re.search(r"[!+]0x[0-9a-f]+$", level.name):
+        return bool(_C_LIBRARY.match(module)) or (outermost and all(_LIBC_START.match(other.name) for other in called))
+    return level.name == "main" and all(_CALLS.match(other.name) for other in called)

@@ -1,0 +1,36 @@
+"""Records processes within the test's own: the profile itself, for all formats of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyprof.collectors.choice import open_collector
+from pyprof.collectors.perf_attr import PerfNotAllowed
+from pyprof.collectors.selection import select
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.profile import Profile
+from pyprof.options import CollectOptions, TargetOptions, UnwindOptions, ViewOptions
+from pyprof.session.session import Files, Session
+from tests.support import missing
+
+SAMPLES = 80
+"""Of each process."""
+
+
+def recorded(collector: str, pids: Sequence[int]) -> Profile:
+    diagnostics, unwind = Diagnostics(), UnwindOptions()
+    files = Files(unwind, diagnostics)
+    selection = select(TargetOptions(pids=tuple(pids)))
+    try:
+        opened = open_collector(collector, selection, CollectOptions(rate_hz=400), diagnostics, files.runtimes)
+    except PerfNotAllowed as error:
+        missing(f"needs perf_events: {error}")
+    session = Session(opened, unwind, diagnostics, files)
+
+    def beat() -> None:
+        if session.recorder.samples >= SAMPLES * len(pids):
+            opened.stop()
+
+    window, _ = session.run(None, lambda window, number: None, beat)
+    assert session.failure is None
+    return session.profile(window, "recorded", 400, "cpu", ViewOptions())
