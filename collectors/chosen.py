@@ -23,6 +23,8 @@ from pyprof.model.sample import SampleBatch
 
 I32 = npt.NDArray[np.int32]
 
+TOO_LONG = "stacks that are longer than the kernel copies, or go on in another stack"
+
 _OF = 4000
 """A thread is chosen when one of so many samples is cut where the kernel's copy ends, more if that was no help."""
 _LEAST_BACK = 512
@@ -99,8 +101,7 @@ class Chosen:
     def learn_copied(self, feedback: Feedback) -> None:
         """What walks of the kernel's copies needed."""
         tids, pids = feedback.batch.tid, feedback.batch.pid
-        missing, base = feedback.missing, feedback.batch.stack.base
-        beyond = (missing > 0) & ((missing < base) | (missing - base > _FITS))  # less: larger copies are on their way
+        beyond = beyond_copy(feedback)
         self._prune()
         for tid, first, count in zip(*np.unique(tids, return_index=True, return_counts=True), strict=True):
             self._judge(int(tid), int(pids[first]), int(count), int(np.count_nonzero(beyond & (tids == tid))))
@@ -206,6 +207,13 @@ class Chosen:
             self._left &= self._cases.keys()
             self._refused.clear()
             self._late.clear()
+
+
+def beyond_copy(feedback: Feedback) -> npt.NDArray[np.bool_]:
+    """Whose walks needed what no copy of the kernel can hold? What is nearer comes with larger copies."""
+    missing, base = feedback.missing, feedback.batch.stack.base
+    found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base > _FITS))
+    return found
 
 
 def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:

@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.chosen import Chosen
+from pyprof.collectors.chosen import TOO_LONG, Chosen
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.collectors.ptrace import PtraceCollector
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
-
-REASON = "stacks that are longer than the kernel copies, or go on in another stack"
 
 
 class HandOver:
@@ -117,7 +115,7 @@ class HandOver:
         what = "1 thread" if threads == 1 else f"{threads} threads"
         if processes:
             what += f", and then all threads of {'their process' if processes == 1 else 'their processes'},"
-        return (f"Stopped for their samples: {what} with {REASON} (--stack-size 64K stops nothing)",)
+        return (f"Stopped for their samples: {what} with {TOO_LONG} (--stack-size 64K stops nothing)",)
 
     def stop(self) -> None:
         self._stopping = True

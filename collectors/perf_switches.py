@@ -34,7 +34,7 @@ from pyprof.collectors.perf_records import (
 from pyprof.collectors.perf_ring import LEAST_RING, online_cpus, open_rings
 from pyprof.collectors.perf_size import StackSize
 from pyprof.collectors.perf_switch_records import SwitchScan, scan
-from pyprof.collectors.stretch_gaps import LEAST_ON_NS, Gap
+from pyprof.collectors.stretch_gaps import LEAST_ON_NS, Gap, covered_ns
 from pyprof.collectors.stretches import ENDED, IN, Points
 from pyprof.collectors.switch_periods import Periods, Tuning
 from pyprof.diagnostics import Diagnostics
@@ -71,7 +71,7 @@ class Switched:
 @dataclass
 class Switches:
     """stacks: may there be samples? paused: threads that switch so often that they are left alone for a while;
-    rested: all that ever were.
+    rested: all that ever were. lost_ns: time of which records were lost.
     """
 
     options: CollectOptions
@@ -97,6 +97,7 @@ class Switches:
         self._began = False
         self.paused: frozenset[int] = frozenset()
         self.rested: set[int] = set()
+        self.lost_ns = 0
         self._rests = 0
         self._renew_ns = 0
         self._least_ns = _RENEW_NS
@@ -172,6 +173,7 @@ class Switches:
         lost = sum(parse_lost(r.kind, r.body) for r in found.others if r.kind in (LOST, LOST_SAMPLES))
         if lost:
             self.diagnostics.count("record of a switch lost: the ring was full", lost)
+            self.lost_ns += covered_ns([gap for gap in found.gaps if gap[1] != _FOREVER_NS])
         paused, gaps = self.paused, found.gaps + ([self._away] if self._away else [])
         if self._away and self._away[1] != _FOREVER_NS:
             self._away = None

@@ -22,6 +22,15 @@ LEAST_ON_NS = 50_000_000
 """For so long at least a thread is seen before it is left alone again."""
 
 
+def covered_ns(gaps: Iterable[Gap]) -> int:
+    """How much time lies in at least one of them."""
+    total, reached = 0, 0
+    for begin, end in sorted(gaps):
+        total += max(end - max(begin, reached), 0)
+        reached = max(reached, end)
+    return total
+
+
 class Gaps:
     """until_ns: what was before has been told. owed: tid -> nanoseconds off its processor of which there were no
     records, of threads that were left alone; resumed: when records of them came again. lost_ns: time before it

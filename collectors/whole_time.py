@@ -15,6 +15,7 @@ import numpy as np
 
 from pyprof.collectors import procfs
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.chosen import TOO_LONG, beyond_copy
 from pyprof.collectors.perf_batches import by_width
 from pyprof.collectors.perf_event import PerfCollector
 from pyprof.collectors.perf_switches import Switches
@@ -49,6 +50,7 @@ class WholeTime:
         self._learn: Callable[[Feedback], None] = lambda feedback: None
         self._run_ns: dict[int, int] = {}
         self._started: dict[int, int] = {}
+        self._cuts = False
         running.without_trial()
         running.joined = switches.attach
         with contextlib.suppress(ProcessLookupError):  # it has ended already
@@ -179,6 +181,7 @@ class WholeTime:
 
     def learn(self, feedback: Feedback) -> None:
         self._learn(feedback)
+        self._cuts |= self._learn != self._looks.learn and bool(beyond_copy(feedback).any())
 
     def threads(self) -> list[ThreadInfo]:
         known = {(info.pid, info.tid): info for info in (*self._running.threads(), *self._looks.threads())}
@@ -200,7 +203,12 @@ class WholeTime:
         stacks = "of when threads left it"
         if not self._switches.stacks:
             stacks = f"read from outside (those {stacks}: sudo sysctl kernel.perf_event_paranoid=1)"
-        notes = [f"Time off the processor is exact; its stacks are {stacks}"]
+        exact = "exact"
+        if lost_ns := self._switches.lost_ns:
+            exact += f", but for {lost_ns / 1e9:.2g} s of which records were lost, counted like the time around"
+        notes = [f"Time off the processor is {exact}; its stacks are {stacks}"]
+        if self._cuts:
+            notes.append(f"Cut short in this mode: {TOO_LONG} (--collector ptrace has them whole)")
         if count := len(self._switches.rested):
             what = "The machine" if self._switches.everything else f"{count} thread{'s' if count > 1 else ''}"
             notes.append(f"{what} switched so often that only a part of it was recorded; the rest is counted like that")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 
 from pyprof.objfile import foreign_path
 
 MAX_LIST = 64 << 20
+_OF_DISTRIBUTIONS = ("/usr/", "/lib", "/bin/", "/sbin/")
+_OF_OTHERS = re.compile(r"^/usr/local/|/(?:site|dist)-packages/|/node_modules/")
 
 
 class Packages:
@@ -16,7 +19,9 @@ class Packages:
         self._by_root: dict[str, dict[str, str]] = {}
 
     def symbols_remedy(self, path: str, build_id: str, root: str) -> str:
-        """A command, "" if none is known. path: as the target names the file; root: where its names start."""
+        """A command, "" if none is known: no server has what was built here or came as a wheel. path: as the target
+        names the file; root: where its names start.
+        """
         if root not in self._by_root:
             self._by_root[root] = _read(root)
         packages = self._by_root[root]
@@ -25,7 +30,7 @@ class Packages:
             return "apt-get install libc6-dbg"
         if package:
             return f"apt-get install {package}-dbgsym  # from the archive of debug packages"
-        if build_id:
+        if build_id and not packages and path.startswith(_OF_DISTRIBUTIONS) and not _OF_OTHERS.search(path):
             return f"debuginfod-find debuginfo {build_id}"
         return ""
 

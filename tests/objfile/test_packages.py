@@ -28,9 +28,18 @@ def test_merged_usr_path_finds_the_libc_package(root: str) -> None:
     assert remedy == "apt-get install libc6-dbg"
 
 
-def test_file_of_no_package_is_fetched_by_build_id(root: str) -> None:
-    assert Packages().symbols_remedy("/opt/x", "ab12", root) == "debuginfod-find debuginfo ab12"
-    assert Packages().symbols_remedy("/opt/x", "", root) == ""
+@pytest.mark.parametrize("path", ["/opt/x", "/usr/lib/python3/dist-packages/orjson/orjson.so", "/usr/local/bin/x"])
+def test_file_that_no_package_brought_is_looked_for_nowhere(root: str, path: str) -> None:
+    assert Packages().symbols_remedy(path, "ab12", root) == ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/srv/venv/lib/python3.11/site-packages/numpy.libs/libopenblas.so", "/usr/local/lib/libx.so", "/home/me/server",
+     "/usr/lib/python3.11/site-packages/orjson/orjson.cpython-311-x86_64-linux-gnu.so"],
+)  # fmt: skip
+def test_what_no_server_knows_is_not_fetched_where_no_package_is_known_either(tmp_path: Path, path: str) -> None:
+    assert Packages().symbols_remedy(path, "ab12", str(tmp_path)) == ""
 
 
 def test_root_without_dpkg_knows_only_build_ids(tmp_path: Path) -> None:

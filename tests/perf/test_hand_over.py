@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,7 @@ import pytest
 
 from pyprof.collectors import libc
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.chosen import Chosen
-from pyprof.collectors.hand_over import REASON
+from pyprof.collectors.chosen import TOO_LONG, Chosen
 from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
 from pyprof.model.arch import X86_64
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
@@ -56,7 +56,21 @@ def test_deep_thread_is_whole_by_stops_and_the_one_beside_it_is_never_stopped(
     assert min(deep, beside) > 20
     assert deep - 20 < summary["stops"]["count"] <= deep
     assert summary["trust"]["completed"] > 1000  # of the samples from before the first stop
-    assert any("1 thread with " + REASON in note for note in summary["notes"])
+    assert any("1 thread with " + TOO_LONG in note for note in summary["notes"])
+
+
+def test_wall_mode_stops_nothing_and_says_that_it_cut_and_how_much(allowed: None, tmp_path: Path) -> None:
+    with running(ladder("ladder_beside"), "spin", LIFE, LIFE, "8000") as program:
+        summary = by_perf(program.pid, tmp_path, "--mode", "wall", seconds=1.5).summary
+    assert summary["stops"]["count"] == 0
+    assert any(TOO_LONG in note and "--collector ptrace" in note for note in summary["notes"]), summary["notes"]
+    shown = summary["shown"]
+    assert 0.2 < shown["ends"]["unreadable"] / shown["total"] < 0.8, "one of two threads"
+    with running(ladder("ladder_beside"), "spin", LIFE, "0", "8000") as program:
+        time.sleep(0.3)  # it is deep for a moment
+        summary = by_perf(program.pid, tmp_path, "--mode", "wall", seconds=1).summary
+    assert summary["samples"] > 0
+    assert not any(TOO_LONG in note for note in summary["notes"]), summary["notes"]
 
 
 def test_handler_on_its_own_stack_is_whole(allowed: None, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from pyprof.collectors.choice import open_collector
 from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
+from pyprof.collectors.perf_ring import LEAST_RING
 from pyprof.collectors.perf_switches import Switches
 from pyprof.collectors.selection import select
 from pyprof.diagnostics import Diagnostics
@@ -302,3 +303,32 @@ def test_a_user_without_rights_gets_all_of_a_threads_time(program: Path) -> None
         return f"{0.9 < spent / window.duration_ns < 1.05} {seen} {'paranoid=1' in ' '.join(window.after.notes)}"
 
     assert as_nobody(recorded) == ("refused" if level > 2 else f"True True {level == 2}")
+
+
+@pytest.mark.parametrize(("ring", "nap_s"), [(LEAST_RING, 0.0003), (8 << 20, 0.05)], ids=["lost", "all there"])
+def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
+    program: Path, ring: int, nap_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("perl")
+    monkeypatch.setattr("pyprof.collectors.perf_switches._MOST_RING", ring)
+    target = subprocess.Popen(["perl", "-e", f"for (;;) {{ select(undef, undef, undef, {nap_s}) }}"], cwd="/")
+    try:
+        diagnostics, options = Diagnostics(), CollectOptions(idle=True, waits=True)
+        collector = open_collector("perf", select(TargetOptions(pids=(target.pid,))), options, diagnostics)
+        session = Session(collector, UnwindOptions(), diagnostics)
+        until = time.monotonic() + 1.5
+
+        def slow() -> None:
+            time.sleep(0.3)
+            if time.monotonic() > until:
+                collector.stop()
+
+        window, _ = session.run(None, lambda *_: None, slow)
+    finally:
+        target.kill()
+        target.wait()
+    assert session.failure is None, session.failure
+    note = next(note for note in window.after.notes if "Time off the processor is exact" in note)
+    lost = re.search(r"but for ([\d.e-]+) s of which records were lost", note)
+    assert bool(lost) == bool(window.errors.get("record of a switch lost: the ring was full")) == (ring == LEAST_RING)
+    assert lost is None or 0 < float(lost[1]) < window.duration_ns / 1e9
