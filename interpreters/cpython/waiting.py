@@ -34,6 +34,8 @@ _MOST_STEPS = 3000
 """Of one search, frames and places looked at together: hostile memory leads in circles, and the thread stands still."""
 _WORDS_A_STEP, _STEPS_A_SCAN = 8, 8
 _LAST_OWNER = 7
+_AROUND = 24
+"""Words on each side of a CFrame, most of which belong to its evaluator's frame."""
 _NEAR = 0x400
 """Bytes within which the evaluator's CFrame and its entry frame lie."""
 
@@ -294,20 +296,27 @@ class WaitingFrames:
         current_at = self._current >> 3
         known: dict[int, tuple[int, list[Placed]]] = {}
         copies: set[int] = set()
+        twins: dict[tuple[int, int], int] = {}
         places = [(index - outer_at, 0) for index in _places(data, root)]
         while places and len(known) < MOST_WAITING and self._step(_STEPS_A_SCAN):
             index, outer = places.pop()
             cframe = base + 8 * index
-            if index < first or cframe in known:
+            if index < first or cframe in known or (outer and outer not in known):
                 continue
             current = stack[index + current_at]
             frames, leads_to = self._entered(current, reader)
             if outer and not frames:
                 continue
             if outer and leads_to != known[outer][0]:
-                if leads_to:
-                    continue
+                if leads_to or any(avma == current for _, _, avma in known[outer][1]):
+                    continue  # the activation was left: it names what it returned to
                 copies.add(outer)  # with which a greenlet has begun; it stands for no activation
+            twin = twins.get((current, outer)) if frames else None
+            if twin is not None:  # one of the two was left at another height, and the same frame is used again
+                if not _more_alike(stack, own - base >> 3, index, twin - base >> 3):
+                    continue
+                del known[twin]
+            twins[current, outer] = cframe
             known[cframe] = current, frames
             places += [(inner - outer_at, cframe) for inner in _places(data, cframe)]
         for cframe in sorted(known.keys() - copies):
@@ -331,6 +340,18 @@ class WaitingFrames:
             if words[at + self._flag] >> self._shift & 0xFF:
                 return frames, frame
         return [], 0
+
+
+def _more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
+    """Is the surrounding of one CFrame more like that of the evaluator's own than that of the other is? All activations
+    lay out their C frame alike, and much of what they keep there is the same. Arguments: indexes.
+    """
+
+    def alike(at: int) -> int:
+        around = range(max(-_AROUND, -own, -at), min(_AROUND, len(stack) - max(own, at)))
+        return sum(1 for offset in around if stack[own + offset] and stack[own + offset] == stack[at + offset])
+
+    return alike(one) > alike(other)
 
 
 def _places(data: bytes, word: int) -> list[int]:
