@@ -34,6 +34,7 @@ TABLE = {
     "exporters/test_flamegraph_[np]a*.py": "system",
     "interpreters/test_merge.py": "unit",
     "interpreters/test_codes.py": "unit",
+    "interpreters/test_waiting.py": "unit",
     "interpreters/test_hostile.py": "fuzz",
     "interpreters/test_lines.py": "matrix system",
     "interpreters/*": "live matrix system",
