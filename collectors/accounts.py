@@ -21,7 +21,7 @@ from pyprof.options import CollectOptions
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _BUDGET = 50  # a look that took t is followed by none for 50 t
-_LOOK_NS = 50_000_000
+_LOOK_NS = 100_000_000
 _LEAST_NS, _LEAST_SHARE = 40_000_000, 0.03
 
 
@@ -120,13 +120,13 @@ class Accounts:
             if (found := self._read(pid, root)) is not None:
                 self._members[pid] = _Member(root, found.parent, self._ns(found))
 
-    def look(self, roots: Mapping[int, int], force: bool = False, slots: tuple[int, int] = (0, 0)) -> None:
+    def look(self, roots: Mapping[int, int], force: bool = False, slots: tuple[int, int] = (0, 0)) -> bool:
         """Take in what was spent since; within a budget of the time, unless forced. slots: sampling times so far, those
-        kept and those missed.
+        kept and those missed. Result: was there a look?
         """
         before = self._clock()
         if not self._on or (before < self._not_before and not force):
-            return
+            return False
         known, self._members = self._members, {}
         spent: Counter[int] = Counter()
         for pid in roots.keys() | known.keys():
@@ -151,6 +151,7 @@ class Accounts:
             self._due[root] += round(ns * kept / (kept + missed)) if kept + missed else ns
         after = self._clock()
         self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
+        return True
 
     def saw(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
         """Samples of the families' processes."""
@@ -160,6 +161,10 @@ class Accounts:
         weights = np.bincount(at, batch.weight, len(pids))
         for pid, weight in zip(pids.tolist(), weights.tolist(), strict=True):
             self._seen[root_of(pid)] += round(weight * self._period_ns)
+
+    def spent_ns(self, root: int) -> int:
+        """Processor time of a family so far."""
+        return self._spent[root]
 
     def result(self) -> dict[int, Account]:
         """By root."""

@@ -21,7 +21,9 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.children import ChildFinder, child_finder
 from pyprof.collectors.file_limit import raise_file_limit
 from pyprof.collectors.lanes import BatchBuilder
+from pyprof.collectors.newcomers import Newcomers
 from pyprof.collectors.pace import Pace
+from pyprof.collectors.procfs import ProcDir
 from pyprof.collectors.sampler import Sampler
 from pyprof.collectors.selection import Processes
 from pyprof.collectors.stop import Stopper
@@ -85,6 +87,7 @@ class PtraceCollector:
         self._finder: ChildFinder | None = None
         self._accounts = Accounts(options)
         self._root_of: dict[int, int] = {}
+        self._kin: dict[int, Newcomers] = {}
         self._seen: set[int] = set()
         self._refused: set[int] = set()
         try:
@@ -110,12 +113,23 @@ class PtraceCollector:
 
     def _add(self, pid: int) -> Target:
         reader = self._readers(pid) if self._readers else None
-        target = Target(pid, self._options, self._next_id, self._diagnostics, reader, self._chosen)
+        root = self._root(pid)
+        kin = self._kin.setdefault(root, Newcomers())
+        target = Target(pid, self._options, self._next_id, self._diagnostics, reader, self._chosen, kin)
         self._targets[pid] = target
+        self._root_of[pid] = root
         self._seen.add(pid)
-        parent = target.directory.stat().ppid if self._options.subprocesses else pid
-        self._root_of[pid] = self._root_of.get(parent, pid)
         return target
+
+    def _root(self, pid: int) -> int:
+        """The process that was asked for to whose family it belongs."""
+        if not self._options.subprocesses:
+            return pid
+        directory = ProcDir(pid)
+        try:
+            return self._root_of.get(directory.stat().ppid, pid)
+        finally:
+            directory.close()
 
     def _add_all(self, pids: Iterable[int], what: str = "process") -> None:
         """Those that are not sampled yet."""
@@ -151,6 +165,9 @@ class PtraceCollector:
                     self._add_all(self._selection.find(self._targets.keys() | self._refused))
                 yield from self._tick(pace)
                 self._ticks += 1
+                self._account()
+                for kin in self._kin.values():
+                    kin.rounds += 1
                 now = time.monotonic_ns()
                 if now - flushed >= flush_every:
                     batches = self._flush()
@@ -170,7 +187,10 @@ class PtraceCollector:
         return {pid: self._root_of[pid] for pid in self._targets}
 
     def _account(self, force: bool = False) -> None:
-        self._accounts.look(self._roots, force, slots=(self._ticks, self._pace.skipped))
+        if self._accounts.look(self._roots, force, slots=(self._ticks, self._pace.skipped)):
+            now = time.monotonic_ns()
+            for root, kin in self._kin.items():
+                kin.settle(now, self._accounts.spent_ns(root))
 
     def _hear_sigchld(self) -> None:
         """A kernel that may drop SIGCHLD does not tell us of stops."""
@@ -231,7 +251,7 @@ class PtraceCollector:
                 except PermissionError:
                     self._deny(target)
                     continue
-                for thread, rounds in target.round():
+                for thread, rounds in self._turns(target):
                     if self._builder.full:
                         self._leave()
                         yield from self._flush()
@@ -261,6 +281,11 @@ class PtraceCollector:
         if self._look is not None:
             self._look()
         pace.stopped(self._stopper.stopped_ns - stopped_before)
+
+    def _turns(self, target: Target) -> Iterator[tuple[Thread, int]]:
+        yield from target.round()
+        with contextlib.suppress(OSError):  # it has ended: the next look tells
+            yield from target.late()
 
     def _describe(self, target: Target, thread: Thread) -> None:
         thread.known = True
@@ -305,7 +330,6 @@ class PtraceCollector:
             for info in target.names(time.monotonic_ns()):
                 self._infos[info.pid, info.tid] = info
         batches = self._builder.take()
-        self._account()
         for batch in batches:
             self._describe_late(batch)
             self._accounts.saw(batch, lambda pid: self._root_of.get(pid, pid))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pyprof.collectors import procfs
 from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.map_query import MapQuery
+from pyprof.collectors.newcomers import Newcomers
 from pyprof.collectors.procfs import ProcDir
 from pyprof.collectors.rounds import Rounds
 from pyprof.collectors.spaces import SpaceTracker
@@ -36,9 +37,10 @@ class Target:
         diagnostics: Diagnostics,
         reader: StackReader | None = None,
         chosen: Callable[[int, int], bool] | None = None,
+        kin: Newcomers | None = None,
     ) -> None:
         """reader: of its interpreter's frames, None where they are not wanted. chosen: (pid, tid) -> is this thread
-        wanted?
+        wanted? kin: of its family.
         """
         self.pid = pid
         self.directory = ProcDir(pid)
@@ -63,6 +65,7 @@ class Target:
         self._wants = chosen
         self._sleepers = options.idle
         self._rounds = Rounds(random.random)
+        self._kin = kin or Newcomers()
         self._chosen: list[Thread] | None = None
         self._choose_at = 0
         self._count = -1
@@ -108,7 +111,13 @@ class Target:
         for tid in tids:
             if tid not in self.threads:
                 thread = Thread(
-                    self.pid, tid, self.directory, StackShape(self._stack_size), self.spaces.image.arch, self.reader
+                    self.pid,
+                    tid,
+                    self.directory,
+                    StackShape(self._stack_size),
+                    self.spaces.image.arch,
+                    self.reader,
+                    self._kin,
                 )
                 try:
                     thread.open()
@@ -122,6 +131,16 @@ class Target:
         """The threads to look at now, and for how many rounds each look stands."""
         wanted = self._wanted()
         return [(thread, 1) for thread in wanted] if self._sleepers else self._rounds.choose(wanted)
+
+    def late(self) -> list[tuple[Thread, int]]:
+        """Threads that have come in the place of others since look(): their number alone did not tell."""
+        if not any(thread.ended for thread in self.threads.values()):
+            return []
+        known = set(self.threads)
+        self._relist(self.directory.thread_count())
+        if self.reader is not None and self.threads.keys() - known:
+            self.reader.look(self.spaces.current, self.threads)
+        return [(thread, 1) for thread in self._wanted() if thread.tid not in known]
 
     def _wanted(self) -> list[Thread]:
         """The threads to sample. Where they are chosen by name, that is read anew each second: most threads get their

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 from dataclasses import dataclass, field
 
+from pyprof.collectors.newcomers import Newcomers
 from pyprof.collectors.procfs import ProcDir
 from pyprof.collectors.stack_shape import StackShape
 from pyprof.model.arch import Arch
@@ -26,7 +28,7 @@ class Thread:
     a register. stopped: (sp, pc, stack bytes) of the stop that was taken in this sleep. last_sp: of its last stop.
     hollow: it has no stack, until it is looked at again (a leader that ended before its threads). ended: to be
     dropped. known: its name has been read. reader: of the process's interpreter, None where it is not wanted.
-    still: looks in a row that found it asleep.
+    still: looks in a row that found it asleep. kin: of its family.
     """
 
     pid: int
@@ -35,6 +37,7 @@ class Thread:
     shape: StackShape
     arch: Arch
     reader: StackReader | None = None
+    kin: Newcomers = field(default_factory=Newcomers)
     first_slot: bool = True
     slept: bytes | None = None
     stop_wanted: bool = False
@@ -46,8 +49,8 @@ class Thread:
     still: int = 0
     _ran: int = -1
     _waited: int = 0
-    _share: float = 1.0
-    _credit: float = 0.5
+    _share: float = -1.0
+    _credit: float = field(default_factory=random.random)
     _schedstat_fd: int = field(default=-1)
     _syscall_fd: int = field(default=-1)
 
@@ -76,8 +79,11 @@ class Thread:
     def due(self, schedstat: bytes) -> bool:
         """Is a thread that could run to be sampled now? As often as it had a processor, of the time in which it ran or
         waited for one: else ten threads on two processors would have ten seconds of processor time in each second.
+        One that never had one is where it was born, however long it waits there.
         """
-        ran, waited = map(int, schedstat.split()[:2])
+        ran, waited, turns = map(int, schedstat.split()[:3])
+        if not turns:
+            return False
         if self._ran < 0:
             self._ran, self._waited = ran, waited
         more, idle = ran - self._ran, waited - self._waited
@@ -85,11 +91,12 @@ class Thread:
             share = more / (more + idle)
             self._share = share if share < _WHOLE else 1.0
             self._ran, self._waited = ran, waited
-        self._credit += self._share
-        if self._credit < 1:
-            return False
-        self._credit -= 1
-        return True
+        young = self._share < 0
+        self._credit += self.kin.share if young else self._share
+        taken = self._credit >= 1
+        self._credit -= taken
+        self.kin.found(young, taken)
+        return taken
 
     def woke(self) -> None:
         """The thread has run since it was last seen asleep."""

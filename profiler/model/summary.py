@@ -76,7 +76,7 @@ class Summary:
     skipped: sampling times that were passed over because we were late. unchanged: samples of threads that had
     not run since the last one; blocked: samples read from outside. notes: sentences for the reader. processor_s: time
     on processors by the kernel's account, of processes for which that is known; not_sampled_s: of it, what no sample
-    stands for.
+    stands for; late_s: what fell into sampling times that were skipped.
     """
 
     samples: int = 0
@@ -99,6 +99,7 @@ class Summary:
     python_missing: PythonMissing = PythonMissing()
     processor_s: float = 0.0
     not_sampled_s: float = 0.0
+    late_s: float = 0.0
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
@@ -137,7 +138,7 @@ class Summary:
                 for m in self.modules
             ],
             "profiler": {"cpu_s": self.profiler_cpu_s, "max_rss_kb": self.profiler_max_rss_kb},
-            "processor": {"spent_s": self.processor_s, "not_sampled_s": self.not_sampled_s},
+            "processor": {"spent_s": self.processor_s, "not_sampled_s": self.not_sampled_s, "late_s": self.late_s},
             "notes": list(self.notes),
             "shown": {
                 "type": self.shown.type,

@@ -26,7 +26,7 @@ EVALUATORS = ("_PyEval_EvalFrame", "PyEval_EvalFrameEx", "_PyEval_Vector", "_TAI
 def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
     """rate_hz: as wanted."""
     before, after = window.before, window.after
-    spent_s, missing_s = processor_time(window)
+    spent_s, missing_s, late_s = processor_time(window)
     samples = np.bincount(profile.stack, minlength=len(profile.parent)).astype(np.int64)
     counts = _Inclusive.of(profile, samples)
     trust, modules = _shares(profile, counts)
@@ -61,6 +61,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         python_missing=lacking,
         processor_s=spent_s,
         not_sampled_s=missing_s if blocks else 0.0,
+        late_s=late_s,
     )
 
 

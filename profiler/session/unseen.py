@@ -39,17 +39,18 @@ def with_unseen(window: Window) -> Window:
     )
 
 
-def processor_time(window: Window) -> tuple[float, float]:
-    """Seconds on processors, and of them those that no sample stands for."""
+def processor_time(window: Window) -> tuple[float, float, float]:
+    """Seconds on processors; of them those that no sample stands for; and those in sampling times that were missed."""
     before, after = window.before.accounts, window.after.accounts
     spent = sum(account.spent_ns for account in after.values()) - sum(account.spent_ns for account in before.values())
+    due = sum(account.due_ns for account in after.values()) - sum(account.due_ns for account in before.values())
     missing = sum(each.unseen_ns for each in unseen(before, after))
-    return round(spent / 1e9, 3), round(missing / 1e9, 3)
+    return round(spent / 1e9, 3), round(missing / 1e9, 3), round((spent - due) / 1e9, 3)
 
 
 def sentence(spent: float, missing: float) -> str:
     """What the reader of a summary should know."""
     return (
         f"Not sampled: {missing:.2f} s of {spent:.2f} s of processor time ({100 * missing / spent:.0f} %), of threads "
-        "or processes too short to see: marked [not sampled] (as root all of it is sampled)"
+        "or processes too short to see: marked [not sampled]"
     )

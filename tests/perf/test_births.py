@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.accounts import process_ns
-from pyprof.collectors.perf_attr import PerfNotAllowed, paranoid_level
-from pyprof.collectors.perf_scope import choose_scope
+from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event, paranoid_level
+from pyprof.collectors.perf_events import EVERY_THREAD
 from pyprof.options import CollectOptions
 from tests.live.support.recording import Recording, record, running
 from tests.support import PROGRAMS, build, missing
@@ -40,11 +40,9 @@ def test_short_lives_have_their_share_of_the_samples(
 ) -> None:
     with running(births, what, microseconds, "4", stdin=subprocess.PIPE) as program:
         try:
-            scope = choose_scope(program.pid, 0, CollectOptions(), everything=False)
+            choose_event(EVERY_THREAD, 0, CollectOptions())
         except PerfNotAllowed as error:
-            missing(f"needs perf_events: {error.message} {error.hint}")
-        if not scope.processors:
-            missing("needs perf_events of processors: root, or kernel.perf_event_paranoid=0")
+            missing(f"needs perf_events of processors: {error.message} {error.hint}")
         options = ("--collector", "perf", "-s", "--stack-size", "8K")
         recording = record(program.pid, tmp_path, *options, seconds=2.5, rate=499)
         in_busy, spent = map(int, program.communicate()[0].split())

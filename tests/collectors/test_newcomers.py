@@ -1,0 +1,91 @@
+"""Threads that live for a moment, by stops: not sampled where they are born, and no more often than they ran."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.lanes import BatchBuilder
+from pyprof.collectors.newcomers import Newcomers
+from pyprof.collectors.target import Target
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import native_arches
+from pyprof.options import CollectOptions
+from tests.collectors.conftest import Start
+from tests.live.support.recording import record, running
+
+MS = 1_000_000
+
+
+def taken(share: float, found: int, others: int = 0, rounds: int = 4000, first_s: float = 0.0) -> int:
+    """How often young threads are sampled that have `share` of a processor, `found` of them at each sampling time, each
+    10 ms, beside `others` of age that are sampled each time. first_s: not counted.
+    """
+    kin, count, chance = Newcomers(), 0, random.Random(4).random
+    for number in range(rounds):
+        now = number * 10 * MS
+        if number % 10 == 0:
+            kin.settle(now, round(now * (share + others)))
+        for _ in range(found):
+            sampled = chance() < kin.share
+            kin.found(young=True, taken=sampled)
+            count += sampled and now >= first_s * 1e9
+        for _ in range(others):
+            kin.found(young=False, taken=True)
+        kin.rounds += 1
+    return count
+
+
+@pytest.mark.parametrize(("share", "found"), [(0.2, 3), (1.0, 4), (1.9, 4), (1.0, 1)])
+@pytest.mark.parametrize("others", [0, 2])
+def test_young_threads_are_sampled_as_often_as_they_had_a_processor(share: float, found: int, others: int) -> None:
+    assert taken(share, found, others) == pytest.approx(4000 * share, rel=0.03)
+
+
+def test_all_that_are_found_are_sampled_where_most_are_not_found() -> None:
+    assert taken(2.0, 1) == 4000
+
+
+@pytest.mark.parametrize("at_once", ["1", "6"])
+def test_short_threads_are_sampled_where_they_run(
+    at_once: str, binaries: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with running(binaries("c_births"), "thread", "1000", at_once, stdin=subprocess.PIPE) as program:
+        recording = record(program.pid, tmp_path, seconds=2.5, rate=99)
+        in_busy, spent = map(int, program.communicate()[0].split())
+    stacks = {stack: n for stack, n in recording.stacks.items() if "not sampled" not in stack[0]}
+    samples, processor = sum(stacks.values()), recording.summary["processor"]
+    assert samples == recording.samples > 10
+    assert samples / 99 < 1.1 * processor["spent_s"] + 0.1
+    assert samples / 99 > 0.6 * (processor["spent_s"] - processor["late_s"])
+    true = in_busy / spent
+    busy = sum(n for stack, n in stacks.items() if "busy" in stack) / samples
+    assert busy == pytest.approx(true, abs=0.03 + 2 * (true * (1 - true) / samples) ** 0.5)
+
+
+def test_thread_that_came_in_the_place_of_another_is_found_in_the_same_round(program: Start) -> None:
+    pid = program("c_births", "thread", "5000", "1").pid
+    builder = BatchBuilder(native_arches(os.uname().machine), 1 << 16)
+    target = Target(pid, CollectOptions(), itertools.count(1).__next__, Diagnostics())
+    found: set[int] = set()
+    for _ in range(200):
+        target.look(builder)
+        listed = {thread.tid for thread, _ in target.round()}
+        assert target.late() == []
+        for tid in listed - {pid}:
+            while os.path.exists(f"/proc/{pid}/task/{tid}"):
+                pass
+            target.threads[tid].ended = True
+            late = {thread.tid for thread, _ in target.late()}
+            assert not late & listed
+            found |= late
+        if found:
+            break
+    target.close()
+    assert found
