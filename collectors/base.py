@@ -40,6 +40,8 @@ class Feedback:
 @dataclass(frozen=True, slots=True)
 class CollectorStats:
     """Since the collector began. ticks: sampling times that were kept; skipped: those passed over because we were late.
+    ticking_ns: the time in which they were due, so that ticks in that time are the rate reached: what passed, or where
+    each thread or processor has a clock of its own, the sum of what these counted.
 
     pauses: the stops, by length.
 
@@ -55,6 +57,7 @@ class CollectorStats:
     errors: dict[str, int]
     notes: tuple[str, ...]
     accounts: Mapping[int, Account] = field(default_factory=dict)
+    ticking_ns: int = 0
 
 
 class Collector(Protocol):

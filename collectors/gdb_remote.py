@@ -69,7 +69,7 @@ class GdbRemoteCollector:
         self._diagnostics = diagnostics
         self._stopping = False
         self._closed = False
-        self._ticks = 0
+        self._ticks = self._ticking_ns = 0
         self._notes: list[str] = []
         self._space: AddressSpace | None = None
         self._looked_ns = self._look_ns = 0
@@ -215,6 +215,7 @@ class GdbRemoteCollector:
                 if self._batch.full:
                     break
         self._ticks += 1
+        self._ticking_ns = time.monotonic_ns() - self._pace.start_ns
         self._pace.stopped(control.pauses.snapshot().total_ns - before)
 
     @property
@@ -348,6 +349,7 @@ class GdbRemoteCollector:
     def stats(self) -> CollectorStats:
         return CollectorStats(
             ticks=self._ticks,
+            ticking_ns=self._ticking_ns,
             pauses=self._control.pauses.snapshot() if self._control is not None else Pauses(),
             skipped=self._pace.skipped if self._control is not None and self._control.paced else 0,
             unchanged=0,

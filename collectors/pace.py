@@ -28,7 +28,7 @@ class Pace:
         self._rate_hz = rate_hz
         self._limit = max_overhead
         self._random = random
-        self._start = start_ns
+        self.start_ns = start_ns
         self._slot = -1
         self._used = 0
         self._stopped_ns = 0
@@ -56,14 +56,14 @@ class Pace:
         """
         following = self._slot + 1
         wanted = max(following, self._affordable())
-        slot = max(wanted, (now_ns - self._start) // self.period_ns)
+        slot = max(wanted, (now_ns - self.start_ns) // self.period_ns)
         self.weight = wanted - following + 1
         self.left_out += wanted - following
         self.skipped += slot - wanted
         self._used += 1
         self._slot = slot
         jitter = (2 * self._random() - 1) * JITTER
-        return self._start + round((slot + 0.5 + jitter) * self.period_ns)
+        return self.start_ns + round((slot + 0.5 + jitter) * self.period_ns)
 
     def stopped(self, pause_ns: int) -> None:
         """The round of stops in the current slot took so long."""

@@ -38,6 +38,9 @@ _ATTR = struct.Struct("=IIQQQQQIIQQQQIiQIHH")
 _HARDWARE, _SOFTWARE = 0, 1
 _CYCLES, _CPU_CLOCK, _CONTEXT_SWITCHES = 0, 0, 3
 
+_TIME_RUNNING = 1 << 1
+"""Format of what is read from an event: beside its count, how long it counted."""
+
 ALL_REGISTERS = 0x1FF | 0xFF << 16
 """x86-64's 16 general registers and ip, without flags and segments (asm/perf_regs.h)."""
 
@@ -90,7 +93,7 @@ class Event:
             flags, period = flags | _FREQ, max(round(rate_hz), 1)
         return _ATTR.pack(
             self.type, _ATTR.size, self.config, period,
-            SAMPLE_TYPE | (SAMPLE_CALLCHAIN if self.chains else 0), 0, flags, 0, 0, 0, 0, 0,
+            SAMPLE_TYPE | (SAMPLE_CALLCHAIN if self.chains else 0), _TIME_RUNNING, flags, 0, 0, 0, 0, 0,
             ALL_REGISTERS, stack_size, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
         )  # fmt: skip
 

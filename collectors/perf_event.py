@@ -29,6 +29,7 @@ from pyprof.collectors.perf_records import FORK, OVERHEAD, U64, Samples, Scan, p
 from pyprof.collectors.perf_ring import Rings, online_cpus, open_rings
 from pyprof.collectors.perf_scope import choose_scope
 from pyprof.collectors.perf_size import HOLD, SLACK_S, StackSize, ring_size
+from pyprof.collectors.perf_ticks import Ticks
 from pyprof.collectors.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
@@ -108,6 +109,7 @@ class PerfCollector:
         self._family.filters = self._scope.filtered
         self._make = BatchMaker(self._rings, self._scope, self._family, options, self._diagnostics)
         self._accounts = Accounts(options, self._everything, self.user_only, even=self._scope.processors)
+        self._ticks = Ticks(options.rate_hz, self.user_only)
         self._begin()
 
     def _begin(self) -> None:
@@ -131,11 +133,12 @@ class PerfCollector:
     def _pause(self) -> None:
         """No samples while the tables that the first ones need are read: that takes longer than the rings have room."""
         if self._events is not None:
-            self._events.close()
+            self._ticks.close(self._events)
             self._events = None
 
     def _resume(self) -> None:
         late = self._scan(_FORWARD_NS)
+        self._ticks.took(late, self._make.lost, None)
         self._family.take(late.others)
         late.give_back()
         self._size.settle()
@@ -216,6 +219,7 @@ class PerfCollector:
         self._hear_of_ends()
         found = self._scan(until_ns)
         taken = self._make.take(found, switched, words)
+        self._ticks.took(found, self._make.lost, self._events)
         self._ended_ns = time.monotonic_ns()
         return taken
 
@@ -238,6 +242,7 @@ class PerfCollector:
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         """What is in the rings, whose room is given back when it has been unwound."""
         found = self._scan(until_ns)
+        self._ticks.took(found, self._make.lost, self._events)
         self._accounts.look(self._family.roots, force=self._trial or until_ns == _FORWARD_NS)
         first = self._trial and bool(found.samples)
         if first:
@@ -276,7 +281,7 @@ class PerfCollector:
         except (ProcessLookupError, PerfNotAllowed):
             fresh.close()
         else:
-            self._events.close()
+            self._ticks.close(self._events)
             self._events = fresh
         self._size.changed(self._events.stack_size)
 
@@ -347,9 +352,9 @@ class PerfCollector:
         return self._family.infos(self._make.sampled)
 
     def stats(self) -> CollectorStats:
-        now = self._ended_ns if self._closed else time.monotonic_ns()
         return CollectorStats(
-            ticks=int((now - self._began_ns) / 1e9 * self._options.rate_hz),
+            ticks=self._ticks.count,
+            ticking_ns=self._ticks.ticking_ns,
             pauses=Pauses(),
             skipped=self._make.lost,
             unchanged=0,

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -56,6 +57,7 @@ class EventSet:
     _own: dict[int, _Events] = field(default_factory=dict)
     _of: dict[int, _Events] = field(default_factory=dict)
     _every: set[_Events] = field(default_factory=set)
+    _ended_ns: int = 0
 
     def attach(self, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
         """Events on all threads of processes. A thread that is born meanwhile inherits its parent's events if these
@@ -130,6 +132,7 @@ class EventSet:
             events.threads -= 1
             if not events.threads and events.certain:
                 self._every.discard(events)
+                self._ended_ns += sum(map(_counted_ns, events.fds))
                 _close(events.fds)
 
     def _open(self, tid: int) -> None:
@@ -150,6 +153,12 @@ class EventSet:
         self._own[tid] = self._of[tid] = _Events(mine)
         self._every.add(self._own[tid])
         self.since_ns[tid] = time.monotonic_ns()
+
+    def counted_ns(self) -> int:
+        """How long these events have counted, all together: the kernel's own account, of heirs and those that ended,
+        too.
+        """
+        return self._ended_ns + sum(_counted_ns(fd) for events in self._every for fd in events.fds)
 
     def owns(self, tid: int) -> bool:
         """Are there events on this very thread, not inherited ones?"""
@@ -192,6 +201,15 @@ def _close(fds: list[int]) -> None:
         with contextlib.suppress(OSError):  # a forked writer of an earlier window may hold it open
             fcntl.ioctl(fd, _DISABLE, 0)
         os.close(fd)
+
+
+def _counted_ns(fd: int) -> int:
+    """read(2) of an event: its count, and the time in which it counted (PERF_FORMAT_TOTAL_TIME_RUNNING)."""
+    try:
+        found = os.read(fd, 16)
+    except OSError:
+        return 0
+    return int.from_bytes(found[8:16], sys.byteorder)
 
 
 def _tasks(pid: int) -> list[int]:

@@ -77,6 +77,7 @@ class PtraceCollector:
         self._entered = False
         self._gc = True
         self._ticks = 0
+        self._ticking_ns = 0
         self._look: Callable[[], None] | None = None
         self._old_sigchld: object = None
         raise_file_limit(1 << 16)  # two descriptors a thread stay open
@@ -165,6 +166,7 @@ class PtraceCollector:
                     self._add_all(self._selection.find(self._targets.keys() | self._refused))
                 yield from self._tick(pace)
                 self._ticks += 1
+                self._ticking_ns = max(time.monotonic_ns() - pace.start_ns, self._ticks * pace.period_ns)
                 self._account()
                 for kin in self._kin.values():
                     kin.rounds += 1
@@ -369,6 +371,7 @@ class PtraceCollector:
         pace = getattr(self, "_pace", None)
         return CollectorStats(
             ticks=self._ticks,
+            ticking_ns=self._ticking_ns,
             pauses=self._stopper.pauses.snapshot(),
             skipped=pace.skipped if pace else 0,
             unchanged=self._sampler.unchanged,

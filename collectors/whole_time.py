@@ -191,6 +191,7 @@ class WholeTime:
         running, looks = self._running.stats(), self._looks.stats()
         return CollectorStats(
             ticks=looks.ticks,
+            ticking_ns=looks.ticking_ns,
             pauses=looks.pauses,
             skipped=running.skipped + looks.skipped,
             unchanged=looks.unchanged,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import PARTIAL, SampleState
 from pyprof.model.profile import FrameKind, ModuleInfo, Profile
@@ -45,7 +46,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         threads=len(profile.threads),
         duration_s=round(seconds, 6),
         rate_wanted=rate_hz,
-        rate_reached=round((after.ticks - before.ticks) / seconds, 3) if seconds > 0 else 0.0,
+        rate_reached=_rate_reached(before, after),
         skipped=after.skipped - before.skipped,
         errors=dict(sorted({**window.errors, **_partial(window)}.items())),
         ends=ends,
@@ -63,6 +64,12 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         not_sampled_s=missing_s if blocks else 0.0,
         late_s=late_s,
     )
+
+
+def _rate_reached(before: CollectorStats, after: CollectorStats) -> float:
+    """Sampling times a second in which they were due; 0 where nothing was due."""
+    due_ns = after.ticking_ns - before.ticking_ns
+    return round(max(after.ticks - before.ticks, 0) / due_ns * 1e9, 3) if due_ns > 0 else 0.0
 
 
 def _partial(window: Window) -> dict[str, int]:

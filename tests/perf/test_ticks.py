@@ -1,0 +1,89 @@
+"""The rate that was reached is what the kernel did, not what it was asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.perf_attr import PerfNotAllowed
+from pyprof.collectors.perf_event import PerfCollector
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.profile import Profile
+from pyprof.options import CollectOptions, UnwindOptions
+from pyprof.session.recorder import Window
+from pyprof.session.session import Session
+from tests.live.support.ladders import ladder
+from tests.live.support.recording import LIFE, record, running
+from tests.support import missing
+
+
+@pytest.fixture
+def spinner() -> Iterator[int]:
+    with running(ladder("ladder"), "spin", LIFE) as program:
+        yield program.pid
+
+
+def recorded(pid: int, rate: float, seconds: float, every: float | None = None, ring: int = 0, slow_s: float = 0.0):
+    """The profiles of a recording's windows. slow_s: how long each batch keeps the recording busy."""
+    diagnostics = Diagnostics()
+    try:
+        collector = PerfCollector(pid, CollectOptions(rate_hz=rate, flush_s=0.1), diagnostics, ring)
+    except PerfNotAllowed as error:
+        missing(f"needs perf_events: {error.message} {error.hint}")
+        raise
+    session = Session(collector, UnwindOptions(), diagnostics)
+    until = time.monotonic() + seconds
+    found: list[Profile] = []
+
+    def cut(window: Window, _: int) -> None:
+        found.append(session.profile(window, "t", rate, "cpu"))
+
+    def beat() -> None:
+        time.sleep(slow_s)
+        if time.monotonic() > until:
+            collector.stop()
+
+    cut(*session.run(every, cut, beat))
+    assert session.failure is None, session.failure
+    return [profile.summary for profile in found]
+
+
+@pytest.mark.parametrize("rate", [99, 997])
+def test_rate_of_a_busy_program_is_the_one_that_was_asked_for(spinner: int, rate: int, tmp_path: Path) -> None:
+    summary = record(spinner, tmp_path, "--collector", "perf", seconds=1.5, rate=rate).summary
+    assert summary["samples"] > 20
+    assert 0.9 * rate < summary["rate_reached"] <= 1.05 * rate
+
+
+def test_rate_falls_with_the_samples_that_found_no_room(spinner: int) -> None:
+    [summary] = recorded(spinner, 2000, 1.5, ring=1 << 16, slow_s=0.3)
+    assert summary.skipped > 50
+    assert 0 < summary.rate_reached < 0.9 * 2000
+
+
+def test_nothing_that_runs_means_no_rate() -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        summaries = recorded(sleeper.pid, 99, 0.6)
+        sleeper.kill()
+    assert [summary.samples for summary in summaries] == [0]
+    assert summaries[0].rate_reached == 0 or summaries[0].rate_reached > 50, (
+        "of the whole machine, where that is allowed"
+    )
+
+
+def test_no_window_has_a_rate_below_nothing_or_above_the_one_wanted(spinner: int) -> None:
+    summaries = recorded(spinner, 499, 1.5, every=0.25)
+    assert len(summaries) > 3
+    assert sum(summary.samples for summary in summaries) > 20
+    assert all(0 <= summary.rate_reached < 1.1 * 499 for summary in summaries), summaries
+
+
+def test_rate_of_stops_is_at_most_the_one_wanted(spinner: int, tmp_path: Path) -> None:
+    for seconds in (0.2, 1):
+        summary = record(spinner, tmp_path, seconds=seconds, rate=99).summary
+        assert summary["samples"] > 0
+        assert 0 < summary["rate_reached"] <= 99
