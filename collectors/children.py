@@ -52,7 +52,7 @@ class ChildFinder(Protocol):
 
 
 def child_finder(diagnostics: Diagnostics, is_sampled: Callable[[int], bool]) -> ChildFinder:
-    """The best that the system allows. is_sampled: has this pid ever been looked at?"""
+    """The best that the system allows. is_sampled: has this pid a sample?"""
     try:
         return Connector(diagnostics, is_sampled)
     except OSError:

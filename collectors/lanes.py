@@ -55,6 +55,10 @@ class BatchBuilder:
     def __len__(self) -> int:
         return len(self._kind)
 
+    def has(self, pid: int) -> bool:
+        """Is there a sample of this process?"""
+        return pid in self._pid
+
     @property
     def full(self) -> bool:
         """No room for one more sample: the batch must leave first."""

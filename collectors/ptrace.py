@@ -103,7 +103,7 @@ class PtraceCollector:
             self._notes.extend(selection.refused)
             self._add_all(selection.pids)
         if options.subprocesses:
-            self._finder = child_finder(diagnostics, self._seen.__contains__)
+            self._finder = child_finder(diagnostics, lambda pid: pid in self._seen or self._builder.has(pid))
             if self._finder.note:
                 self._notes.append(self._finder.note)
 
@@ -119,7 +119,6 @@ class PtraceCollector:
         target = Target(pid, self._options, self._next_id, self._diagnostics, reader, self._chosen, kin)
         self._targets[pid] = target
         self._root_of[pid] = root
-        self._seen.add(pid)
         return target
 
     def _root(self, pid: int) -> int:
@@ -291,6 +290,7 @@ class PtraceCollector:
 
     def _describe(self, target: Target, thread: Thread) -> None:
         thread.known = True
+        self._seen.add(target.pid)
         info = target.describe(thread.tid) or ThreadInfo(target.pid, thread.tid, "?", target.name)
         self._infos[target.pid, thread.tid] = info
 

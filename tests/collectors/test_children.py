@@ -86,8 +86,7 @@ def test_every_short_lived_child_is_sampled_or_counted_as_missed(program: Start)
     recording = short_lived(program, 100)
     sampled = {lane.pid for lane in recording.lanes}
     assert len(sampled) > 20
-    # a child that was looked at just before it ended is neither: it was seen, but gave no sample
-    assert 75 < len(sampled) - 1 + recording.diagnostics.counts[MISSED] <= 101
+    assert 85 < len(sampled) - 1 + recording.diagnostics.counts[MISSED] <= 101
 
 
 def test_short_lived_children_are_found_by_looking_where_the_kernel_does_not_tell(
