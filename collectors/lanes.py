@@ -13,7 +13,7 @@ from pyprof.collectors.libc import Arena
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import Chain
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample import Beyond, Piece, SampleBatch, SampleKind, StackSlab
 
 MOST_LANES = 4096
 _ARENA = 8 << 20
@@ -47,6 +47,7 @@ class BatchBuilder:
         self._offset: list[int] = []
         self._size: list[int] = []
         self._pieces: dict[int, tuple[Piece, ...]] = {}
+        self._beyond: dict[int, Beyond] = {}
         self._spaces: dict[int, AddressSpace] = {}
         self._chains: dict[int, Chain] = {}
         self._tip: dict[int, int] = {}
@@ -104,6 +105,10 @@ class BatchBuilder:
 
     def add_piece(self, lane: int, piece: Piece) -> None:
         self._pieces[lane] = (*self._pieces.get(lane, ()), piece)
+
+    def set_beyond(self, lane: int, beyond: Beyond) -> None:
+        """The lane's stack is longer than its copy."""
+        self._beyond[lane] = beyond
 
     def copy_of(self, lane: int) -> bytes:
         """The lane's stack."""
@@ -173,6 +178,7 @@ class BatchBuilder:
                 offset=np.array(self._offset, np.int64),
                 size=np.array(self._size, np.int64),
                 pieces=self._pieces,
+                beyond=self._beyond,
             ),
             spaces={key: space for key, space in self._spaces.items() if key in used},
             chains=self._chains,

@@ -37,6 +37,8 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 
+CUT = "stack longer than --stack-size, cut there"
+
 _SLEEP_NS = 20_000_000
 _FREE_NS = 100_000_000
 _PENDING_SLEEP_NS = 300_000  # another thread of ours may have taken the SIGCHLD that says so
@@ -342,7 +344,7 @@ class PtraceCollector:
         batch = feedback.batch
         kinds, tids, pids = batch.kind.tolist(), batch.tid.tolist(), batch.pid.tolist()
         bases, tops, missing = batch.stack.base.tolist(), feedback.top.tolist(), feedback.missing.tolist()
-        stops, sizes = feedback.stop.tolist(), batch.stack.size.tolist()
+        stops = feedback.stop.tolist()
         for lane, kind in enumerate(kinds):
             if kind == SampleKind.UNCHANGED:
                 continue
@@ -350,11 +352,17 @@ class PtraceCollector:
             thread = target.threads.get(tids[lane]) if target else None
             if target is None or thread is None:
                 continue
+            beyond = batch.stack.beyond.get(lane)
+            if beyond is not None:
+                if beyond.outer is not None:
+                    thread.deep.learn(beyond.outer.number, tops[lane] > 0, self._options.stack_size)
+                if missing[lane]:
+                    self._diagnostics.count(CUT)
+                if bases[lane] <= missing[lane] < bases[lane] + beyond.length:
+                    continue
             region = target.spaces.region_at(missing[lane]) if missing[lane] else None
             if missing[lane]:
                 target.spaces.distrust()
-            if missing[lane] and sizes[lane] >= self._options.stack_size:
-                self._diagnostics.count("stack longer than --stack-size, which can be raised (--stack-size 8M)")
             learned = thread.shape.learn(bases[lane], tops[lane], missing[lane], region)
             if learned and kind == SampleKind.BLOCKED and missing[lane]:
                 thread.slept = None  # its stack is the same, but there is more of it to copy

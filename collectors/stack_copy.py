@@ -10,15 +10,17 @@ import time
 import numpy as np
 
 from pyprof.collectors import libc
+from pyprof.collectors.deep_stack import pieces
 from pyprof.collectors.lanes import BatchBuilder
 from pyprof.collectors.spaces import SpaceTracker, Witness
 from pyprof.collectors.threads import Thread
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.sample import Piece, SampleKind
+from pyprof.model.sample import Beyond, Piece, SampleKind
 
 _SCAN = 64 << 10
 _FRAMES = 1 << 20
 """Bytes of memory for what interpreters' frames need."""
+_SPOT_BYTES = 256 << 10
 
 
 class StackCopy:
@@ -34,10 +36,14 @@ class StackCopy:
         self._gather = libc.Gatherer(_FRAMES)
         self._base = self._size = 0
         self._piece_base = self._piece_size = 0
+        self._length = 0
+        self._spans: list[tuple[int, int]] = []
+        self._spots = libc.Gatherer(_SPOT_BYTES)
+        self._spotted = memoryview(b"")
 
     def clear(self) -> None:
         """Nothing is copied yet."""
-        self._size = self._piece_size = 0
+        self._size = self._piece_size = self._length = 0
 
     def copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
         """The thread's stack, and what its interpreter's frames need."""
@@ -69,7 +75,10 @@ class StackCopy:
         """The thread's stack into the builder's arena: base and size in _base, _size, a second part in _piece_*."""
         builder, door, shape = self._builder, self._door, thread.shape
         into = builder.arena.address + builder.used
-        self._base, size = shape.span(sp, spaces.region_at)
+        self._length = 0
+        self._base, size = shape.length(sp, spaces.region_at)
+        if size > shape.most:
+            size = self._begin_deep(thread, size)
         got = door.read_memory(thread.tid, self._base, size, into)
         if got <= 0 and self._base < sp:  # the red zone reaches into a page that is not there
             size -= (sp & ~7) - self._base
@@ -77,6 +86,8 @@ class StackCopy:
             got = door.read_memory(thread.tid, self._base, size, into)
         self._size = max(got, 0)
         self._piece_size = 0
+        if self._length:
+            self._look_beyond(thread)
         if self._size == 0 or shape.is_home(sp, spaces.region_at):
             return
         home = shape.occupied
@@ -90,6 +101,32 @@ class StackCopy:
             got = door.read_memory(thread.tid, self._piece_base, size, into + ((self._size + 7) & ~7))
             self._piece_size = max(got, 0)
 
+    def _begin_deep(self, thread: Thread, length: int) -> int:
+        """How much to copy of a stack that is longer than what may be."""
+        self._length = length
+        most = thread.shape.most
+        return most if thread.reader is not None else thread.deep.to_copy(self._base, most)
+
+    def _look_beyond(self, thread: Thread) -> None:
+        self._spotted = memoryview(b"")
+        if self._size:
+            self._spans = thread.deep.spots(self._base + self._size, self._base + self._length)
+            self._spots.begin(thread.tid)
+            self._spotted = self._spots(self._spans)
+
+    def _beyond(self, thread: Thread) -> Beyond:
+        """What is known of the rest of the stack that was copied last; now the thread goes on."""
+        deep, word = thread.deep, thread.arch.word
+        deep.longest = max(deep.longest, self._length)
+        spots = pieces(self._spans, self._spotted)
+        if deep.holds(self._base, self._size):
+            return Beyond(self._length, deep.outer, spots, deep.longest)
+        if not self._size or not deep.may_read(self._length):
+            return Beyond(self._length, longest=deep.longest)
+        used = self._builder.used
+        deep.read(self._door, thread.tid, self._base, self._arena[used : used + self._size], self._length, word)
+        return Beyond(self._length, deep.outer, spots, deep.longest)
+
     def lane(
         self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, witness: Witness
     ) -> int:
@@ -98,8 +135,11 @@ class StackCopy:
             for earlier, space in spaces.refresh(time.monotonic_ns, text=witness.text):
                 self._builder.move(earlier, space)
         builder = self._builder
+        beyond = self._beyond(thread) if self._length else None
         piece_at = builder.used + ((self._size + 7) & ~7)
         lane = builder.add(thread.arch, kind, at_ns, thread.tid, spaces.current, weight, self._base, self._size)
+        if beyond is not None:
+            builder.set_beyond(lane, beyond)
         if self._piece_size:
             data = bytes(builder.arena.data[piece_at : piece_at + self._piece_size])
             builder.add_piece(lane, Piece(self._piece_base, data))

@@ -57,6 +57,11 @@ class StackShape:
 
     def span(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
         """(avma, size) of the copy for a thread with this sp."""
+        base, length = self.length(sp, region_at)
+        return base, min(length, self.most)
+
+    def length(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
+        """(avma, size) of the stack of a thread with this sp, as far as it may be needed."""
         base = max(sp - RED_ZONE, 0) & ~7
         if self.is_home(sp, region_at):
             assert self.home is not None
@@ -65,11 +70,11 @@ class StackShape:
                 end = min(end, max(self.top + _SLACK, base + _LEAST))
         else:
             # a new thread's stack may be newer than the last list of mappings: the read ends where the stack does
-            end = base + (self.away if self.home else self.most)
+            end = base + min(self.away if self.home else self.most, self.most)
             region = region_at(sp)
             if region is not None:
                 end = min(end, region.end)
-        return base, min(end - base, self.most)
+        return base, end - base
 
     def home_span(self, lowest: int) -> tuple[int, int]:
         """(avma, size) of the home stack's part from its lowest interesting address on."""

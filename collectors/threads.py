@@ -6,6 +6,7 @@ import os
 import random
 from dataclasses import dataclass, field
 
+from pyprof.collectors.deep_stack import DeepStack
 from pyprof.collectors.newcomers import Newcomers
 from pyprof.collectors.procfs import ProcDir
 from pyprof.collectors.stack_shape import StackShape
@@ -28,7 +29,7 @@ class Thread:
     a register. stopped: (sp, pc, stack bytes) of the stop that was taken in this sleep. last_sp: of its last stop.
     hollow: it has no stack, until it is looked at again (a leader that ended before its threads). ended: to be
     dropped. known: its name has been read. reader: of the process's interpreter, None where it is not wanted.
-    still: looks in a row that found it asleep. kin: of its family.
+    still: looks in a row that found it asleep. kin: of its family. deep: of a stack that is longer than what is copied.
     """
 
     pid: int
@@ -47,6 +48,7 @@ class Thread:
     ended: bool = False
     known: bool = False
     still: int = 0
+    deep: DeepStack = field(default_factory=DeepStack)
     _ran: int = -1
     _waited: int = 0
     _share: float = -1.0

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.bounded import bounded, distinct_stacks
 from pyprof.exporters.names import UNKNOWN, Level, count_column, levels, roots, script_name
 from pyprof.model.profile import Profile
 from pyprof.model.text import CONTROLS, DIRECTIONS
@@ -25,6 +26,7 @@ _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     column = count_column(profile)
+    profile = bounded(profile, distinct_stacks(profile))
     names = [[escape(_name(level, options)) for level in levels(profile, frame, options)] for frame in profile.frames]
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
     tree = _NameTree()

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.bounded import bounded, distinct_stacks
 from pyprof.exporters.names import UNKNOWN
 from pyprof.exporters.protobuf import data, number, packed, varint
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
@@ -29,6 +30,7 @@ RESERVED = ("pid", "tid", "thread", "process", "merge")
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
+    profile = bounded(profile, distinct_stacks(profile))
     # No file name and no time in the header: equal profiles are equal bytes.
     with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed_out:
         tables = Tables(profile)

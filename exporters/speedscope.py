@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.bounded import bounded
 from pyprof.exporters.names import functions, module_name, roots, thread_name
 from pyprof.exporters.utf8 import clean, dumps
 from pyprof.model.functions import Function
@@ -36,8 +37,9 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     weights = profile.values[:, column]
     if weights.size and int(weights.min()) < 0:
         raise OutputError("speedscope cannot show negative weights", "-f collapsed, or -f pprof")
-    frames, frame_indices = _frames(profile, options)
     groups, names, active = _groups(profile, options, weights)
+    profile = bounded(profile, profile.stack[weights > 0])
+    frames, frame_indices = _frames(profile, options)
     unit = profile.value_types[column].unit
 
     out.write(b'{"$schema":' + dumps(SCHEMA) + b',"name":' + dumps(profile.title))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
-DEFAULT_MAX_DEPTH = 1 << 17
+DEFAULT_MAX_DEPTH = 1 << 20
 FALLBACK = "fp"
 """The name in UnwindOptions.sources that is no table: it allows what is done where all tables passed."""
 SCAN = "scan"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pyprof.model.arch import Arch
-from pyprof.model.walk import StackEnd, Trust, lookup_pc
+from pyprof.model.walk import SharedFrames, StackEnd, Trust, lookup_pc
 from pyprof.unwind.expr import ExprProblem, Failed, Machine, evaluate
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule, Rule
@@ -206,7 +206,7 @@ class LaneWalk:
     """What a walk of one lane found; columns of model.walk.Walk.
 
     needs: column of the register for whose lack it ended, or -1. no_frame: the frame before the first of frames is
-    none. registers: of each of frames, if they are kept. tail: frames that follow.
+    none. registers: of each of frames, if they are kept. tail: frames that follow. shared: as in Walk, after those.
     """
 
     frames: list[Frame]
@@ -218,6 +218,7 @@ class LaneWalk:
     no_frame: bool = False
     registers: list[Registers] | None = None
     tail: Tail | None = None
+    shared: tuple[SharedFrames, int] | None = None
 
 
 class Known(Protocol):

@@ -16,10 +16,12 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.images import ImageStore
 from pyprof.options import FALLBACK, SCAN, UnwindOptions
+from pyprof.unwind.deep import DeepStacks
 from pyprof.unwind.fallback import RecordFallback
 from pyprof.unwind.index import Index, SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.outer import OuterParts
+from pyprof.unwind.plain import PlainRules
 from pyprof.unwind.recover import Recovery
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.scalar import Fallback, ScalarWalker
@@ -38,6 +40,7 @@ class _Space:
     index: SpaceIndex
     walker: ScalarWalker
     outer: OuterParts
+    deep: DeepStacks
 
 
 class Unwinder:
@@ -97,7 +100,10 @@ class Unwinder:
             space = self._space(batch.arch, batch.spaces[space_id])
             for lanes in self._by_time(batch, np.flatnonzero(fresh & (batch.space == space_id)), space.index):
                 if by_steps and not space.walker.fallback.needs_all:
-                    space.outer.renew(self._rules_at(int(batch.time_ns[lanes].max()), space.index.space))
+                    version = self._rules_at(int(batch.time_ns[lanes].max()), space.index.space)
+                    space.outer.renew(version)
+                    space.deep.renew(version)
+                    lanes = walk.beyond(lanes, space.walker, space.deep)
                     walk.group(walk.deep(lanes, space.walker, space.outer), space.index, space.walker)
                     last[space_id] = lanes, space
                 else:
@@ -142,6 +148,7 @@ class Unwinder:
                 index,
                 ScalarWalker(arch, index.known, index.bias, fallback, recovery.rest, self._options.max_depth),
                 OuterParts(),
+                DeepStacks(arch, PlainRules(arch, index, self._index(arch).rules), self._index(arch).rules),
             )
         return self._spaces[key]
 

@@ -7,6 +7,7 @@ for a step costs the same for one lane as for a hundred.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
+from pyprof.unwind.deep import DeepStacks
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.outer import LEAST_FRAMES, OuterParts
@@ -24,6 +26,9 @@ from pyprof.unwind.table import RuleTable
 
 FEW_LANES = 16
 """With so few lanes or less, one by one is faster than a step of arrays (measured)."""
+
+LONG = 2 << 20
+"""Bytes of a copy from which on its plain rules are tried first, one lane at a time."""
 
 I64 = npt.NDArray[np.int64]
 
@@ -101,6 +106,24 @@ class BatchWalk:
                 self._settle(one, walk)
                 self._replaced[one] = True
                 self._joined.add(one)
+        return np.array(left, np.int64)
+
+    def beyond(self, lane: I64, walker: ScalarWalker, stacks: DeepStacks) -> I64:
+        """Walk the lanes whose stack is longer than their copy, and long copies; those that are left."""
+        slab = self._batch.stack
+        if self._batch.arch.byteorder != sys.byteorder:
+            return lane
+        if not slab.beyond and not (slab.size[lane] > LONG).any():
+            return lane
+        left = []
+        for one in lane.tolist():
+            if one in slab.pieces or (one not in slab.beyond and slab.size[one] <= LONG):
+                left.append(one)
+                continue
+            walk = stacks.walk(self._batch, one, first_registers(self._batch, one), walker)
+            self._settle(one, walk)
+            self._replaced[one] = True
+            self._joined.add(one)
         return np.array(left, np.int64)
 
     def learn(self, walk: Walk, lanes: I64, walker: ScalarWalker, outer: OuterParts) -> None:
@@ -251,4 +274,5 @@ class BatchWalk:
             if walk.tail:
                 tail, place = walk.tail, slice(at + len(walk.frames), end)
                 pc[place], exact[place], trust[place], sp[place] = tail.pc, tail.exact, tail.trust, tail.sp
-        return Walk(start, pc, exact, trust, sp, self._end, self._missing, self._top, self._lacks)
+        shared = {lane: walk.shared for lane, walk in self._singles.items() if walk.shared is not None}
+        return Walk(start, pc, exact, trust, sp, self._end, self._missing, self._top, self._lacks, shared)

@@ -193,6 +193,7 @@ def header_lines(subject: Subject) -> Iterator[str]:
 
 def thread_dumps(profile: Profile, states: dict[int, str]) -> Iterator[ThreadDump]:
     """The last sample of each thread, by tid."""
+    from pyprof.model.markers import end_of
     from pyprof.model.profile import FrameKind
     from pyprof.model.stacks import MERGE_MARK
     from pyprof.model.walk import StackEnd
@@ -208,7 +209,7 @@ def thread_dumps(profile: Profile, states: dict[int, str]) -> Iterator[ThreadDum
             if mark.pc >= MERGE_MARK:
                 merge = mark.title.strip("[]")
             else:
-                end = StackEnd(mark.pc)
+                end = end_of(mark.pc)
         yield ThreadDump(info, states.get(info.tid, "running"), end, path[::-1], merge, known.get(index, 0))
 
 

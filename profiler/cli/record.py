@@ -132,7 +132,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         type=bytes_size,
         default=DEFAULT_STACK_SIZE,
         metavar="BYTES",
-        help="most of a stack that is copied, with K or M (default: 1M)",
+        help="most of a stack that is copied at a stop, with K or M; the rest is read once (default: 1M)",
     )
 
     what.add_argument(

@@ -74,8 +74,9 @@ _SAMPLES = (
         "The target mapped or unmapped a file at that moment; what is mapped was read again.",
     ),
     CounterMeaning(
-        "stack longer than --stack-size, which can be raised (--stack-size 8M)",
-        "The stack goes on beyond what is copied, and is cut short there.",
+        "stack longer than --stack-size, cut there",
+        "What was copied of the stack does not agree with what was read of it before, so that its outer part is "
+        "unknown. The marker in its place names the --stack-size that copies all of it at each sample.",
         "stack{s} longer than --stack-size",
     ),
     CounterMeaning(

@@ -38,13 +38,41 @@ class Piece:
     data: bytes
 
 
+@dataclass(frozen=True, eq=False)
+class Outer:
+    """A deep stack as it was read once while its thread ran: the words from avma on, up to the stack's end. number: no
+    other one has it.
+    """
+
+    avma: int
+    words: npt.NDArray[np.unsignedinteger]
+    number: int
+
+    @property
+    def end(self) -> int:
+        return self.avma + self.words.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """What is known of the stack beyond a lane's copy. length: from the copy's base to the end of the stack. outer: as
+    it was read once, None where it never was. spots: parts of it as they were when the sample was taken. longest: the
+    most that length was so far.
+    """
+
+    length: int
+    outer: Outer | None = None
+    spots: tuple[Piece, ...] = ()
+    longest: int = 0
+
+
 @dataclass(frozen=True)
 class StackSlab:
     """All stack copies of a batch in one flat array.
 
     data: uint8, every copy starts at a multiple of 8. Lane i has the bytes of avma base[i] ..
     base[i] + size[i] at data[offset[i]]. pieces: lane -> further memory (the stack that a signal handler on its own
-    stack interrupted).
+    stack interrupted). beyond: of lanes whose stack is longer than what is copied of it.
     """
 
     data: U8
@@ -52,6 +80,7 @@ class StackSlab:
     offset: I64
     size: I64
     pieces: Mapping[int, tuple[Piece, ...]] = field(default_factory=dict)
+    beyond: Mapping[int, Beyond] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,11 +121,14 @@ class SampleBatch:
 
     def take(self, lanes: I64) -> SampleBatch:
         """The lanes of these indices, over the same stack bytes. lanes: (k,) int64, ascending."""
-        pieces = self.stack.pieces
-        if pieces:
-            pieces = _renumbered(pieces, lanes)
+        pieces, beyond = self.stack.pieces, self.stack.beyond
         stack = StackSlab(
-            self.stack.data, self.stack.base[lanes], self.stack.offset[lanes], self.stack.size[lanes], pieces
+            self.stack.data,
+            self.stack.base[lanes],
+            self.stack.offset[lanes],
+            self.stack.size[lanes],
+            _renumbered(pieces, lanes) if pieces else pieces,
+            _renumbered(beyond, lanes) if beyond else beyond,
         )
         return replace(
             self,

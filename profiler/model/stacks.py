@@ -6,14 +6,16 @@ frame, at the end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
 
 MARKER_SPACE = -1
 """FrameKey.space of a marker: its pc is the StackEnd that it marks, and the frames above it are cut off there."""
@@ -42,6 +44,8 @@ Inserts = tuple[tuple[int, tuple[int, ...]], ...]
 Merge = tuple[Inserts, int]
 """(the interpreter's frames of one stack, pc of the marker below which it hangs, 0 for none)"""
 
+CodeOf = Callable[[int, SharedFrames], "npt.NDArray[np.int32] | None"]
+
 _Columns = tuple[bytes, bytes, bytes, bytes]
 """pc, exact and trust of all frames of a walk, and what stands instead of their space"""
 
@@ -59,8 +63,9 @@ class StackTable:
     frame: list[int] = field(default_factory=lambda: [-1])
     _frame_ids: dict[FrameKey, int] = field(default_factory=dict)
     _children: dict[tuple[int, int], int] = field(default_factory=dict)
-    _whole: dict[tuple[int, int, bytes, Merge | None], int] = field(default_factory=dict)
+    _whole: dict[tuple[int, int, bytes, Merge | None, int], int] = field(default_factory=dict)
     _blocks: dict[tuple[int, int, bytes, Inserts], int] = field(default_factory=dict)
+    _shared: WeakKeyDictionary[SharedFrames, npt.NDArray[np.int32]] = field(default_factory=WeakKeyDictionary)
 
     def intern(
         self,
@@ -68,29 +73,42 @@ class StackTable:
         space: npt.NDArray[np.int32],
         code: npt.NDArray[np.int32] | None = None,
         merged: Mapping[int, Merge] | None = None,
+        code_of: CodeOf | None = None,
+        cut: Mapping[int, int] | None = None,
     ) -> npt.NDArray[np.int32]:
         """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane. code: (m,) for each frame of the walk
         what stands instead of the space in its FrameKey, 0 where nothing does. merged: what lanes have of an
-        interpreter, by lane.
+        interpreter, by lane. code_of: (lane, frames) -> like code, of frames that lanes share. cut: lane -> its
+        marker, where that is not only its StackEnd (see model.markers).
         """
         merged = merged or {}
         nodes = np.zeros(len(walk), np.int32)
         columns = walk.pc.tobytes(), walk.exact.tobytes(), walk.trust.tobytes(), b"" if code is None else code.tobytes()
         starts, ends, spaces = walk.start.tolist(), walk.end.tolist(), space.tolist()
+        for lane, mark in (cut or {}).items():
+            ends[lane] = mark
         whole = self._whole
         seen: dict[object, int] = {}
         packed, codes = _packed(walk), columns[3]
         for lane in range(len(walk)):
             a, b = starts[lane], starts[lane + 1]
             found = merged.get(lane)
-            same = (packed[8 * a : 8 * b], codes[4 * a : 4 * b], spaces[lane], ends[lane], found) if packed else lane
+            outer = 0
+            if lane in walk.shared:
+                frames, first = walk.shared[lane]
+                outer = self._shared_node(frames, first, spaces[lane], partial(code_of, lane) if code_of else None)
+            same = (
+                (packed[8 * a : 8 * b], codes[4 * a : 4 * b], spaces[lane], ends[lane], found, outer)
+                if packed
+                else lane
+            )
             node = seen.get(same)
             if node is None:
-                key = (spaces[lane], ends[lane], _digest(columns, a, b), found)
+                key = (spaces[lane], ends[lane], _digest(columns, a, b), found, outer)
                 node = whole.get(key)
                 if node is None:
                     native = _Native(walk, a, b, spaces[lane], code, columns)
-                    node = whole[key] = self._insert(native, ends[lane], found or ((), 0))
+                    node = whole[key] = self._insert(native, ends[lane], found or ((), 0), outer)
                 seen[same] = node
             nodes[lane] = node
         return nodes
@@ -116,9 +134,73 @@ class StackTable:
             here = self.child(here, key)
         return here
 
-    def _insert(self, native: _Native, end: int, merged: Merge) -> int:
-        """In blocks from the root on: of a deep stack most are known."""
-        node = self.child(0, (MARKER_SPACE, end, True, 0)) if end != StackEnd.ROOT else 0
+    def _shared_node(
+        self,
+        frames: SharedFrames,
+        first: int,
+        space: int,
+        code_of: Callable[[SharedFrames], npt.NDArray[np.int32] | None] | None,
+    ) -> int:
+        """The node of one of the frames that lanes share; those outside it are looked up once."""
+        nodes = self._shared.get(frames)
+        if nodes is None:
+            nodes = np.zeros(len(frames), np.int32)
+            if frames.before is not None and (known := self._shared.get(frames.before[0])) is not None:
+                _, at, own = frames.before
+                nodes[own:] = known[at:]
+            self._shared[frames] = nodes
+        if first < len(nodes) and not nodes[first]:
+            unknown = first + int(np.argmax(nodes[first:] > 0)) if nodes[first:].any() else len(nodes)
+            node = int(nodes[unknown]) if unknown < len(nodes) else 0
+            part = slice(first, unknown)
+            found = self._chain(
+                node, self._frames_of(frames, part, space, code_of(frames) if code_of else None)[::-1].tolist()
+            )
+            nodes[first:unknown] = found[::-1]
+        return int(nodes[first]) if first < len(nodes) else 0
+
+    def _frames_of(
+        self, frames: SharedFrames, part: slice, space: int, code: npt.NDArray[np.int32] | None
+    ) -> npt.NDArray[np.int64]:
+        """The numbers of frames, most of which are equal to others."""
+        place = np.full(len(frames), space, np.int64) if code is None else np.where(code != 0, code, space)
+        pc, rest = frames.pc[part], frames.exact[part] | frames.trust[part].astype(np.int64) << 1 | place[part] << 9
+        order = np.lexsort((rest, pc))
+        pc, rest = pc[order], rest[order]
+        new = np.append(True, (pc[1:] != pc[:-1]) | (rest[1:] != rest[:-1]))
+        numbers = []
+        for each_pc, each in zip(pc[new].tolist(), rest[new].tolist(), strict=True):
+            key = (each >> 9, each_pc, bool(each & 1), each >> 1 & 0xFF)
+            number = self._frame_ids.get(key)
+            if number is None:
+                number = self._frame_ids[key] = len(self.frames)
+                self.frames.append(key)
+            numbers.append(number)
+        found = np.empty(len(order), np.int64)
+        found[order] = np.array(numbers, np.int64)[np.cumsum(new) - 1]
+        return found
+
+    def _chain(self, node: int, frames: list[int]) -> list[int]:
+        """The nodes of frames each below the one before, the first one below a node."""
+        found: list[int] = []
+        children = self._children
+        for frame in frames:
+            below = children.get((node, frame))
+            if below is None:
+                break
+            node = below
+            found.append(node)
+        fresh = frames[len(found) :]
+        nodes = range(len(self.parent), len(self.parent) + len(fresh))
+        parents = [node, *nodes[:-1]] if fresh else []
+        self.parent += parents
+        self.frame += fresh
+        children.update(zip(zip(parents, fresh, strict=True), nodes, strict=True))
+        return found + list(nodes)
+
+    def _insert(self, native: _Native, end: int, merged: Merge, outer: int) -> int:
+        """In blocks from the root on: of a deep stack most are known. outer: the node below which it hangs, 0: none."""
+        node = self.child(outer, (MARKER_SPACE, end, True, 0)) if end != StackEnd.ROOT else outer
         if merged[1]:
             node = self.child(node, (MARKER_SPACE, merged[1], True, 0))
         inside, count = dict(merged[0]), native.end - native.begin
@@ -184,13 +266,16 @@ class _Native:
 
     def keys(self, low: int, high: int) -> list[FrameKey]:
         """Of the frames low .. high of the stack."""
-        walk, part = self.walk, slice(self.begin + low, self.begin + high)
-        pcs, exacts, trusts = walk.pc[part].tolist(), walk.exact[part].tolist(), walk.trust[part].tolist()
-        places = [0] * len(pcs) if self.code is None else self.code[part].tolist()
-        return [
-            (place or self.space, pc, exact, trust)
-            for place, pc, exact, trust in zip(places, pcs, exacts, trusts, strict=True)
-        ]
+        return _keys(self.walk, slice(self.begin + low, self.begin + high), self.space, self.code)
+
+
+def _keys(frames: Walk | SharedFrames, part: slice, space: int, code: npt.NDArray[np.int32] | None) -> list[FrameKey]:
+    """Of some frames. code: what stands instead of the space, 0 where nothing does."""
+    pcs, exacts, trusts = frames.pc[part].tolist(), frames.exact[part].tolist(), frames.trust[part].tolist()
+    places = [0] * len(pcs) if code is None else code[part].tolist()
+    return [
+        (place or space, pc, exact, trust) for place, pc, exact, trust in zip(places, pcs, exacts, trusts, strict=True)
+    ]
 
 
 _BLOCK = 64

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -37,7 +38,7 @@ class Trust(IntEnum):
     SCAN = 12  # a plausible return address, guessed
     WAY_OUT = 13  # by the instructions that lead to the frame's return
     INTERPRETER = 14  # a frame of the interpreter's own chain, placed by the mark on the evaluator's C stack
-    COMPLETED = 16  # of a later whole stack of the same thread, whose memory was the same up to there
+    COMPLETED = 16  # of a whole stack of the same thread at another moment: what was read of both was the same
     KERNEL = 15  # of the kernel's own stack, or the call in which a thread sleeps
 
     @property
@@ -76,6 +77,23 @@ _END_WORDS = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class SharedFrames:
+    """The frames of a deep stack that many lanes have in common, innermost first, up to its root; columns as in Walk.
+
+    before: (other frames, at, of these): from index `of these` on they are the other ones from `at` on.
+    """
+
+    pc: npt.NDArray[np.uint64]
+    exact: npt.NDArray[np.bool_]
+    trust: npt.NDArray[np.uint8]
+    sp: npt.NDArray[np.uint64]
+    before: tuple[SharedFrames, int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.pc)
+
+
 @dataclass(frozen=True)
 class Walk:
     """Frames of n lanes in CSR form: lane i has frames start[i] .. start[i+1], innermost first.
@@ -88,6 +106,7 @@ class Walk:
     top: (n,) uint64, the highest cfa reached: how far up the stack the walk looked.
     lacks_register: (n,) bool, the lane ended because a register was needed that its sample does not know
     (SampleKind.BLOCKED): a sample taken by a stop would go on.
+    shared: lane -> (frames, index): after its own frames the lane has these from the index on.
     """
 
     start: npt.NDArray[np.int64]
@@ -99,6 +118,28 @@ class Walk:
     missing: npt.NDArray[np.uint64]
     top: npt.NDArray[np.uint64]
     lacks_register: npt.NDArray[np.bool_]
+    shared: Mapping[int, tuple[SharedFrames, int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.end)
+
+    def whole(self) -> Walk:
+        """The same, with nothing shared."""
+        if not self.shared:
+            return self
+        counts = np.diff(self.start)
+        for lane, (frames, at) in self.shared.items():
+            counts[lane] += len(frames) - at
+        start = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(counts, out=start[1:])
+        columns = []
+        for name in ("pc", "exact", "trust", "sp"):
+            own, parts = getattr(self, name), []
+            for lane in range(len(self)):
+                parts.append(own[self.start[lane] : self.start[lane + 1]])
+                if lane in self.shared:
+                    frames, at = self.shared[lane]
+                    parts.append(getattr(frames, name)[at:])
+            columns.append(np.concatenate(parts))
+        pc, exact, trust, sp = columns
+        return Walk(start, pc, exact, trust, sp, self.end, self.missing, self.top, self.lacks_register)

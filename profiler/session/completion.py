@@ -72,6 +72,7 @@ class Completion:
         if self._batch % _BATCHES == 0:
             self._expire()
         whole = (walk.end == StackEnd.ROOT) & np.isin(batch.tid, list(self._cuts))
+        whole[list(walk.shared)] = False
         tids = batch.tid[whole]
         for tid in np.unique(tids).tolist():
             lanes = np.flatnonzero(whole & (batch.tid == tid))

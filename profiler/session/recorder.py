@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -18,11 +19,12 @@ import numpy.typing as npt
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.code import CODE_SPACE
+from pyprof.model.markers import cut_mark, end_of
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
-from pyprof.model.stacks import MARKER_SPACE, Merge, StackTable
-from pyprof.model.walk import StackEnd, Walk
+from pyprof.model.stacks import MARKER_SPACE, NOT_SAMPLED, Merge, StackTable
+from pyprof.model.walk import SharedFrames, StackEnd, Walk
 from pyprof.session.completion import Completion
 
 _I64 = npt.NDArray[np.int64]
@@ -38,6 +40,22 @@ _NODE = (1 << STATE_BITS) - 1
 def _unknown(n: int) -> _I64:
     """Lengths that are not known, without memory for each."""
     return np.broadcast_to(np.int64(-1), n)
+
+
+def _needed(batch: SampleBatch, walk: Walk) -> dict[int, int]:
+    """Markers of the stacks that an option has cut, by lane: they say what would have been enough."""
+    found = {}
+    for lane in np.flatnonzero((walk.end == StackEnd.UNREADABLE) | (walk.end == StackEnd.DEPTH)).tolist():
+        beyond = batch.stack.beyond.get(lane)
+        length = beyond.length if beyond is not None else int(batch.stack.size[lane])
+        base, end = int(batch.stack.base[lane]), StackEnd(walk.end[lane])
+        if end is StackEnd.UNREADABLE and beyond is not None and base <= int(walk.missing[lane]) < base + length:
+            found[lane] = cut_mark(end, max(length, beyond.longest))
+        elif end is StackEnd.DEPTH:
+            first, last = int(walk.start[lane]), int(walk.start[lane + 1])
+            span = int(walk.sp[last - 1]) - int(walk.sp[first])
+            found[lane] = cut_mark(end, 2 * (last - first) * length // max(span, 1)) if 0 < span <= length else end
+    return found
 
 
 class Walker(Protocol):
@@ -145,13 +163,16 @@ class Recorder:
             fresh = batch if len(live) == len(batch) else batch.take(live)
             walk = self.walker.walk(fresh)
             if fresh.chains and self.merger is not None:
-                walk = self.merger.complete(fresh, walk)
+                walk = self.merger.complete(fresh, walk.whole())
             code = self.binder.bind(fresh, walk) if self.binder else None
+            cut = _needed(fresh, walk)
             if fresh.chains and self.merger is not None:
                 merged, state = self.merger.merge(fresh, walk)
-                nodes[live] = self._stacks.intern(walk, fresh.space, code, merged) | state << STATE_BITS
+                nodes[live] = self._stacks.intern(walk, fresh.space, code, merged, cut=cut) | state << STATE_BITS
             else:
-                nodes[live] = self._stacks.intern(walk, fresh.space, code)
+                nodes[live] = self._stacks.intern(
+                    walk, fresh.space, code, code_of=partial(self._code_of, fresh), cut=cut
+                )
             if fresh.tip is not None:
                 nodes[live] = self._inside(nodes[live], fresh.tip, fresh.tips)
             stop = walk.lacks_register & (fresh.kind == SampleKind.BLOCKED)
@@ -168,6 +189,24 @@ class Recorder:
         length = _unknown(len(batch)) if batch.length_ns is None else batch.length_ns
         self._rows.append((batch.time_ns + self._epoch_ns, nodes, batch.tid, batch.weight, length))
         self.samples += len(batch)
+
+    def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
+        """What CodeBinder.bind says of frames that lanes share, at the time of one of them."""
+        if self.binder is None:
+            return None
+        none = np.zeros(1, np.uint64)
+        walk = Walk(
+            np.array([0, len(frames)], np.int64),
+            frames.pc,
+            frames.exact,
+            frames.trust,
+            frames.sp,
+            np.full(1, StackEnd.ROOT, np.uint8),
+            none,
+            none,
+            np.zeros(1, np.bool_),
+        )
+        return self.binder.bind(batch.take(np.array([lane], np.int64)), walk)
 
     def _inside(
         self, nodes: npt.NDArray[np.int64], tip: npt.NDArray[np.int32], tips: tuple[tuple[int, ...], ...]
@@ -231,7 +270,8 @@ class Recorder:
             while self._stacks.parent[node] > 0:
                 node = self._stacks.parent[node]
             frame = self._stacks.frame[node]
-            if node == 0 or self._stacks.frames[frame][:2] == (MARKER_SPACE, StackEnd.UNREADABLE):
+            space, mark = self._stacks.frames[frame][:2] if node else (MARKER_SPACE, StackEnd.UNREADABLE)
+            if space == MARKER_SPACE and mark < NOT_SAMPLED and end_of(mark) is StackEnd.UNREADABLE:
                 unsettled.add(tid)
         return unsettled
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import PARTIAL, SampleState
+from pyprof.model.markers import end_of
 from pyprof.model.profile import FrameKind, ModuleInfo, Profile
 from pyprof.model.stacks import NOT_SAMPLED
 from pyprof.model.summary import LACKS_PYTHON, NOT_SAMPLED_LABEL, ModuleSummary, PythonMissing, Shown, Stops, Summary
@@ -106,7 +107,7 @@ class _Inclusive:
 def _end(profile: Profile, node: int) -> StackEnd:
     """Of the stacks at or below a node that has no parent."""
     frame = profile.frames[profile.frame[node]]
-    return StackEnd(frame.pc) if frame.kind == FrameKind.MARKER and frame.pc < NOT_SAMPLED else StackEnd.ROOT
+    return end_of(frame.pc) if frame.kind == FrameKind.MARKER and frame.pc < NOT_SAMPLED else StackEnd.ROOT
 
 
 def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Counter[int]]:

@@ -10,6 +10,7 @@ import numpy as np
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import find_arch
 from pyprof.model.code import CODE_SPACE, CodeName
+from pyprof.model.markers import cut_title
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stacks import (
@@ -21,7 +22,7 @@ from pyprof.model.stacks import (
     NOT_SAMPLED,
     FrameKey,
 )
-from pyprof.model.walk import StackEnd, Trust, lookup_pc
+from pyprof.model.walk import Trust, lookup_pc
 from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.elf import SHT_NOBITS, ElfFile
 from pyprof.objfile.foreign_path import Rights
@@ -37,9 +38,6 @@ from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.kernel import KernelNames
 from pyprof.symbolize.symbols import SymbolTable
 from pyprof.symbolize.unnamed import Labels, unnamed
-
-MARKERS: dict[StackEnd, str] = {end: f"[truncated: {end.words}]" for end in StackEnd if end is not StackEnd.ROOT}
-
 
 InterpreterName = Callable[[int], Line]
 """(FrameKey.pc of an interpreter's frame) -> its function, file and line."""
@@ -362,7 +360,7 @@ def marker(end: int) -> Frame:
     elif end >= MERGE_MARK:
         title = merge_title(end - MERGE_MARK)
     else:
-        title = MARKERS.get(StackEnd(end), "[truncated]")
+        title = cut_title(end)
     return Frame(FrameKind.MARKER, end, 0, 0, -1, (), Trust.CONTEXT, title)
 
 

@@ -36,6 +36,8 @@ RECIPES = {
     "ladder_debug_frame": Recipe("ladder.c", (*NO_FRAME_POINTER, "-g", *NO_TABLES)),
     "ladder_deep": Recipe("ladder_deep.c"),
     "ladder_deeper": Recipe("ladder_deep.c", (*NO_FRAME_POINTER, "-DPAD=10")),
+    "ladder_recursion": Recipe("ladder_recursion.c", (*NO_FRAME_POINTER, "-D_GNU_SOURCE", "-pthread")),
+    "ladder_recursion_fp": Recipe("ladder_recursion.c", ("-O0", "-D_GNU_SOURCE", "-pthread")),
     "ladder_beside": Recipe("ladder_beside.c", (*NO_FRAME_POINTER, "-D_GNU_SOURCE", "-pthread")),
     "ladder_altstack": Recipe("ladder_altstack.c"),
     "ladder_throw": Recipe("ladder_throw.cc", compiler="g++"),

@@ -1,0 +1,126 @@
+"""Recursions whose stacks are many times longer than what a stop may copy: whole, or cut with a marker that names what
+would be enough; never a stack that was not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
+from pyprof.options import CollectOptions
+from tests.live.support.ladders import ladder
+from tests.live.support.recording import LIFE, Recording, dump, record, running
+from tests.support import missing
+
+DEPTH = 200_000
+LENGTH = DEPTH * 48
+"""Bytes of stack, at least."""
+
+
+def runs(stack: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Functions below the thread's own, each with how often it stands there in a row."""
+    own = stack[stack.index("run") :]
+    return [(name, len(list(same))) for name, same in groupby(own)]
+
+
+def whole(recording: Recording) -> Counter[tuple[tuple[str, int], ...]]:
+    """Samples by runs of functions."""
+    found: Counter[tuple[tuple[str, int], ...]] = Counter()
+    for stack, count in recording.stacks.items():
+        if "run" in stack:
+            found[tuple(runs(stack))] += count
+    return found
+
+
+def cut(recording: Recording) -> dict[str, int]:
+    """Samples by marker."""
+    found: Counter[str] = Counter()
+    for stack, count in recording.stacks.items():
+        if stack[0].startswith("[truncated"):
+            found[stack[0]] += count
+    return dict(found)
+
+
+def perf_allowed() -> None:
+    try:
+        choose_event(os.getpid(), 0, CollectOptions())
+    except PerfNotAllowed as error:
+        missing(f"needs perf_events: {error.message} {error.hint}")
+
+
+@pytest.mark.parametrize(("collector", "build"), [("ptrace", "recursion"), ("perf", "recursion_fp")])
+def test_recursion_that_works_at_its_bottom_is_whole_and_small_parts_are_copied(
+    collector: str, build: str, tmp_path: Path
+) -> None:
+    if collector == "perf":
+        perf_allowed()
+    with running(ladder(f"ladder_{build}"), "stay", str(DEPTH), LIFE) as program:
+        recording = record(program.pid, tmp_path, "--collector", collector, seconds=4, rate=99)
+    found = whole(recording)
+    assert sum(found.values()) >= 3
+    assert {of[:3] for of in found} == {(("run", 1), ("left", 1), ("down", DEPTH + 1))}
+    assert sum(found.values()) >= 0.8 * recording.summary["stops"]["count"] > 0
+    assert recording.summary["trust"]["completed"] > DEPTH
+
+
+def test_recursion_that_goes_up_and_down_has_only_its_own_frames(tmp_path: Path) -> None:
+    with running(ladder("ladder_recursion"), "travel", str(DEPTH), LIFE) as program:
+        recording = record(program.pid, tmp_path, seconds=4, rate=99)
+    found = whole(recording)
+    assert sum(found.values()) >= 3
+    for of in found:
+        names = [name for name, _ in of]
+        assert names in (["run"], ["run", "left"], ["run", "left", "down"])
+        assert dict(of).get("down", 0) <= DEPTH + 1
+    assert len({dict(of).get("down") for of in found}) >= 3
+    assert max(dict(of).get("down", 0) for of in found) > 30_000  # more than a stop copies
+
+
+def test_recursion_from_two_places_never_has_the_frames_of_the_other_one(tmp_path: Path) -> None:
+    with running(ladder("ladder_recursion"), "origins", str(DEPTH), LIFE) as program:
+        recording = record(program.pid, tmp_path, seconds=4, rate=99)
+    sides = Counter[str]()
+    for of, count in whole(recording).items():
+        names = [name for name, _ in of]
+        for side, other in (("left", "right"), ("right", "left")):
+            if f"at_{side}" in names:
+                assert side in names
+                assert other not in names
+                assert dict(of)["down"] == DEPTH + 1
+                sides[side] += count
+    assert sides.total() >= 1
+    for marker in cut(recording):
+        assert re.fullmatch(r"\[truncated: --stack-size (2|4|8|16)M copies all of it\]", marker)
+
+
+def test_size_that_a_marker_names_is_enough(tmp_path: Path) -> None:
+    with running(ladder("ladder_recursion"), "travel", str(DEPTH), LIFE) as program:
+        recording = record(program.pid, tmp_path, "--stack-size", "16M", seconds=3, rate=20)
+    assert not cut(recording)
+    assert sum(whole(recording).values()) >= 2
+
+
+def test_maximum_depth_names_a_depth_that_is_enough(tmp_path: Path) -> None:
+    with running(ladder("ladder_recursion"), "stay", "50000", LIFE) as program:
+        first = record(program.pid, tmp_path, "--max-depth", "20000", seconds=1, rate=20)
+        (marker,) = cut(first)
+        said = re.fullmatch(r"\[truncated: maximum depth, --max-depth (\d+) is enough\]", marker)
+        assert said is not None
+        second = record(program.pid, tmp_path, "--max-depth", said[1], seconds=1, rate=20)
+    assert first.samples > 0
+    assert not cut(second)
+    assert {dict(of)["down"] for of in whole(second)} == {50_001}
+
+
+def test_sleeper_below_a_deep_recursion_is_whole_in_a_dump() -> None:
+    with running(ladder("ladder_recursion"), "sleep", str(DEPTH), LIFE) as program:
+        found = dump(program.pid, "--stack-size", "1M")
+    threads = [[frame["function"] for frame in thread["frames"]] for thread in found["threads"]]
+    deep = [names for names in threads if "down" in names]
+    assert [names.count("down") for names in deep] == [DEPTH + 1]

@@ -1,0 +1,270 @@
+"""One lane, frame by frame, as long as its rules are of the fast vocabulary (table.py) and no frame is exact: some
+hundred nanoseconds a frame, where scalar.py takes microseconds; and where frames repeat, a recursion's, all repetitions
+at once. Made for stacks of hundreds of thousands of frames.
+
+In: pc, sp and fp of a frame, and memory as words. Out: those of its callers, and by which rule each was found. Formulas
+as in scalar.apply_rule, which is the specification; whatever is not plain is left to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.arch import Arch
+from pyprof.unwind.index import SpaceIndex
+from pyprof.unwind.table import CFA_FP, FP_SAVED, OUTERMOST, RuleTable
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+
+UNKNOWN = (1 << 64) - 1
+"""fp of a frame where it is not known."""
+OUTERMOST_RULE = -2
+"""In place of a rule's id: there is no caller, and nothing is read to see that."""
+
+_MOST_PERIOD = 8
+_LOOK = 64
+"""After so many frames it is looked whether they repeat, later after twice as many if not."""
+
+_FIRST_BLOCK, _GROWTH = 256, 8
+"""So many frames are compared at once, and so many times as many where all were equal."""
+
+_Plain = tuple[bool, int, int, int | None, int]
+"""(cfa = fp + n, else sp + n; n; ra_off; fp_off, None if the register has the caller's value; rule id)"""
+
+_NO_RULE: _Plain = (False, 0, 0, None, -1)
+_ROOT: _Plain = (False, 0, 0, None, OUTERMOST_RULE)
+
+
+@dataclass(slots=True)
+class Run:
+    """Frames that follow one that was given: pc, sp, fp, and the ids of the rules by which they were found. root: the
+    last one has no caller; last: the rule id that says so by a return address of 0, or OUTERMOST_RULE; top: its cfa.
+    """
+
+    pc: U64
+    sp: U64
+    fp: U64
+    rule: I64
+    root: bool = False
+    last: int = -1
+    top: int = 0
+
+    def __len__(self) -> int:
+        return len(self.pc)
+
+
+class PlainRules:
+    """The plain rules of one address space, by return address."""
+
+    def __init__(self, arch: Arch, index: SpaceIndex, table: RuleTable) -> None:
+        self._arch = arch
+        self._index = index
+        self._table = table
+        self._rules: dict[int, _Plain] = {}
+
+    def forget(self) -> None:
+        self._rules.clear()
+
+    def _find(self, pc: int) -> _Plain:
+        at = self._index.rule_id(pc - 1, False)
+        flags = int(self._table.flags[at])
+        if flags & OUTERMOST:
+            found = _ROOT
+        elif flags & ~(CFA_FP | FP_SAVED):
+            found = _NO_RULE
+        else:
+            cfa_off, ra_off, fp_off = (
+                _signed(int(column[at])) for column in (self._table.cfa_off, self._table.ra_off, self._table.fp_off)
+            )
+            found = (bool(flags & CFA_FP), cfa_off, ra_off, fp_off if flags & FP_SAVED else None, at)
+        self._rules[pc] = found
+        return found
+
+    def run(self, words: npt.NDArray[np.unsignedinteger], base: int, pc: int, sp: int, fp: int, most: int) -> Run:
+        """At most `most` callers of a frame that is not exact. words: those of the memory that stood at base."""
+        arch = self._arch
+        known, find = self._rules.get, self._find
+        word, sp_off, pc_mask = arch.word, arch.sp_off, arch.pc_mask
+        shift, odd, size = word.bit_length() - 1, word - 1, len(words) * word
+        view = words.data
+        pcs, sps, fps, rules = [pc], [sp], [fp], [-1]
+        done: list[tuple[U64, U64, U64, I64]] = []
+        end = Run(*_no_frames())
+        left, look, patience = most, _LOOK, _LOOK
+        while left > 0:
+            by_fp, cfa_off, ra_off, fp_off, rule = known(pc) or find(pc)
+            if rule < 0:
+                end.root, end.last, end.top = rule == OUTERMOST_RULE, rule, sp
+                break
+            if by_fp and fp == UNKNOWN:
+                break
+            cfa = (fp if by_fp else sp) + cfa_off
+            at = cfa + ra_off - base
+            if not 0 <= at < size or at & odd:
+                break
+            caller = view[at >> shift] & pc_mask
+            callers_fp = fp
+            if fp_off is not None:
+                slot = cfa + fp_off - base
+                if not 0 <= slot < size or slot & odd:
+                    break
+                callers_fp = view[slot >> shift]
+            if caller == 0:
+                end.root, end.last, end.top = True, rule, cfa
+                break
+            above = cfa + sp_off
+            if above <= sp:
+                break
+            pc, sp, fp = caller, above, callers_fp
+            pcs.append(pc)
+            sps.append(sp)
+            fps.append(fp)
+            rules.append(rule)
+            left -= 1
+            look -= 1
+            if look <= 0:
+                more = self._repeated(words, base, pcs, sps, fps, rules, left)
+                patience = _LOOK if more is not None else 2 * patience
+                look = patience
+                if more is not None:
+                    done += [_columns(pcs, sps, fps, rules), more]
+                    pc, sp, fp = (int(more[column][-1]) for column in range(3))
+                    left -= len(more[0])
+                    pcs, sps, fps, rules = [pc], [sp], [fp], [-1]
+        done.append(_columns(pcs, sps, fps, rules))
+        end.pc, end.sp, end.fp = (np.concatenate([part[column] for part in done]) for column in range(3))
+        end.rule = np.concatenate([part[3] for part in done])
+        return end
+
+    def _repeated(
+        self,
+        words: npt.NDArray[np.unsignedinteger],
+        base: int,
+        pcs: list[int],
+        sps: list[int],
+        fps: list[int],
+        rules: list[int],
+        most: int,
+    ) -> tuple[U64, U64, U64, I64] | None:
+        """The frames to come, as far as they are the last few again, at equal distances; looked at in growing parts."""
+        period, stride = self._period(pcs, sps, rules)
+        parts = []
+        block = _FIRST_BLOCK
+        while period:
+            asked = min(block, most) // period
+            part = self._repeat(words, base, pcs, sps, fps, rules, period, stride, asked)
+            if part is None:
+                break
+            parts.append(part)
+            if len(part[0]) < asked * period:
+                break
+            most -= len(part[0])
+            block *= _GROWTH
+            last = -2 * period - 1
+            pcs, sps, fps, rules = (
+                [*old, *new[last:].tolist()][last:] for old, new in zip((pcs, sps, fps, rules), part, strict=True)
+            )
+        if not parts:
+            return None
+        pc, sp, fp = (np.concatenate([part[column] for part in parts]) for column in range(3))
+        return pc, sp, fp, np.concatenate([part[3] for part in parts])
+
+    def _period(self, pcs: list[int], sps: list[int], rules: list[int]) -> tuple[int, int]:
+        """Of how many frames the last ones are a repetition, and at what distance; (0, 0) if they are none."""
+        n = len(pcs)
+        for period in range(1, min(_MOST_PERIOD, (n - 1) // 2) + 1):
+            if pcs[-period:] == pcs[-2 * period : -period] and rules[-period:] == rules[-2 * period : -period]:
+                stride = sps[-1] - sps[-1 - period]
+                if stride % self._arch.word == 0 and all(
+                    sps[at] - sps[at - period] == stride for at in range(n - period, n)
+                ):
+                    return period, stride
+        return 0, 0
+
+    def _repeat(
+        self,
+        words: npt.NDArray[np.unsignedinteger],
+        base: int,
+        pcs: list[int],
+        sps: list[int],
+        fps: list[int],
+        rules: list[int],
+        period: int,
+        stride: int,
+        most: int,
+    ) -> tuple[U64, U64, U64, I64] | None:
+        """At most so many periods more; None if there is not one."""
+        word, sp_off = self._arch.word, self._arch.sp_off
+        step, n = stride // word, len(pcs)
+        times = min(most, (len(words) * word + base - sps[-1]) // stride)
+        if times <= 0:
+            return None
+        shape = (times, period)
+        fp = np.empty(shape, np.uint64)
+        distance = np.arange(1, times + 1, dtype=np.uint64) * np.uint64(stride)
+        same = np.ones(times, np.bool_)
+        column = np.append(np.uint64(fps[-1]), np.empty(times, np.uint64))  # fp of the frame before each
+        saves = [self._rules[pcs[at - 1]][3] is not None for at in range(n - period, n)]
+        last_save = max((at for at, saved in enumerate(saves) if saved), default=-1)
+
+        def slots(address: int) -> npt.NDArray[np.unsignedinteger] | None:
+            first = (address - base) // word + step
+            found = words[first::step][:times] if first >= 0 else words[:0]
+            return found if len(found) == times else None
+
+        if last_save >= 0:
+            at = n - period + last_save
+            offset = self._rules[pcs[at - 1]][3]
+            saved = slots(sps[at] - sp_off + (offset or 0))
+            if saved is None:
+                return None
+            column[1:] = saved
+        else:
+            column[1:] = fps[-1]
+        before = column[:-1]
+        for place in range(period):
+            at = n - period + place
+            by_fp, _, ra_off, fp_off, _ = self._rules[pcs[at - 1]]
+            cfa = sps[at] - sp_off
+            returns = slots(cfa + ra_off)
+            if returns is None:
+                return None
+            same &= (returns & words.dtype.type(self._arch.pc_mask)) == pcs[at]
+            if by_fp:
+                same &= before == np.uint64(fps[at - 1]) + distance
+            if fp_off is not None:
+                restored = slots(cfa + fp_off)
+                if restored is None:
+                    return None
+                before = restored.astype(np.uint64, copy=False)
+            fp[:, place] = before
+        count = times if same.all() else int(np.argmin(same))
+        if count == 0:
+            return None
+        sp = np.array(sps[-period:], np.uint64)[None, :] + distance[:count, None]
+        pc = np.tile(np.array(pcs[-period:], np.uint64), count)
+        rule = np.tile(np.array(rules[-period:], np.int64), count)
+        return pc, sp.ravel(), fp[:count].ravel(), rule
+
+
+def _no_frames() -> tuple[U64, U64, U64, I64]:
+    none = np.zeros(0, np.uint64)
+    return none, none, none, np.zeros(0, np.int64)
+
+
+def _columns(pcs: list[int], sps: list[int], fps: list[int], rules: list[int]) -> tuple[U64, U64, U64, I64]:
+    """Without the first frame, which is not theirs."""
+    return (
+        np.array(pcs[1:], np.uint64),
+        np.array(sps[1:], np.uint64),
+        np.array(fps[1:], np.uint64),
+        np.array(rules[1:], np.int64),
+    )
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
