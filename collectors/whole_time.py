@@ -190,8 +190,8 @@ class WholeTime:
     def stats(self) -> CollectorStats:
         running, looks = self._running.stats(), self._looks.stats()
         return CollectorStats(
-            ticks=looks.ticks,
-            ticking_ns=looks.ticking_ns,
+            ticks=running.ticks,
+            ticking_ns=running.ticking_ns if self._options.running else 0,
             pauses=looks.pauses,
             skipped=running.skipped + looks.skipped,
             unchanged=looks.unchanged,

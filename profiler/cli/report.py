@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pyprof.cli.terminal import advice, printable
 from pyprof.cli.words import duration, function_name, many, percent, shorten
+from pyprof.collectors.choice import FROM_OUTSIDE
 from pyprof.model.counters import lacking, meaning_of
 from pyprof.model.functions import Costs, costs
 from pyprof.model.profile import Profile
@@ -27,7 +28,7 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
     if summary.samples:
         lines += [*_tables(costs(profile), width), "", *_labelled("how", _sampled(summary), width)]
         lines += _labelled("quality", _quality(summary), width)
-    for note in summary.notes[1:]:
+    for note in (note for note in summary.notes[1:] if note != FROM_OUTSIDE):  # the first one has said so
         lines += _labelled("note", advice(note), width)
     if missing := _missing(summary):
         where = "" if verbose else ": see Summary in the page, or --verbose" if page else ": --verbose says more"

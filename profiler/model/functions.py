@@ -152,17 +152,14 @@ class _Sums:
         """Which functions have another one with the same total below them."""
         found = [False] * len(self.total)
         done = [-1] * len(self._parent)
-        innermost_first = sorted(range(len(found)), key=lambda function: self._dearest[function][1])
-        for function in innermost_first:
-            at, total = self._dearest[function][1], self.total[function]
-            node = -at
+        places = [(-at, function) for function, (_, at) in enumerate(self._dearest) if at]
+        places.sort(key=lambda place: (place[0], self._rows[place[0]].index(place[1])))
+        for at, function in reversed(places):  # innermost first
+            node, total = at, self.total[function]
             while node > 0 and self._inclusive[node] <= total and done[node] != total:
                 done[node] = total
-                for outer in self._rows[node]:
-                    found[outer] |= outer != function and self.total[outer] == total and self._is_outside(outer, at)
+                row = self._rows[node]
+                for outer in row[: row.index(function)] if node == at else row:
+                    found[outer] |= outer != function and self.total[outer] == total
                 node = self._parent[node]
         return found
-
-    def _is_outside(self, function: int, at: int) -> bool:
-        """Does its dearest place come before another one? Parents have smaller numbers than their children."""
-        return self._dearest[function][1] > at

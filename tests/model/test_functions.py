@@ -62,6 +62,7 @@ def test_innermost_inlined_function_has_the_own_cost_and_its_holder_the_total() 
     builder.sample(builder.node([code("main"), inlined]), cpu_ns=10)
     assert told(builder.build())["server", "std::min(int, int)"] == (10, 10)
     assert told(builder.build())["server", "handle(Request&)"] == (0, 10)
+    assert [cost.name for cost in costs(builder.build()).functions if not cost.wraps] == ["std::min(int, int)"]
     found = told(profile)
     assert found["server", "std::min(int, int)"] == (0, 50_000_000)
     assert found["server", "handle(Request&)"] == (0, 50_000_000)
