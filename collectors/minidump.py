@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,11 +20,12 @@ from pyprof.model.sample import SampleBatch
 from pyprof.objfile.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpThread
 from pyprof.objfile.microdump import MAX_SIZE, is_microdump, read_microdump
 from pyprof.objfile.minidump import is_minidump, read_minidump
-from pyprof.objfile.source import FileSource, Source
+from pyprof.objfile.source import FileSource, Source, open_regular
 
 REQUESTED = 0xFFFFFFFF
 """Exception code of a dump that was asked for: nothing crashed."""
 MAX_TID = 1 << 31
+"""Numbers of threads and processes are below it."""
 
 
 class MinidumpCollector:
@@ -36,7 +36,7 @@ class MinidumpCollector:
 
     def __init__(self, path: str, exe: str, sysroot: str, copy: int, diagnostics: Diagnostics) -> None:
         try:
-            source = FileSource(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+            source = FileSource(open_regular(path))
         except OSError as error:
             raise PyprofError(f"{path}: {error.strerror}") from error
         self.dump: CrashDump = read_dump(source)
@@ -50,7 +50,7 @@ class MinidumpCollector:
         rows = [_row(arch, thread) for thread in ordered]
         size = first_copy(copy, len(ordered))
         threads = [SavedThread(tid, row, size) for tid, row in zip(self._infos, rows, strict=True)]
-        self.pid = self.dump.pid or next(iter(self._infos))
+        self.pid = self.dump.pid if 0 < self.dump.pid < MAX_TID else next(iter(self._infos))
         files = DumpFiles(self.dump, exe, sysroot)
         mappings = mappings_of(self.dump)
         memory = self.dump.memory
@@ -105,9 +105,9 @@ class MinidumpCollector:
 def looks_like_dump(path: str) -> bool:
     """Is it a minidump, by its first bytes? False where it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             return is_minidump(file.read(4))
-    except OSError:
+    except (OSError, FormatError):
         return False
 
 

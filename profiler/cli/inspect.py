@@ -28,7 +28,7 @@ addresses are those of the file (svma). With --json each row is one object on a 
 its own (JSON Lines).
 
 exit status:
-  0 done, with --compare: no difference; 1 error; 2 wrong usage; 3 --compare found some.
+  0 done, with --compare: no difference; 1 error, or the file was cut off; 2 wrong usage; 3 --compare found some.
 
 examples:
   pyprof inspect /usr/lib/x86_64-linux-gnu/libc.so.6
@@ -85,6 +85,14 @@ def run(arguments: argparse.Namespace) -> int:
             "FILE is a program, a shared library, an object file (.o), a separate debug file or a Breakpad symbol file"
         )
         raise PyprofError(f"{arguments.file}: {error.message}", hint) from error
+    code = look(inspection, arguments)
+    if inspection.missing:
+        hint = "what it shows is not all; get the whole file"
+        terminal.complain(f"{arguments.file}: cut off: {inspection.missing:,} bytes are missing", hint)
+    return code or int(inspection.missing > 0)
+
+
+def look(inspection: Inspection, arguments: argparse.Namespace) -> int:
     if arguments.compare:
         return compare(inspection, arguments)
     if arguments.rows or arguments.function or arguments.pc is not None:

@@ -32,7 +32,8 @@ def of_core(arguments: argparse.Namespace) -> Subject:
     except FormatError as error:
         if looks_like_dump(path):
             raise PyprofError(f"{path}: no core file", f"pyprof dump --minidump {path}") from error
-        raise
+        hint = "--core takes a core file: coredumpctl dump PID -o core"
+        raise PyprofError(f"{path}: {error.message}", hint) from error
     session = Session(collector, unwind_options(arguments), diagnostics)
     profile = _profile(session, collector.exe)
     signal = crash_signal(collector.crashed)

@@ -122,8 +122,11 @@ def parse_public(line: bytes) -> FuncRecord:
 
 
 def parse_line(line: bytes) -> LineRecord:
-    """address size line file"""
-    address, size, source_line, file = line.split()
+    """address size line file; what follows is passed over, as Breakpad does."""
+    fields = line.split(None, 4)
+    if len(fields) < 4:
+        raise ValueError(line)
+    address, size, source_line, file = fields[:4]
     return LineRecord(number(address), number(size), number(source_line, 10), number(file, 10))
 
 

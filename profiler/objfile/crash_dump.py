@@ -16,6 +16,11 @@ ELF_MACHINES = {
 """Processor -> ELF machine, class and byte order of its architecture here."""
 
 
+def address_mask(processor: str) -> int:
+    """The bits of an address: Windows extends those of 32-bit processes by their sign."""
+    return (1 << ELF_MACHINES[processor][1]) - 1
+
+
 @dataclass(frozen=True, slots=True)
 class DumpThread:
     """registers: by the names of the architecture's columns. sp: where its stack was saved, (avma, bytes)."""

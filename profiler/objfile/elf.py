@@ -181,6 +181,17 @@ class ElfFile:
         table_end: int = self.phoff + self._phnum * self._phentsize
         return max(64 if self.elf_class == 64 else 52, table_end)
 
+    @property
+    def missing(self) -> int:
+        """Bytes that the file should have and does not: it was cut off. By its section headers, which are a linker's
+        last words; where it has none, by its segments.
+        """
+        ends: list[int] = [self._shoff + self._shnum * self._shentsize]
+        ends += [s.offset + s.size for s in self.section_list if s.type != SHT_NOBITS]
+        if not self._shoff:
+            ends += [load.offset + load.filesz for load in self.loads]
+        return max(max(ends) - self.source.size, 0)
+
     def _section_layout(self) -> struct.Struct:
         return struct.Struct(self.order + ("IIQQQQIIQQ" if self.elf_class == 64 else "IIIIIIIIII"))
 

@@ -8,10 +8,12 @@ of Breakpad.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyprof.errors import FormatError
 from pyprof.model.modules import base_name
 from pyprof.objfile.core_memory import pieces_of_memory
-from pyprof.objfile.crash_dump import CrashDump, DumpException, DumpModule, DumpThread
+from pyprof.objfile.crash_dump import CrashDump, DumpException, DumpModule, DumpThread, address_mask
 from pyprof.objfile.minidump_contexts import read_context
 from pyprof.objfile.source import BytesSource, Source
 
@@ -77,7 +79,8 @@ class _Reader:
             self._version,
             threads=[DumpThread(TID, self._registers, (low, high - low))],
             modules=self._modules,
-            exception=self._exception,
+            exception=self._exception
+            and replace(self._exception, address=self._exception.address & address_mask(self._processor)),
             requested_by=TID,
         )
         if self._malformed:

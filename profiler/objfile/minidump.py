@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from pyprof.errors import FormatError
 from pyprof.objfile.core_memory import pieces_of_memory
-from pyprof.objfile.crash_dump import CrashDump, DumpException, DumpThread
+from pyprof.objfile.crash_dump import CrashDump, DumpException, DumpThread, address_mask
 from pyprof.objfile.minidump_contexts import read_context
 from pyprof.objfile.minidump_linux import read_auxv, read_maps, read_objects, read_pid
 from pyprof.objfile.minidump_modules import made_up_modules, read_modules
@@ -225,8 +225,10 @@ class _Reader:
 
     def _exception(self, stream: _Stream) -> None:
         tid, _, code, flags, _, address, count, _ = stream.unpack("IIIIQQII", 0)
-        parameters = tuple(word for (word,) in stream.entries("Q", min(count, MAX_PARAMETERS), 40, MAX_PARAMETERS))
-        self.dump.exception = DumpException(tid, code, flags, address, parameters)
+        mask = address_mask(self.dump.processor)
+        words = stream.entries("Q", min(count, MAX_PARAMETERS), 40, MAX_PARAMETERS)
+        parameters = tuple(word & mask for (word,) in words)
+        self.dump.exception = DumpException(tid, code, flags, address & mask, parameters)
         size, context = stream.unpack("II", 160)
         registers = self._context(context, size) if size else None
         if registers is None:

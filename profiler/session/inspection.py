@@ -116,6 +116,11 @@ class Inspection:
         return self.elf.oddities
 
     @property
+    def missing(self) -> int:
+        """Bytes that were cut off."""
+        return self.elf.missing
+
+    @property
     def records(self) -> dict[str, int]:
         return {}
 

@@ -46,6 +46,10 @@ class SymbolInspection(Inspection):
         return {"breakpad": StackCfi(lambda: self.file, 0, self.arch, self.diagnostics)}
 
     @property
+    def missing(self) -> int:
+        return 0
+
+    @property
     def sections(self) -> list[Section]:
         return []
 

@@ -107,6 +107,12 @@ def test_files_and_functions_may_stand_in_any_order_between_lines() -> None:
     assert [line.line for line in file.body_at(0x10)[0]] == [3]
 
 
+def test_words_behind_a_line_record_are_passed_over() -> None:
+    """As Breakpad does; some writers put a comment there."""
+    file = symbol_file("FUNC 10 10 0 f\n10 8 1 2 # inlined\n18 8 2 2 3 4 5\n")
+    assert file.body_at(0x10)[0] == [LineRecord(0x10, 8, 1, 2), LineRecord(0x18, 8, 2, 2)]
+
+
 ODD = {
     "unknown record": "BOGUS 1 2 3\n",
     "malformed FUNC": "FUNC 10 xx 0 f\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -109,6 +110,38 @@ def test_what_is_no_elf_file_is_said(tmp_path: Path) -> None:
     done = pyprof("inspect", str(tmp_path / "a"))
     assert done.returncode == 1
     one_sentence(done)
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--rows", "--source", "eh_frame")])
+def test_file_that_was_cut_off_is_said_and_returned(options: tuple[str, ...], program: Path, tmp_path: Path) -> None:
+    data = program.read_bytes()
+    (tmp_path / "cut").write_bytes(data[:-1])
+    done = pyprof("inspect", str(tmp_path / "cut"), *options)
+    assert done.returncode == 1
+    assert "cut: cut off: 1 bytes are missing" in done.stderr
+    (tmp_path / "cut").write_bytes(data + b"more")
+    assert pyprof("inspect", str(tmp_path / "cut"), *options).returncode == 0
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("dump", "--core"), ("dump", "--minidump")])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "text"])
+def test_thing_that_is_no_such_file_is_named_with_what_it_is(
+    command: tuple[str, ...], kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "junk"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("junk\n")
+    done = pyprof(*command, str(path), timeout=30)
+    assert done.returncode == 1
+    said = {"folder": "Is a directory", "pipe": "not a regular file", "text": "ot a"}
+    if command[-1] == "--minidump":
+        said["text"] = "neither a minidump"
+    assert str(path) in one_sentence(done)
+    assert said[kind] in done.stderr
 
 
 def test_missing_file_is_said() -> None:

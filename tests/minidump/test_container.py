@@ -23,6 +23,9 @@ GUID = bytes(range(1, 17))
 AT = 0x7000_0000
 
 
+EXTENDED = 0xFFFFFFFF_C0001230
+
+
 def read(writer: MinidumpWriter) -> CrashDump:
     return read_minidump(BytesSource(writer.build()))
 
@@ -219,7 +222,15 @@ def test_dump_that_was_asked_for_is_no_crash(tmp_path: Path) -> None:
         ("windows", 0x12345678, (), "exception 0x12345678 at 0x99"),
         ("linux", 7, (), "SIGBUS at 0x99"),
         ("linux", 6, (), "SIGABRT"),
-        ("mac", 1, (), "exception 0x1 at 0x99"),
+        ("windows", 0xC0000409, (7,), "STATUS_STACK_BUFFER_OVERRUN FAST_FAIL_FATAL_APP_EXIT at 0x99"),
+        ("windows", 0xC0000409, (50,), "STATUS_STACK_BUFFER_OVERRUN FAST_FAIL_HEAP_METADATA_CORRUPTION at 0x99"),
+        ("windows", 0xC0000409, (77,), "STATUS_STACK_BUFFER_OVERRUN FAST_FAIL_KERNEL_POINTER_EXPECTED at 0x99"),
+        ("windows", 0xC0000409, (16,), "STATUS_STACK_BUFFER_OVERRUN fast fail 16 at 0x99"),
+        ("windows", 0xC0000409, (), "STATUS_STACK_BUFFER_OVERRUN at 0x99"),
+        ("mac", 1, (), "EXC_BAD_ACCESS at 0x99"),
+        ("mac", 99, (), "exception 0x63 at 0x99"),
+        ("mac", 0x43506E78, (), "uncaught NSException"),
+        ("ios", 0x43507378, (), "simulated exception at 0x99"),
     ],
 )
 def test_reason_is_said_in_words_of_the_system(
@@ -231,6 +242,28 @@ def test_reason_is_said_in_words_of_the_system(
     told = crash_reason(found.os, found.exception)
     assert told is not None
     assert told.text == reason
+
+
+@pytest.mark.parametrize(("processor", "address"), [("x86", 0xC0001230), ("arm", 0xC0001230), ("amd64", EXTENDED)])
+def test_address_of_a_crash_has_as_many_bits_as_the_process(processor: str, address: int) -> None:
+    """Windows extends addresses of 32-bit processes by their sign."""
+    made = writer(processor, "windows")
+    made.exception(7, 0xC0000005, 0, EXTENDED, {}, 1, EXTENDED)
+    found = read(made)
+    assert found.exception is not None
+    assert (found.exception.address, found.exception.parameters) == (address, (1, address))
+    told = crash_reason(found.os, found.exception)
+    assert told is not None
+    assert told.text == f"EXCEPTION_ACCESS_VIOLATION_WRITE at {address:#x}"
+
+
+@pytest.mark.parametrize("pid", [1 << 31, (1 << 32) - 4])
+def test_pid_that_no_process_has_is_the_first_threads(pid: int, tmp_path: Path) -> None:
+    made = writer()
+    made.streams[15] = struct.pack("<III", 24, 1, pid) + bytes(12)
+    path = tmp_path / "pid.dmp"
+    path.write_bytes(made.build())
+    assert dump(path)["pid"] == 7
 
 
 def test_file_of_another_build_is_not_used_and_named(tmp_path: Path) -> None:

@@ -460,6 +460,25 @@ def test_windows(name: str, tmp_path: Path) -> None:
     check(WINDOWS[name], walked(WINDOWS[name], tmp_path))
 
 
+def test_record_that_leads_into_no_module_gives_way_to_a_frame_pointer(tmp_path: Path) -> None:
+    """Its sizes are not those of this frame; the chain of frame pointers leads on."""
+    symbols = "FUNC 1000 100 0 wheedle\nSTACK WIN 0 1000 100 0 0 0 0 0 0 0 0\n"
+    walk = Walk(
+        "x86",
+        {0x40000000: (0x10000, symbols), 0x50000000: (0x10000, "FUNC 5000 1000 0 whine\n")},
+        TOP,
+        [0x1234, 0, 0, TOP + 32, 0x50005510, 0, 0, 0, 0, 0],
+        {"eip": 0x40001004, "ebp": TOP + 12},
+        [{"eip": 0x50005510, "esp": TOP + 20, "ebp": TOP + 32}],
+        trust=("fp",),
+        names=("wheedle", "whine"),
+    )
+    check(walk, walked(walk, tmp_path))
+    own = replace(walk, stack=[0x50005510, *walk.stack[1:]], frames=[{"eip": 0x50005510}], trust=("breakpad",))
+    (tmp_path / "own").mkdir()
+    check(own, walked(own, tmp_path / "own"))
+
+
 SCAN = ("--unwind", "default,scan")
 TOP64 = 0x8000000080000000
 SCANNED = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 ARCHITECTURES = {"x86": 0, "arm": 5, "amd64": 9, "arm64": 12}
-PLATFORMS = {"windows": 2, "mac": 0x8101, "linux": 0x8201, "android": 0x8203}
+PLATFORMS = {"windows": 2, "mac": 0x8101, "ios": 0x8102, "linux": 0x8201, "android": 0x8203}
 
 X86_ORDER = ("edi", "esi", "ebx", "edx", "ecx", "eax", "ebp", "eip")
 AMD64_ORDER = (

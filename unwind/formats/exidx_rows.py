@@ -11,6 +11,7 @@ up to: the frame's size. Where the code of a function adds up to it, it is belie
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pyprof.model.arch import Arch
 from pyprof.unwind.formats.exidx_code import Decoder, Effect, Insn
@@ -96,10 +97,27 @@ class RowReader:
                     return spans if depth == rule.cfa_off else {}
             elif insn.effect is Effect.FRAME:
                 if insn.reg == rule.cfa_reg:
-                    return spans if depth - insn.n == rule.cfa_off else {}
+                    if depth - insn.n != rule.cfa_off:
+                        return {}
+                    return self._pushed_later(rule, insns, position, depth, spans)
             elif insn.effect is not Effect.RAISE:
                 return {}
         return {}
+
+    def _pushed_later(self, rule: Rule, insns: list[Insn], frame: int, depth: int, spans: Spans) -> Spans:
+        """Spans of a prologue that pushes the rest of its registers when its frame register is set (r8 to r11, by clang
+        in T32). frame: position of what set it; depth: of sp there.
+        """
+        for position in range(frame + 1, len(insns)):
+            insn = insns[position]
+            begin, after = insns[position - 1].at + insns[position - 1].size, insn.at + insn.size
+            waits = any(-how.n > depth for _, how in rule.regs)
+            if not waits or insn.effect is not Effect.MOVE or insn.n > 0 or after - insns[frame].at > MAX_PROLOGUE:
+                break
+            regs = tuple((column, how) for column, how in rule.regs if -how.n <= depth)
+            spans[begin] = after, replace(rule, regs=regs)
+            depth -= insn.n
+        return spans
 
     def _epilogue(self, rule: Rule, start: int, insns: list[Insn], last: int) -> Spans:
         """Spans that lead to an instruction that leaves, back to where the frame stood.

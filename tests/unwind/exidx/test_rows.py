@@ -174,6 +174,31 @@ def test_every_function_of_a_merged_entry_has_its_prologue(tmp_path: Path) -> No
     ]
 
 
+PUSHED_LATER = """push {r4, r5, r6, r7, lr}
+.save {r4, r5, r6, r7, lr}
+add r7, sp, #12
+.setfp r7, sp, #12
+push.w {r8, r9, r11}
+.save {r8, r9, r11}
+sub sp, #16
+bl elsewhere
+add sp, #16
+pop.w {r8, r9, r11}
+pop {r4, r5, r6, r7, pc}"""
+
+
+def test_registers_pushed_behind_the_frame_register_are_not_saved_before(tmp_path: Path) -> None:
+    text = ".hidden elsewhere\n" + function("f", PUSHED_LATER, "thumb") + function("elsewhere", "bx lr")
+    low = "r4 = [cfa - 20]; r5 = [cfa - 16]; r6 = [cfa - 12]; r7 = [cfa - 8]"
+    high = "r8 = [cfa - 32]; r9 = [cfa - 28]; fp = [cfa - 24]"
+    assert rows_text(assemble(text, tmp_path), "f")[:4] == [
+        "+0: cfa = sp; ra = lr",
+        f"+2: cfa = sp + 20; {low}; ra = [cfa - 4]",
+        f"+4: cfa = r7 + 8; {low}; ra = [cfa - 4]",
+        f"+8: cfa = r7 + 8; {low}; {high}; ra = [cfa - 4]",
+    ]
+
+
 @settings(deadline=None)
 @given(st.binary(max_size=400), st.sampled_from(["a8b0b0", "01a8b0", "978408", "9b418480", "b108a8", "d78400"]))
 def test_random_code_gives_ascending_rows_that_begin_at_the_start(code: bytes, instructions: str) -> None:
