@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyprof.model.walk import StackEnd
 
 LEFT_OUT = 0xFF
-LEFT_OUT_TITLE = "[frames left out: the stacks would be too large to write]"
+LEFT_OUT_TITLE = "[frames left out: too many to keep]"
 _SHIFT = 8
 _UNITS = ("", "K", "M", "G", "T")
 
@@ -29,6 +29,8 @@ def end_of(mark: int) -> StackEnd:
 
 def cut_title(mark: int) -> str:
     """How a cut stack is labelled."""
+    if mark == LEFT_OUT:
+        return LEFT_OUT_TITLE
     end, bits = end_of(mark), mark >> _SHIFT
     if bits and end is StackEnd.UNREADABLE:
         return f"[truncated: --stack-size {_size(bits)} copies all of it]"

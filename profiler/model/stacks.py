@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.markers import LEFT_OUT
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
 
 MARKER_SPACE = -1
@@ -153,11 +154,20 @@ class StackTable:
             unknown = first + int(np.argmax(nodes[first:] > 0)) if nodes[first:].any() else len(nodes)
             node = int(nodes[unknown]) if unknown < len(nodes) else 0
             part = slice(first, unknown)
+            if len(self.parent) + unknown - first > MOST_NODES and unknown - first > 2 * _KEPT:
+                return self._without_middle(frames, first, space, code_of(frames) if code_of else None)
             found = self._chain(
                 node, self._frames_of(frames, part, space, code_of(frames) if code_of else None)[::-1].tolist()
             )
             nodes[first:unknown] = found[::-1]
         return int(nodes[first]) if first < len(nodes) else 0
+
+    def _without_middle(self, frames: SharedFrames, first: int, space: int, code: npt.NDArray[np.int32] | None) -> int:
+        """A stack's outermost and innermost frames, where there are too many stacks to keep the rest."""
+        outer = self._frames_of(frames, slice(len(frames) - _KEPT, None), space, code)[::-1].tolist()
+        inner = self._frames_of(frames, slice(first, first + _KEPT), space, code)[::-1].tolist()
+        marker = self.child(self._chain(0, outer)[-1], (MARKER_SPACE, LEFT_OUT, True, Trust.CONTEXT))
+        return self._chain(marker, inner)[-1]
 
     def _frames_of(
         self, frames: SharedFrames, part: slice, space: int, code: npt.NDArray[np.int32] | None
@@ -278,6 +288,11 @@ def _keys(frames: Walk | SharedFrames, part: slice, space: int, code: npt.NDArra
     ]
 
 
+MOST_NODES = 4_000_000
+"""With more, of shared frames that are not known only the outermost and the innermost _KEPT are kept: a node takes 200
+bytes, and each look at a deep stack may be another one.
+"""
+_KEPT = 512
 _BLOCK = 64
 """Frames."""
 

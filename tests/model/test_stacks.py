@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pyprof.model import stacks
+from pyprof.model.markers import LEFT_OUT
 from pyprof.model.stacks import INTERPRETER_SPACE, MARKER_SPACE, StackTable
-from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
 
 
 def walk(stacks: list[list[int]], end: StackEnd = StackEnd.ROOT, trust: Trust = Trust.EH_FRAME) -> Walk:
@@ -128,3 +130,48 @@ def test_many_stacks_at_once_are_the_nodes_of_each_alone(seed: int) -> None:
     assert [path(together, node) for node in nodes] == [path(alone, node) for node in single]
     assert len(set(nodes)) == len(set(single)) < 250
     assert len(together) == len(alone)
+
+
+def shared(pcs: list[int], before: tuple[SharedFrames, int, int] | None = None) -> SharedFrames:
+    n = len(pcs)
+    return SharedFrames(
+        np.array(pcs, np.uint64),
+        np.zeros(n, np.bool_),
+        np.full(n, Trust.COMPLETED, np.uint8),
+        np.arange(n, dtype=np.uint64),
+        before,
+    )
+
+
+def test_frames_that_lanes_share_are_the_same_nodes_as_frames_of_their_own() -> None:
+    table = StackTable()
+    frames = shared([10, *[20] * 300, 30])
+    made = replace(walk([[1], [2], [3]]), shared={0: (frames, 1), 1: (frames, 100), 2: (frames, len(frames))})
+    first, second, third = intern(table, made)
+    assert path(table, first) == [(1, 1), *[(1, 20)] * 300, (1, 30)]
+    assert path(table, second) == [(1, 2), *[(1, 20)] * 201, (1, 30)]
+    assert path(table, third) == [(1, 3)]
+    other = shared([11, 12, *frames.pc[50:].tolist()], (frames, 50, 2))
+    count = len(table)
+    (fourth,) = intern(table, replace(walk([[4]]), shared={0: (other, 0)}))
+    assert path(table, fourth)[:4] == [(1, 4), (1, 11), (1, 12), (1, 20)]
+    assert len(path(table, fourth)) == 1 + len(other)
+    assert len(table) == count + 3
+    assert intern(table, made.whole()) == [first, second, third]
+
+
+def test_more_deep_stacks_than_can_be_kept_lose_their_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "MOST_NODES", 10_000)
+    table = StackTable()
+    nodes = []
+    for nth in range(20):
+        frames = shared([7, *[100 + (nth * at) % 97 for at in range(2000)], 8])
+        nodes += intern(table, replace(walk([[1]]), shared={0: (frames, 0)}))
+    depths = [len(path(table, node)) for node in nodes]
+    assert depths[0] == 2003
+    assert depths[-1] == 1026
+    assert len(table) < 10_000 + 20 * 1026
+    middle = path(table, nodes[-1])
+    assert middle[513] == (MARKER_SPACE, LEFT_OUT)
+    assert middle[-1] == (1, 8)
+    assert middle[:2] == [(1, 1), (1, 7)]
