@@ -23,6 +23,13 @@ function cycleName(frames) {
  * options: rounds; foldStart; opened, a Set of cycleName that stay as they are.
  */
 function contract(model, options) {
+  if (!options.foldStart && options.rounds === Infinity) return contracted(model, options);
+  const asked = JSON.stringify([options.rounds, options.foldStart, ...options.opened]);
+  if (model.contracted?.asked !== asked) model.contracted = { asked, folded: contracted(model, options) };
+  return model.contracted.folded;
+}
+
+function contracted(model, options) {
   const { parent, frame } = model;
   const count = parent.length;
   const rep = Int32Array.from({ length: count }, (_, node) => node);

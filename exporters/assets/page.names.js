@@ -8,6 +8,7 @@ const ANONYMOUS = "(anonymous namespace)";
 const CLOSING = { "<": ">", "(": ")", "[": "]", "{": "}" };
 const OPERATOR =
   /^operator(?:\(\)|\[\]|->\*?|<=>|<<=|>>=|<<|>>|[<>=!+\-*/%^&|]=|&&|\|\||\+\+|--|[-+*/%^&|~!=<>,]|\s+(?:new|delete)(?:\[\])?|"" ?\w+|\s+[\w:]+[*& ]*)/;
+const NAMELESS = /[!+]0x[0-9a-f]+$/;
 /** What follows a C++ function's parameters. */
 const TRAILER = /^(?:const|volatile|noexcept|requires|\[|&|\(\.)/;
 
@@ -95,6 +96,10 @@ function shortForms(name) {
   const forms = [name];
   const add = (form) => form && form.length < forms[forms.length - 1].length && forms.push(form);
   const text = name.slice(0, LONG_NAME);
+  if (NAMELESS.test(text)) {
+    add(text.replace(/^.*(?=[!+]0x)/s, ""));
+    return forms;
+  }
   if (!text.includes("::") && !/\)( const)?$/.test(text)) {
     if (/^[\w.~/-]+\/[^/ ]+$/.test(text)) add(text.split("/").pop()); // Go: the package's own path
     return forms;

@@ -97,7 +97,7 @@ def test_processes_that_come_later_are_found_once(program: Path) -> None:
 def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, object]]:
     """Root frames with their samples, and the summary."""
     out, summary = folder / "out.collapsed", folder / "summary.json"
-    command = [*PYPROF, "record", *options, "--processes", "-d", "1.5", "-o", str(out), "--summary", str(summary), "-q"]
+    command = [*PYPROF, "record", *options, "-d", "1.5", "-o", str(out), "--summary", str(summary), "-q"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if "are not allowed" in done.stderr:
         missing(f"needs perf_events of the whole machine: {done.stderr}")
@@ -113,11 +113,15 @@ def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, obj
 @pytest.mark.parametrize("collector", ["ptrace", "perf"])
 def test_several_processes_make_one_profile_with_a_root_each(program: Path, collector: str, tmp_path: Path) -> None:
     with spinning(program) as one, spinning(program) as two:
-        named, _ = recorded(tmp_path, "--collector", collector, "-p", str(one.pid), "-p", str(two.pid))
-        fitting, _ = recorded(tmp_path, "--collector", collector, "--name", "^chosen-spin")
+        both = ("-p", str(one.pid), "-p", str(two.pid))
+        named, _ = recorded(tmp_path, "--processes", "--collector", collector, *both)
+        fitting, _ = recorded(tmp_path, "--processes", "--collector", collector, "--name", "^chosen-spin")
+        plain, _ = recorded(tmp_path, "--collector", collector, *both)
     roots = {f"chosen-spinner (pid {process.pid})" for process in (one, two)}
     assert set(named) == set(fitting) == roots
     assert min(named.values()) > 10
+    assert plain
+    assert not [root for root in plain if "(pid" in root], "roots on request"
 
 
 @pytest.mark.parametrize("collector", ["ptrace", "perf"])
@@ -126,7 +130,7 @@ def test_the_whole_machine_holds_a_process_that_began_while_it_was_recorded(
 ) -> None:
     late = ["bash", "-c", f"echo ready; sleep 0.4; exec {program} 1"]
     with spinning(program) as one, spinning(*late) as two:
-        roots, summary = recorded(tmp_path, "--collector", collector, "-a", "-r", "200")
+        roots, summary = recorded(tmp_path, "--processes", "--collector", collector, "-a", "-r", "200")
     assert {root for root in roots if f"(pid {one.pid})" in root}
     assert {root for root in roots if f"(pid {two.pid})" in root}
     assert summary["threads"] >= 2  # type: ignore[operator]

@@ -1,0 +1,57 @@
+"""Where functions without a symbol begin, as each table says; .ARM.exidx, whose entries join functions, is not asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import find_arch
+from pyprof.model.modules import Module
+from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.images import Image
+from pyprof.unwind.function_starts import FunctionStarts
+from pyprof.unwind.sources import READERS, open_sources
+from tests.objfile.live import symbol
+from tests.support import PROGRAMS, build
+
+BIAS = 0x7F00_0000_0000
+FLAGS = ("-O1", "-shared", "-fPIC", "-nostdlib")
+
+
+def opened(path: Path, *flags: str, compiler: str = "gcc") -> tuple[Image, list[int], set[str]]:
+    """A library, where its functions begin, and which tables it has."""
+    build(PROGRAMS / "c_shards_lib.c", path, *FLAGS, *flags, compiler=compiler)
+    starts = [symbol(path, name) for name in ("first", "second", "enter")]
+    elf = ElfFile.open(str(path))
+    arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
+    assert arch
+    tables = {source.name for source in open_sources(elf, arch, tuple(READERS), Diagnostics())}
+    module = Module(BIAS, BIAS + 0x10000, str(path), "08:01", 7, False, ())
+    return Image(module, elf, BIAS), starts, tables
+
+
+@pytest.mark.parametrize(
+    ("table", "flags"),
+    [
+        ("eh_frame", ("-fasynchronous-unwind-tables",)),
+        ("debug_frame", ("-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")),
+    ],
+)
+def test_every_address_of_a_function_has_its_start(table: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    image, starts, tables = opened(tmp_path / "lib.so", *flags)
+    assert table in tables
+    find = FunctionStarts()
+    for start, end in zip(sorted(starts), [*sorted(starts)[1:], sorted(starts)[-1] + 8], strict=True):
+        found = {find(image, BIAS + at) for at in range(start, end)}
+        assert start in found
+        assert found <= {start, None}
+    assert find(image, BIAS + 8) is None
+
+
+def test_exception_tables_of_arm_name_no_function(tmp_path: Path) -> None:
+    image, starts, tables = opened(tmp_path / "lib.so", "-funwind-tables", compiler="arm-linux-gnueabihf-gcc")
+    assert tables == {"exidx"}
+    find = FunctionStarts()
+    assert {find(image, BIAS + start) for start in starts} == {None}
