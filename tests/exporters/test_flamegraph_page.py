@@ -431,6 +431,7 @@ def test_direct_recursion_folds_together_with_equal_siblings(open_page: OpenPage
     page = open_page(builder.build())
     page.browser.click_on("#fold")
     assert page.paths() == {(): 30_000_000, ("a",): 30_000_000, ("a", "b"): 20_000_000}
+    assert page.browser.run("tree.n") == 3
 
 
 def test_cycle_of_functions_folds_from_either_end_and_search_finds_all_in_it(open_page: OpenPage) -> None:
@@ -482,8 +483,11 @@ def test_start_of_programs_and_threads_is_one_thin_row_that_opens(open_page: Ope
     assert page.browser.run("tree.self[0]") == 0
     assert page.paths()[("start-up",)] == 200_000_000
     assert page.paths()["start-up", "main"] == expected(golden())["_start", "main"]
-    tip = page.hover("start-up")
-    assert "_start, clone" in tip
+    assert "_start, clone" in page.hover("start-up")
+    main = page.rectangle("start-up", "main")
+    for below in (2, main["height"] - 2):
+        page.browser.move(main["x"] + 20, main["y"] + below)
+        assert page.text("#tooltip").startswith("main\n")
     page.browser.move(start["x"] + start["width"] + 20, start["y"] + 5)
     assert not page.shown("#tooltip"), "beside it there is nothing"
     page.browser.press("i")
@@ -536,6 +540,24 @@ def test_function_that_is_chosen_is_marked_wherever_one_was_zoomed_before(open_p
     page.browser.press("t")
     page.browser.run("collapseAll(true)")
     picked(page, "clamp")
+
+
+def test_function_whose_name_is_part_of_others_is_chosen_alone(open_page: OpenPage) -> None:
+    builder = Builder()
+    outer = [code("main"), code("dumps", rel=0x200)]
+    for name, times in (("of", 5), ("f", 1), ("ff", 2)):
+        for _ in range(times):
+            builder.sample(builder.node([*outer, code(name, rel=0x300 + times)]))
+    page = open_page(builder.build())
+    page.search("of")
+    page.browser.press("Enter")
+    page.browser.press("Escape")
+    page.browser.press("Escape")
+    page.browser.run("graph.canvas.focus()")
+    picked(page, "f")
+    assert page.text("#matched") == "12.50 % · 1 function"
+    page.browser.press("f")
+    assert len(page.browser.run("[...document.querySelectorAll('#rows tr')].map(r => 1)")) == 5, "the list stays"
 
 
 def test_functions_are_named_on_a_narrow_screen(open_page: OpenPage) -> None:

@@ -77,6 +77,13 @@ STACKS = {
 }
 
 
+def test_main_that_calls_more_than_its_runtime_is_the_program_s_own() -> None:
+    builder = Builder()
+    builder.sample(builder.node([*START, MAIN, code("std::rt::lang_start", rel=0x410), WORK]))
+    builder.sample(builder.node([*START, MAIN, WORK]))
+    assert build(builder.build(), PLAIN).start == {1, 2, 3}
+
+
 @pytest.mark.parametrize("name", STACKS)
 def test_start_ends_where_the_program_s_own_code_begins(name: str) -> None:
     outside, inside = STACKS[name]

@@ -1,4 +1,4 @@
-"""Where functions without a symbol begin, as each table says; .ARM.exidx, whose entries join functions, is not asked."""
+"""Where functions without a symbol begin, as each table says; .ARM.exidx, whose entries join some, is not asked."""
 
 from __future__ import annotations
 
