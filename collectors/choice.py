@@ -8,6 +8,7 @@ from typing import Protocol
 
 from pyprof.collectors import procfs
 from pyprof.collectors.base import Collector
+from pyprof.collectors.by_image import ByImage
 from pyprof.collectors.chosen import Chosen
 from pyprof.collectors.hand_over import HandOver
 from pyprof.collectors.perf_attr import PerfNotAllowed
@@ -15,6 +16,7 @@ from pyprof.collectors.perf_event import USER_ONLY, PerfCollector
 from pyprof.collectors.perf_switches import Switches
 from pyprof.collectors.ptrace import PtraceCollector
 from pyprof.collectors.selection import Selection
+from pyprof.collectors.turns import Turns
 from pyprof.collectors.whole_time import WholeTime
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import I386, X86_64
@@ -34,8 +36,8 @@ class Interpreters(Protocol):
         """Copies their frames in stops."""
         ...
 
-    def needs_stops(self, pid: int) -> str:
-        """Why stops are wanted, "" if they are not."""
+    def needs_stops(self, pid: int) -> str | None:
+        """Why stops are wanted, "" if they are not, None if that cannot be told yet."""
         ...
 
 
@@ -45,19 +47,24 @@ def open_collector(
     options: CollectOptions,
     diagnostics: Diagnostics,
     interpreters: Interpreters | None = None,
+    launched: bool = False,
 ) -> Collector:
     """name: auto, ptrace or perf. auto takes perf_events where they are allowed and can do what is asked; the notes of
-    the collector's statistics say which it took and why. Raises what the collectors raise.
+    the collector's statistics say which it took and why. launched: the process is to become another program, when
+    batches() is asked for at the latest; that one is recorded. Raises what the collectors raise.
     """
     pid = selection.pids[0]
     ids = itertools.count(1).__next__
     readers = interpreters.reader if interpreters else None
+    by_image: ByImage | None = None
 
-    def by_perf() -> PerfCollector:
-        return PerfCollector(pid, options, diagnostics, ids=ids, selection=selection)
+    def by_perf(pids: tuple[int, ...] = selection.pids, launched: bool = launched) -> PerfCollector:
+        chosen = replace(selection, pids=pids)
+        return PerfCollector(pids[0], options, diagnostics, ids=ids, selection=chosen, before_exec=launched)
 
-    def by_stops(note: str) -> Collector:
-        return PtraceCollector(pid, options, diagnostics, note=note, ids=ids, readers=readers, selection=selection)
+    def by_stops(note: str, pids: tuple[int, ...] = selection.pids) -> PtraceCollector:
+        chosen = replace(selection, pids=pids)
+        return PtraceCollector(pids[0], options, diagnostics, note=note, ids=ids, readers=readers, selection=chosen)
 
     def from_outside(flush_s: float) -> Collector:
         """Sleeping threads only, none of which is stopped."""
@@ -66,9 +73,10 @@ def open_collector(
         return PtraceCollector(pid, asleep, diagnostics, note=FROM_OUTSIDE, ids=ids, readers=readers, selection=own)
 
     def by_stops_of(chosen: Chosen) -> PtraceCollector:
-        """Threads whose stacks the kernel cannot copy."""
-        own = replace(options, subprocesses=False, thread=None)
-        return PtraceCollector(chosen.pids[0], own, diagnostics, ids=ids, selection=chosen, chosen=chosen.wants)
+        """Threads whose stacks the kernel cannot copy, and processes with interpreters."""
+        own = replace(options, subprocesses=False)
+        first = chosen.pids[0]
+        return PtraceCollector(first, own, diagnostics, ids=ids, readers=readers, selection=chosen, chosen=chosen.wants)
 
     def seeing_all(perf: PerfCollector) -> PerfCollector:
         """auto wants time in the kernel, too. Raises PerfNotAllowed."""
@@ -77,14 +85,10 @@ def open_collector(
             raise PerfNotAllowed(USER_ONLY)
         return perf
 
-    def without_stops() -> Collector:
-        if not options.idle:
-            perf = seeing_all(by_perf())
-            stays = options.kernel or options.stack_size <= NO_STOPS
-            return perf if stays else HandOver(perf, by_stops_of)
+    def whole_time(pids: tuple[int, ...], launched: bool) -> WholeTime:
         switches = Switches(options, diagnostics, selection.everything)
         try:
-            perf = seeing_all(by_perf())
+            perf = seeing_all(by_perf(pids, launched))
         except BaseException:
             switches.close()
             raise
@@ -94,6 +98,23 @@ def open_collector(
             perf.close()
             switches.close()
             raise
+
+    def without_stops() -> Collector:
+        if not options.idle:
+            perf = seeing_all(by_perf())
+            by_depth = not options.kernel and options.stack_size > NO_STOPS
+            if by_depth or by_image:
+                return HandOver(perf, by_stops_of, by_image, by_depth, launched)
+            return perf
+        if by_image is None:
+            return whole_time(selection.pids, launched)
+        return Turns(
+            whole=lambda pids, first: whole_time(tuple(pids), first and launched),
+            stopping=lambda pids, _: by_stops("", tuple(pids)),
+            by_image=by_image,
+            pids=selection.pids,
+            launched=launched,
+        )
 
     if name == "perf":
         return without_stops()
@@ -105,9 +126,8 @@ def open_collector(
         arch = X86_64
     if arch not in (X86_64, I386):
         return by_stops(_why(f"it runs {arch.name} code."))
-    reason = interpreters.needs_stops(pid) if interpreters and options.running and not options.kernel else ""
-    if reason:
-        return by_stops(_why(reason))
+    if interpreters and options.running and not options.kernel and not selection.everything:
+        by_image = ByImage(interpreters.needs_stops)
     try:
         return without_stops()
     except PerfNotAllowed as error:

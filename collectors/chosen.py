@@ -1,7 +1,8 @@
 """Which threads are stopped for their samples, because the kernel cannot copy their stacks, and which are not any more.
 
 A thread is chosen by samples that are cut where the kernel's copy ends, and given back when its stops are not needed.
-Where threads end before they can be stopped, or many are chosen, all of their process are, those to come included.
+Where threads end before they can be stopped, or many are chosen, all of their process are, those to come included; so
+are those of a process whose program needs it (by_image.py), as long as it does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,16 +58,19 @@ class _Case:
 
 
 class Chosen:
-    """What collectors/ptrace.py asks of a selection. threads, processes: how often one was chosen.
+    """What collectors/ptrace.py asks of a selection. threads, processes: how often one was chosen for its stacks.
+    watch: called before it is said who is chosen.
 
     A case's key is its tid, or minus its pid where it is a whole process.
     """
 
     refused: tuple[str, ...] = ()
-    lasting = True
+    lasting = False
 
     def __init__(self) -> None:
         self.threads = self.processes = 0
+        self.watch: Callable[[], object] = lambda: None
+        self._by_image: set[int] = set()
         self._cases: dict[int, _Case] = {}
         self._stopped: set[int] = set()
         self._left: set[int] = set()
@@ -86,6 +90,7 @@ class Chosen:
 
     def find(self, known: Container[int]) -> Iterable[int]:
         """Their processes that are not known yet."""
+        self.watch()
         return [pid for pid in self.pids if pid not in known and os.path.exists(f"/proc/{pid}")]
 
     def elsewhere(self, pid: I32, tid: I32, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -127,11 +132,27 @@ class Chosen:
         case.since_ns, case.until_ns, case.fitting, case.useful = math.inf, math.inf, 0, False
 
     def _choose_process(self, pid: int) -> None:
+        self._replace_by_process(pid)
+        self.processes += 1
+
+    def _replace_by_process(self, pid: int) -> None:
         """In place of its threads, whose samples by perf_events are not wanted until it is given back."""
         self._stopped -= {key for key in self._stopped if self._cases[key].pid == pid}
         self._choose(-pid, self._cases.setdefault(-pid, _Case(pid)))
         self._late.pop(pid, None)
-        self.processes += 1
+
+    def choose_image(self, pid: int, from_start: bool) -> None:
+        """All of a process, because of what it runs. from_start: no sample of it by perf_events is wanted."""
+        if -pid not in self._refused and pid not in self._by_image:
+            self._replace_by_process(pid)
+            self._by_image.add(pid)
+            if from_start:
+                self._cases[-pid].since_ns = 0
+
+    def release_image(self, pid: int) -> None:
+        """It runs something else now."""
+        if pid in self._by_image:
+            self._give_back(-pid)
 
     def others(self, feedback: Feedback) -> Feedback:
         """Without what larger copies cannot help."""
@@ -155,7 +176,7 @@ class Chosen:
         columns = batch.pid.tolist(), batch.tid.tolist(), batch.stack.base.tolist(), feedback.top.tolist()
         for lane, (pid, tid, base, top) in enumerate(zip(*columns, strict=True)):
             key = tid if tid in self._stopped else -pid
-            if key in self._stopped:
+            if key in self._stopped and pid not in self._by_image:
                 needed = top and (lane in batch.stack.pieces or not base <= top <= base + _FITS)
                 self._weigh(key, bool(needed))
 
@@ -194,6 +215,7 @@ class Chosen:
 
     def _give_back(self, key: int) -> None:
         self._stopped.discard(key)
+        self._by_image.discard(-key)
         now, pid = time.monotonic_ns(), self._cases[key].pid
         for each in self._left:
             case = self._cases[each]

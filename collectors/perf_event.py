@@ -25,6 +25,7 @@ from pyprof.collectors.perf_attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf_batches import BatchMaker, Elsewhere, Mask, Taken
 from pyprof.collectors.perf_events import EventSet, Fork
 from pyprof.collectors.perf_family import Family
+from pyprof.collectors.perf_news import News
 from pyprof.collectors.perf_records import FORK, OVERHEAD, U64, Samples, Scan, parse_task, scan
 from pyprof.collectors.perf_ring import Rings, online_cpus, open_rings
 from pyprof.collectors.perf_scope import choose_scope
@@ -46,6 +47,7 @@ _FIRST_BATCHES_S = 0.6
 _LEAST_FIRST = 8192
 _BATCH = 2000
 _FORWARD_NS = 2**62
+_WATCH_NS = 10_000_000
 
 
 class PerfCollector:
@@ -63,12 +65,14 @@ class PerfCollector:
         ring_size: int = 0,
         ids: Callable[[], int] | None = None,
         selection: Selection | None = None,
+        before_exec: bool = False,
     ) -> None:
         """ring_size: bytes of each processor's ring, a power of two; 0: chosen by the rate and by what is allowed.
         ids: gives the ids of address spaces, where several collectors make one recording. selection: further processes,
-        those to come included.
+        those to come included. before_exec: pid is to become another program, and only that one is wanted.
         """
         self._selection = selection
+        self._before_exec = before_exec
         self._everything = selection is not None and selection.everything
         self._options = options
         self._diagnostics = diagnostics
@@ -78,6 +82,9 @@ class PerfCollector:
         self._look: Callable[[], None] | None = None
         self._trial = True
         self.joined: Callable[[list[int]], None] = lambda pids: None
+        self.watch: Callable[[], bool] | None = None
+        self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._told: set[int] = set()
         self._leaving = False
         self._began_ns = self._ended_ns = time.monotonic_ns()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -110,7 +117,10 @@ class PerfCollector:
         self._make = BatchMaker(self._rings, self._scope, self._family, options, self._diagnostics)
         self._accounts = Accounts(options, self._everything, self.user_only, even=self._scope.processors)
         self._ticks = Ticks(options.rate_hz, self.user_only)
+        self._news = News(self._rings, self._is_sampled, options.subprocesses)
         self._begin()
+        if self._before_exec:
+            self._family.histories[pid].hide()
 
     def _begin(self) -> None:
         """Events on all that there is now."""
@@ -129,6 +139,7 @@ class PerfCollector:
                 if pid == self._pid and not self._everything:
                     raise
         self._accounts.begin(self._family.roots)
+        self._told.update(pids)
 
     def _pause(self) -> None:
         """No samples while the tables that the first ones need are read: that takes longer than the rings have room."""
@@ -155,6 +166,7 @@ class PerfCollector:
                 if not self._scope.processors:
                     self._events.attach([pid], self._forks)
                 self._family.add(pid)
+                self._told.add(pid)
                 self.joined([pid])
             except (ProcessLookupError, PermissionError):
                 self._make.strangers.add(pid)
@@ -180,6 +192,10 @@ class PerfCollector:
                 if self._look is not None:
                     self._look()
                     left = min(left, round(1e9 / self._options.rate_hz))
+                if self.watch is not None:
+                    if self.watch():
+                        break
+                    left = min(left, _WATCH_NS)
                 for fd, _ in poll.poll(left / 1e6):
                     if fd != self._wake:
                         poll.unregister(fd)
@@ -187,6 +203,8 @@ class PerfCollector:
                         self._family.ended(fd)
                 if not self.goes_on:
                     break
+            if self._leaving:
+                break
             last = self._stopping or not self.goes_on
             now = time.monotonic_ns()
             if not last and now - begun_ns < hold_ns:
@@ -243,7 +261,8 @@ class PerfCollector:
         """What is in the rings, whose room is given back when it has been unwound."""
         found = self._scan(until_ns)
         self._ticks.took(found, self._make.lost, self._events)
-        self._accounts.look(self._family.roots, force=self._trial or until_ns == _FORWARD_NS)
+        force = self._trial or until_ns == _FORWARD_NS
+        self._accounts.look(self._family.roots, force, self.slots())
         first = self._trial and bool(found.samples)
         if first:
             self._pause()
@@ -289,6 +308,18 @@ class PerfCollector:
     def alive(self) -> list[int]:
         """The processes that have not ended."""
         return list(self._family.alive)
+
+    def news(self) -> set[int]:
+        """Processes that have come, or run other code than before, since this was asked last; some may have ended."""
+        told, self._told = self._told, set()
+        return told | self._news.look()
+
+    def _is_sampled(self, pid: int) -> bool:
+        if self._options.subprocesses or self._everything:
+            return pid in self._family.histories
+        named = self._selection.pids if self._selection is not None else (self._pid,)
+        lasting = self._selection is not None and self._selection.lasting
+        return pid in named or (lasting and pid in self._family.histories)
 
     def known(self, pid: npt.NDArray[np.integer]) -> Mask:
         """Which of these are processes of the recording? They need not have been sampled."""

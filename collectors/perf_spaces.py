@@ -23,6 +23,7 @@ from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory
 Mappings = tuple[Mapping, ...]
 Change = Mapping | Mappings | None
 
+HIDDEN = -1
 _MOST_SEEN = 4096
 _NEAR_NS = 20_000_000
 _MOST_REPLACED = 16
@@ -51,9 +52,14 @@ class History:
     _code_seen: set[tuple[int, int, int]] = field(default_factory=set)
     _now: Mappings = ()
     _replaced: list[tuple[int, AddressSpace]] = field(default_factory=list)
+    _hidden: ProgramImage | None = None
 
     def __post_init__(self) -> None:
         self._now = self.mappings
+
+    def hide(self) -> None:
+        """Of the program that runs now nothing is wanted, only of those that it becomes by an exec."""
+        self._hidden = self.image
 
     def mapped(self, time_ns: int, mapping: Mapping) -> None:
         """A new executable mapping."""
@@ -88,7 +94,8 @@ class History:
     def settle(
         self, times_ns: npt.NDArray[np.int64], pcs: npt.NDArray[np.uint64]
     ) -> tuple[npt.NDArray[np.int32], dict[int, AddressSpace]]:
-        """The space of each sample. times_ns: (k,) ascending. Result: (k,) ids, and the spaces of these ids.
+        """The space of each sample. times_ns: (k,) ascending. Result: (k,) ids, HIDDEN of samples that are not wanted,
+        and the spaces of these ids.
 
         Changes are taken in with it: a sample that comes late is given what holds then. One that the kernel took inside
         an exec still has the old program's pc.
@@ -115,6 +122,10 @@ class History:
             space = self._current()
             ids[start:], spaces[space.id] = space.id, space
         self._inside_exec(times_ns, pcs, ids, spaces)
+        if self._hidden is not None:
+            for id_ in [id_ for id_, space in spaces.items() if space.image is self._hidden]:
+                ids[ids == id_] = HIDDEN
+                del spaces[id_]
         return ids, spaces
 
     def _inside_exec(
@@ -151,8 +162,11 @@ class History:
         if change is None:
             self.image.alive = False
             self.image = ProgramImage()
-        elif isinstance(change, tuple) and _code(change) == _code(self.mappings):
-            return
+        elif isinstance(change, tuple):
+            if (now := _code(change)) == (before := _code(self.mappings)):
+                return
+            if self.image is self._hidden and not now & before:  # the record of its exec was lost
+                self.image = ProgramImage()
         self.mappings = self._after(self.mappings, change)
         self._space = None
 

@@ -33,6 +33,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import native_arches
 from pyprof.model.interpreter import StackReader
+from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
@@ -93,6 +94,7 @@ class PtraceCollector:
         self._kin: dict[int, Newcomers] = {}
         self._seen: set[int] = set()
         self._refused: set[int] = set()
+        self._told: dict[int, AddressSpace] = {}
         try:
             self._add(pid)
         except ProcessLookupError:
@@ -368,6 +370,16 @@ class PtraceCollector:
                 thread.slept = None  # its stack is the same, but there is more of it to copy
             if kind == SampleKind.BLOCKED and stops[lane]:
                 thread.stop_wanted = True
+
+    @property
+    def alive(self) -> list[int]:
+        """The processes that have not ended."""
+        return list(self._targets)
+
+    def news(self) -> set[int]:
+        """Processes that have come, or run other code than before, since this was asked last."""
+        before, self._told = self._told, {pid: target.spaces.current for pid, target in self._targets.items()}
+        return {pid for pid, space in self._told.items() if before.get(pid) is not space}
 
     def threads(self) -> list[ThreadInfo]:
         for target in self._targets.values():

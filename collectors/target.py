@@ -143,11 +143,12 @@ class Target:
         return [(thread, 1) for thread in self._wanted() if thread.tid not in known]
 
     def _wanted(self) -> list[Thread]:
-        """The threads to sample. Where they are chosen by name, that is read anew each second: most threads get their
-        name after they have begun.
-        """
-        if self._wants is not None:
-            return [thread for tid, thread in self.threads.items() if self._wants(self.pid, tid)]
+        """The threads to sample."""
+        threads = self._named()
+        return threads if self._wants is None else [each for each in threads if self._wants(self.pid, each.tid)]
+
+    def _named(self) -> list[Thread]:
+        """Where they are chosen by name, that is read anew each second: most get theirs after they have begun."""
         if self._pattern is None:
             return list(self.threads.values())
         now = time.monotonic_ns()

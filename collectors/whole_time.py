@@ -183,6 +183,15 @@ class WholeTime:
         self._learn(feedback)
         self._cuts |= self._learn != self._looks.learn and bool(beyond_copy(feedback).any())
 
+    @property
+    def alive(self) -> list[int]:
+        """The processes that have not ended."""
+        return self._running.alive
+
+    def news(self) -> set[int]:
+        """See PerfCollector."""
+        return self._running.news()
+
     def threads(self) -> list[ThreadInfo]:
         known = {(info.pid, info.tid): info for info in (*self._running.threads(), *self._looks.threads())}
         return [known[key] for key in sorted(known)]

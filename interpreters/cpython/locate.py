@@ -49,7 +49,7 @@ def locate(space: AddressSpace, images: ImageStore) -> Located | None:
         if image is None or image.elf.elf_class != 64:
             continue
         try:
-            found = _in_image(module, image)
+            found = in_image(module, image)
         except FormatError:
             continue
         if found is not None:
@@ -73,7 +73,8 @@ def _candidates(space: AddressSpace) -> Iterator[Module]:
             yield module
 
 
-def _in_image(module: Module, image: Image) -> Located | None:
+def in_image(module: Module, image: Image) -> Located | None:
+    """What one module holds. Raises FormatError."""
     elf = image.elf
     found: dict[bytes, tuple[int, int]] = {}
     evaluators: set[int] = set()

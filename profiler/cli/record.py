@@ -119,7 +119,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "stops; auto (default): perf where it is allowed, stops where an interpreter's frames need them",
     )
     what.add_argument(
-        "-s", "--subprocesses", action="store_true", help="also the children that exist and those to come"
+        "-s",
+        "--subprocesses",
+        action=argparse.BooleanOptionalAction,
+        help="also the children that exist and those to come, until the last has ended; of a command that is the "
+        "default, until the command ends",
     )
     what.add_argument(
         "--max-overhead",
@@ -219,6 +223,9 @@ def run(arguments: argparse.Namespace) -> int:
     template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if arguments.every else ''}{exporter.suffixes[0]}"
     if arguments.idle and arguments.mode not in (None, "wall"):
         raise UsageError("-i is --mode wall", "give one of them")
+    arguments.to_the_last = bool(arguments.subprocesses)
+    if arguments.subprocesses is None:
+        arguments.subprocesses = bool(command)
     arguments.mode = arguments.mode or ("wall" if arguments.idle else "cpu")
     if arguments.kernel and (remote or arguments.collector == "ptrace"):
         raise UsageError("the kernel's frames come with perf_events only", "-k --collector perf")
@@ -316,7 +323,9 @@ def _record(
         else:
             assert targets is not None  # run() has seen to it
             selection = select(targets)
-            collector = open_collector(arguments.collector, selection, collect, diagnostics, files.runtimes)
+            collector = open_collector(
+                arguments.collector, selection, collect, diagnostics, files.runtimes, launched is not None
+            )
             pid = selection.pids[0]
             name = os.path.basename(command[0]) if command else _title(targets, selection)
         session = Session(collector, unwind, diagnostics, files)
@@ -335,11 +344,14 @@ def _record(
     def cut(window: Window, number: int) -> None:
         background.start(lambda: recording.finish(window, number))
 
+    def beat() -> None:
+        if launched and not arguments.to_the_last and launched.poll() is not None:
+            session.collector.stop()
+        progress.update(session.collector.stats, session.recorder.samples)
+
     if arguments.duration:
         signal.setitimer(signal.ITIMER_REAL, arguments.duration)
-    window, last = session.run(
-        arguments.every, cut, lambda: progress.update(session.collector.stats, session.recorder.samples)
-    )
+    window, last = session.run(arguments.every, cut, beat)
     progress.clear()
     if not ended and not launched:
         say("pyprof: the target has ended")

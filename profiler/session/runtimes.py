@@ -5,6 +5,7 @@ The collector gets a reader for each process, the recorder the merger, the symbo
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Set
 from dataclasses import replace
@@ -19,7 +20,9 @@ from pyprof.interpreters.cpython.codes import Code, CodeBook, frame_pc
 from pyprof.interpreters.cpython.layout import LineTable
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.merge import Evaluators, merge
+from pyprof.interpreters.programs import Programs
 from pyprof.model.interpreter import SampleState, StackReader
+from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import Line, ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge
@@ -33,6 +36,8 @@ from pyprof.unwind.unwinder import Unwinder
 TRAMPOLINE = "py::"
 """How CPython names its trampolines in a perf map: py::qualified.name:/path/of.py."""
 _MAP_HEAD = 1 << 20
+_LOOKS = -(1 << 40)
+"""From here down count the address spaces that are looked at, and never sampled."""
 _MANY = 256
 """From so many processes on, those that have ended are forgotten when one comes."""
 
@@ -47,6 +52,8 @@ class Runtimes:
         self._images = images
         self._diagnostics = diagnostics
         self._book = CodeBook()
+        self._programs = Programs()
+        self._ids = itertools.count(_LOOKS, -1)
 
     def reader(self, pid: int) -> StackReader:
         """For the collector, when it begins with a process."""
@@ -58,21 +65,30 @@ class Runtimes:
 
     def looked_at(self, pid: int) -> PythonProcess:
         """A process as it is now. Raises OSError, FormatError."""
-        space = procfs.address_space(pid, space_id=0, generation=0)
-        process = PythonProcess(self._images, self._book, Diagnostics(), _tids(pid))
-        tids = procfs.tasks(pid)
-        process.look(space, tids)
+        return self._looked_at(procfs.address_space(pid, next(self._ids), generation=0))
+
+    def _looked_at(self, space: AddressSpace) -> PythonProcess:
+        process = PythonProcess(self._images, self._book, Diagnostics(), _tids(space.pid))
+        process.look(space, procfs.tasks(space.pid))
         if process.runtime is not None:
             process.list_threads()
         return process
 
-    def needs_stops(self, pid: int) -> str:
-        """Why a process is better sampled by stops, "" if it has no frames that only stops can copy."""
+    def needs_stops(self, pid: int) -> str | None:
+        """Why a process is better sampled by stops, "" if it has no frames that only stops can copy, None if it has an
+        interpreter that has not begun yet.
+        """
         try:
-            process = self.looked_at(pid)
+            space = procfs.address_space(pid, next(self._ids), generation=0)
+            if not self._programs.may_interpret(space):
+                return ""
+            process = self._looked_at(space)
+            self._images.forget(space)
         except (OSError, FormatError):
             return ""
-        if process.runtime is None or perf_trampoline(pid):
+        if process.runtime is None:
+            return None if process.pending else ""
+        if perf_trampoline(pid):
             return ""
         return f"CPython {process.runtime.layout.version} runs in it without a perf trampoline."
 

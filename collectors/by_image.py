@@ -1,0 +1,87 @@
+"""Which processes are stopped for their samples because of the program that they run; asked again when that changes.
+
+A process is looked at when it comes, after each exec and where it has mapped another file. A look that cannot tell yet
+(an interpreter that has not begun) is taken again soon, later and later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+NeedsStops = Callable[[int], str | None]
+"""pid -> why stops are wanted, "" if they are not, None if that cannot be told yet."""
+
+BY_STOPS = "Sampled by short stops (ptrace): "
+
+_SOON_NS, _LATE_NS = 10_000_000, 1_000_000_000
+_YOUNG_NS, _SETTLED_NS = 50_000_000, 3_000_000_000
+"""What was said of a young process is asked again: an interpreter can be told to do without stops as it begins."""
+_BUDGET = 10
+"""Looks that took t are followed by none for 10 t."""
+_MOST = 1 << 16
+
+
+@dataclass(slots=True)
+class _Look:
+    """When a process is looked at next, and how long after that once more."""
+
+    due_ns: int
+    wait_ns: int
+
+
+@dataclass
+class ByImage:
+    """reasons: pid -> why, of the processes that need stops now. why: each reason that there was -> its processes."""
+
+    needs_stops: NeedsStops
+    clock: Callable[[], int] = time.monotonic_ns
+    reasons: dict[int, str] = field(default_factory=dict)
+    why: dict[str, set[int]] = field(default_factory=dict)
+    _looks: dict[int, _Look] = field(default_factory=dict)
+    _not_before: int = 0
+
+    def changed(self, pids: Iterable[int]) -> None:
+        """Processes that have come, or that run other code than before."""
+        now = self.clock()
+        for pid in pids:
+            if len(self._looks) < _MOST:
+                self._looks[pid] = _Look(now, _SOON_NS)
+
+    def look(self, all_of_them: bool = False) -> list[int]:
+        """Look at what is due, within a budget of the time unless all is wanted. Those of which it can be told now."""
+        before = self.clock()
+        if not all_of_them and before < self._not_before:
+            return []
+        told = []
+        for pid, look in list(self._looks.items()):
+            if look.due_ns <= before:
+                if self._is_told(pid, self.needs_stops(pid), look):
+                    told.append(pid)
+                after = self.clock()
+                self._not_before = after + _BUDGET * (after - before)
+                if not all_of_them and after > before + _SOON_NS:
+                    break
+        return told
+
+    def _is_told(self, pid: int, reason: str | None, look: _Look) -> bool:
+        if reason is None:
+            look.due_ns = self.clock() + look.wait_ns
+            look.wait_ns = min(2 * look.wait_ns, _LATE_NS)
+            return False
+        if not reason:
+            del self._looks[pid]
+            self.reasons.pop(pid, None)
+            return True
+        self.reasons[pid] = reason
+        self.why.setdefault(reason, set()).add(pid)
+        look.wait_ns = max(2 * look.wait_ns, _YOUNG_NS)
+        look.due_ns = self.clock() + look.wait_ns
+        if look.wait_ns > _SETTLED_NS:
+            del self._looks[pid]
+        return True
+
+    def forget(self, alive: Callable[[int], bool]) -> None:
+        """Drop those that have ended."""
+        self.reasons = {pid: reason for pid, reason in self.reasons.items() if alive(pid)}

@@ -1,0 +1,134 @@
+"""Commands that pyprof starts: the collector is chosen for the program that runs, and again when that changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
+from pyprof.options import CollectOptions
+from tests.cli.support import pyprof
+from tests.support import missing, need
+
+BUSY = "end = __import__('time').time() + {}\nwhile __import__('time').time() < end: sum(range(2000))"
+BUSY_PERL = "my $t = time; while (time < $t + 2) { $x++ for 1..10000 }"
+
+
+@pytest.fixture(autouse=True)
+def allowed() -> None:
+    try:
+        event = choose_event(os.getpid(), 0, CollectOptions())
+    except PerfNotAllowed as error:
+        missing(f"needs perf_events: {error.message} {error.hint}")
+    if event.user_only:
+        missing("needs perf_events of time in the kernel")
+
+
+@dataclass(frozen=True)
+class Launched:
+    """stacks: frames outermost first, and how often. summary: as --summary writes it."""
+
+    stacks: list[tuple[list[str], int]]
+    summary: dict[str, Any]
+
+    @property
+    def modules(self) -> set[str]:
+        return {os.path.basename(module["path"]) for module in self.summary["modules"]}
+
+    def count(self, *frames: str) -> int:
+        return sum(n for stack, n in self.stacks if all(any(frame in each for each in stack) for frame in frames))
+
+    def says(self, text: str) -> bool:
+        return any(text in note for note in self.summary["notes"])
+
+
+def record(folder: Path, *arguments: str) -> Launched:
+    output, summary = folder / "out.collapsed", folder / "summary.json"
+    done = pyprof("record", "-q", "-r", "300", "-o", str(output), "--summary", str(summary), *arguments, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = [line.rpartition(" ") for line in output.read_text().splitlines()]
+    return Launched([(stack.split(";"), int(n)) for stack, _, n in lines], json.loads(summary.read_text()))
+
+
+@pytest.mark.parametrize("mode", ["cpu", "wall"])
+def test_native_command_is_never_stopped_and_nothing_of_ours_is_in_its_profile(mode: str, tmp_path: Path) -> None:
+    need("perl")
+    found = record(tmp_path, "--mode", mode, "--", "perl", "-e", BUSY_PERL)
+    assert found.count("perl") > 50
+    assert found.summary["stops"]["count"] == 0
+    assert found.says("the target was never stopped")
+    assert not found.says("CPython")
+    assert not any("python" in module for module in found.modules), found.modules
+
+
+@pytest.mark.parametrize("mode", ["cpu", "wall"])
+def test_shell_that_executes_python_has_its_python_frames(mode: str, tmp_path: Path) -> None:
+    code = BUSY.format(3)
+    found = record(tmp_path, "--mode", mode, "--", "sh", "-c", 'exec "$0" -c "$1"', sys.executable, code)
+    assert found.count("<module> (<string>)") > 50
+    assert found.summary["stops"]["count"] > 40
+    assert found.says("CPython")
+
+
+def test_python_that_executes_another_program_is_stopped_no_more(tmp_path: Path) -> None:
+    need("perl")
+    code = f"import os\n{BUSY.format(1.5)}\nos.execvp('perl', ['perl', '-e', {BUSY_PERL!r}])"
+    found = record(tmp_path, "--", sys.executable, "-c", code)
+    interpreted, native = found.count("<module> (<string>)"), found.count("perl_run")
+    assert interpreted > 20
+    assert native > 50
+    assert found.summary["stops"]["count"] < interpreted + native // 2
+
+
+def test_children_of_either_kind_are_each_sampled_as_they_need(tmp_path: Path) -> None:
+    need("perl")
+    child = f"import subprocess\n{BUSY.format(1.5)}\nsubprocess.run(['perl', '-e', {BUSY_PERL!r}])"
+    found = record(tmp_path, "--", "sh", "-c", '"$0" -c "$1"; true', sys.executable, child)
+    interpreted, native = found.count("<module> (<string>)"), found.count("perl_run")
+    assert interpreted > 20
+    assert native > 50
+    assert found.summary["stops"]["count"] < interpreted + native // 2
+    assert found.says("1 process: CPython")
+
+
+def test_build_is_recorded_with_the_compilers_that_it_starts(tmp_path: Path) -> None:
+    need("make")
+    need("gcc")
+    (tmp_path / "Makefile").write_text("all: a.o b.o c.o\n%.o: %.c\n\tgcc -O2 -c $< -o $@\n")
+    for name in "abc":
+        body = "\n".join(f"double f{i}(double *p) {{ return p[{i}] * p[0] / {i + 1}; }}" for i in range(1500))
+        (tmp_path / f"{name}.c").write_text(f"#include <math.h>\n{body}\n")
+    found = record(tmp_path, "-t", "--", "make", "-j2", "-C", str(tmp_path))
+    compilers = [n for stack, n in found.stacks if stack[0].startswith("cc1")]
+    assert sum(compilers) > 50
+    assert found.summary["stops"]["count"] == 0
+    assert not any("python" in module for module in found.modules), found.modules
+
+
+def test_only_the_first_process_is_recorded_where_no_children_are_wanted(tmp_path: Path) -> None:
+    need("perl")
+    command = ("sh", "-c", 'perl -e "$0"; true', BUSY_PERL)
+    assert record(tmp_path, *("--", *command)).count("perl_run") > 50
+    assert record(tmp_path, *("--no-subprocesses", "--", *command)).count("perl_run") == 0
+
+
+def test_recording_of_a_command_ends_with_it_though_a_child_runs_on(tmp_path: Path) -> None:
+    code = textwrap.dedent(f"""
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"])
+        open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+    """)
+    found = record(tmp_path, "--", sys.executable, "-c", code)
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        assert Path(f"/proc/{pid}").exists()
+        assert found.summary["samples"] > 0
+    finally:
+        os.kill(pid, 9)
