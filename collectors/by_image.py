@@ -18,8 +18,8 @@ BY_STOPS = "Sampled by short stops (ptrace): "
 _SOON_NS, _LATE_NS = 10_000_000, 1_000_000_000
 _YOUNG_NS, _SETTLED_NS = 50_000_000, 3_000_000_000
 """What was said of a young process is asked again: an interpreter can be told to do without stops as it begins."""
-_BUDGET = 10
-"""Looks that took t are followed by none for 10 t."""
+_BUDGET, _MOST_NS = 10, 5_000_000
+"""Looks that cost t are followed by none for 10 t, and few more when they have cost so much."""
 _MOST = 1 << 16
 
 
@@ -37,6 +37,7 @@ class ByImage:
 
     needs_stops: NeedsStops
     clock: Callable[[], int] = time.monotonic_ns
+    cost: Callable[[], int] = time.thread_time_ns
     reasons: dict[int, str] = field(default_factory=dict)
     why: dict[str, set[int]] = field(default_factory=dict)
     _looks: dict[int, _Look] = field(default_factory=dict)
@@ -51,18 +52,18 @@ class ByImage:
 
     def look(self, all_of_them: bool = False) -> list[int]:
         """Look at what is due, within a budget of the time unless all is wanted. Those of which it can be told now."""
-        before = self.clock()
-        if not all_of_them and before < self._not_before:
+        now, spent = self.clock(), self.cost()
+        if not all_of_them and now < self._not_before:
             return []
         told = []
         for pid, look in list(self._looks.items()):
-            if look.due_ns <= before:
-                if self._is_told(pid, self.needs_stops(pid), look):
-                    told.append(pid)
-                after = self.clock()
-                self._not_before = after + _BUDGET * (after - before)
-                if not all_of_them and after > before + _SOON_NS:
-                    break
+            if look.due_ns > now:
+                continue
+            if self._is_told(pid, self.needs_stops(pid), look):
+                told.append(pid)
+            if not all_of_them and self.cost() > spent + _MOST_NS:
+                break
+        self._not_before = self.clock() + min(_BUDGET * (self.cost() - spent), _LATE_NS)
         return told
 
     def _is_told(self, pid: int, reason: str | None, look: _Look) -> bool:

@@ -98,11 +98,6 @@ class PythonProcess:
         self._pending: Located | None = None
         self._others = False
 
-    @property
-    def pending(self) -> bool:
-        """Is there a runtime that has not begun, or not settled yet?"""
-        return self._pending is not None
-
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
         if space is not self._space:
             self._look_at_modules(space)

@@ -20,9 +20,8 @@ from pyprof.interpreters.cpython.codes import Code, CodeBook, frame_pc
 from pyprof.interpreters.cpython.layout import LineTable
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.merge import Evaluators, merge
-from pyprof.interpreters.programs import Programs
+from pyprof.interpreters.programs import NotBegun, Programs
 from pyprof.model.interpreter import SampleState, StackReader
-from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import Line, ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge
@@ -65,11 +64,9 @@ class Runtimes:
 
     def looked_at(self, pid: int) -> PythonProcess:
         """A process as it is now. Raises OSError, FormatError."""
-        return self._looked_at(procfs.address_space(pid, next(self._ids), generation=0))
-
-    def _looked_at(self, space: AddressSpace) -> PythonProcess:
-        process = PythonProcess(self._images, self._book, Diagnostics(), _tids(space.pid))
-        process.look(space, procfs.tasks(space.pid))
+        space = procfs.address_space(pid, next(self._ids), generation=0)
+        process = PythonProcess(self._images, self._book, Diagnostics(), _tids(pid))
+        process.look(space, procfs.tasks(pid))
         if process.runtime is not None:
             process.list_threads()
         return process
@@ -78,19 +75,18 @@ class Runtimes:
         """Why a process is better sampled by stops, "" if it has no frames that only stops can copy, None if it has an
         interpreter that has not begun yet.
         """
+        inner = _tids(pid)
         try:
+            tids = {inner(tid) for tid in procfs.tasks(pid)}
             space = procfs.address_space(pid, next(self._ids), generation=0)
-            if not self._programs.may_interpret(space):
-                return ""
-            process = self._looked_at(space)
-            self._images.forget(space)
+            runtime = self._programs.runtime(space, tids.__contains__)
+        except NotBegun:
+            return None
         except (OSError, FormatError):
             return ""
-        if process.runtime is None:
-            return None if process.pending else ""
-        if perf_trampoline(pid):
+        if runtime is None or perf_trampoline(pid):
             return ""
-        return f"CPython {process.runtime.layout.version} runs in it without a perf trampoline."
+        return f"CPython {runtime.layout.version} runs in it without a perf trampoline."
 
     @property
     def modules(self) -> frozenset[str]:
