@@ -61,7 +61,7 @@ def record(folder: Path, *arguments: str) -> Launched:
 def test_native_command_is_never_stopped_and_nothing_of_ours_is_in_its_profile(mode: str, tmp_path: Path) -> None:
     need("perl")
     found = record(tmp_path, "--mode", mode, "--", "perl", "-e", BUSY_PERL)
-    assert found.count("perl") > 50
+    assert found.count("perl") > 20
     assert found.summary["stops"]["count"] == 0
     assert found.says("the target was never stopped")
     assert not found.says("CPython")
@@ -72,8 +72,8 @@ def test_native_command_is_never_stopped_and_nothing_of_ours_is_in_its_profile(m
 def test_shell_that_executes_python_has_its_python_frames(mode: str, tmp_path: Path) -> None:
     code = BUSY.format(3)
     found = record(tmp_path, "--mode", mode, "--", "sh", "-c", 'exec "$0" -c "$1"', sys.executable, code)
-    assert found.count("<module> (<string>)") > 50
-    assert found.summary["stops"]["count"] > 40
+    assert found.count("<module> (<string>)") > 20
+    assert found.summary["stops"]["count"] > 20
     assert found.says("CPython")
 
 
@@ -82,9 +82,9 @@ def test_python_that_executes_another_program_is_stopped_no_more(tmp_path: Path)
     code = f"import os\n{BUSY.format(1.5)}\nos.execvp('perl', ['perl', '-e', {BUSY_PERL!r}])"
     found = record(tmp_path, "--", sys.executable, "-c", code)
     interpreted, native = found.count("<module> (<string>)"), found.count("perl_run")
-    assert interpreted > 20
-    assert native > 50
-    assert found.summary["stops"]["count"] < interpreted + native // 2
+    assert interpreted > 5
+    assert native > 20
+    assert found.summary["stops"]["count"] < interpreted + native // 2 + 5
 
 
 def test_children_of_either_kind_are_each_sampled_as_they_need(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_children_of_either_kind_are_each_sampled_as_they_need(tmp_path: Path) -
     child = f"import subprocess\n{BUSY.format(1.5)}\nsubprocess.run(['perl', '-e', {BUSY_PERL!r}])"
     found = record(tmp_path, "--", "sh", "-c", '"$0" -c "$1"; true', sys.executable, child)
     interpreted, native = found.count("<module> (<string>)"), found.count("perl_run")
-    assert interpreted > 20
-    assert native > 50
-    assert found.summary["stops"]["count"] < interpreted + native // 2
+    assert interpreted > 5
+    assert native > 20
+    assert found.summary["stops"]["count"] < interpreted + native // 2 + 5
     assert found.says("1 process: CPython")
 
 
@@ -107,7 +107,7 @@ def test_build_is_recorded_with_the_compilers_that_it_starts(tmp_path: Path) -> 
         (tmp_path / f"{name}.c").write_text(f"#include <math.h>\n{body}\n")
     found = record(tmp_path, "-t", "--", "make", "-j2", "-C", str(tmp_path))
     compilers = [n for stack, n in found.stacks if stack[0].startswith("cc1")]
-    assert sum(compilers) > 50
+    assert sum(compilers) > 20
     assert found.summary["stops"]["count"] == 0
     assert not any("python" in module for module in found.modules), found.modules
 
@@ -115,7 +115,7 @@ def test_build_is_recorded_with_the_compilers_that_it_starts(tmp_path: Path) -> 
 def test_only_the_first_process_is_recorded_where_no_children_are_wanted(tmp_path: Path) -> None:
     need("perl")
     command = ("sh", "-c", 'perl -e "$0"; true', BUSY_PERL)
-    assert record(tmp_path, *("--", *command)).count("perl_run") > 50
+    assert record(tmp_path, *("--", *command)).count("perl_run") > 20
     assert record(tmp_path, *("--no-subprocesses", "--", *command)).count("perl_run") == 0
 
 
