@@ -81,7 +81,7 @@ class HandOver:
         assert self._by_image is not None
         self._by_image.changed(self._perf.news())
         for pid in self._by_image.look(all_of_them=first):
-            if pid in self._by_image.reasons:
+            if pid in self._by_image.reasons and self._perf.follows(pid):
                 self._chosen.choose_image(pid, from_start=first and not self._launched)
             else:
                 self._chosen.release_image(pid)

@@ -314,12 +314,14 @@ class PerfCollector:
         told, self._told = self._told, set()
         return told | self._news.look()
 
+    def follows(self, pid: int) -> bool:
+        """Is it a process of the recording, perhaps one whose birth was not taken in yet?"""
+        return self._news.knows(pid)
+
     def _is_sampled(self, pid: int) -> bool:
-        if self._options.subprocesses or self._everything:
-            return pid in self._family.histories
         named = self._selection.pids if self._selection is not None else (self._pid,)
         lasting = self._selection is not None and self._selection.lasting
-        return pid in named or (lasting and pid in self._family.histories)
+        return pid in self._family.alive and (self._options.subprocesses or lasting or pid in named)
 
     def known(self, pid: npt.NDArray[np.integer]) -> Mask:
         """Which of these are processes of the recording? They need not have been sampled."""

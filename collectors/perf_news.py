@@ -1,10 +1,12 @@
-"""Births, execs and newly mapped files, read from the rings while their records wait there for the next batch.
+"""Births, execs and newly mapped files of a recording's processes, read from the rings while their records wait there
+for the next batch. The rings may hold those of strangers, too.
 
 Nothing is given back: whoever takes the records finds all of them.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from pyprof.collectors.perf_records import COMM, FORK, MISC_COMM_EXEC, MMAP2, parse_comm, parse_mmap2, parse_task
@@ -13,6 +15,9 @@ from pyprof.collectors.perf_ring import Ring, Rings
 _MOST_RECORDS = 20_000
 """Of one ring, in one look."""
 _BODY = 1 << 13
+_GENERATIONS = 16
+_COMING_NS = 4_000_000_000
+"""No record waits longer in the rings."""
 
 
 class News:
@@ -23,22 +28,27 @@ class News:
         self._sampled = sampled
         self._children = children
         self._read: dict[int, int] = {}
-        self._coming: set[int] = set()
+        self._coming: dict[int, int] = {}
 
     def look(self) -> set[int]:
         """Pids of which something was told since the last look."""
+        now = time.monotonic_ns()
         told: set[int] = set()
         born: dict[int, int] = {}
         for cpu, ring in self._rings.rings.items():
             self._read[cpu] = self._walk(ring, max(self._read.get(cpu, 0), ring.tail), told, born)
-        for pid in sorted(born):
-            if self._children and self._knows(born[pid]):
-                told.add(pid)
-                self._coming.add(pid)
-        self._coming = {pid for pid in self._coming if not self._sampled(pid)}
-        return {pid for pid in told if self._knows(pid) or pid in born}
+        for _ in range(_GENERATIONS):
+            fresh = {pid for pid, parent in born.items() if self._children and self.knows(parent)} - self._coming.keys()
+            if not fresh:
+                break
+            told |= fresh
+            self._coming |= dict.fromkeys(fresh, now)
+        ours = {pid for pid in told if self.knows(pid)}
+        self._coming = {pid: at for pid, at in self._coming.items() if now < at + _COMING_NS and not self._sampled(pid)}
+        return ours
 
-    def _knows(self, pid: int) -> bool:
+    def knows(self, pid: int) -> bool:
+        """Is it a process of the recording, or will it be when its birth is taken out of the rings?"""
         return pid in self._coming or self._sampled(pid)
 
     def _walk(self, ring: Ring, position: int, told: set[int], born: dict[int, int]) -> int:

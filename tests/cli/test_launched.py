@@ -14,7 +14,7 @@ import pytest
 
 from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
 from pyprof.options import CollectOptions
-from tests.cli.support import pyprof
+from tests.cli.support import pyprof, python
 from tests.support import missing, need
 
 BUSY = "end = __import__('time').time() + {}\nwhile __import__('time').time() < end: sum(range(2000))"
@@ -57,11 +57,26 @@ def record(folder: Path, *arguments: str) -> Launched:
     return Launched([(stack.split(";"), int(n)) for stack, _, n in lines], json.loads(summary.read_text()))
 
 
+STRANGER = """
+import os, time
+end = time.time() + 60
+print(flush=True)
+while time.time() < end:
+    if not os.fork():
+        until = time.time() + 0.05
+        while time.time() < until: sum(range(2000))
+        os._exit(0)
+    os.wait()
+"""
+
+
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
 def test_native_command_is_never_stopped_and_nothing_of_ours_is_in_its_profile(mode: str, tmp_path: Path) -> None:
     need("perl")
-    found = record(tmp_path, "--mode", mode, "--", "perl", "-e", BUSY_PERL)
+    with python(STRANGER):
+        found = record(tmp_path, "--mode", mode, "--", "perl", "-e", BUSY_PERL)
     assert found.count("perl") > 20
+    assert found.summary["threads"] == 1
     assert found.summary["stops"]["count"] == 0
     assert found.says("the target was never stopped")
     assert not found.says("CPython")
