@@ -134,9 +134,11 @@ class HandOver:
 
     def stats(self) -> CollectorStats:
         copied, stopped = self._perf.stats(), self._stopped()
+        clock = copied if self._copied or not stopped.ticks else stopped
         return replace(
             stopped,
-            ticks=copied.ticks if self._copied or not stopped.ticks else stopped.ticks,
+            ticks=clock.ticks,
+            ticking_ns=clock.ticking_ns,
             skipped=copied.skipped + stopped.skipped,
             notes=self._notes(copied.notes, stopped.notes),
             accounts=copied.accounts,

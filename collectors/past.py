@@ -33,6 +33,7 @@ def joined(first: CollectorStats, then: CollectorStats) -> CollectorStats:
     """Of two collectors together."""
     return CollectorStats(
         ticks=first.ticks + then.ticks,
+        ticking_ns=first.ticking_ns + then.ticking_ns,
         pauses=first.pauses + then.pauses,
         skipped=first.skipped + then.skipped,
         unchanged=first.unchanged + then.unchanged,
