@@ -75,7 +75,7 @@ def test_native_command_is_never_stopped_and_nothing_of_ours_is_in_its_profile(m
     need("perl")
     with python(STRANGER):
         found = record(tmp_path, "--mode", mode, "--", "perl", "-e", BUSY_PERL)
-    assert found.count("perl") > 20
+    assert found.count("perl") > 10
     assert found.summary["threads"] == 1
     assert found.summary["stops"]["count"] == 0
     assert found.says("the target was never stopped")
