@@ -32,7 +32,6 @@ TABLE = {
     "collectors/*": "live system",
     "core/*": "matrix system",
     "exporters/test_flamegraph_[np]a*.py": "system",
-    "exporters/test_start_up.py": "live system",
     "exporters/test_start_up_live.py": "live system",
     "interpreters/test_merge.py": "unit",
     "interpreters/test_codes.py": "unit",
