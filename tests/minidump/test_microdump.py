@@ -81,3 +81,11 @@ def test_registers_that_the_writer_cut_off_are_read_as_far_as_they_are_there() -
     found = read("\n".join(line[:2047] for line in lines))
     assert (found.threads[0].registers["rip"], len(found.modules)) == (0x1234, 2)
     assert not found.oddities
+
+
+@pytest.mark.parametrize(("processor", "address"), [("x86", 0xDEADBEEF), ("amd64", 0xFFFFFFFF_DEADBEEF)])
+def test_address_of_the_crash_has_as_many_bits_as_the_process(processor: str, address: int) -> None:
+    made = Microdump(processor, {}, 0x9000, STACK, MODULES, reason="0000000B SIGSEGV FFFFFFFFDEADBEEF")
+    found = read(made.text()).exception
+    assert found is not None
+    assert found.address == address

@@ -41,6 +41,8 @@ def test_links_start_at_the_root_and_stay_below_it(root: Path, target: str) -> N
     (root / "link").symlink_to(target)
     (root / "way").symlink_to("/folder/..")
     assert content(root, "link") == content(root, "/way/link") == b"inside"
+    (root / "folder" / "deep").symlink_to("/folder/file")
+    assert content(root, "folder/deep") == b"inside"
 
 
 @pytest.mark.parametrize("target", ["/outside", "../outside", "{outside}", "/folder/../../outside"])
