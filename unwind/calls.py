@@ -6,6 +6,7 @@ through a PLT entry or a function that jumps on; it disproves it if it goes else
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 from pyprof.model.arch import Arch
@@ -15,6 +16,9 @@ from pyprof.unwind.index import SpaceIndex
 
 MOST_FUNCTION = 64 << 10
 """Bytes of a function that are looked at."""
+
+MOST_SEARCHED = 16 << 10
+"""Bytes of a function that are searched for jumps."""
 
 MOST_HOPS = 4
 """Jumps that are followed from one PLT entry or function to the next."""
@@ -50,11 +54,12 @@ class Calls:
         self._left = 0
         self._targets: dict[int, int | None] = {}
         self._entries: dict[int, Span | None] = {}
+        self._outward: dict[int, Sequence[int | None]] = {}
         self._jumped: dict[tuple[int, int], Link] = {}
 
     def begin(self) -> None:
         self._left = MOST_SCANNED
-        for known in (self._targets, self._entries, self._jumped):
+        for known in (self._targets, self._entries, self._outward, self._jumped):
             if len(known) > _ROOM:
                 known.clear()
 
@@ -161,9 +166,8 @@ class Calls:
         """Does the function at target jump to low..high, be it through others? A part of a function that stands apart
         from the rest (gcc's cold ones) is entered in its middle.
         """
-        frames = self._arch.frame_code
-        if frames is None:
-            return Link.ALLOWED
+        if self._arch.frame_code is None:
+            return Link.REFUTED
         seen: set[int] = set()
         waiting = [target]
         found = Link.REFUTED
@@ -174,22 +178,29 @@ class Calls:
             if len(seen) >= MOST_FOLLOWED or self._left <= 0:
                 return Link.ALLOWED
             seen.add(start)
-            self._left -= 1
-            code = self._function_code(start)
-            if not code or frames.jumps_anywhere(code):
-                found = Link.ALLOWED
-            for goes in set(frames.jumps(code, start)):
-                if low <= goes < high:
+            for goes in self._jumps_of(start):
+                function = None if goes is None else self._jumped_function(goes)
+                if goes is None:
+                    found = Link.ALLOWED
+                elif low <= goes < high or (function is not None and low <= function < high):
                     return Link.PROVED
-                function = None if start <= goes < start + len(code) else self._jumped_function(goes)
-                if function is not None and low <= function < high:
-                    return Link.PROVED
-                if function is not None:
+                elif function is not None:
                     waiting.append(function)
         return found
 
+    def _jumps_of(self, start: int) -> Sequence[int | None]:
+        """Where a function jumps to beyond itself; None for a jump that may go anywhere."""
+        if start not in self._outward:
+            self._left -= 1
+            frames, code = self._arch.frame_code, self._function_code(start)
+            assert frames is not None
+            whole = 0 < len(code) < MOST_SEARCHED
+            goes = {at for at in frames.jumps(code, start) if at is None or not start <= at < start + len(code)}
+            self._outward[start] = tuple(goes if whole else goes | {None})
+        return self._outward[start]
+
     def _jumped_function(self, goes: int) -> int | None:
-        """The function that a jump leads to; None where the bytes that passed for a jump are none."""
+        """The function that a jump leads to; None where no function begins there."""
         if not self._code.executable(goes):
             return None
         if self._arch.jumps(self._code.read(goes, 16)):
@@ -199,7 +210,7 @@ class Calls:
     def _function_code(self, start: int) -> bytes:
         known = self._index.function_range(start, True)
         if known is not None and known[0] == start:
-            return self._code.read(start, min(known[1] - start, MOST_FUNCTION))
+            return self._code.read(start, min(known[1] - start, MOST_SEARCHED))
         frames = self._arch.frame_code
         code = self._code.read(start, _NEAR)
         if frames is None:

@@ -19,10 +19,14 @@ _ROOM = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """least: bytes from sp to the frame pointer, at least. told: what it is, one of these; none where that is open."""
+    """least: bytes from sp to the frame pointer, at least. told: what it is, one of these; none where that is open.
+
+    known: the function's prologue is.
+    """
 
     least: int = 0
     told: tuple[int, ...] = ()
+    known: bool = False
 
 
 class FrameRoom:
@@ -54,6 +58,6 @@ class FrameRoom:
         if depth is None:
             return Room()
         if not depth.fixed or end - start > MOST_FUNCTION:
-            return Room(depth.least)
+            return Room(depth.least, known=True)
         popped = 0 if exact else frames.popped(self._code.read(pc, 8))
-        return Room(depth.least, (depth.least + popped, depth.least) if popped else (depth.least,))
+        return Room(depth.least, (depth.least + popped, depth.least) if popped else (depth.least,), known=True)

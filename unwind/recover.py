@@ -5,16 +5,18 @@ where a return address stands are tried as the frame's record, and the evidence 
 
 - The call before the return address (calls.py): a direct call of the frame's function proves, an indirect one only
   allows, a direct call of another function refutes.
-- The room that the function makes on the stack (frame_room.py): where its code tells it, the record stands there.
+- The room that the function makes on the stack (frame_room.py): where its code tells it, the record stands there. That
+  holds for each frame on the way, too.
 - From the record the tables must lead on, upwards, to the root, and no call on the way may be refuted.
 
-The place that the room tells is believed if its call allows it. Else a call must prove the place; of several the
-innermost is taken, if the others are its outer frames. What is left open is not decided.
+The place that the room tells is believed if its call allows it. A function that moves sp as it likes (alloca) tells no
+place; then a call must prove it, or all other places must be on its way. What earlier calls left behind may look the
+same: where another place may be right as well, it is not decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +31,7 @@ from pyprof.unwind.frame_room import FrameRoom, Room
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind
-from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
+from pyprof.unwind.scalar import Accept, LaneWalk, Registers, ScalarWalker
 from pyprof.unwind.table import KnownRule
 
 MAX_PLACES = 512
@@ -37,6 +39,12 @@ MAX_PLACES = 512
 
 MAX_RIVALS = 16
 """Places inside of the one that a call proves whose calls only allow; with more it is not decided."""
+
+BEGINNING = 3
+"""Frames at the root of which one called the thread's first function, once."""
+
+JOINT = 2
+"""Frames within which a place that was left behind meets the ones that are still there."""
 
 MAX_PROOF = 4096
 """Frames to the root in which a proof must come to its end."""
@@ -90,13 +98,14 @@ class Recovery:
         if shape is None or sp is None or pc is None or arch.fp not in registers.withheld:
             return None
         self._calls.begin()
-        trial = _Trial(self._link, walker, registers, memory)
-        room = self._room.at(pc, lookup_pc(pc, registers.exact), registers.exact)
-        plain = shape == _Shape(2 * arch.word, -arch.word)
-        found = self._told(trial, room, sp, memory) if plain else None
-        if found is None:
-            least = sp + (room.least if plain else 0)
-            found = _proved(trial, list(self._places(registers, memory, sp, least, shape)))
+        trial = _Trial(self._joins, walker, registers, memory)
+        room = self._room_of(registers) if self._is_plain(shape) else Room()
+        told = [self._place_at(sp + depth, registers, memory) for depth in room.told]
+        if any(place.link is not Link.REFUTED for place in told):
+            found = _told(trial, told)
+        else:
+            places = list(self._places(registers, memory, sp, sp + room.least, shape))
+            found = _proved(trial, places) or (_allowed(trial, places) if room.known else None)
         if found is None:
             return self._longer_copy(trial, sp)
         if found.frames:
@@ -117,21 +126,19 @@ class Recovery:
             return None
         return _Shape(rule.cfa_off, rule.ra.n, rule.cfa_deref)
 
-    def _told(self, trial: _Trial, room: Room, sp: int, memory: LaneMemory) -> LaneWalk | None:
-        """The walk from where the function's room says that the record is."""
-        arch = self._arch
-        for depth in room.told:
-            word = memory.word(sp + depth + arch.word)
-            if word is None:
-                trial.missing = trial.missing or sp + depth + arch.word
-                continue
-            link = self._link(arch.code_address(word, True), trial.registers)
-            if link is Link.REFUTED:
-                continue
-            walk = trial.walk(sp + depth)
-            if walk is not None and (walk.end is StackEnd.ROOT or (link is Link.PROVED and not trial.spent)):
-                return walk
-        return None
+    def _is_plain(self, shape: _Shape | None) -> bool:
+        """The frame pointer points to the record that a prologue has linked."""
+        return shape == _Shape(2 * self._arch.word, -self._arch.word)
+
+    def _room_of(self, registers: Registers) -> Room:
+        pc = registers.values[self._arch.pc] or 0
+        return self._room.at(pc, lookup_pc(pc, registers.exact), registers.exact)
+
+    def _place_at(self, fp: int, registers: Registers, memory: LaneMemory) -> _Place:
+        """The place of a plain record; a word that the copy does not hold refutes nothing."""
+        word = memory.word(fp + self._arch.word)
+        link = Link.ALLOWED if word is None else self._link(self._arch.code_address(word, True), registers)
+        return _Place(fp, fp + 2 * self._arch.word, link)
 
     def _places(self, registers: Registers, memory: LaneMemory, sp: int, least: int, shape: _Shape) -> Iterator[_Place]:
         """Frame pointers from `least` on whose return address may be one, ascending."""
@@ -162,6 +169,19 @@ class Recovery:
             return Link.ALLOWED
         return self._calls.link(ra, lookup_pc(callee.values[self._arch.pc] or 0, callee.exact), callee.exact)
 
+    def _joins(self, callee: Registers, caller: Registers) -> bool:
+        """May the caller have called? Where a signal interrupted the caller, the kernel's frame is proof."""
+        if caller.exact:
+            return True
+        arch = self._arch
+        fp, sp, pc = (callee.values[column] or 0 for column in (arch.fp, arch.sp, arch.pc))
+        known = self._index.known(lookup_pc(pc, callee.exact), callee.exact)
+        if self._is_plain(self._shape(known)):
+            room = self._room_of(callee)
+            if fp - sp < room.least or (room.told and fp - sp not in room.told):
+                return False
+        return self._link(caller.values[arch.pc] or 0, callee) is not Link.REFUTED
+
     def _longer_copy(self, trial: _Trial, sp: int) -> LaneWalk | None:
         """No caller, because the stack copy is too short to tell; None if it is not that."""
         mapping = self._space.mapping_at(sp)
@@ -177,12 +197,10 @@ def _u64(number: int) -> np.uint64:
 class _Trial:
     """Walks from places of one frame. missing: avma of a word that a walk lacked. spent: no more is walked."""
 
-    def __init__(
-        self, link: Callable[[int, Registers], Link], walker: ScalarWalker, registers: Registers, memory: LaneMemory
-    ) -> None:
-        self._link = link
+    def __init__(self, joins: Accept, walker: ScalarWalker, registers: Registers, memory: LaneMemory) -> None:
+        self._joins = joins
         self._walker = walker
-        self.registers = registers
+        self._registers = registers
         self._memory = memory
         self._left = MAX_FRAMES
         self.missing = 0
@@ -194,41 +212,79 @@ class _Trial:
     def walk(self, fp: int) -> LaneWalk | None:
         """The callers of the frame with this frame pointer; None if there are none."""
         arch = self._walker.arch
-        values = list(self.registers.values)
+        values = list(self._registers.values)
         values[arch.fp] = fp
-        start = Registers(values, self.registers.exact, self.registers.withheld - {arch.fp}, self.registers.called)
+        start = Registers(values, self._registers.exact, self._registers.withheld - {arch.fp}, self._registers.called)
         walk = LaneWalk([])
-        self._walker.go_on(walk, start, self._memory, min(self._walker.max_depth, MAX_PROOF, self._left), self._accepts)
+        self._walker.go_on(walk, start, self._memory, min(self._walker.max_depth, MAX_PROOF, self._left), self._joins)
         self._left -= len(walk.frames)
         if walk.end is StackEnd.UNREADABLE:
             self.missing = self.missing or walk.missing
         return walk if walk.frames else None
 
-    def _accepts(self, callee: Registers, caller: Registers) -> bool:
-        """Where a signal interrupted the caller, the kernel's frame is proof."""
-        arch = self._walker.arch
-        return caller.exact or self._link(caller.values[arch.pc] or 0, callee) is not Link.REFUTED
+
+def _told(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
+    """The walk from one of the places that the room tells. If its call proves it, it may end anywhere."""
+    for place in places:
+        walk = trial.walk(place.fp) if place.link is not Link.REFUTED else None
+        if walk is not None and (walk.end is StackEnd.ROOT or (place.link is Link.PROVED and not trial.spent)):
+            return walk
+    return None
 
 
 def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """The walk from the innermost place that a call proves, unless another one may be right as well."""
-    found: LaneWalk | None = None
-    innermost = 0
-    outer: set[int] = set()
-    for place in places:
-        if place.link is not Link.PROVED or place.caller_sp in outer:
-            continue
-        walk = trial.walk(place.fp)
-        if walk is None or walk.end is not StackEnd.ROOT:
-            continue
-        if found is not None:
-            return None
-        found, innermost, outer = walk, place.caller_sp, {sp for _, _, _, sp in walk.frames}
-    rivals = [place for place in places if place.link is Link.ALLOWED and place.caller_sp < innermost]
-    if len(rivals) > MAX_RIVALS:
+    """The walk to the root from the innermost place that a call proves, if it has the most frames."""
+    walks = _to_root(trial, [place for place in places if place.link is Link.PROVED])
+    if not walks or len(walks) == MAX_RIVALS or any(len(walk.frames) >= len(walks[0].frames) for walk in walks[1:]):
         return None
-    for place in rivals:
-        walk = trial.walk(place.fp)
-        if walk is not None and walk.end is StackEnd.ROOT and any(sp == innermost for _, _, _, sp in walk.frames):
-            return None
-    return None if trial.spent else found
+    return None if _is_rivalled(trial, walks[0], places) or trial.spent else walks[0]
+
+
+def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
+    """The walk to the root from the innermost place, if calls prove none, and all others that lead there are on its
+    way, but not where its caller was called.
+    """
+    if not 0 < len(places) <= MAX_RIVALS or any(place.link is Link.PROVED for place in places):
+        return None
+    walks = _to_root(trial, places)
+    if len(walks) != 1 or trial.spent or walks[0].frames[0][3] != places[0].caller_sp:
+        return None
+    return None if any(place.caller_sp in _inner(walks[0])[1:2] for place in places) else walks[0]
+
+
+def _inner(walk: LaneWalk) -> list[int]:
+    """The sp of a walk's frames, without those at the root."""
+    return [sp for _, _, _, sp in walk.frames[:-BEGINNING]]
+
+
+def _to_root(trial: _Trial, places: Sequence[_Place]) -> list[LaneWalk]:
+    """The walks to the root, innermost first, without those that begin on the way of an earlier one."""
+    found: list[LaneWalk] = []
+    for place in places:
+        if len(found) < MAX_RIVALS and not any(_passes(walk, place.caller_sp) for walk in found):
+            walk = trial.walk(place.fp)
+            if walk is not None and walk.end is StackEnd.ROOT:
+                found.append(walk)
+    return found
+
+
+def _passes(walk: LaneWalk, caller_sp: int) -> bool:
+    return any(sp == caller_sp for _, _, _, sp in walk.frames)
+
+
+def _is_rivalled(trial: _Trial, found: LaneWalk, places: Sequence[_Place]) -> bool:
+    """May the record of a proved call have been left behind, and the frame have been called anew since?
+
+    Then that call stands where the proved caller's own record ends, or its record leads to one of the first frames.
+    """
+    near = [sp for _, _, _, sp in found.frames[:JOINT]]
+    if any(place.caller_sp in _inner(found)[1:2] for place in places):
+        return True
+    rivals = [place for place in places if place.caller_sp < near[-1] and not _passes(found, place.caller_sp)]
+    if len(rivals) > MAX_RIVALS:
+        return True
+    return any(
+        walk.end is StackEnd.ROOT and any(_passes(walk, sp) for sp in near)
+        for walk in (trial.walk(place.fp) for place in rivals)
+        if walk is not None
+    )

@@ -67,8 +67,7 @@ class FrameCode:
     depth: (code bytes of a function, offset of a place in it) -> Depth there; None if no frame record is linked before.
     popped: (code bytes behind a call) -> bytes of arguments that are taken off the stack there.
     entries: (code bytes) -> (least, most) offsets of where functions begin that link frame records, ascending.
-    jumps: (code bytes, their address) -> where direct jumps go; bytes within an instruction may pass for one.
-    jumps_anywhere: (code bytes) -> may an indirect jump be among them?
+    jumps: (code bytes of a function, their address) -> where its jumps go; None for one that may go anywhere.
     jump: (code bytes, their address) -> where the direct jump that stands there goes, None if none does.
     called_slot, jumped_slot: (code bytes before an address | from an address on, that address) -> the address of the
     word in which the indirect call, or jump, finds its target; None where it is another instruction.
@@ -77,8 +76,7 @@ class FrameCode:
     depth: Callable[[bytes, int], Depth | None]
     popped: Callable[[bytes], int]
     entries: Callable[[bytes], Iterator[tuple[int, int]]]
-    jumps: Callable[[bytes, int], Iterator[int]]
-    jumps_anywhere: Callable[[bytes], bool]
+    jumps: Callable[[bytes, int], Iterator[int | None]]
     jump: Callable[[bytes, int], int | None]
     called_slot: Callable[[bytes, int], int | None]
     jumped_slot: Callable[[bytes, int], int | None]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from pyprof.model.arch_type import Depth, FrameCode
-from pyprof.model.x86_length import instruction_length
+from pyprof.model.x86_length import LONGEST, instruction_length
 
 MOST_INSTRUCTIONS = 64
 """Instructions of a prologue that are looked at."""
@@ -30,8 +30,9 @@ _MOVES_SP_WIDE = re.compile(
     rb"[\x48\x4c]\x29[\xc4\xcc\xd4\xdc\xe4\xec\xf4\xfc]|\x48\x89[\xc4\xcc\xd4\xdc\xe4\xf4\xfc]|\x4c\x89"
     rb"[\xc4\xcc\xd4\xdc\xe4\xec\xf4\xfc]|\x48[\x2b\x8b][\xe0-\xe4\xe6\xe7]|\x49[\x2b\x8b][\xe0-\xe7]|\x48[\x81\x83]\xe4"
 )
-_JUMPS = re.compile(rb"\xe9|\xeb|[\x70-\x7f]|\x0f[\x80-\x8f]")
-_INDIRECT = re.compile(rb"\xff[\x20-\x27\x60-\x67\xa0-\xa7\xe0-\xe7]")
+_STORES_TOP = re.compile(
+    rb"[\x48\x4c]?\x89[\x04\x0c\x14\x1c\x24\x2c\x34\x3c]\x24"
+)  # mov %reg,(%rsp): a ret jumps there
 _ENDBR = (b"\xf3\x0f\x1e\xfa", b"\xf3\x0f\x1e\xfb")
 
 
@@ -97,17 +98,34 @@ def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:
             yield max(push - _ENTRY_BYTES, 0), push
 
 
-def _jumps(code: bytes, address: int) -> Iterator[int]:
+def _jumps(code: bytes, address: int, wide: bool) -> Iterator[int | None]:
     """See FrameCode.jumps."""
-    for found in _JUMPS.finditer(code):
-        at, end = found.start(), found.end()
-        size = 1 if code[at] == 0xEB or code[at] & 0xF0 == 0x70 else 4
-        if end + size <= len(code):
-            yield address + end + size + _signed(code, end, size)
+    at = 0
+    before = b""
+    while at < len(code):
+        size = instruction_length(code, at, wide)
+        text = code[at : at + size]
+        at += size
+        bare = text.lstrip(b"\x3e\xf2")
+        if wide and bare[:1] and bare[0] & 0xF0 == 0x40:
+            bare = bare[1:]
+        if not bare:
+            if len(code) - at >= LONGEST:
+                yield None
+            return
+        if bare[0] in (0xEB, 0xE9) or bare[0] & 0xF0 == 0x70 or _is_long_jcc(bare):
+            operand = 4 if bare[0] in (0xE9, 0x0F) else 1
+            yield address + at + _signed(bare, len(bare) - operand, operand)
+        elif (bare[0] == 0xFF and (bare[1] >> 3) & 7 == 4 and not _adds(before)) or (
+            bare[0] == 0xC3 and _STORES_TOP.fullmatch(before)
+        ):
+            yield None
+        before = text
 
 
-def _is_indirect(code: bytes) -> bool:
-    return _INDIRECT.search(code) is not None
+def _adds(text: bytes) -> bool:
+    """Has an address just been added up? Then the jump is a switch's, and stays in the function."""
+    return text[-2:-1] == b"\x01"
 
 
 def _called_slot(code: bytes, address: int) -> int | None:
@@ -138,8 +156,7 @@ def frame_code(wide: bool) -> FrameCode:
         depth=lambda code, called: _depth(code, called, wide),
         popped=lambda code: _popped(code, wide),
         entries=lambda code: _entries(code, wide),
-        jumps=_jumps,
-        jumps_anywhere=_is_indirect,
+        jumps=lambda code, address: _jumps(code, address, wide),
         jump=_jump,
         called_slot=_called_slot if wide else _no_slot,
         jumped_slot=_jumped_slot if wide else _no_slot,

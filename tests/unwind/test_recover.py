@@ -100,15 +100,44 @@ def test_room_counts_the_arguments_that_are_popped_behind_the_call() -> None:
     assert found(asleep(world, {SP: framed, fp: 0, fp + 8: root})) == ([*INSIDE, ROOT + 0x22], "root")
 
 
-def test_room_that_is_not_fixed_tells_nothing_but_how_much_it_is_at_least() -> None:
+def moving_world() -> tuple[World, int]:
+    """FRAMED moves sp by an amount that is not in its code."""
     world, framed = framed_world(PROLOGUE)
     world.code[FRAMED + 0x20 : FRAMED + 0x23] = bytes.fromhex("4829c4")  # sub %rax,%rsp
-    fp, pointer, direct = SP + 8 + ROOM, world.call(ROOT + 0x20), world.call(ROOT + 0x40, FRAMED)
-    assert found(asleep(world, {SP: framed, fp: 0, fp + 8: pointer})) == (INSIDE, "no_rule")
+    return world, framed
+
+
+def test_room_that_is_not_fixed_tells_nothing_but_how_much_it_is_at_least() -> None:
+    world, framed = moving_world()
+    fp, direct = SP + 8 + ROOM, world.call(ROOT + 0x40, FRAMED)
     beyond = {SP: framed, fp + 64: 0, fp + 72: direct}
     assert found(asleep(world, beyond)) == ([*INSIDE, ROOT + 0x45], "root")
     stale = {SP + 40: 0, SP + 48: direct}  # a call of the same function that returned
     assert found(asleep(world, beyond | stale)) == ([*INSIDE, ROOT + 0x45], "root")
+
+
+def test_function_that_moves_sp_and_was_called_by_pointer_has_the_only_caller_that_it_can_have() -> None:
+    world, framed = moving_world()
+    fp, pointer, code = SP + 8 + ROOM, world.call(ROOT + 0x20), world.call(CODE + 0x20)
+    alone = {SP: framed, fp + 64: 0, fp + 72: pointer}
+    assert found(asleep(world, alone)) == ([*INSIDE, ROOT + 0x22], "root")
+    inside = {fp + 16: fp + 32, fp + 24: code}  # does not lead to the root, and may be the truth all the same
+    assert found(asleep(world, alone | inside)) == (INSIDE, "no_rule")
+
+
+def test_proof_is_none_where_the_calls_caller_may_have_called_anew() -> None:
+    world, framed = moving_world()
+    world.functions |= {OTHER: FP_RULE, COVERED: FP_RULE, PLT: FP_RULE}
+    fp = SP + 8 + ROOM
+    calls = [world.call(CODE + 0x20, FRAMED), world.call(OTHER + 0x20), world.call(COVERED + 0x20, OTHER),
+             world.call(PLT + 0x20, COVERED), world.call(ROOT + 0x20, PLT)]  # fmt: skip
+    words = {SP: framed}
+    for n, ra in enumerate(calls, 1):
+        words |= {fp + 64 * n: fp + 64 * (n + 1) if n < len(calls) else 0, fp + 64 * n + 8: ra}
+    # OTHER has called CODE, which has called FRAMED; or OTHER, where it called CODE before, has now called FRAMED
+    assert found(asleep(world, words)) == (INSIDE, "no_rule")
+    words[fp + 136] = world.call(OTHER + 0x40, CODE)
+    assert found(asleep(world, words))[1] == "root"
 
 
 def test_innermost_of_a_functions_own_calls_is_its_caller() -> None:
@@ -152,7 +181,7 @@ def test_function_that_jumps_on_has_called_the_one_that_it_jumps_to(hops: int) -
     world, framed = framed_world()
     root = world.call(ROOT + 0x20, OTHER)
     world.functions[OTHER] = world.functions[LEAF]
-    for at, to in ((OTHER + 7, COVERED), (COVERED + 9, FRAMED)) if hops == 2 else ((OTHER + 7, FRAMED),):
+    for at, to in ((OTHER + 8, COVERED), (COVERED + 10, FRAMED)) if hops == 2 else ((OTHER + 8, FRAMED),):
         world.code[at : at + 5] = b"\xe9" + (to - at - 5).to_bytes(4, "little", signed=True)
     words = {SP: framed, SP + 64: 0, SP + 72: root}
     assert found(asleep(world, words)) == ([*INSIDE, ROOT + 0x25], "root")
