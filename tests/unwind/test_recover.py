@@ -100,6 +100,17 @@ def test_room_counts_the_arguments_that_are_popped_behind_the_call() -> None:
     assert found(asleep(world, {SP: framed, fp: 0, fp + 8: root})) == ([*INSIDE, ROOT + 0x22], "root")
 
 
+def test_room_of_an_outer_frame_must_hold_as_well() -> None:
+    world, framed = framed_world(PROLOGUE)
+    world.code[CODE : CODE + len(PROLOGUE)] = PROLOGUE
+    fp, code, root = SP + 8 + ROOM, world.call(CODE + 0x40, FRAMED), world.call(ROOT + 0x20, CODE)
+    outer = fp + 16 + ROOM
+    words = {SP: framed, fp: outer, fp + 8: code, outer: 0, outer + 8: root}
+    assert found(asleep(world, words)) == ([*INSIDE, CODE + 0x45, ROOT + 0x25], "root")
+    longer = {SP: framed, fp: outer + 16, fp + 8: code, outer + 16: 0, outer + 24: root}
+    assert found(asleep(world, longer))[1] == "no_rule"
+
+
 def moving_world() -> tuple[World, int]:
     """FRAMED moves sp by an amount that is not in its code."""
     world, framed = framed_world(PROLOGUE)
@@ -121,7 +132,11 @@ def test_function_that_moves_sp_and_was_called_by_pointer_has_the_only_caller_th
     fp, pointer, code = SP + 8 + ROOM, world.call(ROOT + 0x20), world.call(CODE + 0x20)
     alone = {SP: framed, fp + 64: 0, fp + 72: pointer}
     assert found(asleep(world, alone)) == ([*INSIDE, ROOT + 0x22], "root")
-    inside = {fp + 16: fp + 32, fp + 24: code}  # does not lead to the root, and may be the truth all the same
+    inside = {
+        fp + 16: fp + 32,
+        fp + 24: code,
+        fp + 40: 1,
+    }  # does not lead to the root, and may be the truth all the same
     assert found(asleep(world, alone | inside)) == (INSIDE, "no_rule")
 
 
