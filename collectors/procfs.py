@@ -21,6 +21,7 @@ _MAPS_LINE = re.compile(
     re.DOTALL,
 )
 _CHUNK = 1 << 20
+_MOST_ARGUMENTS = 4096
 
 
 def parse_maps(text: bytes) -> tuple[Mapping, ...]:
@@ -246,6 +247,15 @@ def exe(pid: int) -> str:
         return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
     except OSError:
         return "?"
+
+
+def command_line(pid: int) -> str:
+    """The program's arguments with blanks between them, its first 4 KB; "" where it is gone or has none."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return os.fsdecode(file.read(_MOST_ARGUMENTS).rstrip(b"\0").replace(b"\0", b" "))
+    except OSError:
+        return ""
 
 
 def arch(pid: int) -> Arch:

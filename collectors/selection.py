@@ -5,6 +5,7 @@ A process fits if it meets every criterion that is given. Kernel threads, zombie
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import re
@@ -164,5 +165,23 @@ def _is_below(path: str, group: str) -> bool:
 
 
 def _is_named(pid: int, pattern: re.Pattern[str]) -> bool:
-    """By comm (15 letters at most) or the file name of its program."""
-    return bool(pattern.search(procfs.name(pid)) or pattern.search(os.path.basename(procfs.exe(pid))))
+    """By comm (15 letters at most) or the file name of its program, else by its command line."""
+    names = procfs.name(pid), os.path.basename(procfs.exe(pid))
+    if any(map(pattern.search, names)):
+        return True
+    return bool(pattern.search(procfs.command_line(pid))) and pid not in _callers()
+
+
+@functools.cache
+def _callers() -> frozenset[int]:
+    """The sudo, shells and others that we run in: the pattern is in their command lines, too."""
+    found: set[int] = set()
+    pid = os.getppid()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = procfs.parse_stat(file.read()).ppid
+        except (OSError, FormatError):
+            break
+    return frozenset(found)

@@ -52,9 +52,9 @@ def names() -> tuple[str, ...]:
 
 
 def by_name(name: str) -> Format:
-    """Raises UsageError for a name that no format has."""
+    """By its name or one of its suffixes without the dot ("html"). Raises UsageError where no format has it."""
     for entry in FORMATS:
-        if entry.name == name:
+        if name == entry.name or f".{name}" in entry.suffixes:
             return entry
     raise UsageError(f"there is no output format {name!r}", f"the formats are {', '.join(names())}")
 

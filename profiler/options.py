@@ -24,7 +24,7 @@ KNOWN_SOURCES = (*DEFAULT_SOURCES, SCAN)
 class TargetOptions:
     """Which processes: pids, or where there are none, all (everything) or those that meet each criterion given. user:
     name or number; cgroup: path of a control group, those below it included; name: found in the name of the process or
-    of its program.
+    of its program, or in its command line.
     """
 
     pids: tuple[int, ...] = ()

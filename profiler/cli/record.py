@@ -216,7 +216,11 @@ def run(arguments: argparse.Namespace) -> int:
     if len(command) == 1 and command[0].isdigit() and not targets and not remote:
         raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
     if sum(map(bool, (command, targets, remote))) != 1:
-        raise UsageError("give either -p PID or a command", "pyprof record -p PID, or pyprof record -- CMD ...")
+        raise UsageError(
+            "say in one of five ways what is recorded: -p PID, -a, --name REGEX (--user, --cgroup), --gdb HOST:PORT, "
+            "or a command",
+            "pyprof record -p PID, or pyprof record -- CMD ...",
+        )
     from pyprof.cli.output import Names, check_writable
 
     exporter = _choose_format(arguments.format, arguments.output)

@@ -12,7 +12,12 @@ from pyprof.options import TargetOptions
 def add_selection(parser: argparse.ArgumentParser) -> None:
     which = parser.add_argument_group("which processes (those that come later included; each one given must fit)")
     which.add_argument("-a", "--all", action="store_true", help="every process of this machine")
-    which.add_argument("--name", type=regex, metavar="REGEX", help="part of the name of the process or its program")
+    which.add_argument(
+        "--name",
+        type=regex,
+        metavar="REGEX",
+        help="part of the name of the process or its program, or of its command line",
+    )
     which.add_argument("--user", metavar="USER", help="processes of this user, by name or number")
     which.add_argument("--cgroup", metavar="PATH", help="processes of this control group and those below it")
     which.add_argument(

@@ -182,3 +182,11 @@ def test_command_gets_the_environment_that_pyprof_was_given(tmp_path: Path) -> N
     code = "import os; print(sorted(os.environ))"
     done = pyprof(*("record", "-q", "-o", str(tmp_path / "a.html"), "--", sys.executable, "-c", code), env=environment)
     assert done.stdout == f"{sorted(environment)}\n"
+
+
+def test_suffix_is_a_format_and_the_ways_to_choose_a_target_are_named(tmp_path: Path) -> None:
+    done = pyprof("record", "-q", "-f", "html", "-o", str(tmp_path / "page"), "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page").read_bytes().lower().startswith(b"<!doctype html")
+    refused = pyprof("record").stderr
+    assert all(way in refused for way in ("-p PID", "-a", "--name", "--gdb", "a command")), refused

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,3 +153,27 @@ def test_threads_are_chosen_by_their_names(collector: str, tmp_path: Path) -> No
         process.kill()
     assert len(roots) == 1
     assert next(iter(roots)).startswith("chosen (tid ")
+
+
+def test_script_is_found_by_its_name_in_the_command_line(tmp_path: Path) -> None:
+    script = tmp_path / "chosen_script.py"
+    script.write_text("import time; print(flush=True); time.sleep(60)")
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = select(by_name(r"chosen_script\.py$")).pids
+        process.kill()
+    assert found == (process.pid,)
+
+
+def test_those_who_called_us_are_not_found_by_the_pattern_in_their_command_line() -> None:
+    code = (
+        "import re, subprocess, sys\n"
+        "from pyprof.collectors.selection import select\n"
+        "from pyprof.options import TargetOptions\n"
+        "from pyprof.errors import NoSuchProcess\n"
+        "try: print(select(TargetOptions(name=re.compile('never-of-[t]his-name'))).pids)\n"
+        "except NoSuchProcess: print('none')"
+    )
+    shell = ("sh", "-c", '"$0" -c "$1"; : never-of-this-name', sys.executable, code)
+    assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == "none\n"
