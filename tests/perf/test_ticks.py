@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pyprof.model.profile import Profile
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.session.recorder import Window
 from pyprof.session.session import Session
+from tests.cli.support import pyprof
 from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, record, running
 from tests.support import missing
@@ -87,3 +89,13 @@ def test_rate_of_stops_is_at_most_the_one_wanted(spinner: int, tmp_path: Path) -
         summary = record(spinner, tmp_path, seconds=seconds, rate=99).summary
         assert summary["samples"] > 0
         assert 0 < summary["rate_reached"] <= 99
+
+
+def test_rate_of_a_command_that_was_started_is_known(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.json"
+    command = ("record", "-q", "-d", "1", "-o", str(tmp_path / "a.collapsed"), "--summary", str(summary))
+    done = pyprof(*command, "--", str(ladder("ladder")), "spin", "2")
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(summary.read_text())
+    assert found["samples"] > 0
+    assert 0 < found["rate_reached"] <= 1.05 * found["rate_wanted"]
