@@ -87,22 +87,21 @@ def test_program_without_symbols_has_the_same_addresses() -> None:
 def test_recursion_of_twenty_thousand_frames_is_whole(tmp_path: Path) -> None:
     with running(ladder("ladder_deep"), "spin", LIFE) as program:
         recording = record(program.pid, tmp_path, seconds=1, rate=99)
-    (stack,) = recording.stacks
-    assert stack[3:] == ("main", *["down"] * 20000, "deep_top")
+    found = [stack for stack in recording.stacks if not stack[0].startswith("[not sampled")]
+    assert [stack[3:] for stack in found] == [("main", *["down"] * 20000, "deep_top")]
     assert recording.whole == 1.0
 
 
-def test_stack_that_is_longer_than_its_copy_is_cut_and_marked_and_whole_with_a_larger_copy(tmp_path: Path) -> None:
+def test_stack_that_is_longer_than_its_copy_is_whole_and_proved_with_a_larger_copy(tmp_path: Path) -> None:
     with running(ladder("ladder_deeper"), "spin", LIFE) as program:
-        cut = record(program.pid, tmp_path, seconds=1, rate=49)
-        whole = record(program.pid, tmp_path, "--stack-size", "4M", seconds=1, rate=49)
-    assert cut.summary["ends"] == {"unreadable": cut.samples}
-    (stack,) = cut.stacks
-    assert "main" not in stack
-    assert "truncated" in stack[0]
-    assert len(stack) > 10_000
-    (stack,) = whole.stacks
-    assert stack[3:] == ("main", *["down"] * 20000, "deep_top")
+        joined = record(program.pid, tmp_path, seconds=1, rate=49)
+        copied = record(program.pid, tmp_path, "--stack-size", "4M", seconds=1, rate=49)
+    for recording in (joined, copied):
+        found = [stack for stack in recording.stacks if not stack[0].startswith("[not sampled")]
+        assert [stack[3:] for stack in found] == [("main", *["down"] * 20000, "deep_top")]
+        assert recording.whole == 1.0
+    assert joined.summary["trust"]["completed"] > 10_000
+    assert "completed" not in copied.summary["trust"]
 
 
 def test_exceptions_leave_stacks_whole_but_for_the_last_steps_of_a_throw(tmp_path: Path) -> None:
