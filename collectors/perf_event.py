@@ -23,10 +23,10 @@ from pyprof.collectors.children import descendants
 from pyprof.collectors.file_limit import raise_file_limit
 from pyprof.collectors.perf_attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf_batches import BatchMaker, Elsewhere, Mask, Taken
-from pyprof.collectors.perf_events import EventSet, Fork
+from pyprof.collectors.perf_events import EventSet, Fork, forks_of
 from pyprof.collectors.perf_family import Family
 from pyprof.collectors.perf_news import News
-from pyprof.collectors.perf_records import FORK, OVERHEAD, U64, Samples, Scan, parse_task, scan
+from pyprof.collectors.perf_records import OVERHEAD, U64, Samples, Scan, scan
 from pyprof.collectors.perf_ring import Rings, online_cpus, open_rings
 from pyprof.collectors.perf_scope import choose_scope
 from pyprof.collectors.perf_size import HOLD, SLACK_S, StackSize, ring_size
@@ -46,6 +46,7 @@ _TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
 _FIRST_BATCHES_S = 0.6
 _LEAST_FIRST = 8192
 _BATCH = 2000
+_MOST_LOST, _SOON_S = 32, 0.25
 _FORWARD_NS = 2**62
 _WATCH_NS = 10_000_000
 
@@ -153,6 +154,7 @@ class PerfCollector:
         self._family.take(late.others)
         late.give_back()
         self._size.settle()
+        self._narrow()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             self._begin()
         self._began_ns = time.monotonic_ns()
@@ -288,8 +290,19 @@ class PerfCollector:
 
     def _resize(self) -> None:
         """Other events in place of those that copy too little or too much."""
-        if size := self._size.change():
+        if self._narrow():
+            self._resize_to(self._size.bytes)
+        elif size := self._size.change():
             self._resize_to(size)
+
+    def _narrow(self) -> bool:
+        """Leave the processors, where what others do there fills the rings too soon?"""
+        assert self._rings is not None
+        soon = self._size.wanted * self._options.rate_hz * _SOON_S > self._rings.size / 2
+        if not self._scope.filtered or not (soon or self._make.lost > _MOST_LOST):
+            return False
+        self._scope = self._scope.narrowed()
+        return True
 
     def _resize_to(self, size: int) -> None:
         if self._rings is None or self._events is None:
@@ -351,7 +364,7 @@ class PerfCollector:
         return round(max(fill / record, 1) * 1e9 / rate)
 
     def _scan(self, until_ns: int) -> Scan:
-        assert self._rings is not None
+        assert self._rings
         found = Scan()
         for ring in self._rings.rings.values():
             scan(ring, self._rings.words, until_ns, found)
@@ -362,12 +375,7 @@ class PerfCollector:
 
     def _forks(self) -> list[Fork]:
         """All forks in the rings, which stay as they are."""
-        forks = []
-        for record in self._scan(_FORWARD_NS).others:
-            ids = parse_task(record.body) if record.kind == FORK else None
-            if ids is not None:
-                forks.append((record.time_ns, ids[2], ids[3]))
-        return forks
+        return forks_of(self._scan(_FORWARD_NS).others)
 
     def learn(self, feedback: Feedback) -> None:
         self._size.learn(feedback)

@@ -196,6 +196,12 @@ class EventSet:
         self._of.clear()
 
 
+def forks_of(others: Iterable[Other]) -> list[Fork]:
+    """Those among the records."""
+    found = ((record.time_ns, parse_task(record.body)) for record in others if record.kind == FORK)
+    return [(at, ids[2], ids[3]) for at, ids in found if ids is not None]
+
+
 def _close(fds: list[int]) -> None:
     for fd in fds:
         with contextlib.suppress(OSError):  # a forked writer of an earlier window may hold it open

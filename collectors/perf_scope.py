@@ -18,11 +18,18 @@ from pyprof.options import CollectOptions
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """event: what is counted. processors: on each processor. everything: all processes belong to the recording."""
+    """event: what is counted. processors: on each processor. everything: all processes belong to the recording.
+    on_threads: what can be counted on threads instead.
+    """
 
     event: Event
     processors: bool
     everything: bool
+    on_threads: Event | None = None
+
+    def narrowed(self) -> Scope:
+        """Events on threads: what others do on the processors does not fill the rings then."""
+        return Scope(self.on_threads, False, False) if self.on_threads is not None else self
 
     @property
     def filtered(self) -> bool:
@@ -48,4 +55,4 @@ def choose_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) 
         on_processor = choose_event(EVERY_THREAD, cpu, options)
     except PerfNotAllowed:
         return Scope(on_thread, False, False)
-    return Scope(on_processor, True, False)
+    return Scope(on_processor, True, False, on_thread)

@@ -47,7 +47,7 @@ class StackSize:
 
     def settle(self) -> None:
         """After the first samples."""
-        self.bytes = max(self._first, self._wanted)
+        self.bytes = max(self._first, self.wanted)
 
     def forget(self) -> None:
         """Stacks from now on are other threads'."""
@@ -55,12 +55,13 @@ class StackSize:
         self._short = False
 
     @property
-    def _wanted(self) -> int:
+    def wanted(self) -> int:
+        """What the walks so far ask for."""
         return min(max(_LEAST, (self._need + self._need // 2 + 1023) & ~1023), self.most)
 
     def change(self) -> int:
         """The size to change to, 0 to keep what is there. Grows at once, shrinks once that is safe."""
-        wanted = self._wanted
+        wanted = self.wanted
         if self._short and self.bytes < wanted:
             return min(max(wanted, 2 * self.bytes), self.most)
         if self._seen >= _SURE_AFTER and 2 * wanted <= self.bytes:
