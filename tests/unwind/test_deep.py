@@ -237,3 +237,16 @@ class _Counted(dict[int, object]):
     def get(self, key: int, default: object = None) -> object:
         self._steps.append(key)
         return super().get(key, default)
+
+
+def test_frame_pointer_that_skips_a_frame_ends_the_repetition() -> None:
+    table = RuleTable(X86_64)
+    rule = Rule(X86_64.fp, 16, RegRule(RegKind.AT_CFA, -8), ((X86_64.fp, RegRule(RegKind.AT_CFA, -16)),))
+    index = _Index({0x1000: table.intern(rule, Trust.EH_FRAME)})
+    words, sp, fp = laid_out([rule], [0] * 2000)
+    slot = 24 * 1000 - 2
+    words[slot] += np.uint64(192)
+    run = PlainRules(X86_64, index, table).run(words, BASE, 0x1000, sp, fp, 1 << 20)  # type: ignore[arg-type]
+    assert run.root
+    assert len(run) == 1998
+    assert (np.diff(run.sp.astype(np.int64)) == 384).sum() == 1
