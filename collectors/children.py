@@ -76,7 +76,7 @@ class Connector:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
             self._socket.bind((0, _CN_IDX_PROC))
             self._socket.send(_request(_LISTEN))
-            if not select.select([self._socket], [], [], _ACK_S)[0]:
+            if not _readable(self._socket, _ACK_S):
                 raise OSError(errno.ENOTSUP, "the proc connector does not answer")
         except OSError:
             self._socket.close()
@@ -210,6 +210,13 @@ def children_by_parent(family: set[int]) -> list[int]:
                 found.append(pid)
                 grown = True
     return found
+
+
+def _readable(channel: socket.socket, within_s: float) -> bool:
+    """By poll: select knows no file descriptor above 1023, and a recording may hold thousands."""
+    waiting = select.poll()
+    waiting.register(channel, select.POLLIN)
+    return bool(waiting.poll(within_s * 1000))
 
 
 def _request(operation: int) -> bytes:

@@ -26,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    together = {item.path for item in items if has_fixture_of_its_module(item)}
     for item in items:
         kinds = {mark.name for mark in item.iter_markers()} & marks.KINDS.keys()
         if not kinds:
@@ -34,12 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(kind)
         if "live" in kinds and item.config.option.reruns is None:
             item.add_marker(pytest.mark.flaky(reruns=RERUNS_OF_LIVE_TESTS))
-        if has_fixture_of_its_module(item):
+        if item.path in together:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def has_fixture_of_its_module(item: pytest.Item) -> bool:
-    """Such tests stay together in one worker, so that the fixture is made once."""
+    """Files with such tests stay together in one worker, so that the fixture is made once."""
     fixtures = item._fixtureinfo.name2fixturedefs
     return any(found and found[-1].scope == "module" for found in fixtures.values())
 

@@ -4,6 +4,8 @@ serves them all; for this interpreter, of Cython, also as its own headers have i
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -36,6 +38,7 @@ def extensions(cython: str = "stable") -> Path:
     version only, with its headers) or none.
     """
     folder = Path(mkdtemp(prefix="pyprof-extensions-"))  # in /tmp: private roots have the host's
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     shared = ("-shared", "-fPIC", "-O2", "-g", f"-I{headers()}")
     stable = (*shared, "-DPy_LIMITED_API=0x03080000")
     build(SOURCES / "c_rungs.c", folder / "c_rungs.so", *stable)
