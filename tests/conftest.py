@@ -25,6 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(support.BUILDS), ignore_errors=True))
 
 
+@pytest.hookimpl(tryfirst=True)  # the workers read the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     together = {item.path for item in items if has_fixture_of_its_module(item)}
     for item in items:
