@@ -1,0 +1,1 @@
+"""Recordings that were saved below the unwinder: what is made of them must not change by accident."""

@@ -1,0 +1,99 @@
+"""A saved recording, played again: everything that pyprof writes of it, by the name of the output."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import orjson
+
+from pyprof.collectors.replay import ReplayCollector
+from pyprof.diagnostics import Diagnostics
+from pyprof.exporters import registry
+from pyprof.exporters.base import ExportOptions
+from pyprof.interpreters.cpython.codes import Code
+from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.model.profile import Profile
+from pyprof.objfile.debug_files import DebugFiles
+from pyprof.options import UnwindOptions, ViewOptions
+from pyprof.session.recorder import Window
+from pyprof.session.session import Files, Session
+
+LOGS = Path(__file__).parent.parent / "fixtures" / "replay"
+EPOCH_NS = 1_700_000_000_000_000_000
+FILES = "files/"
+"""Where a log has the modules' files."""
+
+
+@contextmanager
+def unpacked(log: Path) -> Iterator[Path]:
+    """The folder with the files of a log's modules, below their paths."""
+    with TemporaryDirectory() as folder, zipfile.ZipFile(log) as stored:
+        for name in stored.namelist():
+            if name.startswith(FILES):
+                stored.extract(name, folder)
+        yield Path(folder) / FILES
+
+
+def played(log: Path, files: Path) -> tuple[Session, Window]:
+    """A session that has gone through a whole log."""
+    collector = ReplayCollector(str(log), str(files))
+    diagnostics = Diagnostics()
+    options = UnwindOptions()
+    found = Files(options, diagnostics)
+    found.images._debug_files = DebugFiles(diagnostics, ())  # this machine's debug files are not the log's
+    session = Session(collector, options, diagnostics, found)
+    learn_codes(session, collector.extra.get("codes", {}))
+    window, _ = session.run(None, lambda window, number: None, lambda: None)
+    assert session.failure is None, session.failure
+    return session, window
+
+
+def codes_of(session: Session) -> dict[str, Any]:
+    """The code objects that a session knows, as JSON."""
+    book = session.runtimes._book
+    return {
+        str(index): [c.name, c.qualname, c.filename, c.first_line, c.lines.name, c.table.hex(), c.hidden]
+        for index, c in book.codes.items()
+    }
+
+
+def learn_codes(session: Session, stored: dict[str, Any]) -> None:
+    book = session.runtimes._book
+    for index, (name, qualname, filename, first, lines, table, hidden) in stored.items():
+        book.codes[int(index)] = Code(name, qualname, filename, first, LineTable[lines], bytes.fromhex(table), hidden)
+
+
+def profile_of(session: Session, window: Window, mode: str, rate_hz: float, view: ViewOptions) -> Profile:
+    """With times and costs that are always the same."""
+    first = int(window.time_ns.min())
+    window = replace(
+        window, start_ns=EPOCH_NS, duration_ns=10**9, time_ns=(window.time_ns - first) // 1000 * 1000 + EPOCH_NS
+    )
+    profile = session.profile(window, "replayed", rate_hz, mode, view)
+    summary = replace(profile.summary, profiler_cpu_s=0.0, profiler_max_rss_kb=0)
+    return replace(profile, summary=summary)
+
+
+def outputs(log: Path, files: Path) -> dict[str, bytes]:
+    """What each exporter writes, and the summary; of Python in two views."""
+    with zipfile.ZipFile(log) as stored:
+        facts = orjson.loads(stored.read("log.json"))["extra"]
+    found: dict[str, bytes] = {}
+    for name in ("extensions", "all") if facts.get("codes") else ("all",):
+        session, window = played(log, files)
+        profile = profile_of(session, window, facts["mode"], facts["rate_hz"], ViewOptions(native=name))
+        for entry in registry.FORMATS:
+            out = io.BytesIO()
+            entry.write(profile, out, ExportOptions(threads=True))
+            data = out.getvalue()
+            found[f"{name}.{entry.name}"] = gzip.decompress(data) if entry.name == "pprof" else data
+        found[f"{name}.summary"] = orjson.dumps(profile.summary.to_json(), option=orjson.OPT_INDENT_2)
+    return found

@@ -1,0 +1,174 @@
+"""Makes the saved recordings anew: a real program, a real collector, a log beside the files that its stacks need.
+
+`python -m tests.replay record NAME...`: as root, on x86-64, with gcc, gdb, qemu-system-arm and Debian's python3.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyprof.collectors.base import Collector
+from pyprof.collectors.batch_log import LoggedCollector
+from pyprof.collectors.choice import open_collector
+from pyprof.collectors.core_file import CoreFileCollector
+from pyprof.collectors.gdb_remote import GdbRemoteCollector, RemoteOptions
+from pyprof.collectors.selection import select
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.walk import lookup_pc
+from pyprof.objfile.elf import ElfFile
+from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
+from pyprof.session.recorder import Window
+from pyprof.session.session import Files, Session
+from tests.remote.stubs import qemu_system_arm
+from tests.replay.expected import as_text
+from tests.replay.playing import FILES, LOGS, codes_of, outputs, unpacked
+from tests.replay.reduce import reduced
+from tests.support import PROGRAMS, build, need
+
+FOLDER = Path("/tmp/pyprof-replay")
+"""Programs are built here, so that their path is the same on every machine."""
+OWN = Path(__file__).parent / "programs"
+Opened = tuple[Collector, Files]
+
+
+@contextmanager
+def running(*command: str | Path) -> Iterator[int]:
+    """The pid of a program that has said that it is ready."""
+    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, env={})
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline()
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def _native() -> Path:
+    return build(OWN / "native.c", FOLDER / "native", "-O2", "-g", "-pthread")
+
+
+def _files(diagnostics: Diagnostics) -> Files:
+    return Files(UnwindOptions(), diagnostics)
+
+
+@contextmanager
+def _process(name: str, options: CollectOptions, *command: str | Path) -> Iterator[Opened]:
+    diagnostics = Diagnostics()
+    files = _files(diagnostics)
+    with running(*command) as pid:
+        yield open_collector(name, select(TargetOptions(pids=(pid,))), options, diagnostics, files.runtimes), files
+
+
+@contextmanager
+def native() -> Iterator[Opened]:
+    with _process("ptrace", CollectOptions(rate_hz=101), _native()) as opened:
+        yield opened
+
+
+@contextmanager
+def python() -> Iterator[Opened]:
+    with _process("ptrace", CollectOptions(rate_hz=101), "/usr/bin/python3", OWN / "python.py") as opened:
+        yield opened
+
+
+@contextmanager
+def offcpu() -> Iterator[Opened]:
+    with _process("perf", CollectOptions(rate_hz=53, idle=True, waits=True), _native()) as opened:
+        yield opened
+
+
+@contextmanager
+def remote() -> Iterator[Opened]:
+    source = PROGRAMS / "remote_bare.c"
+    flags = ("-O2", "-fomit-frame-pointer", "-mcpu=cortex-m3", "-mthumb", "-funwind-tables", "-nostdlib")
+    script = f"-Wl,-T,{PROGRAMS / 'remote_bare.ld'}"
+    program = build(source, FOLDER / "board.elf", *flags, script, compiler="arm-none-eabi-gcc")
+    with qemu_system_arm(program) as address:
+        diagnostics = Diagnostics()
+        options = RemoteOptions(address, exe=str(program))
+        yield GdbRemoteCollector(options, CollectOptions(rate_hz=97), diagnostics), _files(diagnostics)
+
+
+@contextmanager
+def core() -> Iterator[Opened]:
+    program = _native()
+    with running(program) as pid:
+        subprocess.run([need("gcore"), "-o", FOLDER / "core", str(pid)], check=True, capture_output=True)
+    diagnostics = Diagnostics()
+    yield CoreFileCollector(str(FOLDER / f"core.{pid}"), "", "", 1 << 16, diagnostics), _files(diagnostics)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """opened: its collector, while its program runs. samples: so many are wanted."""
+
+    opened: Callable[[], AbstractContextManager[Opened]]
+    mode: str
+    rate_hz: float
+    samples: int
+
+
+SCENES = {
+    "native": Scene(native, "cpu", 101.0, 120),
+    "python": Scene(python, "cpu", 101.0, 120),
+    "offcpu": Scene(offcpu, "wall", 53.0, 150),
+    "remote": Scene(remote, "cpu", 97.0, 60),
+    "core": Scene(core, "cpu", 1.0, 1 << 20),
+}
+
+
+def record(name: str) -> Path:
+    """Record one scene; returns its log. Checks that the reduced files give the same outputs as the whole ones."""
+    scene = SCENES[name]
+    FOLDER.mkdir(exist_ok=True)
+    log = LOGS / f"{name}.zip"
+    with scene.opened() as (collector, files):
+        logged = LoggedCollector(collector, str(log))
+        session = Session(logged, UnwindOptions(), Diagnostics(), files)
+
+        def enough() -> None:
+            if session.recorder.samples >= scene.samples:
+                logged.stop()
+
+        window, _ = session.run(None, lambda window, number: None, enough)
+        assert session.failure is None, session.failure
+        logged.extra = {"mode": scene.mode, "rate_hz": scene.rate_hz, "codes": codes_of(session)}
+        session.profile(window, name, scene.rate_hz, scene.mode)
+        needed = _needed(session, window)
+        stored = logged.finish()
+    whole = FOLDER / "whole"
+    for path, (elf, svmas) in needed.items():
+        data = Path(path).read_bytes()
+        place = whole / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        stored.writestr(FILES + path.lstrip("/"), reduced(data, elf, svmas))
+    stored.close()
+    expected = as_text(outputs(log, whole))
+    shutil.rmtree(whole)
+    with unpacked(log) as folder:
+        found = as_text(outputs(log, folder))
+    assert found == expected, "the reduced files lack something:\n" + "\n".join(
+        difflib.unified_diff(expected.splitlines(), found.splitlines(), "whole", "reduced", lineterm="", n=0)
+    )
+    return log
+
+
+def _needed(session: Session, window: Window) -> dict[str, tuple[ElfFile, set[int]]]:
+    """path -> the object file, and its addresses that stacks run through."""
+    found: dict[str, tuple[ElfFile, set[int]]] = {}
+    for space_id, pc, exact, _ in window.stacks.frames:
+        space = window.spaces.get(space_id)
+        image = session.images.image(space, lookup_pc(pc, exact)) if space is not None else None
+        if image is not None and image.module.has_file and not image.from_memory:
+            _, svmas = found.setdefault(image.module.path, (image.elf, set()))
+            svmas.add(image.svma(lookup_pc(pc, exact)))
+    return found

@@ -1,0 +1,45 @@
+"""Every saved recording gives what it gave: byte for byte where a person can read it, by digest elsewhere.
+
+A change that is meant to change outputs: `python -m tests.replay accept`, and the difference is in the commit.
+"""
+
+from __future__ import annotations
+
+import difflib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.replay import ReplayCollector
+from pyprof.errors import FormatError
+from tests.replay.expected import EXPECTED, as_text
+from tests.replay.playing import LOGS, outputs, unpacked
+
+NAMES = ("native", "python", "offcpu", "remote", "core")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_recording_gives_the_same_outputs(name: str) -> None:
+    log = LOGS / f"{name}.zip"
+    with unpacked(log) as files:
+        found = as_text(outputs(log, files))
+    expected = (EXPECTED / f"{name}.txt").read_text()
+    assert len(expected.splitlines()) > 20
+    changes = list(difflib.unified_diff(expected.splitlines(), found.splitlines(), "was", "is", lineterm="", n=0))
+    assert not changes, "\n".join(changes[:60])
+
+
+def test_log_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.zip"
+    with zipfile.ZipFile(path, "w") as stored:
+        stored.writestr("log.json", '{"version": 99}')
+    with pytest.raises(FormatError, match="version 99"):
+        ReplayCollector(str(path), str(tmp_path))
+
+
+def test_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.zip"
+    path.write_bytes(b"PK\3\4 no zip at all")
+    with pytest.raises(FormatError, match="no batch log"):
+        ReplayCollector(str(path), str(tmp_path))
