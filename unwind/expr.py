@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Literal
 
 from pyprof.model.arch import Arch
 
@@ -55,14 +56,6 @@ class _Stop(Exception):
         self.failed = Failed(problem, at)
 
 
-def evaluate(expr: bytes, machine: Machine, first: tuple[int, ...] = ()) -> int | Failed:
-    """Value on top of the stack at the end. first: values on the stack at the start, the last one on top."""
-    try:
-        return _run(_Code(expr, machine.arch), machine, [v & machine.arch.mask for v in first])
-    except _Stop as stop:
-        return stop.failed
-
-
 class _Code:
     """The expression's bytes and where we are; each read is checked."""
 
@@ -70,17 +63,21 @@ class _Code:
         self.data = data
         self.at = 0
         self.arch = arch
+        self.order: Literal["little", "big"] = "little" if arch.byteorder == "little" else "big"
 
     def invalid(self) -> _Stop:
         return _Stop(ExprProblem.INVALID, self.at)
+
+    def invalid_operation(self) -> _Stop:
+        """The operation that was just read."""
+        self.at -= 1
+        return self.invalid()
 
     def integer(self, size: int, signed: bool = False) -> int:
         end = self.at + size
         if end > len(self.data):
             raise self.invalid()
-        value = int.from_bytes(
-            self.data[self.at : end], "little" if self.arch.byteorder == "little" else "big", signed=signed
-        )
+        value = int.from_bytes(self.data[self.at : end], self.order, signed=signed)
         self.at = end
         return value
 
@@ -101,112 +98,154 @@ class _Code:
         if not 0 <= self.at <= len(self.data):
             raise self.invalid()
 
+    @property
+    def ended(self) -> bool:
+        return self.at >= len(self.data)
 
-_CONSTANTS = {0x08: 1, 0x0A: 2, 0x0C: 4, 0x0E: 8}  # DW_OP_const1u...; the next number is the signed one
 
+class _Run:
+    """One evaluation: the code, what the frame knows, the stack. Operations are functions of it."""
 
-def _run(code: _Code, machine: Machine, stack: list[int]) -> int:
-    arch, mask = machine.arch, machine.mask
+    def __init__(self, code: _Code, machine: Machine, stack: list[int]) -> None:
+        self.code = code
+        self.machine = machine
+        self.arch = machine.arch
+        self.mask = machine.mask
+        self.stack = stack
 
-    def register(number: int) -> int:
-        column = arch.dwarf.get(number)
+    def result(self) -> int:
+        """Raises _Stop."""
+        code, stack = self.code, self.stack
+        for _ in range(MAX_OPERATIONS):
+            if code.ended:
+                return self.pop()
+            begin = code.at
+            operation = _OPERATIONS.get(code.integer(1))
+            if operation is None:
+                code.at = begin
+                raise code.invalid()
+            operation(self)
+            if len(stack) > MAX_STACK:
+                raise code.invalid()
+        raise code.invalid()
+
+    def push(self, value: int) -> None:
+        self.stack.append(value & self.mask)
+
+    def pop(self) -> int:
+        if not self.stack:
+            raise self.code.invalid()
+        return self.stack.pop()
+
+    def peek(self, depth: int) -> int:
+        if depth >= len(self.stack):
+            raise self.code.invalid()
+        return self.stack[-1 - depth]
+
+    def register(self, number: int) -> int:
+        column = self.arch.dwarf.get(number)
         if column is None:
-            raise code.invalid()
-        value = machine.regs[column]
+            raise self.code.invalid()
+        value = self.machine.regs[column]
         if value is None:
             raise _Stop(ExprProblem.UNKNOWN_REGISTER, column)
         return value
 
-    def pop() -> int:
-        if not stack:
-            raise code.invalid()
-        return stack.pop()
+    def load(self, size: int) -> None:
+        avma = self.pop()
+        value = self.machine.read(avma, size)
+        if value is None:
+            raise _Stop(ExprProblem.UNREADABLE, avma)
+        self.push(value)
 
-    def pick(depth: int) -> int:
-        if depth >= len(stack):
-            raise code.invalid()
-        return stack[-1 - depth]
+    def load_some(self) -> None:
+        size = self.code.integer(1)
+        if not 0 < size <= self.arch.word:
+            raise self.code.invalid()
+        self.load(size)
 
-    for _ in range(MAX_OPERATIONS):
-        if code.at >= len(code.data):
-            break
-        op = code.integer(1)
-        if op == 0x03:  # addr
-            stack.append(code.integer(arch.word) + machine.bias & mask)
-        elif op == 0x06:  # deref
-            stack.append(_load(machine, pop(), arch.word))
-        elif op & ~1 in _CONSTANTS and 0x08 <= op <= 0x0F:  # const1u const1s ... const8s
-            stack.append(code.integer(_CONSTANTS[op & ~1], signed=bool(op & 1)) & mask)
-        elif op == 0x10 or op == 0x11:  # constu consts
-            stack.append(code.leb(signed=op == 0x11) & mask)
-        elif op == 0x12:  # dup
-            stack.append(pick(0))
-        elif op == 0x13:  # drop
-            pop()
-        elif op == 0x14:  # over
-            stack.append(pick(1))
-        elif op == 0x15:  # pick
-            stack.append(pick(code.integer(1)))
-        elif op == 0x16:  # swap
-            pick(1)
-            stack[-1], stack[-2] = stack[-2], stack[-1]
-        elif op == 0x17:  # rot
-            pick(2)
-            stack[-1], stack[-2], stack[-3] = stack[-2], stack[-3], stack[-1]
-        elif op in _UNARY:
-            stack.append(_UNARY[op](_signed(pop(), mask)) & mask)
-        elif op == 0x23:  # plus_uconst
-            stack.append(pop() + code.leb() & mask)
-        elif op in _BINARY:
-            right, left = pop(), pop()
-            if op in (0x1B, 0x1D) and right == 0:
-                raise code.invalid()
-            stack.append(_BINARY[op](left, right, mask) & mask)
-        elif op == 0x28:  # bra
-            distance = code.integer(2, signed=True)
-            if pop():
-                code.jump(distance)
-        elif op == 0x2F:  # skip
-            code.jump(code.integer(2, signed=True))
-        elif 0x30 <= op <= 0x4F:  # lit0 ... lit31
-            stack.append(op - 0x30)
-        elif 0x50 <= op <= 0x6F:  # reg0 ... reg31: not allowed here, libgcc takes the value
-            stack.append(register(op - 0x50))
-        elif 0x70 <= op <= 0x8F:  # breg0 ... breg31
-            offset = code.leb(signed=True)
-            stack.append(register(op - 0x70) + offset & mask)
-        elif op == 0x90:  # regx
-            stack.append(register(code.leb()))
-        elif op == 0x92:  # bregx
-            number = code.leb()
-            offset = code.leb(signed=True)
-            stack.append(register(number) + offset & mask)
-        elif op == 0x94:  # deref_size
-            size = code.integer(1)
-            if not 0 < size <= arch.word:
-                raise code.invalid()
-            stack.append(_load(machine, pop(), size))
-        elif op == 0x96:  # nop
-            pass
-        elif op == 0x9C and machine.cfa is not None:  # call_frame_cfa
-            stack.append(machine.cfa)
-        elif op == 0x9F and code.at == len(code.data):  # stack_value, a no-op at the end
-            pass
-        else:
-            code.at -= 1
-            raise code.invalid()
-        if len(stack) > MAX_STACK:
-            raise code.invalid()
-    else:
-        raise code.invalid()
-    return pop()
+    def swap(self) -> None:
+        self.peek(1)
+        self.stack[-1], self.stack[-2] = self.stack[-2], self.stack[-1]
+
+    def rotate(self) -> None:
+        self.peek(2)
+        stack = self.stack
+        stack[-1], stack[-2], stack[-3] = stack[-2], stack[-3], stack[-1]
+
+    def add_constant(self) -> None:
+        self.push(self.pop() + self.code.leb())
+
+    def branch(self) -> None:
+        distance = self.code.integer(2, signed=True)
+        if self.pop():
+            self.code.jump(distance)
+
+    def based(self, number: int) -> None:
+        """A register and an offset."""
+        offset = self.code.leb(signed=True)
+        self.push(self.register(number) + offset)
+
+    def cfa(self) -> None:
+        if self.machine.cfa is None:
+            raise self.code.invalid_operation()
+        self.push(self.machine.cfa)
+
+    def stack_value(self) -> None:
+        """A no-op at the end."""
+        if not self.code.ended:
+            raise self.code.invalid_operation()
 
 
-def _load(machine: Machine, avma: int, size: int) -> int:
-    value = machine.read(avma, size)
-    if value is None:
-        raise _Stop(ExprProblem.UNREADABLE, avma)
-    return value
+_Operation = Callable[[_Run], object]
+
+
+def _constant(size: int, signed: bool) -> _Operation:
+    return lambda run: run.push(run.code.integer(size, signed))
+
+
+def _leb(signed: bool) -> _Operation:
+    return lambda run: run.push(run.code.leb(signed))
+
+
+def _literal(value: int) -> _Operation:
+    return lambda run: run.push(value)
+
+
+def _register(number: int) -> _Operation:
+    """Not allowed in expressions; libgcc takes the value."""
+    return lambda run: run.push(run.register(number))
+
+
+def _based(number: int) -> _Operation:
+    return lambda run: run.based(number)
+
+
+def _unary(function: Callable[[int], int]) -> _Operation:
+    """function: of the signed value."""
+    return lambda run: run.push(function(_signed(run.pop(), run.mask)))
+
+
+def _binary(function: Callable[[int, int, int], int]) -> _Operation:
+    """function: of the second entry, the top entry, and the mask of a word."""
+
+    def operation(run: _Run) -> None:
+        right, left = run.pop(), run.pop()
+        run.push(function(left, right, run.mask))
+
+    return operation
+
+
+def _by_divisor(function: Callable[[int, int, int], int]) -> _Operation:
+    """Like _binary, but the top entry may not be 0."""
+    operation = _binary(function)
+
+    def checked(run: _Run) -> None:
+        if len(run.stack) > 1 and not run.stack[-1]:
+            raise run.code.invalid()
+        operation(run)
+
+    return checked
 
 
 def _signed(value: int, mask: int) -> int:
@@ -224,28 +263,59 @@ def _shift_right(left: int, right: int, mask: int) -> int:
     return _signed(left, mask) >> min(right, mask.bit_length())
 
 
-_UNARY: dict[int, Callable[[int], int]] = {
-    0x19: abs,
-    0x1F: lambda value: -value,  # neg
-    0x20: lambda value: ~value,  # not
+_OPERATIONS: dict[int, _Operation] = {
+    0x03: lambda run: run.push(run.code.integer(run.arch.word) + run.machine.bias),  # addr
+    0x06: lambda run: run.load(run.arch.word),  # deref
+    **{
+        0x08 + 2 * at + signed: _constant(1 << at, bool(signed)) for at in range(4) for signed in range(2)
+    },  # const1u ...
+    0x10: _leb(signed=False),  # constu
+    0x11: _leb(signed=True),  # consts
+    0x12: lambda run: run.push(run.peek(0)),  # dup
+    0x13: lambda run: run.pop(),  # drop
+    0x14: lambda run: run.push(run.peek(1)),  # over
+    0x15: lambda run: run.push(run.peek(run.code.integer(1))),  # pick
+    0x16: _Run.swap,
+    0x17: _Run.rotate,
+    0x19: _unary(abs),
+    0x1A: _binary(lambda left, right, mask: left & right),
+    0x1B: _by_divisor(lambda left, right, mask: _divide(_signed(left, mask), _signed(right, mask))),
+    0x1C: _binary(lambda left, right, mask: left - right),
+    0x1D: _by_divisor(lambda left, right, mask: left % right),
+    0x1E: _binary(lambda left, right, mask: left * right),
+    0x1F: _unary(lambda value: -value),  # neg
+    0x20: _unary(lambda value: ~value),  # not
+    0x21: _binary(lambda left, right, mask: left | right),
+    0x22: _binary(lambda left, right, mask: left + right),
+    0x23: _Run.add_constant,  # plus_uconst
+    0x24: _binary(lambda left, right, mask: left << min(right, mask.bit_length())),
+    0x25: _binary(lambda left, right, mask: left >> min(right, mask.bit_length())),
+    0x26: _binary(_shift_right),
+    0x27: _binary(lambda left, right, mask: left ^ right),
+    0x28: _Run.branch,  # bra
+    0x29: _binary(lambda left, right, mask: int(left == right)),
+    0x2A: _binary(lambda left, right, mask: int(_signed(left, mask) >= _signed(right, mask))),
+    0x2B: _binary(lambda left, right, mask: int(_signed(left, mask) > _signed(right, mask))),
+    0x2C: _binary(lambda left, right, mask: int(_signed(left, mask) <= _signed(right, mask))),
+    0x2D: _binary(lambda left, right, mask: int(_signed(left, mask) < _signed(right, mask))),
+    0x2E: _binary(lambda left, right, mask: int(left != right)),
+    0x2F: lambda run: run.code.jump(run.code.integer(2, signed=True)),  # skip
+    **{0x30 + value: _literal(value) for value in range(32)},
+    **{0x50 + number: _register(number) for number in range(32)},
+    **{0x70 + number: _based(number) for number in range(32)},
+    0x90: lambda run: run.push(run.register(run.code.leb())),  # regx
+    0x92: lambda run: run.based(run.code.leb()),  # bregx
+    0x94: _Run.load_some,  # deref_size
+    0x96: lambda run: None,  # nop
+    0x9C: _Run.cfa,  # call_frame_cfa
+    0x9F: _Run.stack_value,
 }
+"""By number. Everything else is not for CFI."""
 
-_BINARY: dict[int, Callable[[int, int, int], int]] = {
-    0x1A: lambda left, right, mask: left & right,
-    0x1B: lambda left, right, mask: _divide(_signed(left, mask), _signed(right, mask)),
-    0x1C: lambda left, right, mask: left - right,
-    0x1D: lambda left, right, mask: left % right,
-    0x1E: lambda left, right, mask: left * right,
-    0x21: lambda left, right, mask: left | right,
-    0x22: lambda left, right, mask: left + right,
-    0x24: lambda left, right, mask: left << min(right, mask.bit_length()),
-    0x25: lambda left, right, mask: left >> min(right, mask.bit_length()),
-    0x26: _shift_right,
-    0x27: lambda left, right, mask: left ^ right,
-    0x29: lambda left, right, mask: int(left == right),
-    0x2A: lambda left, right, mask: int(_signed(left, mask) >= _signed(right, mask)),
-    0x2B: lambda left, right, mask: int(_signed(left, mask) > _signed(right, mask)),
-    0x2C: lambda left, right, mask: int(_signed(left, mask) <= _signed(right, mask)),
-    0x2D: lambda left, right, mask: int(_signed(left, mask) < _signed(right, mask)),
-    0x2E: lambda left, right, mask: int(left != right),
-}
+
+def evaluate(expr: bytes, machine: Machine, first: tuple[int, ...] = ()) -> int | Failed:
+    """Value on top of the stack at the end. first: values on the stack at the start, the last one on top."""
+    try:
+        return _Run(_Code(expr, machine.arch), machine, [v & machine.arch.mask for v in first]).result()
+    except _Stop as stop:
+        return stop.failed
