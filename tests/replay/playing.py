@@ -87,7 +87,7 @@ def outputs(log: Path, files: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(log) as stored:
         facts = orjson.loads(stored.read("log.json"))["extra"]
     found: dict[str, bytes] = {}
-    for name in ("extensions", "all") if facts.get("codes") else ("all",):
+    for name in ("extensions", "all") if len(facts["codes"]) > 1 else ("all",):
         session, window = played(log, files)
         profile = profile_of(session, window, facts["mode"], facts["rate_hz"], ViewOptions(native=name))
         for entry in registry.FORMATS:
