@@ -37,7 +37,7 @@ def test_every_mark_is_known_and_every_pattern_fits_a_file() -> None:
     assert used - {""} == marks.TABLE.keys()
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadgroup")])
+@pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadfile")])
 def test_live_tests_alone_are_run_again_and_each_rerun_is_reported_with_its_reason(
     workers: tuple[str, ...], tmp_path: Path
 ) -> None:
