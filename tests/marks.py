@@ -66,6 +66,7 @@ TABLE = {
     "remote/test_usage.py": "unit",
     "remote/*": "live matrix system",
     "session/test_session.py": "live system",
+    "session/test_unfollowed.py": "live",
     "session/test_one_function.py": "live system",
     "session/*": "unit",
     "survival/*": "live system",

@@ -123,4 +123,5 @@ const END_TITLES = {
   stuck: "cut short: stack does not ascend",
   depth: "cut short: maximum depth",
   no_python: "without its Python functions",
+  partly_python: "without some of its Python functions",
 };

@@ -16,6 +16,8 @@ from pyprof.cli.words import many, shorten
 if TYPE_CHECKING:
     from pyprof.collectors.base import CollectorStats
 
+_GLANCE_S = 0.1
+
 
 @dataclass
 class Progress:
@@ -37,13 +39,7 @@ class Progress:
         if self.quiet or now < self._next or not sys.stderr.isatty():
             return
         self._next = now + self.interval_s
-        width = shutil.get_terminal_size().columns - 1
-        try:
-            sys.stderr.write("\r\x1b[K" + self.line(now - self._start, stats(), samples, width))
-            sys.stderr.flush()
-        except OSError:  # the terminal was closed
-            self.quiet = True
-        self._shown = not self.quiet
+        self._show(self.line(now - self._start, stats(), samples, shutil.get_terminal_size().columns - 1))
 
     def line(self, elapsed_s: float, stats: CollectorStats, samples: int, width: int) -> str:
         """What fits into width letters, the most important first."""
@@ -62,6 +58,24 @@ class Progress:
             if len(text) + 2 + len(part) <= width:
                 text += f"  {part}"
         return text[:width]
+
+    def wait(self, ended: Callable[[], bool]) -> None:
+        """Until the recorded command has ended, where there is a terminal: a live line says what is waited for."""
+        start = time.monotonic()
+        while not self.quiet and sys.stderr.isatty() and not ended():
+            self._show(f"{printable(self.title)}  waiting for its end, {time.monotonic() - start:.0f} s")
+            time.sleep(_GLANCE_S)
+        self.clear()
+
+    def _show(self, text: str) -> None:
+        """One line on the terminal, in place of the last one."""
+        width = shutil.get_terminal_size().columns - 1
+        try:
+            sys.stderr.write("\r\x1b[K" + shorten(text, width))
+            sys.stderr.flush()
+        except OSError:  # the terminal was closed
+            self.quiet = True
+        self._shown = not self.quiet
 
     def clear(self) -> None:
         if self._shown:

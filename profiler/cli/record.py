@@ -13,7 +13,7 @@ from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, so
 from pyprof.cli.python_options import add_python
 from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.selection import add_selection, target_options
-from pyprof.cli.terminal import failure, line
+from pyprof.cli.terminal import failure, line, printable
 from pyprof.cli.window import WindowWriter
 from pyprof.errors import UsageError
 from pyprof.exporters import registry
@@ -288,6 +288,7 @@ def _record(
     from pyprof.diagnostics import Diagnostics
     from pyprof.session.background import Background
     from pyprof.session.session import Files, Session
+    from pyprof.session.unfollowed import Unfollowed
 
     def say(text: str) -> None:
         if not arguments.quiet:
@@ -337,6 +338,8 @@ def _record(
             collector.stop()
         if launched:
             launched.release()
+        elif targets is not None and targets.pids and not collect.subprocesses:
+            session.unfollowed = Unfollowed(targets.pids)
     except BaseException:
         if launched:
             launched.cancel()
@@ -367,6 +370,7 @@ def _record(
         code = 1
     if launched:
         if launched.poll() is None:
-            say("pyprof: the command runs on; waiting for its end")
+            say(f"pyprof: {printable(name)} runs on; waiting for its end (Ctrl-C ends it)")
+            progress.wait(lambda: launched.poll() is not None)
         return launched.wait() or code
     return code

@@ -5,13 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
+from pyprof.cli.short_names import function_name
 from pyprof.cli.terminal import advice, printable
-from pyprof.cli.words import duration, function_name, many, percent, shorten
+from pyprof.cli.words import duration, many, percent, shorten
 from pyprof.collectors.choice import FROM_OUTSIDE
 from pyprof.model.counters import lacking, meaning_of
 from pyprof.model.functions import Costs, costs
 from pyprof.model.profile import Profile
-from pyprof.model.summary import LACKS_PYTHON, NOT_SAMPLED_LABEL, Summary
+from pyprof.model.summary import LACKS_PYTHON, NOT_SAMPLED_LABEL, PARTLY_PYTHON, Summary
 from pyprof.model.walk import StackEnd
 
 TOP = 5
@@ -98,6 +99,7 @@ def _quality(summary: Summary) -> str:
     whole = shown.ends.get(StackEnd.ROOT.label, 0)
     words = {end.label: f"cut short ({end.words})" for end in StackEnd} | {
         LACKS_PYTHON: "without Python functions",
+        PARTLY_PYTHON: "without some of their Python functions",
         NOT_SAMPLED_LABEL: "not sampled",
     }
     others = sorted((-value, name) for name, value in shown.ends.items() if name != StackEnd.ROOT.label)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 
 def percent(part: float, whole: float) -> str:
     """One digit; never "100" of what is not all, never "0.0" of what is something, never beyond 0 and 100."""
@@ -31,32 +29,3 @@ def duration(ns: float) -> str:
 def shorten(text: str, width: int) -> str:
     """At most width letters."""
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
-
-
-_ARGUMENTS = re.compile(r"\) *(const|noexcept|&|&&|\[clone [^]]*\]| )*$")
-
-
-def function_name(name: str, width: int) -> str:
-    """The name of a function in at most width letters: without arguments, then without template arguments and the type
-    of the result, then its end, which tells more than its beginning.
-    """
-    if len(name) <= width:
-        return name
-    bare = _without(name, "(", ")") if _ARGUMENTS.search(name) else name
-    if len(bare) > width and "operator" not in bare:
-        bare = _without(bare, "<", ">")
-        bare = bare.rsplit(" ", 1)[-1] or bare
-    return bare if len(bare) <= width else "…" + bare[len(bare) - width + 1 :]
-
-
-def _without(text: str, opening: str, closing: str) -> str:
-    """text without what stands in brackets; as it is where they do not match."""
-    kept, depth = [], 0
-    for letter in text:
-        depth += letter == opening
-        if not depth:
-            kept.append(letter)
-        depth -= letter == closing
-        if depth < 0:
-            return text
-    return text if depth or not kept else "".join(kept)

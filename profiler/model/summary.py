@@ -11,6 +11,9 @@ from pyprof.model.counters import meaning_of
 LACKS_PYTHON = "no_python"
 """Label of whole native stacks that run Python functions which nobody read."""
 
+PARTLY_PYTHON = "partly_python"
+"""Label of whole native stacks that have some of their Python functions, not all."""
+
 NOT_SAMPLED_LABEL = "not_sampled"
 """Label of processor time that no sample stands for."""
 
@@ -40,7 +43,7 @@ class ModuleSummary:
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What the picture shows: the sum of the profile's primary value, and how much of it hangs on stacks that ended
-    how (a StackEnd's label, or LACKS_PYTHON). The parts add up to the total.
+    how (a StackEnd's label, or one of the words above). The parts add up to the total.
     """
 
     type: str = ""
@@ -69,6 +72,27 @@ class PythonMissing:
         return f"Python functions are missing in {where}: {how}"
 
 
+_LEAST_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """Seconds on processors while children were not followed: of the recorded processes, and of their children."""
+
+    own_s: float = 0.0
+    children_s: float = 0.0
+
+    @property
+    def sentence(self) -> str:
+        """ "" unless most of the time was the children's."""
+        if self.children_s <= max(self.own_s, _LEAST_S):
+            return ""
+        return (
+            f"Children used {self.children_s:.2f} s of processor time, the process itself {self.own_s:.2f} s: children "
+            "are not in this profile, -s records them too"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """One window of a recording. errors, ends, trust: name -> count (ends of samples, trust of frames).
@@ -76,7 +100,7 @@ class Summary:
     skipped: sampling times that were passed over because we were late. unchanged: samples of threads that had
     not run since the last one; blocked: samples read from outside. notes: sentences for the reader. processor_s: time
     on processors by the kernel's account, of processes for which that is known; not_sampled_s: of it, what no sample
-    stands for; late_s: what fell into sampling times that were skipped.
+    stands for; late_s: what fell into sampling times that were skipped. children: those that were not followed.
     """
 
     samples: int = 0
@@ -100,12 +124,16 @@ class Summary:
     processor_s: float = 0.0
     not_sampled_s: float = 0.0
     late_s: float = 0.0
+    children: Children = Children()
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
         """What must be read before anything else."""
-        missing = self.python_missing
-        return (Problem(missing.sentence, "pyprof record --collector ptrace …"),) if missing.pids else ()
+        found = (
+            Problem(self.python_missing.sentence, "pyprof record --collector ptrace …"),
+            Problem(self.children.sentence, "pyprof record -s …"),
+        )
+        return tuple(problem for problem in found if problem.text)
 
     def to_json(self) -> dict[str, object]:
         """The stable form of --summary."""
@@ -138,6 +166,7 @@ class Summary:
                 for m in self.modules
             ],
             "profiler": {"cpu_s": self.profiler_cpu_s, "max_rss_kb": self.profiler_max_rss_kb},
+            "not_followed": {"own_s": self.children.own_s, "children_s": self.children.children_s},
             "processor": {"spent_s": self.processor_s, "not_sampled_s": self.not_sampled_s, "late_s": self.late_s},
             "notes": list(self.notes),
             "shown": {

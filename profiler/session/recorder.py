@@ -26,6 +26,7 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import MARKER_SPACE, NOT_SAMPLED, Merge, StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Walk
 from pyprof.session.completion import Completion
+from pyprof.session.unfollowed import NOTHING, Spent
 
 _I64 = npt.NDArray[np.int64]
 Columns = tuple[_I64, _I64, npt.NDArray[np.int32], _I64, _I64]
@@ -99,7 +100,7 @@ class Window:
 
     time_ns (epoch), node, tid, weight, length_ns (-1: weight says it), state (SampleState): one row a sample, shape
     (n,). before, after: the collector's statistics at the window's two ends. errors: what was counted in between, by
-    everybody.
+    everybody. unfollowed: what children that are not recorded spent beside their parents.
     """
 
     stacks: StackTable
@@ -116,6 +117,7 @@ class Window:
     before: CollectorStats
     after: CollectorStats
     errors: dict[str, int]
+    unfollowed: Spent = NOTHING
 
 
 @dataclass

@@ -19,6 +19,7 @@ from pyprof.session.assemble import assemble
 from pyprof.session.recorder import Recorder, Window
 from pyprof.session.runtime_code import RuntimeCode
 from pyprof.session.runtimes import TRAMPOLINE, ChainMerger, Runtimes
+from pyprof.session.unfollowed import Unfollowed
 from pyprof.session.unseen import with_unseen
 from pyprof.session.views import view, with_compiled
 from pyprof.symbolize.described import Described
@@ -45,7 +46,10 @@ class Files:
 
 
 class Session:
-    """Owns the loop; the collector that it is given is closed with it."""
+    """Owns the loop; the collector that it is given is closed with it.
+
+    unfollowed: watches what children spend that the recording leaves out, None where it leaves none out.
+    """
 
     def __init__(
         self, collector: Collector, unwind: UnwindOptions, diagnostics: Diagnostics, files: Files | None = None
@@ -54,6 +58,7 @@ class Session:
         self.collector = collector
         self.diagnostics = diagnostics
         self.failure: Exception | None = None
+        self.unfollowed: Unfollowed | None = None
         self.files = files or Files(unwind, diagnostics)
         self.images, self.runtimes = self.files.images, self.files.runtimes
         self.code = RuntimeCode(self.images, unwind, diagnostics)
@@ -72,9 +77,11 @@ class Session:
         try:
             for batch in self.collector.batches():
                 self.recorder.add(batch)
+                if self.unfollowed is not None:
+                    self.unfollowed.look()
                 beat()
                 if time.monotonic() >= cut_at and every_s:
-                    window = self.recorder.cut()
+                    window = self._cut()
                     cut(window, number)
                     self._forget(window)
                     number += 1
@@ -83,7 +90,11 @@ class Session:
             self.failure = error
         finally:
             self.collector.close()
-        return self.recorder.cut(), number
+        return self._cut(), number
+
+    def _cut(self) -> Window:
+        window = self.recorder.cut()
+        return replace(window, unfollowed=self.unfollowed.take()) if self.unfollowed is not None else window
 
     def _forget(self, window: Window) -> None:
         """Address spaces come and go with each dlopen and each child: a recording of days keeps only those in use."""

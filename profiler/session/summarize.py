@@ -16,7 +16,17 @@ from pyprof.model.interpreter import PARTIAL, SampleState
 from pyprof.model.markers import end_of
 from pyprof.model.profile import FrameKind, ModuleInfo, Profile
 from pyprof.model.stacks import NOT_SAMPLED
-from pyprof.model.summary import LACKS_PYTHON, NOT_SAMPLED_LABEL, ModuleSummary, PythonMissing, Shown, Stops, Summary
+from pyprof.model.summary import (
+    LACKS_PYTHON,
+    NOT_SAMPLED_LABEL,
+    PARTLY_PYTHON,
+    Children,
+    ModuleSummary,
+    PythonMissing,
+    Shown,
+    Stops,
+    Summary,
+)
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.session.recorder import Window
 from pyprof.session.unseen import processor_time, sentence
@@ -24,10 +34,13 @@ from pyprof.session.unseen import processor_time, sentence
 EVALUATORS = ("_PyEval_EvalFrame", "PyEval_EvalFrameEx", "_PyEval_Vector", "_TAIL_CALL_")
 """How the functions of CPython's evaluator begin, by version: where one is on a stack, Python functions are."""
 
+FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.NO_RUN
+"""Some functions of the interpreter's are not on the stack."""
+
 
 def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
     """rate_hz: as wanted."""
-    before, after = window.before, window.after
+    before, after, children = window.before, window.after, window.unfollowed
     spent_s, missing_s, late_s = processor_time(window)
     samples = np.bincount(profile.stack, minlength=len(profile.parent)).astype(np.int64)
     counts = _Inclusive.of(profile, samples)
@@ -64,6 +77,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         processor_s=spent_s,
         not_sampled_s=missing_s if blocks else 0.0,
         late_s=late_s,
+        children=Children(round(children.own_ns / 1e9, 3), round(children.children_ns / 1e9, 3)),
     )
 
 
@@ -135,6 +149,11 @@ def _shown(profile: Profile, own: npt.NDArray[np.int64]) -> tuple[Shown, PythonM
     if cut := int(values[lacks & from_root[profile.stack]].sum()):
         ends[StackEnd.ROOT.label] -= cut
         ends[LACKS_PYTHON] = cut
+    if profile.state is not None:
+        partly = ((profile.state & FRAMES_MISSING) != 0) & ~lacks & from_root[profile.stack]
+        if cut := int(values[partly].sum()):
+            ends[StackEnd.ROOT.label] -= cut
+            ends[PARTLY_PYTHON] = cut
     total = int(values.sum())
     kind = profile.value_types[-1]
     shown = Shown(kind.type, kind.unit, total, {label: part for label, part in ends.items() if part})
@@ -151,6 +170,7 @@ def _without_python(profile: Profile) -> tuple[npt.NDArray[np.bool_], npt.NDArra
     ]
     nodes = len(profile.parent)
     from_root, lacks = np.ones(nodes, np.bool_), np.zeros(nodes, np.bool_)
+    from_root[0] = False  # of a stack without any frame nothing could be read
     evaluated, interpreted = [False] * nodes, [False] * nodes
     parents, frames = profile.parent.tolist(), profile.frame.tolist()
     for node in range(1, nodes):

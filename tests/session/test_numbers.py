@@ -34,7 +34,10 @@ FRAMES = [
     Frame(FrameKind.KERNEL, 1, 1, 0, -1, (), Trust.KERNEL, "[sleeping: futex]"),
 ]
 CUTS = [replace(marker(f"[{end.label}]"), pc=int(end)) for end in StackEnd if end > StackEnd.ROOT]
-STATES = st.sampled_from([0, int(SampleState.INTERPRETED), int(SampleState.INTERPRETED | SampleState.HOLDS_LOCK)])
+BROKEN = int(SampleState.INTERPRETED | SampleState.BROKEN_CHAIN)
+STATES = st.sampled_from(
+    [0, int(SampleState.INTERPRETED), int(SampleState.INTERPRETED | SampleState.HOLDS_LOCK), BROKEN]
+)
 
 
 @st.composite
@@ -112,14 +115,16 @@ def test_stacks_that_lack_python_are_those_with_its_evaluator_that_nobody_read(
     samples: list[tuple[int, int, tuple[int, ...]]],
 ) -> None:
     builder = Builder()
-    lacking = 0
+    lacking = partly = 0
     for state, value, inner in samples:
         builder.sample(builder.node([FRAMES[0], *(FRAMES[at] for at in inner)]), 0, 1, value)
         lacking += value if inner == (3,) and not state & SampleState.INTERPRETED else 0
+        partly += value if state == BROKEN else 0
     profile = builder.build(state=np.array([state for state, _, _ in samples], np.int32))
     empty = CollectorStats(0, PauseLog().snapshot(), 0, 0, 0, {}, ())
     summary = summarize(_window(profile, empty, empty, 1), profile, Diagnostics(), 99)
     assert summary.python_missing.value == summary.shown.ends.get("no_python", 0) == lacking
+    assert summary.shown.ends.get("partly_python", 0) == partly
 
 
 @given(

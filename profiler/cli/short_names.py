@@ -1,0 +1,95 @@
+"""Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do; exporters/assets/
+page.names.js does the same for the page.
+"""
+
+from __future__ import annotations
+
+import re
+
+_CLOSING = {"<": ">", "(": ")", "[": "]", "{": "}"}
+_OPERATOR = re.compile(r"operator(?:\(\)|\[\]|->\*?|[<>=!+\-*/%^&|~,]{1,3}|\s+\w+(?:\[\])?)")
+_ANONYMOUS = "(anonymous namespace)"
+_TRAILER = re.compile(r"(?:const|volatile|noexcept|requires|\[|&)")
+_LONGEST = 4096
+"""What of a name is looked at; some are 100,000 letters long."""
+
+
+def function_name(name: str, width: int) -> str:
+    """A name in at most width letters: without parameters and the result's type, then without template arguments and
+    traits, then without outer scopes; at last its end, which tells more than its beginning.
+    """
+    if len(name) <= width:
+        return name
+    parts = _path(name[:_LONGEST])
+    while parts:
+        short = "::".join(parts)
+        if len(short) <= width:
+            return short
+        if not any(not part.startswith(("{", "operator()")) for part in parts[1:]):  # a closure is told by its function
+            break
+        parts = parts[1:]
+    tail = "::".join(parts) or name
+    return "…" + tail[len(tail) - width + 1 :]
+
+
+def _path(text: str) -> list[str]:
+    """The parts of a qualified name, the outermost first, without what stands in brackets."""
+    parts: list[str] = []
+    part = ""
+    at = 0
+    while at < len(text):
+        letter = text[at]
+        operator = _OPERATOR.match(text, at) if letter == "o" and not part[-1:].isalnum() else None
+        if text.startswith(_ANONYMOUS, at):
+            part += _ANONYMOUS
+            at += len(_ANONYMOUS)
+        elif operator is not None:
+            part += operator[0]
+            at = operator.end()
+        elif text.startswith("::", at):
+            if part and not text.startswith("::<", at):  # Rust's turbofish belongs to the part before it
+                parts.append(part)
+                part = ""
+            at += 2
+        elif letter == "{":
+            end = _close(text, at)
+            part += text[at:end]
+            at = end
+        elif letter in _CLOSING:
+            end = _close(text, at)
+            if letter == "<" and not part:
+                part = _owner(text[at + 1 : end - 1])
+            at = end
+        elif letter == " ":
+            if _TRAILER.match(text, at + 1):
+                break
+            if text[at + 1 : at + 2] != "<":  # what stood before was the result's type
+                parts, part = [], ""
+            at += 1
+        else:
+            part += letter
+            at += 1
+    return [*parts, part] if part else parts
+
+
+def _owner(inside: str) -> str:
+    """The last name of the type in Rust's <type> and <type as trait>."""
+    of_type = inside.split(" as ")[0].lstrip("&").removeprefix("mut ").removeprefix("dyn ").removeprefix("impl ")
+    return (_path(of_type) or [of_type])[-1]
+
+
+def _close(text: str, at: int) -> int:
+    """Behind the bracket that closes the one at `at`; an arrow is none. The text's end where none does."""
+    awaited: list[str] = []
+    while at < len(text):
+        letter = text[at]
+        if text.startswith("->", at):
+            at += 1
+        elif letter in _CLOSING:
+            awaited.append(_CLOSING[letter])
+        elif letter == awaited[-1]:
+            awaited.pop()
+            if not awaited:
+                return at + 1
+        at += 1
+    return at

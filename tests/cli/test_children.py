@@ -1,0 +1,53 @@
+"""Children that a recording of a running process leaves out: what they cost is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.support import pyprof
+from tests.support import need
+
+WORK = "for (1..4000000) { $x++ }"
+
+
+@pytest.fixture
+def parent() -> Iterator[int]:
+    """The pid of a shell that leaves all work to children."""
+    script = f"echo; while :; do {need('perl')} -e '{WORK}'; done"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process.pid
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def record(pid: int, folder: Path, *options: str) -> tuple[dict[str, Any], str]:
+    summary = folder / "summary.json"
+    done = pyprof(
+        "record", "-p", str(pid), "-d", "2", "-o", str(folder / "a.html"), "--summary", str(summary), *options
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(summary.read_text()), done.stderr
+
+
+def test_time_of_children_that_were_not_followed_is_told(parent: int, tmp_path: Path) -> None:
+    summary, said = record(parent, tmp_path)
+    assert summary["not_followed"]["children_s"] > 5 * summary["not_followed"]["own_s"]
+    assert 0.3 < summary["not_followed"]["children_s"] < 2.5
+    assert "Children used" in said
+    assert "-s records them" in " ".join(said.split())
+
+
+def test_nothing_is_told_of_children_that_were_followed(parent: int, tmp_path: Path) -> None:
+    summary, said = record(parent, tmp_path, "-s")
+    assert summary["samples"] > 20
+    assert summary["not_followed"] == {"own_s": 0.0, "children_s": 0.0}
+    assert "Children used" not in said
