@@ -9,7 +9,7 @@ def percent(part: float, whole: float) -> str:
         return "0 %"
     if part >= whole:
         return "100 %"
-    share = 100 * part / whole
+    share = 100 * (part / whole)
     return "<0.1 %" if share < 0.1 else f"{min(share, 99.9):.1f} %"
 
 
