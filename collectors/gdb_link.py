@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import time
@@ -164,7 +165,7 @@ class Link:
 
     def _fill(self, within_s: float) -> bool:
         """Wait for bytes; were there any?"""
-        if not select.select([self._stream], [], [], within_s)[0]:
+        if not _ready(self._stream, select.POLLIN, within_s):
             return False
         try:
             data = self._stream.recv(_CHUNK)
@@ -186,7 +187,7 @@ class Link:
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise self._lost("it takes nothing any more") from None
-                select.select([], [self._stream], [], 0.1)
+                _ready(self._stream, select.POLLOUT, 0.1)
             except OSError as error:
                 raise self._lost(error.strerror or str(error)) from None
 
@@ -205,3 +206,10 @@ class Link:
 
 def _port(place: tuple[str, int] | str) -> str:
     return place if isinstance(place, str) else f":{place[1]}"
+
+
+def _ready(stream: socket.socket, event: int, within_s: float) -> bool:
+    """Wait until a stream can be read or written. poll(2): select(2) knows no descriptors above 1023."""
+    poll = select.poll()
+    poll.register(stream, event)
+    return bool(poll.poll(math.ceil(1000 * within_s)))

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pyprof.exporters.base import Exporter
     from pyprof.session.recorder import Window
 
+_WAYS = "-p PID, -a, --name REGEX (--user, --cgroup), --gdb HOST:PORT, or a command"
+
 DESCRIPTION = """\
 Attach to a running process (-p PID) or start a command, sample its stacks, and write a
 profile. The kernel takes the samples where that is allowed, else running threads are
@@ -215,10 +217,12 @@ def run(arguments: argparse.Namespace) -> int:
     targets = target_options(arguments)
     if len(command) == 1 and command[0].isdigit() and not targets and not remote:
         raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
-    if sum(map(bool, (command, targets, remote))) != 1:
+    ways = sum(map(bool, (command, targets, remote)))
+    if ways > 1:
+        raise UsageError(f"give either {_WAYS}", "pyprof record -p PID, or pyprof record -- CMD ...")
+    if not ways:
         raise UsageError(
-            "say in one of five ways what is recorded: -p PID, -a, --name REGEX (--user, --cgroup), --gdb HOST:PORT, "
-            "or a command",
+            f"say in one of five ways what is recorded: {_WAYS}",
             "pyprof record -p PID, or pyprof record -- CMD ...",
         )
     from pyprof.cli.output import Names, check_writable

@@ -51,6 +51,6 @@ def processor_time(window: Window) -> tuple[float, float, float]:
 def sentence(spent: float, missing: float) -> str:
     """What the reader of a summary should know."""
     return (
-        f"Not sampled: {missing:.2f} s of {spent:.2f} s of processor time ({100 * missing / spent:.0f} %), of threads "
-        "or processes too short to see: marked [not sampled]"
+        f"Not sampled: {missing:.2f} s of {spent:.2f} s of processor time ({100 * missing / spent:.0f} %), by threads "
+        "or processes that ran too short to be seen: marked [not sampled]"
     )

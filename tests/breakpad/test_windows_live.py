@@ -61,7 +61,7 @@ def test_module_without_a_symbol_file_is_named_with_its_id(tmp_path: Path) -> No
     with running(host("x86_64", tmp_path), str(path), LIFE) as program:
         done = subprocess.run(
             [*PYPROF, "record", "-p", str(program.pid), "-d", "0.5", "-f", "collapsed", "-o", str(tmp_path / "out"),
-             "--symbols", str(tmp_path / "none")],
+             "--verbose", "--symbols", str(tmp_path / "none")],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert f"windows module without a symbol file ({identifier(path)})" in done.stderr

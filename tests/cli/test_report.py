@@ -231,7 +231,9 @@ def _on_terminal(*arguments: str, columns: int) -> str:
     os.close(follower)
     seen, deadline = b"", time.monotonic() + 60
     try:
-        while time.monotonic() < deadline and select.select([leader], [], [], 60)[0]:
+        poll = select.poll()
+        poll.register(leader, select.POLLIN)
+        while time.monotonic() < deadline and poll.poll(60_000):
             part = os.read(leader, 1 << 16)
             if not part:
                 break

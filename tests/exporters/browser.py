@@ -89,7 +89,9 @@ class Browser:
 
     def _receive(self, until: float) -> dict[str, Any]:
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._read], [], [], max(0.0, until - time.monotonic()))
+            poll = select.poll()
+            poll.register(self._read, select.POLLIN)
+            ready = poll.poll(1000 * max(0.0, until - time.monotonic()))
             assert ready, "Chromium does not answer"
             data = os.read(self._read, 1 << 20)
             assert data, "Chromium ended"

@@ -30,11 +30,12 @@ def record(pid: int, output: Path, *options: str) -> dict[str, Any]:
 
 
 def stacks(path: Path) -> list[tuple[list[str], int]]:
-    """Of a collapsed file: frames from the root, and how often."""
+    """Of a collapsed file: frames from the root, and how often, of all that was sampled."""
     found = []
     for line in path.read_text().splitlines():
         names, _, count = line.rpartition(" ")
-        found.append((names.split(";"), int(count)))
+        if not names.startswith("[not sampled"):
+            found.append((names.split(";"), int(count)))
     return found
 
 

@@ -124,7 +124,9 @@ class Probe:
     def _one(self, client: socket.socket) -> None:
         reader = PacketReader()
         while True:
-            ready, _, _ = select.select([client], [], [], 0.02)
+            poll = select.poll()  # select(2) knows no descriptors above 1023
+            poll.register(client, select.POLLIN)
+            ready = poll.poll(20)
             if not ready:
                 if self.running and self._manner.chatter:
                     client.sendall(frame(self._manner.chatter))

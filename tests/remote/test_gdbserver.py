@@ -135,7 +135,7 @@ def test_work_of_the_target_is_right_though_signals_fire() -> None:
 
 
 def test_target_that_ends_while_it_is_recorded_ends_the_recording(tmp_path: Path) -> None:
-    with running(ladder("ladder"), "spin", "4") as program, gdbserver(program.pid) as address:
+    with running(ladder("ladder"), "spin", "8") as program, gdbserver(program.pid) as address:
         recorded = record(address, tmp_path, seconds=60)
         assert recorded.summary["duration_s"] < 30
         assert standing(recorded) == STANDING
