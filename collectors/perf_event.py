@@ -117,7 +117,7 @@ class PerfCollector:
         self._family.filters = self._scope.filtered
         self._make = BatchMaker(self._rings, self._scope, self._family, options, self._diagnostics)
         self._accounts = Accounts(options, self._everything, self.user_only, even=self._scope.processors)
-        self._ticks = Ticks(options.rate_hz, self.user_only)
+        self._ticks = Ticks(options.rate_hz, self.user_only or self._scope.processors)
         self._news = News(self._rings, self._is_sampled, options.subprocesses)
         self._begin()
         if self._before_exec:

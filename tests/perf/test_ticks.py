@@ -61,6 +61,15 @@ def test_rate_of_a_busy_program_is_the_one_that_was_asked_for(spinner: int, rate
     assert 0.9 * rate < summary["rate_reached"] <= 1.05 * rate
 
 
+def test_rate_of_a_program_that_mostly_sleeps_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
+    with running(
+        "sh", "-c", "echo ready; while :; do i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; sleep 0.1; done"
+    ) as program:
+        summary = record(program.pid, tmp_path, "--collector", "perf", seconds=1.5, rate=499).summary
+    assert summary["samples"] > 20
+    assert 0.9 * 499 < summary["rate_reached"] <= 1.05 * 499
+
+
 def test_rate_falls_with_the_samples_that_found_no_room(spinner: int) -> None:
     [summary] = recorded(spinner, 2000, 1.5, ring=1 << 16, slow_s=0.3)
     assert summary.skipped > 50
