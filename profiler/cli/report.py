@@ -17,6 +17,7 @@ from pyprof.model.walk import StackEnd
 
 TOP = 5
 _LABEL, _MODULE = 9, 22
+BY_PERF = "by perf_events"
 _WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor"}
 _SLOW = 0.95
 """Below this share of the wanted rate the rate is told."""
@@ -87,6 +88,8 @@ def _sampled(summary: Summary) -> str:
         times += f", {summary.rate_reached:.3g} a second instead of {summary.rate_wanted:g},"
     how = note.removeprefix("Sampled ").rstrip(".") if note.startswith("Sampled ") else ""
     stops = summary.stops
+    if stops.count and how.startswith(BY_PERF):
+        times += f", {percent(stops.count, summary.samples)} by short stops, the others"
     price = ""
     if stops.count:
         price = f"; {many(stops.count, 'stop')} of {stops.p50_us:.0f} µs, {percent(stops.share, 1)} of the time"

@@ -9,7 +9,7 @@ import re
 _CLOSING = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _OPERATOR = re.compile(r"operator(?:\(\)|\[\]|->\*?|[<>=!+\-*/%^&|~,]{1,3}|\s+\w+(?:\[\])?)")
 _ANONYMOUS = "(anonymous namespace)"
-_TRAILER = re.compile(r"(?:const|volatile|noexcept|requires|\[|&)")
+_TRAILER = re.compile(r"(?:const|volatile|noexcept|requires|\[|&|\(\.)")
 _LONGEST = 4096
 """What of a name is looked at; some are 100,000 letters long."""
 

@@ -14,6 +14,9 @@ LACKS_PYTHON = "no_python"
 PARTLY_PYTHON = "partly_python"
 """Label of whole native stacks that have some of their Python functions, not all."""
 
+MUCH = 0.05
+"""From this share of the primary value on, what is missing is told first; less is part of the quality."""
+
 NOT_SAMPLED_LABEL = "not_sampled"
 """Label of processor time that no sample stands for."""
 
@@ -129,8 +132,9 @@ class Summary:
     @property
     def warnings(self) -> tuple[Problem, ...]:
         """What must be read before anything else."""
+        much = self.python_missing.value >= MUCH * self.shown.total
         found = (
-            Problem(self.python_missing.sentence, "pyprof record --collector ptrace …"),
+            Problem(self.python_missing.sentence if much else "", "pyprof record --collector ptrace …"),
             Problem(self.children.sentence, "pyprof record -s …"),
         )
         return tuple(problem for problem in found if problem.text)

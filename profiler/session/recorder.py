@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -140,6 +140,7 @@ class Recorder:
     binder: CodeBinder | None = None
     merger: Merger | None = None
     samples: int = 0
+    _pids: dict[int, int] = field(default_factory=dict)
     _stacks: StackTable = field(default_factory=StackTable)
     _spaces: dict[int, AddressSpace] = field(default_factory=dict)
     _rows: list[Columns] = field(default_factory=list)
@@ -190,6 +191,7 @@ class Recorder:
             self._follow(batch.tid, nodes)
         length = _unknown(len(batch)) if batch.length_ns is None else batch.length_ns
         self._rows.append((batch.time_ns + self._epoch_ns, nodes, batch.tid, batch.weight, length))
+        self._pids.update(zip(batch.tid.tolist(), batch.pid.tolist(), strict=True))
         self.samples += len(batch)
 
     def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
@@ -312,10 +314,11 @@ class Recorder:
             length_ns = np.concatenate(lengths)[order]
             time_ns, node, tid, weight = (c[order] for c in (time_ns, node, tid, weight))
         seen = set(tid.tolist())
+        listed = [thread for thread in self.collector.threads() if thread.tid in seen]
         window = Window(
             stacks=self._stacks,
             spaces=dict(self._spaces),
-            threads=tuple(t for t in self.collector.threads() if t.tid in seen),
+            threads=(*listed, *self._nameless(seen, listed)),
             time_ns=time_ns,
             node=(node & _NODE).astype(np.int32),
             tid=tid,
@@ -330,7 +333,7 @@ class Recorder:
         )
         self._counts = counts
         fresh = StackTable()
-        alive = {t.tid for t in window.threads}
+        alive = {thread.tid for thread in listed}
         self._last = {
             tid: fresh.adopt(self._stacks, node & _NODE) | node & ~_NODE
             for tid, node in self._last.items()
@@ -339,7 +342,15 @@ class Recorder:
         carried = {space for space, _, _, _ in fresh.frames}
         self._spaces = {space: self._spaces[space] for space in carried if space in self._spaces}
         self._stacks, self._rows, self._held = fresh, [], {}
+        self._pids = {tid: pid for tid, pid in self._pids.items() if tid in self._last}
         self._completion = Completion(fresh)
         self._begin_ns, self._before = now, after
         self.samples = 0
         return window
+
+    def _nameless(self, seen: Set[int], listed: Sequence[ThreadInfo]) -> list[ThreadInfo]:
+        """Threads that ended before anybody asked for their names; they have their process's."""
+        names = {thread.pid: thread.process for thread in listed}
+        missing = sorted(seen - {thread.tid for thread in listed})
+        found = [(self._pids[tid], tid) for tid in missing if tid in self._pids]
+        return [ThreadInfo(pid, tid, names.get(pid, str(pid)), names.get(pid, str(pid))) for pid, tid in found]

@@ -115,6 +115,18 @@ def test_missing_python_functions_are_said_before_anything_else() -> None:
     assert "missing in" not in text(profile())
 
 
+def test_few_stacks_without_python_functions_are_part_of_the_quality_only() -> None:
+    few = Shown("cpu", "nanoseconds", 1000, {"root": 990, "no_python": 10})
+    said = text(profile(python_missing=PythonMissing((1,), 10), shown=few))
+    assert "missing in" not in said
+    assert "1.0 % without Python functions" in said
+
+
+def test_stops_beside_perf_events_are_said_to_be_so() -> None:
+    how = profile(samples=200, stops=Stops(150, 40.0, 80.0, 90.0, 0.01), notes=("Sampled by perf_events (cpu-clock)",))
+    assert "75.0 % by short stops, the others by perf_events (cpu-clock); 150 stops of 40 µs" in running_text(how)
+
+
 def test_one_is_singular() -> None:
     said = running_text(profile(samples=1, threads=1, stops=Stops(1, 21.0, 21.0, 21.0, 0.1)))
     assert "1 sample of 1 thread" in said
@@ -163,6 +175,7 @@ def test_long_function_names_keep_what_tells_them_apart() -> None:
         ("core::slice::sort::unstable::quicksort::quicksort::<u64>", "quicksort::quicksort"),
         ("std::vector<int, std::allocator<int> >::push_back(int const&)", "vector::push_back"),
         ("serde::de::Visitor::visit::{closure#0}", "visit::{closure#0}"),
+        ("v8::Heap::Sweep(v8::internal::Handle<v8::internal::Object>) (.isra.0)", "v8::Heap::Sweep"),
     ],
 )  # fmt: skip
 def test_names_of_rust_and_cpp_are_shortened_from_outside_in(name: str, short: str) -> None:

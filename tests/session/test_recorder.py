@@ -138,3 +138,11 @@ def test_samples_are_weighed_and_timed_in_the_window_that_took_them() -> None:
     assert (first.weight.sum(), second.weight.sum()) == (2, 0)
     assert np.all(np.diff(first.time_ns) >= 0)
     assert second.start_ns == first.start_ns + first.duration_ns
+
+
+def test_threads_that_nobody_listed_belong_to_their_process() -> None:
+    rec = recorder()
+    rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 7, 0x20)))  # 7 ended before it was asked for its name
+    threads = {thread.tid: thread for thread in rec.cut().threads}
+    assert threads[7] == ThreadInfo(1, 7, "p", "p")
+    assert threads[1].name == "one"
