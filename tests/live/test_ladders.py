@@ -182,7 +182,8 @@ def test_children_images_and_short_threads_are_followed(mode: str, tmp_path: Pat
     with running(ladder("ladder_fork"), mode, LIFE) as program:
         recording = record(program.pid, tmp_path, "-s", seconds=2)
     allowed = re.compile(FORKS[mode].format(f=climbing([*rungs("f"), "f_top"])))
-    wrong = {stack: n for stack, n in recording.stacks.items() if not allowed.fullmatch(";".join(stack))}
+    seen = {stack: n for stack, n in recording.stacks.items() if not stack[0].startswith("[not sampled")}
+    wrong = {stack: n for stack, n in seen.items() if not allowed.fullmatch(";".join(stack))}
     assert sum(wrong.values()) <= MISPLACED * recording.samples, wrong
     assert recording.whole >= 1 - MISPLACED, recording.summary["ends"]
     assert sum(n for stack, n in recording.stacks.items() if "f_top" in stack) > 0.5 * recording.samples

@@ -18,7 +18,7 @@ impl<X: Copy + Into<u64>> Go for Holder<X> {
 impl<X> Drop for Holder<X> {
     #[inline(never)]
     fn drop(&mut self) {
-        std::hint::black_box(1);
+        unsafe { std::ptr::read_volatile(&1u32) };
     }
 }
 
