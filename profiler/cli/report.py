@@ -88,7 +88,9 @@ def _sampled(summary: Summary) -> str:
         times += f", {summary.rate_reached:.3g} a second instead of {summary.rate_wanted:g},"
     how = note.removeprefix("Sampled ").rstrip(".") if note.startswith("Sampled ") else ""
     stops = summary.stops
-    if stops.count and how.startswith(BY_PERF):
+    if stops.count >= summary.samples and how.startswith(BY_PERF):
+        how = "by short stops"
+    elif stops.count and how.startswith(BY_PERF):
         times += f", {percent(stops.count, summary.samples)} by short stops, the others"
     price = ""
     if stops.count:

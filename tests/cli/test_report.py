@@ -125,6 +125,9 @@ def test_few_stacks_without_python_functions_are_part_of_the_quality_only() -> N
 def test_stops_beside_perf_events_are_said_to_be_so() -> None:
     how = profile(samples=200, stops=Stops(150, 40.0, 80.0, 90.0, 0.01), notes=("Sampled by perf_events (cpu-clock)",))
     assert "75.0 % by short stops, the others by perf_events (cpu-clock); 150 stops of 40 µs" in running_text(how)
+    all_by_stops = profile(samples=150, stops=Stops(151, 40.0, 80.0, 90.0, 0.01), notes=("Sampled by perf_events (x)",))
+    assert "by short stops; 151 stops" in running_text(all_by_stops)
+    assert "perf_events" not in running_text(all_by_stops)
 
 
 def test_one_is_singular() -> None:
