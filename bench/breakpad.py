@@ -16,9 +16,9 @@ from typing import IO
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.objfile.breakpad import SymbolFile
+from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.symbolize.breakpad import SymbolFileNames
-from pyprof.unwind.formats.stack_cfi import StackCfi
+from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
 
 FILES, ORIGINS, SIZE = 20_000, 100_000, 256
 LOOKUPS = 5_000

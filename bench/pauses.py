@@ -46,7 +46,7 @@ def python_pause(console: Console) -> float | None:
 
 def _reads(rate: float) -> list[float]:
     """us of each read within a stop."""
-    from pyprof.collectors.stack_copy import StackCopy
+    from pyprof.collectors.ptrace.stack_copy import StackCopy
     from pyprof.interpreters.cpython.process import PythonProcess
 
     took: list[float] = []
@@ -77,8 +77,8 @@ def _reads(rate: float) -> list[float]:
 
 
 def _record(pid: int, rate: float) -> None:
-    from pyprof.collectors.choice import open_collector
-    from pyprof.collectors.selection import select
+    from pyprof.collectors.registry import open_collector
+    from pyprof.collectors.targets.selection import select
     from pyprof.diagnostics import Diagnostics
     from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
     from pyprof.session.session import Files, Session

@@ -81,8 +81,8 @@ class _Timed:
 
 
 def _walk(pid: int) -> _Timed:
-    from pyprof.collectors.choice import open_collector
-    from pyprof.collectors.selection import select
+    from pyprof.collectors.registry import open_collector
+    from pyprof.collectors.targets.selection import select
     from pyprof.diagnostics import Diagnostics
     from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
     from pyprof.session.session import Session

@@ -1,1 +1,18 @@
-"""Where samples come from."""
+"""Where samples come from.
+
+gdb/               Samples of a target behind a stub of the GDB remote serial protocol
+hybrid/            Which thread is sampled by which collector while a recording runs
+linux/             The kernel's interfaces: system calls, /proc, what a stopped task says
+offcpu/            Time off the processor: intervals between switches, and the stacks that they are attributed to
+perf/              Samples from the kernel's perf_events
+postmortem/        Samples of threads that no longer run: core files and crash dumps
+ptrace/            Samples of live processes by short stops
+replay/            Saving the batches of a collector, and playing them again
+targets/           Which processes are recorded, whether that will work, and what is mapped in them over time
+base               What a collector is: something that produces sample batches until it is told to stop
+batch_builder      A batch while it is filled: columns of samples and the memory that the stack copies go into
+closed_collectors  What collectors that are closed already leave of a recording: their statistics and their threads
+cpu_accounts       How much processor time the processes of a recording had by the kernel's own account
+registry           Which collector records a process: by name, or what is allowed here and sees whole stacks
+sampling_clock     When to sample: a grid of slots of 1/rate, one sampling time at random inside the middle of each
+"""

@@ -1,8 +1,9 @@
-"""The layers of docs/design.md, read from the imports."""
+"""The layers and rooms of docs/design.md, read from the imports; and its list of files, read from the tree."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -18,19 +19,41 @@ FOLDERS = {
 }
 
 LEAVES = {"pyprof.errors", "pyprof.diagnostics"}
+OBJECTS = {"pyprof.model", "pyprof.objfile", *LEAVES}
 ALLOWED: dict[str, set[str]] = {
     "pyprof.errors": set(),
     "pyprof.diagnostics": set(),
     "pyprof.options": set(),
-    "pyprof.model": {"pyprof.errors", "pyprof.diagnostics"},
+    "pyprof.model": {*LEAVES},
     "pyprof.objfile": {"pyprof.model", *LEAVES},
-    "pyprof.unwind": {"pyprof.model", "pyprof.objfile", "pyprof.options", *LEAVES},
-    "pyprof.interpreters": {"pyprof.model", "pyprof.objfile", *LEAVES},
-    "pyprof.symbolize": {"pyprof.model", "pyprof.objfile", *LEAVES},
-    "pyprof.collectors": {"pyprof.model", "pyprof.objfile", "pyprof.options", *LEAVES},
+    "pyprof.unwind": {*OBJECTS, "pyprof.options"},
+    "pyprof.interpreters": {*OBJECTS},
+    "pyprof.symbolize": {*OBJECTS},
+    "pyprof.collectors": {*OBJECTS, "pyprof.options"},
+    "pyprof.runtime_code": {*OBJECTS, "pyprof.options", "pyprof.unwind", "pyprof.symbolize", "pyprof.collectors"},
     "pyprof.exporters": {"pyprof.model", "pyprof.errors"},
 }
-"""Layer -> layers that it may import, besides itself. The session and the command line import everything."""
+"""Layer -> layers that it may import, besides itself."""
+OWNERS = {
+    "pyprof.session": ("pyprof.cli", "pyprof.tools", "pyprof.session"),
+    "pyprof.tools": ("pyprof.cli", "pyprof.tools"),
+    "pyprof.cli": ("pyprof.cli", "pyprof.__main__"),
+}
+"""Layer -> who may import it."""
+
+SHARED = {"linux", "targets", "base", "batch_builder", "sampling_clock", "cpu_accounts", "closed_collectors"}
+ROOMS: dict[str, set[str]] = {
+    "linux": set(),
+    "targets": {"linux"},
+    "ptrace": SHARED,
+    "perf": {*SHARED, "offcpu"},
+    "gdb": SHARED,
+    "postmortem": SHARED,
+    "replay": SHARED,
+    "offcpu": {*SHARED, "perf", "hybrid"},
+    "hybrid": {*SHARED, "ptrace", "perf"},
+}
+"""Room of collectors/ -> rooms and files at its top that it may import, besides itself."""
 
 
 def layer_of(module: str) -> str:
@@ -54,7 +77,8 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
             names.add(node.module or "")
-            names |= {f"{node.module}.{alias.name}" for alias in node.names if node.module == "pyprof"}
+            if node.module in ("pyprof", "pyprof.collectors"):
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return {name for name in names if name.split(".")[0] == "pyprof"}
 
 
@@ -64,8 +88,21 @@ def test_module_imports_only_layers_below_it(module: str, path: Path) -> None:
     used = {layer_of(name) for name in imports(path)} - {layer, "pyprof", "pyprof.__version__"}
     if layer in ALLOWED:
         assert used <= ALLOWED[layer]
-    assert module.startswith(("pyprof.cli", "pyprof.__main__")) or "pyprof.cli" not in used
-    assert module.startswith(("pyprof.cli", "pyprof.session")) or "pyprof.session" not in used
+    for owned, owners in OWNERS.items():
+        assert owned not in used or module.startswith(owners)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_of_collectors_imports_only_what_it_may(room: str) -> None:
+    files = sorted((ROOT / "collectors" / room).glob("*.py"))
+    assert len(files) > 1
+    for path in files:
+        used = {name.split(".")[2] for name in imports(path) if name.startswith("pyprof.collectors.")}
+        assert used <= {room, *ROOMS[room]}, path
+
+
+def test_every_room_of_collectors_has_its_rule() -> None:
+    assert {path.parent.name for path in (ROOT / "collectors").glob("*/__init__.py")} == set(ROOMS)
 
 
 def test_ctypes_is_used_in_one_file_only() -> None:
@@ -74,4 +111,28 @@ def test_ctypes_is_used_in_one_file_only() -> None:
         for _, path in sources()
         if any("ctypes" in line for line in path.read_text().splitlines() if line.startswith(("import", "from")))
     ]
-    assert users in ([], ["collectors/libc.py"])
+    assert users in ([], ["collectors/linux/libc.py"])
+
+
+def test_design_names_every_file_and_no_other() -> None:
+    page = (ROOT / "docs" / "design.md").read_text()
+    (block,) = re.findall(r"A test compares both lists with the tree:\n\n((?:    .*\n)+)", page)
+    named: set[str] = set()
+    folder = ""
+    for word in block.split():
+        if word.endswith("/"):
+            folder = word
+        else:
+            assert f"{folder}{word}.py" not in named
+            named.add(f"{folder}{word}.py")
+    there = {str(path.relative_to(ROOT)) for _, path in sources() if path.name != "__init__.py"}
+    assert named | {"start/__init__.py"} == there | {"start/__init__.py"}
+
+
+@pytest.mark.parametrize("init", [path for _, path in sources() if path.name == "__init__.py"], ids=str)
+def test_docstring_of_a_room_names_its_files_and_rooms(init: Path) -> None:
+    text = ast.get_docstring(ast.parse(init.read_text())) or ""
+    named = set(re.findall(r"^(\w+/?)  +\S", text, re.M))
+    files = {path.stem for path in init.parent.glob("*.py") if not path.stem.startswith("__")}
+    rooms = {f"{path.parent.name}/" for path in init.parent.glob("*/__init__.py")}
+    assert named == files | rooms - {"assets/"}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import find_arch
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import Image
 from pyprof.unwind.base import Source
 from pyprof.unwind.index import MAX_FILES, FileTables

@@ -18,17 +18,17 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import Trust
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import FALLBACK, UnwindOptions
 from pyprof.unwind.base import Source
 from pyprof.unwind.code import Code
+from pyprof.unwind.heuristics.epilogue import MOST_CODE, way_out_rule
 from pyprof.unwind.rules import FunctionRows, Rule
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.sigreturn import sigreturn_rule
 from pyprof.unwind.sources import READERS, Reader, ask_order, open_sources, promises_frame_pointers
 from pyprof.unwind.table import UNCOVERED_ID, KnownRule, RuleTable
-from pyprof.unwind.way_out import MOST_CODE, way_out_rule
 
 Row = tuple[int, int, int]
 """(start, end, rule id): the rule holds from start up to end."""

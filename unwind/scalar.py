@@ -14,10 +14,10 @@ from typing import Protocol
 from pyprof.model.arch import Arch
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, lookup_pc
 from pyprof.unwind.expr import ExprProblem, Failed, Machine, evaluate
+from pyprof.unwind.heuristics.cached_frames import Tail
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.table import KnownRule
-from pyprof.unwind.tail import Tail
 
 # An enum's members are slow to look up.
 _AT_CFA, _AT_REG, _UNDEFINED = RegKind.AT_CFA, RegKind.AT_REG, RegKind.UNDEFINED

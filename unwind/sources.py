@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.base import Source
-from pyprof.unwind.formats.debug_frame import debug_frame_source
-from pyprof.unwind.formats.eh_frame import eh_frame_source
-from pyprof.unwind.formats.exidx import exidx_source
-from pyprof.unwind.formats.sframe import SFrame, sframe_source
-from pyprof.unwind.formats.stack_cfi import FindSymbols, breakpad_reader
+from pyprof.unwind.formats.breakpad.stack_cfi import FindSymbols, breakpad_reader
+from pyprof.unwind.formats.cfi.debug_frame import debug_frame_source
+from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
+from pyprof.unwind.formats.exidx.section import exidx_source
+from pyprof.unwind.formats.sframe.section import SFrame, sframe_source
 
 Reader = Callable[[ElfFile, Arch, Diagnostics], Source | None]
 """Opens one table of a file; None where the file has none."""

@@ -16,19 +16,19 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.images import ImageStore
 from pyprof.options import FALLBACK, SCAN, UnwindOptions
-from pyprof.unwind.deep import DeepStacks
-from pyprof.unwind.fallback import RecordFallback
+from pyprof.unwind.heuristics.deep_stacks import DeepStacks
+from pyprof.unwind.heuristics.frame_pointer_recovery import Recovery
+from pyprof.unwind.heuristics.frame_pointers import RecordFallback
+from pyprof.unwind.heuristics.scan import ScanFallback
+from pyprof.unwind.heuristics.stack_cache import OuterParts
+from pyprof.unwind.heuristics.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
 from pyprof.unwind.index import Index, SpaceIndex
 from pyprof.unwind.memory import LaneMemory
-from pyprof.unwind.outer import OuterParts
-from pyprof.unwind.plain import PlainRules
-from pyprof.unwind.recover import Recovery
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.scalar import Fallback, ScalarWalker
-from pyprof.unwind.scan import ScanFallback
+from pyprof.unwind.single_lane import PlainRules
 from pyprof.unwind.sources import READERS, Reader
 from pyprof.unwind.walk import BatchWalk, first_registers
-from pyprof.unwind.windows_frames import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
 
 I64 = npt.NDArray[np.int64]
 

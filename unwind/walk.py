@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
-from pyprof.unwind.deep import DeepStacks
+from pyprof.unwind.heuristics.deep_stacks import DeepStacks
+from pyprof.unwind.heuristics.frame_records import follow_records
+from pyprof.unwind.heuristics.stack_cache import LEAST_FRAMES, OuterParts
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
-from pyprof.unwind.outer import LEAST_FRAMES, OuterParts
-from pyprof.unwind.records import follow_records
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker, Stop
 from pyprof.unwind.step import Lanes, Stepped, Words, step
 from pyprof.unwind.table import RuleTable

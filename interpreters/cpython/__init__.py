@@ -1,1 +1,19 @@
-"""CPython 3.8 to 3.15: its runtime, threads, frames and code objects, read from outside."""
+"""CPython 3.8 to 3.15: its runtime, threads, frames and code objects, read from outside.
+
+capture        What is read of a Python thread while it stands still
+codes          Code objects
+debug_offsets  _Py_DebugOffsets
+layout         Where CPython keeps what a profiler reads: one value a version and build
+lines          Which line an instruction belongs to: the three formats of a code object's table of lines
+local_values   Local variables of a frame as text: read only, bounded, never by running code of the target
+locate         Where a process has its CPython: _PyRuntime, found by symbol or section in the program or a library
+memory         The target's memory in words
+names          Names of threads as Python gave them
+objects        Python objects in another process: strings, bytes, types, tuples, dicts, integers
+process        One process's CPython
+runs           From a copied chain of frames to runs
+runtime        A CPython in a process, believed only after a look at the live process: layout, interpreters, threads
+tables         Layouts of CPython 3.8 to 3.12, x86-64, GIL builds; and of the objects of all versions
+tasks          asyncio
+waiting        Activations of the evaluator that wait on a thread's C stack and are not in its chain
+"""

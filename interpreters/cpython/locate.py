@@ -14,7 +14,7 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import Image, ImageStore
 
 _NAME = re.compile(r"python(3)\.(\d+)")

@@ -19,7 +19,7 @@ from pyprof.cli.crash_codes import (
 )
 
 if TYPE_CHECKING:
-    from pyprof.objfile.crash_dump import DumpException
+    from pyprof.objfile.minidump.crash_dump import DumpException
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pyprof.cli.arguments import positive_int
 from pyprof.errors import NoSuchProcess
 
 if TYPE_CHECKING:
-    from pyprof.collectors.attach import Finding
+    from pyprof.collectors.targets.attach import Finding
 
 DESCRIPTION = """\
 Say what will work before anything is attached: the kernel's settings, our capabilities,
@@ -38,7 +38,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.collectors import attach
+    from pyprof.collectors.targets import attach
 
     print("this machine")
     bad = show(attach.machine_findings())
@@ -54,13 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def examine(pid: int) -> bool:
     """What stands for or against sampling a process; True if something will keep pyprof from it."""
-    from pyprof.collectors import attach
+    from pyprof.collectors.targets import attach
 
     findings = attach.target_findings(pid)
     bad = show(findings)
     if any(finding.fatal for finding in findings):
         return bad
-    from pyprof.session.python_findings import python_findings
+    from pyprof.tools.python_findings import python_findings
 
     show(list(python_findings(pid)))
     bad |= show_modules(pid)
@@ -99,7 +99,7 @@ def show_modules(pid: int) -> bool:
     from rich.table import Table
     from rich.text import Text
 
-    from pyprof.session.survey import survey
+    from pyprof.tools.survey import survey
 
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     for heading in ("module", "unwind", "frame pointers", "symbols", "build-id"):
@@ -127,7 +127,7 @@ def show_modules(pid: int) -> bool:
 
 def show_code(pid: int) -> None:
     """What the process says about code that no file describes."""
-    from pyprof.session.survey_code import survey_code
+    from pyprof.tools.survey_code import survey_code
 
     found = survey_code(pid)
     if not found.unfiled and not found.sources:

@@ -146,8 +146,9 @@ def subject_of(arguments: argparse.Namespace) -> Subject:
 
 def of_process(arguments: argparse.Namespace) -> Subject:
     """A live process."""
-    from pyprof.collectors import attach, procfs
-    from pyprof.collectors.ptrace import PtraceCollector
+    from pyprof.collectors.linux import procfs
+    from pyprof.collectors.ptrace.collector import PtraceCollector
+    from pyprof.collectors.targets import attach
     from pyprof.diagnostics import Diagnostics
     from pyprof.session.session import Files, Session
 
@@ -170,7 +171,7 @@ def of_process(arguments: argparse.Namespace) -> Subject:
 
 def of_stub(arguments: argparse.Namespace) -> Subject:
     """What runs behind a GDB stub."""
-    from pyprof.collectors.gdb_remote import GdbRemoteCollector
+    from pyprof.collectors.gdb.collector import GdbRemoteCollector
     from pyprof.diagnostics import Diagnostics
     from pyprof.session.session import Session
 
@@ -215,7 +216,7 @@ def thread_dumps(profile: Profile, states: dict[int, str]) -> Iterator[ThreadDum
 
 def unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[ThreadDump]:
     """Threads that are there and did not let themselves be looked at: held by a debugger, or without a processor."""
-    from pyprof.collectors import procfs
+    from pyprof.collectors.linux import procfs
     from pyprof.model.profile import ThreadInfo
     from pyprof.model.walk import StackEnd
 
@@ -228,7 +229,7 @@ def unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[Threa
 
 def tasks(pid: int) -> list[int]:
     """Tids, none once the process has ended."""
-    from pyprof.collectors import procfs
+    from pyprof.collectors.linux import procfs
 
     try:
         return [tid for tid in procfs.tasks(pid) if procfs.state(pid, tid) != "zombie"]

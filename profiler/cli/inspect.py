@@ -11,7 +11,7 @@ from pyprof.errors import FormatError, PyprofError, UsageError
 from pyprof.options import DEFAULT_SOURCES, FALLBACK
 
 if TYPE_CHECKING:
-    from pyprof.session.inspection import Inspection, Row
+    from pyprof.tools.inspection import Inspection, Row
     from pyprof.unwind.columns import RuleWords
 
 DESCRIPTION = """\
@@ -102,9 +102,9 @@ def look(inspection: Inspection, arguments: argparse.Namespace) -> int:
 
 def opened(path: str, symbols: list[str]) -> Inspection:
     """Raises OSError, FormatError, UnsupportedArchitecture, UsageError."""
-    from pyprof.objfile.symbol_store import is_symbol_file
-    from pyprof.session.inspection import Inspection
-    from pyprof.session.symbol_inspection import SymbolInspection
+    from pyprof.objfile.breakpad.symbol_store import is_symbol_file
+    from pyprof.tools.inspection import Inspection
+    from pyprof.tools.symbol_inspection import SymbolInspection
 
     if not is_symbol_file(path):
         return Inspection(path, symbols)

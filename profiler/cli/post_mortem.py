@@ -10,7 +10,7 @@ from pyprof.cli.arguments import unwind_options
 from pyprof.cli.dump_subject import Registers, Subject
 
 if TYPE_CHECKING:
-    from pyprof.collectors.post_mortem import SavedThreads
+    from pyprof.collectors.postmortem.saved_threads import SavedThreads
     from pyprof.model.arch import Arch
     from pyprof.model.profile import Profile
     from pyprof.session.session import Session
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def of_core(arguments: argparse.Namespace) -> Subject:
     """A core file."""
     from pyprof.cli.crash import crash_signal
-    from pyprof.collectors.core_file import CoreFileCollector
-    from pyprof.collectors.minidump import looks_like_dump
+    from pyprof.collectors.postmortem.core_collector import CoreFileCollector
+    from pyprof.collectors.postmortem.minidump_collector import looks_like_dump
     from pyprof.diagnostics import Diagnostics
     from pyprof.errors import FormatError, PyprofError
     from pyprof.session.session import Session
@@ -58,7 +58,7 @@ def of_core(arguments: argparse.Namespace) -> Subject:
 def of_minidump(arguments: argparse.Namespace) -> Subject:
     """A minidump or a microdump."""
     from pyprof.cli.crash import crash_reason
-    from pyprof.collectors.minidump import MinidumpCollector
+    from pyprof.collectors.postmortem.minidump_collector import MinidumpCollector
     from pyprof.diagnostics import Diagnostics
     from pyprof.errors import FormatError, PyprofError
     from pyprof.session.session import Session
@@ -131,7 +131,7 @@ def _registers(session: Session, saved: SavedThreads, arch: Arch, arguments: arg
 
 def complain(profile: Profile) -> None:
     """What was tolerated, what modules lack and what mends it; each remedy once."""
-    from pyprof.collectors.core_modules import NO_PROGRAM, OTHER_PROGRAM
+    from pyprof.collectors.postmortem.core_modules import NO_PROGRAM, OTHER_PROGRAM
     from pyprof.objfile.images import REMEDY
 
     said = set()
@@ -148,7 +148,7 @@ def complain(profile: Profile) -> None:
 
 def lacks_files(profile: Profile) -> bool:
     """Stacks may miss frames: not all files of their modules are known."""
-    from pyprof.collectors.core_modules import NO_PROGRAM, OTHER_PROGRAM
+    from pyprof.collectors.postmortem.core_modules import NO_PROGRAM, OTHER_PROGRAM
     from pyprof.objfile.images import DIFFERS, NO_SYMBOLS, NOT_COMPARED, NOT_FOUND
 
     missing = {DIFFERS, NOT_COMPARED, NOT_FOUND, NO_SYMBOLS, NO_PROGRAM, OTHER_PROGRAM}

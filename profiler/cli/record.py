@@ -29,8 +29,8 @@ from pyprof.options import (
 
 if TYPE_CHECKING:
     from pyprof.collectors.base import Collector
-    from pyprof.collectors.gdb_remote import RemoteOptions
-    from pyprof.collectors.selection import Selection
+    from pyprof.collectors.gdb.collector import RemoteOptions
+    from pyprof.collectors.targets.selection import Selection
     from pyprof.exporters.base import Exporter
     from pyprof.session.recorder import Window
 
@@ -201,7 +201,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def _title(targets: TargetOptions, selection: Selection) -> str:
     """What the recorded processes are called together."""
-    from pyprof.collectors import procfs
+    from pyprof.collectors.linux import procfs
 
     if targets.everything:
         return "all"
@@ -286,9 +286,9 @@ def _record(
     unwind: UnwindOptions,
 ) -> int:
     from pyprof.cli.progress import Progress
-    from pyprof.collectors.choice import open_collector
-    from pyprof.collectors.launch import Launched, launch
-    from pyprof.collectors.selection import select
+    from pyprof.collectors.registry import open_collector
+    from pyprof.collectors.targets.launch import Launched, launch
+    from pyprof.collectors.targets.selection import select
     from pyprof.diagnostics import Diagnostics
     from pyprof.session.background import Background
     from pyprof.session.session import Files, Session
@@ -325,7 +325,7 @@ def _record(
         diagnostics = Diagnostics()
         files = Files(unwind, diagnostics, arguments.follow_tasks)
         if remote is not None:
-            from pyprof.collectors.gdb_remote import GdbRemoteCollector
+            from pyprof.collectors.gdb.collector import GdbRemoteCollector
 
             collector = connected = GdbRemoteCollector(remote, collect, diagnostics)
             pid, name = connected.pid, connected.name

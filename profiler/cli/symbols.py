@@ -45,7 +45,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.cli import output, terminal
     from pyprof.errors import FormatError, OutputError, PyprofError
-    from pyprof.session.symbol_writer import SymbolWriter, Written
+    from pyprof.tools.symbol_writer import SymbolWriter, Written
 
     try:
         writer = SymbolWriter(arguments.file)

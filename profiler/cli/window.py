@@ -81,8 +81,8 @@ class WindowWriter:
 
 
 def _why_empty(recording: WindowWriter) -> str:
-    from pyprof.collectors import procfs
-    from pyprof.collectors.perf_event import USER_ONLY
+    from pyprof.collectors.linux import procfs
+    from pyprof.collectors.perf.collector import USER_ONLY
 
     arguments = recording.arguments
     if arguments.pid and procfs.state(recording.pid, recording.pid) == "stopped":

@@ -1,1 +1,27 @@
-"""The values that travel through pyprof: samples in, walks, stacks, profiles out. No I/O, no policy."""
+"""The values that travel through pyprof: samples in, walks, stacks, profiles out. No I/O, no policy.
+
+arch          Architectures as data
+arch_arm      AArch64 and ARM (A32 and T32), each also with big-endian data
+arch_calls    Numbers of the system calls in which threads sleep, by architecture (the kernel's asm/unistd.h)
+arch_ppc      ppc64le: 64-bit PowerPC, little-endian, ELFv2 ABI
+arch_s390     s390x and s390: 64-bit and 31-bit, big-endian
+arch_type     What an architecture is, as a value
+arch_x86      x86_64, x32 and i386
+code          Code that no file describes: who described which addresses, and when that was true
+counters      What the counters of a recording mean, in a sentence each: the one table, also of docs/formats.md
+functions     The functions of a profile, the same wherever they were mapped, and what each cost
+interpreter   What an interpreter was doing in a thread when its sample was taken
+kernel        What stands inside the innermost frame of user code
+markers       Markers: frames without code that say what a stack lacks
+modules       What is mapped where: the lines of /proc/PID/maps and the modules behind them
+pauses        Lengths of pauses as counts, so that a recording of days needs no more memory than one of seconds
+profile       A finished profile: everything that an exporter needs, and nothing that it could change
+sample        Samples in columns: what every collector produces and the unwinder consumes
+stacks        Stacks while recording: a sample ends as one integer, a node of a prefix tree of frames
+summary       What a recording did, as numbers: the summary panel and `--summary FILE`
+text          What of a text is not shown as it is
+walk          What a walk found: frames of all lanes, how each was found, and why each lane ended
+x86_epilogue  x86-64 instructions that a straight way to a return is made of
+x86_frames    What x86 code that is built with frame pointers tells about its frames and its calls
+x86_length    How long an x86 instruction is, in 64-bit and in 32-bit code
+"""

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from pyprof.model import arch_calls
 from pyprof.model.arch_type import Arch, FrameChain, SigFrame
+from pyprof.model.x86_epilogue import x86_64_way_out
 from pyprof.model.x86_frames import frame_code
-from pyprof.model.x86_way_out import x86_64_way_out
 
 
 def _x86_follows_call(code: bytes) -> bool:

@@ -1,1 +1,18 @@
-"""Object files: which file is behind a mapping, and what is in it."""
+"""Object files: which file is behind a mapping, and what is in it.
+
+breakpad/       Breakpad symbol files: where they are, what is in them
+core/           Core files
+elf/            ELF files and images
+minidump/       Crash dumps of Windows, Breakpad and Crashpad
+absent          An object file that is not here
+foreign_path    Files whose names somebody else chose: a target, an object file, a core file
+growing_file    A file that its process keeps writing
+images          The object file behind an address: proved to be the mapped one, with its bias, kept open
+jitdump         jitdump
+jitdump_tables  The unwind tables of a jitdump's UNWINDING_INFO, in the order and at the address of each writer
+locate          Which file on our disk is the one that the target has mapped
+packages        Which command brings the symbols of a file
+pe              Windows modules in memory, of Wine: which they are
+source          Where an object file's bytes come from: an open file, or bytes in memory
+target_structs  Structures in a target's memory, read piece by piece
+"""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import struct
 
 from pyprof.model.modules import Module, ReadMemory, StatedId
-from pyprof.objfile.elf import PF_R, PF_X, PT_LOAD, ElfFile
+from pyprof.objfile.elf.file import PF_R, PF_X, PT_LOAD, ElfFile
 from pyprof.objfile.source import BytesSource
 
 ET_DYN = 3

@@ -16,16 +16,16 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module, StatedId
 from pyprof.objfile.absent import AbsentFile
-from pyprof.objfile.breakpad import SymbolFile
-from pyprof.objfile.breakpad_id import is_stated
-from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.elf import PF_W, PT_DYNAMIC, ElfFile
+from pyprof.objfile.breakpad.ids import is_stated
+from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile.breakpad.symbol_store import SymbolStore
+from pyprof.objfile.elf.debug_files import DebugFiles
+from pyprof.objfile.elf.file import PF_W, PT_DYNAMIC, ElfFile
+from pyprof.objfile.elf.memory_image import build_id_in_memory, rebuilt_image, vdso_image
+from pyprof.objfile.elf.synthetic import DIRECT
 from pyprof.objfile.foreign_path import Rights, rights_below
 from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
-from pyprof.objfile.memory_image import build_id_in_memory, rebuilt_image, vdso_image
 from pyprof.objfile.pe import windows_module
-from pyprof.objfile.symbol_store import SymbolStore
-from pyprof.objfile.synthetic import DIRECT
 
 DIFFERS = "file differs from the mapped one"
 NOT_FOUND = "file of a module not found"

@@ -19,8 +19,8 @@ from functools import partial
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile import foreign_path
-from pyprof.objfile.dynamic import same_dynamic
-from pyprof.objfile.elf import PAGE, PF_X, PT_NOTE, ElfFile, build_id_in_notes
+from pyprof.objfile.elf.dynamic import same_dynamic
+from pyprof.objfile.elf.file import PAGE, PF_X, PT_NOTE, ElfFile, build_id_in_notes
 
 MAX_HANDLES = 4
 MAX_PROOF = 1 << 16

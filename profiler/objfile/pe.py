@@ -11,7 +11,7 @@ import struct
 from bisect import bisect_right
 
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory, StatedId
-from pyprof.objfile.minidump_modules import read_modules
+from pyprof.objfile.minidump.modules import read_modules
 
 MACHINES = {
     0x14C: (3, 32, "little"),

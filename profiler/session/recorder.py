@@ -25,7 +25,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import MARKER_SPACE, NOT_SAMPLED, Merge, StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Walk
-from pyprof.session.completion import Completion
+from pyprof.session.truncated_stack_repair import Completion
 from pyprof.session.unfollowed import NOTHING, Spent
 
 _I64 = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors import procfs
+from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython.codes import Code, CodeBook, frame_pc
@@ -28,8 +28,8 @@ from pyprof.model.stacks import Merge
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.objfile import foreign_path
 from pyprof.objfile.images import ImageStore
-from pyprof.session.process_code import perf_map_name
-from pyprof.session.resume import Resumption
+from pyprof.runtime_code.process import perf_map_name
+from pyprof.session.evaluator_resume import Resumption
 from pyprof.unwind.unwinder import Unwinder
 
 TRAMPOLINE = "py::"

@@ -12,12 +12,12 @@ from pyprof.model.code import CODE_SPACE
 from pyprof.model.profile import Profile
 from pyprof.model.stacks import INTERPRETER_SPACE, FrameKey
 from pyprof.model.walk import lookup_pc
+from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.images import ImageStore
-from pyprof.objfile.symbol_store import SymbolStore
 from pyprof.options import UnwindOptions, ViewOptions
+from pyprof.runtime_code.code import RuntimeCode
 from pyprof.session.assemble import assemble
 from pyprof.session.recorder import Recorder, Window
-from pyprof.session.runtime_code import RuntimeCode
 from pyprof.session.runtimes import TRAMPOLINE, ChainMerger, Runtimes
 from pyprof.session.unfollowed import Unfollowed
 from pyprof.session.unseen import with_unseen

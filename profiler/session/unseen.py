@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pyprof.collectors.accounts import unseen
+from pyprof.collectors.cpu_accounts import unseen
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.stacks import MARKER_SPACE, NOT_SAMPLED
 from pyprof.model.walk import Trust

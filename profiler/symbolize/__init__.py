@@ -1,1 +1,15 @@
-"""Names for addresses."""
+"""Names for addresses.
+
+dwarf/      Source lines and inlined functions out of DWARF 2 to 5, read as far as an address needs
+breakpad    Names, lines and inlined functions from a Breakpad symbol file
+cython      Lines of Cython's sources
+demangle    Readable names: C++ (Itanium) and Rust (legacy and v0), by LLVM's demanglers (the package pycxxfilt)
+described   What the symbolizer asks about code that no file describes
+elf_symtab  Symbol tables of ELF files as columns: .symtab, .dynsym, .gnu_debugdata, a separate debug file
+kernel      Names of the kernel's functions, by /proc/kallsyms, and of the calls in which threads sleep
+perfmap     The perf map: a text file in which a process names the code that it makes, `/tmp/perf-PID.map`
+plt         Names for the entries of procedure linkage tables: "malloc@plt"
+symbolizer  Names for addresses: unique frames in, Frame objects and their modules out
+symbols     Symbols in columns: which function holds an svma
+unnamed     What code without a name is called
+"""

@@ -9,8 +9,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyprof.objfile.breakpad import SymbolFile
-from pyprof.objfile.breakpad_records import FuncRecord, InlineRecord, LineRecord
+from pyprof.objfile.breakpad.records import FuncRecord, InlineRecord, LineRecord
+from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.symbolize.dwarf.lines import Place
 
 MAX_UNSIZED = 1 << 16

@@ -13,8 +13,8 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM
-from pyprof.objfile.elf import PF_X, SHF_EXECINSTR, ElfFile
-from pyprof.objfile.named_symbols import symbol_layout
+from pyprof.objfile.elf.file import PF_X, SHF_EXECINSTR, ElfFile
+from pyprof.objfile.elf.named_symbols import symbol_layout
 from pyprof.symbolize.plt import plt_rows
 from pyprof.symbolize.symbols import SymbolRows
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64, find_arch
-from pyprof.objfile.elf import ElfFile, Section
+from pyprof.objfile.elf.file import ElfFile, Section
 from pyprof.symbolize.symbols import SymbolRows
 
 R_GLOB_DAT, R_JUMP_SLOT, R_IRELATIVE = 6, 7, 37

@@ -24,7 +24,7 @@ from pyprof.model.stacks import (
 )
 from pyprof.model.walk import Trust, lookup_pc
 from pyprof.objfile.absent import AbsentFile
-from pyprof.objfile.elf import SHT_NOBITS, ElfFile
+from pyprof.objfile.elf.file import SHT_NOBITS, ElfFile
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.objfile.packages import Packages

@@ -13,10 +13,10 @@ import tempfile
 from pathlib import Path
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.objfile.breakpad import SymbolFile
+from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.source import BytesSource
-from pyprof.session.symbol_writer import SymbolWriter
 from pyprof.symbolize.breakpad import SymbolFileNames
+from pyprof.tools.symbol_writer import SymbolWriter
 
 STEPS = 20_000
 """Most addresses of one file."""

@@ -12,9 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyprof.session.inspection import Inspection
-from pyprof.session.symbol_inspection import SymbolInspection
-from pyprof.session.symbol_writer import SymbolWriter
+from pyprof.tools.inspection import Inspection
+from pyprof.tools.symbol_inspection import SymbolInspection
+from pyprof.tools.symbol_writer import SymbolWriter
 
 
 def functions(path: Path) -> set[tuple[str, ...]]:

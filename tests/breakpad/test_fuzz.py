@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
-from pyprof.objfile import breakpad_index
-from pyprof.objfile.breakpad import SymbolFile
+from pyprof.objfile.breakpad import index as breakpad_index
+from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.source import BytesSource
-from pyprof.session.symbol_writer import SymbolWriter
 from pyprof.symbolize.breakpad import SymbolFileNames
-from pyprof.unwind.formats.postfix import PostfixFailed, run
-from pyprof.unwind.formats.stack_cfi import StackCfi
-from pyprof.unwind.formats.stack_win import INNERMOST, caller
+from pyprof.tools.symbol_writer import SymbolWriter
+from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, run
+from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
+from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, caller
 from pyprof.unwind.table import fast_form
 from tests.breakpad.support import HEAD
 from tests.breakpad.test_reader import SMALL

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.ptrace import PtraceCollector
+from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import StackEnd, Walk, lookup_pc
+from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.images import ImageStore
-from pyprof.objfile.symbol_store import SymbolStore
 from pyprof.options import CollectOptions, UnwindOptions
-from pyprof.session.symbol_writer import SymbolWriter
-from pyprof.unwind.formats.stack_cfi import breakpad_reader
+from pyprof.tools.symbol_writer import SymbolWriter
+from pyprof.unwind.formats.breakpad.stack_cfi import breakpad_reader
 from pyprof.unwind.sources import with_symbols
 from pyprof.unwind.unwinder import Unwinder
 from tests.live.support.ladders import folder, ladder, rungs

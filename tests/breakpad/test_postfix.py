@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pyprof.model.arch import I386, X86_64, Arch
 from pyprof.unwind.expr import Failed, Machine
 from pyprof.unwind.expr import evaluate as evaluate_dwarf
-from pyprof.unwind.formats.postfix import PostfixFailed, PostfixProblem, evaluate, run
-from pyprof.unwind.formats.postfix_rules import RuleCompiler
-from pyprof.unwind.formats.stack_cfi import RegisterNames
+from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem, evaluate, run
+from pyprof.unwind.formats.breakpad.postfix_rules import RuleCompiler
+from pyprof.unwind.formats.breakpad.stack_cfi import RegisterNames
 from pyprof.unwind.rules import RegKind, RegRule
 
 CFA = 0x7000

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from pyprof.symbolize.breakpad import SymbolFileNames
-from pyprof.unwind.formats.postfix import PostfixFailed, evaluate, run
+from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, evaluate, run
 from tests.breakpad.support import symbol_file
 
 BASICS = [

@@ -8,7 +8,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
 from pyprof.model.walk import Trust
 from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.stack_cfi import StackCfi
+from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.table import SLOW, fast_form
 from tests.breakpad.support import symbol_file

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.objfile.breakpad_records import WinRecord
-from pyprof.unwind.formats.postfix import PostfixFailed, PostfixProblem
-from pyprof.unwind.formats.stack_win import INNERMOST, Callee, caller, parameters_at
+from pyprof.objfile.breakpad.records import WinRecord
+from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem
+from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, Callee, caller, parameters_at
 from tests.breakpad.support import symbol_file
 
 STACK = 0x8000

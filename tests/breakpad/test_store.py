@@ -16,9 +16,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.model.modules import Module, StatedId
 from pyprof.objfile.absent import AbsentFile
-from pyprof.objfile.breakpad_id import breakpad_id, hashed_text, same_id
-from pyprof.objfile.elf import ElfFile
-from pyprof.objfile.symbol_store import DIFFERS, SymbolStore
+from pyprof.objfile.breakpad.ids import breakpad_id, hashed_text, same_id
+from pyprof.objfile.breakpad.symbol_store import DIFFERS, SymbolStore
+from pyprof.objfile.elf.file import ElfFile
 from tests.support import build
 
 SOURCE = "int main(void) { return 0; }\n"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyprof.collectors import procfs
-from pyprof.collectors.lanes import BatchBuilder
-from pyprof.collectors.stop import Held, Outcome, Stopper
-from pyprof.collectors.target import Target
+from pyprof.collectors.batch_builder import BatchBuilder
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.ptrace.process import Target
+from pyprof.collectors.ptrace.stop import Held, Outcome, Stopper
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions

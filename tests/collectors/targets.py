@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pyprof.collectors import procfs
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.ptrace import PtraceCollector
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions

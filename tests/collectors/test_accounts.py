@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors import procfs
-from pyprof.collectors.accounts import Account, Accounts, parse_times, process_ns, unseen
+from pyprof.collectors.cpu_accounts import Account, Accounts, parse_times, process_ns, unseen
+from pyprof.collectors.linux import procfs
 from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors import attach, libc
-from pyprof.collectors.ptrace import PtraceCollector
+from pyprof.collectors.linux import libc
+from pyprof.collectors.ptrace.collector import PtraceCollector
+from pyprof.collectors.targets import attach
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, NotTraceable, PyprofError, UnsupportedArchitecture
 from pyprof.options import CollectOptions

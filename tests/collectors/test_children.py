@@ -7,8 +7,16 @@ import sys
 
 import pytest
 
-from pyprof.collectors import children, ptrace
-from pyprof.collectors.children import Connector, Poller, child_finder, children_by_parent, descendants, parse_event
+from pyprof.collectors.linux import children
+from pyprof.collectors.linux.children import (
+    Connector,
+    Poller,
+    child_finder,
+    children_by_parent,
+    descendants,
+    parse_event,
+)
+from pyprof.collectors.ptrace import collector as ptrace
 from pyprof.diagnostics import Diagnostics
 from tests.collectors.conftest import Start
 from tests.collectors.targets import Recording, go_then_wait, record

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors import procfs
-from pyprof.collectors.launch import CommandNotExecutable, CommandNotFound, calling_user, launch
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.targets.launch import CommandNotExecutable, CommandNotFound, calling_user, launch
 from pyprof.model.sample import SampleKind
 from tests.collectors.targets import record
 from tests.support import missing
@@ -22,7 +22,7 @@ from tests.support import missing
 
 def run(code: str, **options: object) -> subprocess.CompletedProcess[str]:
     """A profiler of its own, so that its streams and signals can be seen."""
-    prefix = "from pyprof.collectors.launch import launch\nimport sys, os, signal, time\n"
+    prefix = "from pyprof.collectors.targets.launch import launch\nimport sys, os, signal, time\n"
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         [sys.executable, "-c", prefix + textwrap.dedent(code)],
         capture_output=True,
@@ -103,7 +103,7 @@ def test_ctrl_c_reaches_the_command_and_sigterm_is_handed_on() -> None:
     c.release()
     sys.exit(c.wait())
     """
-    prefix = "from pyprof.collectors.launch import launch\nimport sys, os, signal, time\n"
+    prefix = "from pyprof.collectors.targets.launch import launch\nimport sys, os, signal, time\n"
     with subprocess.Popen(
         [sys.executable, "-c", prefix + textwrap.dedent(code)],
         stdout=subprocess.PIPE,

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pyprof.collectors import procfs
-from pyprof.collectors.ptrace import PtraceCollector
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
@@ -20,7 +20,7 @@ from tests.support import PROGRAMS, build, need
 
 HOLD = """
 import sys
-from pyprof.collectors import libc
+from pyprof.collectors.linux import libc
 assert [libc.seize(int(word)) for word in sys.argv[1:]] == [0] * (len(sys.argv) - 1)
 print("held", flush=True)
 sys.stdin.read()

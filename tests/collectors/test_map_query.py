@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.libc import memory_reader
-from pyprof.collectors.map_query import Answer, MapQuery, executable_vmas, vma_at
-from pyprof.collectors.mapped_memory import guarded
-from pyprof.collectors.procfs import ProcDir, parse_maps
+from pyprof.collectors.linux.libc import memory_reader
+from pyprof.collectors.linux.map_query import Answer, MapQuery, executable_vmas, vma_at
+from pyprof.collectors.linux.mapped_memory import guarded
+from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.model.modules import Mapping
 
 

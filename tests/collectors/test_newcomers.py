@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.lanes import BatchBuilder
-from pyprof.collectors.newcomers import Newcomers
-from pyprof.collectors.target import Target
+from pyprof.collectors.batch_builder import BatchBuilder
+from pyprof.collectors.ptrace.process import Target
+from pyprof.collectors.ptrace.young_threads import Newcomers
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions

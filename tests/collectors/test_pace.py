@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.pace import Pace
+from pyprof.collectors.sampling_clock import Pace
 
 MS = 1_000_000
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors import procfs
-from pyprof.collectors.procfs import parse_maps, parse_stat
-from pyprof.collectors.syscalls import parse_syscall, survives_stop
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.procfs import parse_maps, parse_stat
+from pyprof.collectors.linux.syscalls import parse_syscall, survives_stop
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 

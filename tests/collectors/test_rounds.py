@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from pyprof.collectors.procfs import ProcDir
-from pyprof.collectors.rounds import EVERY, MANY, STILL, Rounds
-from pyprof.collectors.stack_shape import StackShape
-from pyprof.collectors.threads import Thread
+from pyprof.collectors.linux.procfs import ProcDir
+from pyprof.collectors.ptrace.idle_subsampling import EVERY, MANY, STILL, Rounds
+from pyprof.collectors.ptrace.stack_shape import StackShape
+from pyprof.collectors.ptrace.threads import Thread
 from pyprof.model.arch import X86_64
 
 MS = 1_000_000

@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from pyprof.collectors.map_query import Answer, Vma, executable_vmas
-from pyprof.collectors.procfs import parse_maps
-from pyprof.collectors.spaces import Region, SpaceTracker
-from pyprof.collectors.stack_shape import StackShape
+from pyprof.collectors.linux.map_query import Answer, Vma, executable_vmas
+from pyprof.collectors.linux.procfs import parse_maps
+from pyprof.collectors.ptrace.stack_shape import StackShape
+from pyprof.collectors.targets.spaces import Region, SpaceTracker
 
 PROGRAM = "1000-2000 r-xp 00000000 08:01 10 /bin/program\n"
 ONE = "5000-6000 r-xp 00000000 08:01 11 /lib/one.so\n"

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors import libc, stop
-from pyprof.collectors.launch import launch
-from pyprof.collectors.stop import INTERRUPTED, RESTARTED, Outcome
+from pyprof.collectors.linux import libc
+from pyprof.collectors.ptrace import stop
+from pyprof.collectors.ptrace.stop import INTERRUPTED, RESTARTED, Outcome
+from pyprof.collectors.targets.launch import launch
 from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import Stopping, stopping

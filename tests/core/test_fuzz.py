@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.core_file import CoreFileCollector
+from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
-from pyprof.objfile.core_memory import CoreMemory
-from pyprof.objfile.core_notes import read_notes
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.core.memory import CoreMemory
+from pyprof.objfile.core.notes import read_notes
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.options import UnwindOptions
 from pyprof.session.session import Session
 from tests.core.making import crash, folder

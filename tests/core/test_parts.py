@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.core_file import CoreFileCollector
-from pyprof.collectors.link_map import LinkedObject, linked_objects
+from pyprof.collectors.linux.link_map import LinkedObject, linked_objects
+from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UnsupportedArchitecture
 from pyprof.model.arch import AARCH64, ARCHES, S390X
-from pyprof.objfile.core_memory import CoreMemory
-from pyprof.objfile.core_notes import CoreNotes, MappedFile, read_notes
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.core.memory import CoreMemory
+from pyprof.objfile.core.notes import CoreNotes, MappedFile, read_notes
+from pyprof.objfile.elf.file import ElfFile
 from tests.core.writer import NT_ARM_PAC_MASK, NT_FILE, NT_FPREGSET, NT_PRPSINFO, NT_SIGINFO, CoreWriter, Load, R, W, X
 
 STACK = 0x7000_0000

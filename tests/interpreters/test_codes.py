@@ -6,7 +6,7 @@ import ctypes
 import os
 from dataclasses import replace
 
-from pyprof.collectors.libc import memory_reader
+from pyprof.collectors.linux.libc import memory_reader
 from pyprof.interpreters.cpython.codes import INSTRUCTION_BITS, UNKNOWN, Code, CodeBook, CodeReader, frame_pc
 from pyprof.interpreters.cpython.layout import Layout, LineTable
 from pyprof.interpreters.cpython.memory import Memory

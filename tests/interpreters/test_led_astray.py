@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pyprof.collectors.libc import Gatherer, memory_reader
+from pyprof.collectors.linux.libc import Gatherer, memory_reader
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython import debug_offsets
 from pyprof.interpreters.cpython.capture import MOST_FAILURES, MOST_IN_STOP, Copied, Copier, Habits

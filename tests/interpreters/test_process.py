@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import pytest
 
-from pyprof.collectors import procfs
-from pyprof.collectors.libc import memory_reader
-from pyprof.collectors.procfs import ProcDir
-from pyprof.collectors.spaces import SpaceTracker
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.libc import memory_reader
+from pyprof.collectors.linux.procfs import ProcDir
+from pyprof.collectors.targets.spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.codes import CodeBook
 from pyprof.interpreters.cpython.memory import Memory, gather_now

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pyprof.collectors import procfs
+from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace, ProgramImage
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.session.runtime_code import RuntimeCode
+from pyprof.runtime_code.code import RuntimeCode
 
 PC = 0x100000
 

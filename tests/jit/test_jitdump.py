@@ -20,8 +20,8 @@ from pyprof.model.code import ALWAYS
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import Trust
 from pyprof.objfile.jitdump import JitdumpReader, Loaded, Moved
-from pyprof.session.code_jitdump import JitdumpCode
-from pyprof.session.code_source import Look
+from pyprof.runtime_code.base import Look
+from pyprof.runtime_code.jitdump import JitdumpCode
 from tests.exporters.pprof_reader import read
 from tests.jit.test_interpreters import other_python
 from tests.live.support.recording import PYPROF

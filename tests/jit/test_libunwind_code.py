@@ -10,11 +10,11 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.code import ALWAYS
 from pyprof.model.modules import AddressSpace, ReadMemory
-from pyprof.session import code_libunwind
-from pyprof.session.code_libunwind import LibunwindCode
-from pyprof.session.code_source import Look
-from pyprof.unwind.formats.libunwind_dynamic import Format
-from pyprof.unwind.formats.libunwind_locate import LIST as LIST_NAME
+from pyprof.runtime_code import libunwind as code_libunwind
+from pyprof.runtime_code.base import Look
+from pyprof.runtime_code.libunwind import LibunwindCode
+from pyprof.unwind.formats.libunwind.dynamic import Format
+from pyprof.unwind.formats.libunwind.locate import LIST as LIST_NAME
 from tests.jit.memory import Memory
 from tests.jit.test_libunwind_list import CODE, LIST, NAME, REGION, with_procedure, words
 

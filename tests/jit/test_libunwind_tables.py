@@ -9,8 +9,8 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, X86_64, Arch
-from pyprof.unwind.formats.libunwind_dynamic import DynInfo, Format, Head
-from pyprof.unwind.formats.libunwind_tables import PairTable, Table, open_table
+from pyprof.unwind.formats.libunwind.dynamic import DynInfo, Format, Head
+from pyprof.unwind.formats.libunwind.tables import PairTable, Table, open_table
 from pyprof.unwind.rules import RegKind, RegRule
 from tests.jit.memory import Memory
 

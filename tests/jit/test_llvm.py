@@ -87,7 +87,7 @@ def test_object_files_that_take_turns_at_one_address_are_told_apart(
 
 
 def test_nothing_is_looked_for_in_a_process_without_made_code(tmp_path: Path) -> None:
-    from pyprof.session import process_code
+    from pyprof.runtime_code import process as process_code
 
     source = tmp_path / "spin.c"
     source.write_text("int main(void) { for (volatile long n = 0;; n++); }")

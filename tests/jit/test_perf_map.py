@@ -15,8 +15,8 @@ from pyprof.model.code import ALWAYS
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.foreign_path import find
 from pyprof.objfile.growing_file import GrowingFile
-from pyprof.session.code_perfmap import PerfMapCode
-from pyprof.session.code_source import Look
+from pyprof.runtime_code.base import Look
+from pyprof.runtime_code.perf_map import PerfMapCode
 from pyprof.symbolize.perfmap import MAX_NAME, PerfMapReader
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from unicorn import x86_const as x86
 
 from pyprof.model.arch import AARCH64, X86_64
+from pyprof.unwind.heuristics.epilogue import way_out_rule
 from pyprof.unwind.rules import RegKind, Rule
-from pyprof.unwind.way_out import way_out_rule
 
 CODE, CALLEE, STACK, SP, FP, CALLER = 0x10000, 0x20000, 0x40000, 0x48000, 0x4A000, 0x30000
 

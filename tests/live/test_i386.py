@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors import stop
-from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
-from pyprof.collectors.stop import INTERRUPTED, RESTARTED
+from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
+from pyprof.collectors.ptrace import stop
+from pyprof.collectors.ptrace.stop import INTERRUPTED, RESTARTED
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 from tests.collectors.stopping import stopping

@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 
 from pyprof.cli.main import run
-from pyprof.collectors.core_file import CoreFileCollector
+from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import Module
-from pyprof.objfile.breakpad_id import breakpad_id
-from pyprof.objfile.core_memory import CoreMemory
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.breakpad.ids import breakpad_id
+from pyprof.objfile.core.memory import CoreMemory
+from pyprof.objfile.elf.file import ElfFile
 from tests.core.making import Core, folder
 from tests.minidump.writer import Microdump, MinidumpWriter, context, elf_record, pdb70
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.minidump import MinidumpCollector
+from pyprof.collectors.postmortem.minidump_collector import MinidumpCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.options import DEFAULT_SOURCES, SCAN, UnwindOptions

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.objfile.crash_dump import CrashDump
-from pyprof.objfile.microdump import read_microdump
+from pyprof.objfile.minidump.crash_dump import CrashDump
+from pyprof.objfile.minidump.microdump import read_microdump
 from pyprof.objfile.source import BytesSource
 from tests.minidump.writer import Microdump
 

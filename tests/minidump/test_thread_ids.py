@@ -6,9 +6,9 @@ import sys
 from types import FrameType
 from typing import Any
 
-from pyprof.collectors.minidump import _with_ids_of_their_own
-from pyprof.objfile.core_memory import SavedMemory
-from pyprof.objfile.crash_dump import CrashDump, DumpThread
+from pyprof.collectors.postmortem.minidump_collector import _with_ids_of_their_own
+from pyprof.objfile.core.memory import SavedMemory
+from pyprof.objfile.minidump.crash_dump import CrashDump, DumpThread
 from pyprof.objfile.source import BytesSource
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.debug_files import DebugFiles
+from pyprof.objfile.elf.file import ElfFile
 from tests.objfile.live import library, where
 from tests.support import need
 

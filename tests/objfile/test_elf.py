@@ -14,8 +14,8 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from pyprof.errors import FormatError
-from pyprof.objfile.compressed import inflate_section
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.compressed import inflate_section
+from pyprof.objfile.elf.file import ElfFile
 from tests.objfile.live import library, where
 from tests.support import need
 

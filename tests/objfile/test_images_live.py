@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf.memory_image import rebuilt_image
 from pyprof.objfile.images import DIFFERS, Image, ImageStore
-from pyprof.objfile.memory_image import rebuilt_image
 from tests.objfile.live import Live, library, running, symbol, where
 from tests.support import missing, need
 

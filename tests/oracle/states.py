@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.procfs import parse_maps
+from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab

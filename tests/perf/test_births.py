@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.accounts import process_ns
-from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event, paranoid_level
-from pyprof.collectors.perf_events import EVERY_THREAD
+from pyprof.collectors.cpu_accounts import process_ns
+from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event, paranoid_level
+from pyprof.collectors.perf.event_set import EVERY_THREAD
 from pyprof.options import CollectOptions
 from tests.live.support.recording import Recording, record, running
 from tests.support import PROGRAMS, build, missing

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.collectors.choice import open_collector
-from pyprof.collectors.perf_attr import PerfNotAllowed, refusal
-from pyprof.collectors.perf_event import PerfCollector
-from pyprof.collectors.selection import select
+from pyprof.collectors.perf.attr import PerfNotAllowed, refusal
+from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.registry import open_collector
+from pyprof.collectors.targets.selection import select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NoSuchProcess
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions

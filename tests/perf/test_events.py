@@ -13,14 +13,14 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from pyprof.collectors.perf_attr import Event, PerfNotAllowed, choose_event
-from pyprof.collectors.perf_batches import BatchMaker
-from pyprof.collectors.perf_events import EventSet
-from pyprof.collectors.perf_family import Family
-from pyprof.collectors.perf_records import Scan, read_samples, scan
-from pyprof.collectors.perf_ring import Rings, online_cpus
-from pyprof.collectors.perf_scope import Scope
-from pyprof.collectors.perf_switches import Switches
+from pyprof.collectors.perf.attr import Event, PerfNotAllowed, choose_event
+from pyprof.collectors.perf.batches import BatchMaker
+from pyprof.collectors.perf.event_set import EventSet
+from pyprof.collectors.perf.processes import Family
+from pyprof.collectors.perf.records import Scan, read_samples, scan
+from pyprof.collectors.perf.ring import Rings, online_cpus
+from pyprof.collectors.perf.scope import Scope
+from pyprof.collectors.perf.switches import Switches
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from tests.support import missing

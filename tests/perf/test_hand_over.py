@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.collectors import libc
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.chosen import TOO_LONG, Chosen
-from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
+from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, Chosen
+from pyprof.collectors.linux import libc
+from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
 from pyprof.model.arch import X86_64
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions

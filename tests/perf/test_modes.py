@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
 from pyprof.model.kernel import blocked_word, parse_blocked

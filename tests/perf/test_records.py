@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.perf_records import (
+from pyprof.collectors.perf.records import (
     COMM,
     EXIT,
     FORK,
@@ -26,7 +26,7 @@ from pyprof.collectors.perf_records import (
     read_samples,
     scan,
 )
-from pyprof.collectors.perf_ring import Ring
+from pyprof.collectors.perf.ring import Ring
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import Mapping
 

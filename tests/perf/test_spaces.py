@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.perf_spaces import History, overlay
+from pyprof.collectors.perf.spaces import History, overlay
 from pyprof.model.modules import Mapping
 
 NO_PROCESS = 2**22 + 5

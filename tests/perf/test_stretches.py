@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from pyprof.collectors.stretches import BLOCKED, BY_WEIGHT, ENDED, IN, PREEMPTED, Drain, Points, Stretches
+from pyprof.collectors.offcpu.intervals import BLOCKED, BY_WEIGHT, ENDED, IN, PREEMPTED, Drain, Points, Stretches
 
 MS = 1_000_000
 Moment = tuple[int, int, int]

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.switch_periods import PERIODS, Periods, Tuning, periods
+from pyprof.collectors.perf.switch_periods import PERIODS, Periods, Tuning, periods
 
 BUDGET = 2000.0
 

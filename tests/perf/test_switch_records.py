@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.kernel_waits import uninterruptible
-from pyprof.collectors.perf_records import EXIT, LOST, read_samples
-from pyprof.collectors.perf_switch_records import MISC_OUT, MISC_PREEMPTED, SWITCH, SWITCH_CPU_WIDE, SwitchScan, scan
-from pyprof.collectors.stretches import BLOCKED, IN, PREEMPTED
-from pyprof.collectors.wait_labels import UNKNOWN, WaitLabels, call_number
+from pyprof.collectors.linux.kernel_waits import uninterruptible
+from pyprof.collectors.offcpu.intervals import BLOCKED, IN, PREEMPTED
+from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WaitLabels, call_number
+from pyprof.collectors.perf.records import EXIT, LOST, read_samples
+from pyprof.collectors.perf.switch_records import MISC_OUT, MISC_PREEMPTED, SWITCH, SWITCH_CPU_WIDE, SwitchScan, scan
 from pyprof.model.arch import X86_64
 from pyprof.model.kernel import blocked_word, parse_blocked
 from pyprof.model.modules import AddressSpace
@@ -145,7 +145,7 @@ CHAIN = (0xFFFFFFFF81000010, 0xFFFFFFFF81000100)
 
 
 def test_registers_tell_a_system_call_from_a_fault_and_looks_tell_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyprof.collectors.wait_labels.uninterruptible", lambda: lambda chain: UNKNOWN)
+    monkeypatch.setattr("pyprof.collectors.offcpu.wait_labels.uninterruptible", lambda: lambda chain: UNKNOWN)
     labels = WaitLabels(kernel=False)
     call = waiting(CHAIN, IN_CALL, 0x1008)
     assert label(labels, call) == (UNKNOWN, 202)

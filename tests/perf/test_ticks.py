@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.perf_attr import PerfNotAllowed
-from pyprof.collectors.perf_event import PerfCollector
+from pyprof.collectors.perf.attr import PerfNotAllowed
+from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.profile import Profile
 from pyprof.options import CollectOptions, UnwindOptions

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.collectors.choice import open_collector
-from pyprof.collectors.perf_attr import PerfNotAllowed, choose_event
-from pyprof.collectors.perf_ring import LEAST_RING
-from pyprof.collectors.perf_switches import Switches
-from pyprof.collectors.selection import select
+from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.ring import LEAST_RING
+from pyprof.collectors.perf.switches import Switches
+from pyprof.collectors.registry import open_collector
+from pyprof.collectors.targets.selection import select
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
 from pyprof.session.session import Session
@@ -310,7 +310,7 @@ def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
     program: Path, ring: int, nap_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need("perl")
-    monkeypatch.setattr("pyprof.collectors.perf_switches._MOST_RING", ring)
+    monkeypatch.setattr("pyprof.collectors.perf.switches._MOST_RING", ring)
     target = subprocess.Popen(["perl", "-e", f"for (;;) {{ select(undef, undef, undef, {nap_s}) }}"], cwd="/")
     try:
         diagnostics, options = Diagnostics(), CollectOptions(idle=True, waits=True)

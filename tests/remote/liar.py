@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pyprof.collectors.gdb_packets import Kind, PacketReader, frame
+from pyprof.collectors.gdb.packets import Kind, PacketReader, frame
 
 Answer = Callable[[bytes], bytes | None]
 """(request) -> raw bytes to send instead of the honest reply, None for the honest one."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyprof.collectors.gdb_packets import Kind, PacketReader, frame
+from pyprof.collectors.gdb.packets import Kind, PacketReader, frame
 
 
 @dataclass(frozen=True)

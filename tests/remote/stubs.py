@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyprof.collectors.gdb_link import Link
-from pyprof.collectors.gdb_packets import Kind, PacketReader, frame
+from pyprof.collectors.gdb.link import Link
+from pyprof.collectors.gdb.packets import Kind, PacketReader, frame
 from tests.support import need
 
 

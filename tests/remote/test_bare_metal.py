@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from tests.remote.programs import bare
 from tests.remote.runs import PYPROF, dump, on_the_ladder, record
 from tests.remote.stubs import qemu_system_arm

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.gdb_modules import parse_libraries
-from pyprof.collectors.gdb_stub import StopReply, ThreadId
-from pyprof.collectors.gdb_target import Description, choose_arch, parse_description, register_map
+from pyprof.collectors.gdb.modules import parse_libraries
+from pyprof.collectors.gdb.stub import StopReply, ThreadId
+from pyprof.collectors.gdb.target import Description, choose_arch, parse_description, register_map
 from pyprof.errors import RemoteError, UnsupportedArchitecture
 from pyprof.model.arch import AARCH64, ARM, ARMEB, I386, S390X, X86_64, Arch
 

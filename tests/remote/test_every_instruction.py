@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.gdb_remote import GdbRemoteCollector, RemoteOptions
+from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import StackEnd, Walk, lookup_pc

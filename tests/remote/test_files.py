@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pyprof.collectors.gdb_files import RemoteFiles
-from pyprof.collectors.gdb_link import Link
-from pyprof.collectors.gdb_packets import escape
-from pyprof.collectors.gdb_stub import Stub
+from pyprof.collectors.gdb.files import RemoteFiles
+from pyprof.collectors.gdb.link import Link
+from pyprof.collectors.gdb.packets import escape
+from pyprof.collectors.gdb.stub import Stub
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import ImageStore
 from tests.live.support.ladders import ladder
 from tests.remote.liar import honest, lying, reply

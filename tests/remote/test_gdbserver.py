@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.gdb_remote import GdbRemoteCollector, RemoteOptions
+from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost
 from pyprof.options import CollectOptions

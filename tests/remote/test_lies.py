@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pyprof.collectors.gdb_remote import GdbRemoteCollector, RemoteOptions
+from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NotTraceable, PyprofError, RemoteError
 from pyprof.model.sample import SampleBatch

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.gdb_link import parse_address
-from pyprof.collectors.gdb_packets import MAX_PAYLOAD, Incoming, Kind, PacketReader, escape, frame, unescape
+from pyprof.collectors.gdb.link import parse_address
+from pyprof.collectors.gdb.packets import MAX_PAYLOAD, Incoming, Kind, PacketReader, escape, frame, unescape
 from pyprof.errors import RemoteError, UsageError
 
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import orjson
 
-from pyprof.collectors.replay import ReplayCollector
+from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.interpreters.cpython.codes import Code
 from pyprof.interpreters.cpython.layout import LineTable
 from pyprof.model.profile import Profile
-from pyprof.objfile.debug_files import DebugFiles
+from pyprof.objfile.elf.debug_files import DebugFiles
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.session.recorder import Window
 from pyprof.session.session import Files, Session

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyprof.collectors.base import Collector
-from pyprof.collectors.batch_log import LoggedCollector
-from pyprof.collectors.choice import open_collector
-from pyprof.collectors.core_file import CoreFileCollector
-from pyprof.collectors.gdb_remote import GdbRemoteCollector, RemoteOptions
-from pyprof.collectors.selection import select
+from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
+from pyprof.collectors.postmortem.core_collector import CoreFileCollector
+from pyprof.collectors.registry import open_collector
+from pyprof.collectors.replay.log import LoggedCollector
+from pyprof.collectors.targets.selection import select
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.walk import lookup_pc
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
 from pyprof.session.recorder import Window
 from pyprof.session.session import Files, Session

@@ -7,7 +7,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Set
 
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 
 WHOLE = 1 << 16
 AROUND = 256

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.replay import ReplayCollector
+from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.errors import FormatError
 from tests.replay.expected import EXPECTED, as_text
 from tests.replay.playing import LOGS, outputs, unpacked

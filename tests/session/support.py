@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyprof.collectors.choice import open_collector
-from pyprof.collectors.perf_attr import PerfNotAllowed
-from pyprof.collectors.selection import select
+from pyprof.collectors.perf.attr import PerfNotAllowed
+from pyprof.collectors.registry import open_collector
+from pyprof.collectors.targets.selection import select
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.profile import Profile
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions, ViewOptions

@@ -9,7 +9,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.stacks import MARKER_SPACE, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
-from pyprof.session.completion import Completion
+from pyprof.session.truncated_stack_repair import Completion
 
 FRAME = 0x200
 DEPTH, CUT = 60, 40

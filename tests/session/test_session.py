@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.ptrace import PtraceCollector
+from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions, UnwindOptions

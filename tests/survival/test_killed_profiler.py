@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.ptrace import PtraceCollector
+from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start

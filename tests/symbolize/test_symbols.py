@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.symbolize.elf_symtab import SymbolSources, symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
 from tests.objfile.live import library, where

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64, Arch
 from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.cfi_entries import CfiSection
-from pyprof.unwind.formats.cfi_pointers import Bases
-from pyprof.unwind.formats.cfi_source import CfiTable
-from pyprof.unwind.formats.eh_frame import EhFrame
+from pyprof.unwind.formats.cfi.eh_frame import EhFrame
+from pyprof.unwind.formats.cfi.entries import CfiSection
+from pyprof.unwind.formats.cfi.pointers import Bases
+from pyprof.unwind.formats.cfi.source import CfiTable
 from pyprof.unwind.rules import FunctionRows
 
 PCREL_SDATA4 = 0x1B

@@ -14,11 +14,11 @@ from pathlib import Path
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.describe import describe, register_name
-from pyprof.unwind.formats.cfi_source import CfiTable
-from pyprof.unwind.formats.debug_frame import debug_frame_source
-from pyprof.unwind.formats.eh_frame import eh_frame_source
+from pyprof.unwind.formats.cfi.debug_frame import debug_frame_source
+from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
+from pyprof.unwind.formats.cfi.source import CfiTable
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from tests.support import need
 

@@ -18,7 +18,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import Trust
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule

@@ -12,8 +12,8 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.objfile.elf import ElfFile
-from pyprof.unwind.formats.eh_frame import eh_frame_source
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
 from tests.support import PROGRAMS, build
 from tests.unwind.cfi_assembler import algebra
 from tests.unwind.cfi_oracles import differences, llvm_rows, our_rows, readelf_rows

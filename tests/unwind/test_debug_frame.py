@@ -8,9 +8,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.walk import Trust
-from pyprof.objfile.elf import ElfFile
-from pyprof.unwind.formats.debug_frame import DebugFrame, debug_frame_source
-from pyprof.unwind.formats.eh_frame import NO_TABLE, eh_frame_source
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.unwind.formats.cfi.debug_frame import DebugFrame, debug_frame_source
+from pyprof.unwind.formats.cfi.eh_frame import NO_TABLE, eh_frame_source
 from tests.unwind.cfi_assembler import Frames, advance, algebra, def_cfa_offset
 from tests.unwind.cfi_elf import Content, compressed, elf_bytes
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
 from pyprof.model.sample import Beyond, Outer, Piece, SampleBatch
 from pyprof.model.walk import StackEnd, Trust, Walk
-from pyprof.unwind import plain
-from pyprof.unwind.plain import PlainRules, Run
+from pyprof.unwind import single_lane as plain
 from pyprof.unwind.rules import RegKind, RegRule, Rule
+from pyprof.unwind.single_lane import PlainRules, Run
 from pyprof.unwind.table import RuleTable
 from tests.unwind.made_stacks import Program, make_lane, unwinder_of
 from tests.unwind.test_outer import begun_at, of_one_thread

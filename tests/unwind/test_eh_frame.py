@@ -11,9 +11,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import I386, X86_64
 from pyprof.model.walk import Trust
-from pyprof.objfile.elf import ElfFile
-from pyprof.unwind.formats.cfi_entries import CfiEntries
-from pyprof.unwind.formats.eh_frame import BROKEN_TABLE, NO_TABLE, EhFrame, eh_frame_source
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.unwind.formats.cfi.eh_frame import BROKEN_TABLE, NO_TABLE, EhFrame, eh_frame_source
+from pyprof.unwind.formats.cfi.entries import CfiEntries
 from tests.unwind.cfi_assembler import Frames, advance, algebra, def_cfa_offset
 
 HDR = 0x8000

@@ -9,7 +9,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import find_arch
 from pyprof.model.modules import Module
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import Image
 from pyprof.unwind.function_starts import FunctionStarts
 from pyprof.unwind.sources import READERS, open_sources

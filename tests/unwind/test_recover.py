@@ -8,8 +8,9 @@ import pytest
 
 from pyprof.model.sample import SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk
-from pyprof.unwind import calls, recover
-from pyprof.unwind.calls import Calls
+from pyprof.unwind.heuristics import calls
+from pyprof.unwind.heuristics import frame_pointer_recovery as recover
+from pyprof.unwind.heuristics.calls import Calls
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.scalar import ScalarWalker
 from tests.unwind.made_stacks import BASE

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.ptrace import PtraceCollector
+from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace

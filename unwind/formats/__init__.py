@@ -1,1 +1,9 @@
-"""Readers of unwind formats; each ends in the rules of pyprof.unwind.rules, nobody downstream sees a format."""
+"""Readers of unwind formats; each ends in the rules of pyprof.unwind.rules, nobody downstream sees a format.
+
+breakpad/   STACK CFI and STACK WIN records of Breakpad symbol files
+cfi/        DWARF call frame information: .eh_frame, .debug_frame
+exidx/      ARM exception index tables
+libunwind/  libunwind's dynamic unwind-info
+sframe/     SFrame sections
+gdb_jit     The GDB JIT interface: a list of object files that a process keeps in its memory for debuggers
+"""

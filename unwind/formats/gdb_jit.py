@@ -1,7 +1,7 @@
 """The GDB JIT interface: a list of object files that a process keeps in its memory for debuggers.
 
 In: the avma of `__jit_debug_descriptor`. Out: where the object files stand now. What they contain is read by
-pyprof.objfile.memory_object.
+pyprof.objfile.elf.memory_object.
 Source: GDB manual, "JIT Compilation Interface"; gdb/jit.h.
 
     jit_descriptor  u32 version (1), u32 action_flag, jit_code_entry *relevant_entry, *first_entry

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.dwarf.inlines import Inlines
 from pyprof.symbolize.dwarf.line_table import LineTable

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.symbolize.dwarf import forms as f
 from pyprof.symbolize.dwarf.cursor import Data, Deadline
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
-from pyprof.objfile.elf import ElfFile
-from pyprof.unwind.formats.exidx import Exidx, exidx_source
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.unwind.formats.exidx.section import Exidx, exidx_source
 from tests.support import need
 
 HEAD = ".syntax unified\n.arch armv7-a\n.fpu neon\n.text\n"

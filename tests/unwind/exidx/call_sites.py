@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.debug_frame import debug_frame_source
-from pyprof.unwind.formats.exidx import exidx_source
+from pyprof.unwind.formats.cfi.debug_frame import debug_frame_source
+from pyprof.unwind.formats.exidx.section import exidx_source
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule
 from tests.support import need
 

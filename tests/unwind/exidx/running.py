@@ -14,7 +14,7 @@ from pyprof.model.arch import ARM
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import Walk
-from pyprof.objfile.elf import PF_X
+from pyprof.objfile.elf.file import PF_X
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder

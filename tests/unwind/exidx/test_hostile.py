@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.exidx import exidx_source
-from pyprof.unwind.formats.exidx_opcodes import decode
-from pyprof.unwind.formats.exidx_rules import rule_of
+from pyprof.unwind.formats.exidx.opcodes import decode
+from pyprof.unwind.formats.exidx.rules import rule_of
+from pyprof.unwind.formats.exidx.section import exidx_source
 from tests.unwind.exidx.test_libraries import library
 from tests.unwind.exidx.writer import TABLES, TEXT, wrap
 

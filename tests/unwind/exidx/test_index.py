@@ -12,10 +12,10 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, ARMEB, X86_64
 from pyprof.model.walk import Trust
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.exidx import Exidx, exidx_source
-from pyprof.unwind.formats.exidx_index import Entry, entries
+from pyprof.unwind.formats.exidx.index import Entry, entries
+from pyprof.unwind.formats.exidx.section import Exidx, exidx_source
 from tests.unwind.exidx import writer
 from tests.unwind.exidx.writer import CANT, COMPACT, GENERIC, INLINE, TABLES, TEXT, Written, elf_file, wrap
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.unwind.formats.exidx_index import Entry, Model, entries
-from pyprof.unwind.formats.exidx_opcodes import listing
+from pyprof.unwind.formats.exidx.index import Entry, Model, entries
+from pyprof.unwind.formats.exidx.opcodes import listing
 from tests.support import missing
 from tests.unwind.exidx.build import source_of
 from tests.unwind.exidx.readelf import readelf_entries

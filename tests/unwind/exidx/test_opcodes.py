@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.unwind.formats.exidx_opcodes import OpKind, decode, listing
+from pyprof.unwind.formats.exidx.opcodes import OpKind, decode, listing
 from tests.support import need
 from tests.unwind.exidx.build import assemble, function
 from tests.unwind.exidx.readelf import readelf_entries

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.debug_frame import debug_frame_source
-from pyprof.unwind.formats.exidx_code import Decoder, Effect
-from pyprof.unwind.formats.exidx_opcodes import decode
-from pyprof.unwind.formats.exidx_rows import RowReader
-from pyprof.unwind.formats.exidx_rules import rule_of
+from pyprof.unwind.formats.cfi.debug_frame import debug_frame_source
+from pyprof.unwind.formats.exidx.code import Decoder, Effect
+from pyprof.unwind.formats.exidx.opcodes import decode
+from pyprof.unwind.formats.exidx.rows import RowReader
+from pyprof.unwind.formats.exidx.rules import rule_of
 from tests.support import build, need
 from tests.unwind.exidx.build import assemble, function, source_of, symbols
 from tests.unwind.exidx.call_sites import SHAPES, frame, rule_at

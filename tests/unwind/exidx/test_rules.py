@@ -9,8 +9,8 @@ import pytest
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM
 from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.exidx_opcodes import decode
-from pyprof.unwind.formats.exidx_rules import rule_of
+from pyprof.unwind.formats.exidx.opcodes import decode
+from pyprof.unwind.formats.exidx.rules import rule_of
 from tests.unwind.exidx.build import assemble, function, source_of, symbols
 
 

@@ -15,8 +15,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM, ARMEB
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.objfile.elf import ElfFile
-from pyprof.unwind.formats.debug_frame import debug_frame_source
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.unwind.formats.cfi.debug_frame import debug_frame_source
 from tests.support import build, need
 from tests.unwind.exidx.build import source_of, symbols
 from tests.unwind.exidx.call_sites import SHAPES

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.objfile.elf import ElfFile
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.base import Source
 from pyprof.unwind.describe import describe
-from pyprof.unwind.formats.eh_frame import eh_frame_source
-from pyprof.unwind.formats.sframe import sframe_source
+from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
+from pyprof.unwind.formats.sframe.section import sframe_source
 from pyprof.unwind.rules import SAME, FunctionRows, RegKind, Rule
 
 LD_PLT = {bytes.fromhex("770880003f1a3b2a332422"): 11, bytes.fromhex("770880003f1a392a332422"): 9}

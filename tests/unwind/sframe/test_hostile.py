@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
-from pyprof.objfile.elf import ElfFile
-from pyprof.unwind.formats.sframe import read_sframe, sframe_source
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.unwind.formats.sframe.section import read_sframe, sframe_source
 from tests.unwind.sframe.fixtures import FOLDER, NAMES, load
 
 SECTIONS = {}

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.procfs import address_space
+from pyprof.collectors.linux.procfs import address_space
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.objfile.elf import ElfFile
-from pyprof.objfile.memory_image import rebuilt_image
-from pyprof.unwind.formats.sframe import sframe_source
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf.memory_image import rebuilt_image
+from pyprof.unwind.formats.sframe.section import sframe_source
 from tests.oracle.run import Oracle, Plan
 from tests.roots import root
 

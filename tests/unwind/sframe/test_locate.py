@@ -10,8 +10,8 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
-from pyprof.objfile.elf import ElfFile
-from pyprof.unwind.formats.sframe import SFrame, read_sframe, sframe_source
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.unwind.formats.sframe.section import SFrame, read_sframe, sframe_source
 from tests.unwind.sframe.fixtures import FOLDER, load
 
 SHOFF = 40

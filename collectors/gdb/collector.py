@@ -1,0 +1,240 @@
+"""Samples of a target behind a stub of the GDB remote serial protocol: gdbserver, qemu, OpenOCD, J-Link.
+
+How it is connected to stands in gdb_connect, what the stub is asked in gdb_stub, how the target is stopped in
+gdb_control, what is mapped in gdb_spaces. Whatever happens the target runs on: it is detached from, or continued, on
+every way out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.gdb.batch import RemoteBatch
+from pyprof.collectors.gdb.connect import RemoteOptions, connect
+from pyprof.collectors.gdb.control import Control, Stepping
+from pyprof.collectors.gdb.spaces import RemoteSpaces
+from pyprof.collectors.gdb.stub import ThreadId
+from pyprof.collectors.gdb.threads import RemoteThread, RemoteThreads
+from pyprof.collectors.sampling_clock import Pace
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import ConnectionLost, RemoteError
+from pyprof.model.arch import Arch
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import Piece, SampleBatch
+from pyprof.options import CollectOptions
+
+__all__ = ["GdbRemoteCollector", "RemoteOptions"]
+
+_SIGN_OF_LIFE_NS = 200_000_000
+_OTHER_SIZE = 16 << 10
+_FIRST, _FIRST_OF_PROCESS = 4 << 10, 32 << 10
+"""Bytes of the first copy of a stack: a microcontroller's is small, and its link slow."""
+
+
+class GdbRemoteCollector:
+    """Collector of one target.
+
+    Raises ConnectionLost, RemoteError, NotTraceable, UnsupportedArchitecture, UsageError; the stub is let go of then.
+    """
+
+    def __init__(self, remote: RemoteOptions, options: CollectOptions, diagnostics: Diagnostics) -> None:
+        self._options = options
+        self._diagnostics = diagnostics
+        self._timed = bool(options.flush_s) and not remote.step
+        self._stopping = False
+        self._ticks = self._ticking_ns = 0
+        self._due_ns: int | None = None
+        self._infos: dict[int, ThreadInfo] = {}
+        self._pace = Pace(options.rate_hz, options.max_overhead, time.monotonic_ns(), random.random)
+        self._target = target = connect(remote, not options.flush_s, diagnostics)
+        self._spaces = RemoteSpaces(target.modules, target.memory, target.files, remote.sysroot)
+        first = _FIRST_OF_PROCESS if target.modules.is_process else _FIRST
+        self._threads = RemoteThreads(target.stub, target.pid, options.stack_size, first)
+        self._batch = RemoteBatch(target.arch, target.pid, target.registers.unknown)
+        self._notes = [target.control.note] if target.control.note else []
+
+    @property
+    def pid(self) -> int:
+        """0 where the stub has no processes."""
+        return self._target.pid
+
+    @property
+    def name(self) -> str:
+        return self._target.name
+
+    @property
+    def path(self) -> str:
+        """Of the program, as the target names it."""
+        return self._target.path
+
+    @property
+    def arch(self) -> Arch:
+        return self._target.arch
+
+    def batches(self) -> Iterator[SampleBatch]:
+        """The first sample is taken while the target still stands as the connection left it."""
+        control = self._target.control
+        flush_ns = round(self._options.flush_s * 1e9)
+        try:
+            self._tick(control)
+            control.go()
+            yield self._batch.take()
+            flushed = time.monotonic_ns()
+            while not self._stopping and not control.ended:
+                if self._wait(control, flushed + max(flush_ns, _SIGN_OF_LIFE_NS)):
+                    self._tick(control)
+                now = time.monotonic_ns()
+                if now - flushed >= flush_ns or self._batch.full:
+                    flushed = now
+                    yield self._batch.take()
+        except (ConnectionLost, RemoteError) as error:
+            if not self._ticks:
+                raise
+            self._stopping = True
+            self._notes.append(f"the recording ended early: {error.message}" + (f" {error.hint}" if error.hint else ""))
+            self._diagnostics.count("connection to the stub ended early")
+        if len(self._batch):
+            yield self._batch.take()
+
+    def _wait(self, control: Control, alive_ns: int) -> bool:
+        """Until the next sampling time; False where a sign of life is due first, or it is time to stop."""
+        if not control.paced:
+            control.rest(0, self._is_stopping)
+            return not (self._stopping or control.ended)
+        due = self._pace.next_due(time.monotonic_ns()) if self._due_ns is None else self._due_ns
+        self._due_ns = due
+        control.rest(min(due, alive_ns), self._is_stopping)
+        if self._stopping or control.ended or time.monotonic_ns() < due:
+            return False
+        self._due_ns = None
+        return True
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
+    def _tick(self, control: Control) -> None:
+        """One sample of each thread."""
+        before = control.pauses.snapshot().total_ns
+        with contextlib.closing(control.looks(self._list)) as still:
+            for thread_id in still:
+                self._sample(thread_id)
+                if self._batch.full:
+                    break
+        self._ticks += 1
+        self._ticking_ns = time.monotonic_ns() - self._pace.start_ns
+        self._pace.stopped(control.pauses.snapshot().total_ns - before)
+
+    def _list(self) -> list[ThreadId]:
+        """The threads worth a stop."""
+        self._threads.refresh()
+        self._spaces.look()
+        threads = list(self._threads.all.values())
+        if self._target.one_stops:
+            return [thread.id for thread in self._standing(threads)]
+        if self._threads.states():
+            if not self._options.idle:
+                threads = [t for t in threads if t.state == "R" or not t.state]
+        elif self._timed and not self._options.idle and not self._ticks:
+            self._note("the stub does not say which threads run: sleeping ones are sampled too")
+        return [thread.id for thread in threads]
+
+    def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:
+        """qemu-user's stub stops one thread; the others run on while it tells their registers."""
+        control = self._target.control
+        stepped = control.stepped if isinstance(control, Stepping) else None
+        standing = stepped or self._target.first
+        if standing is None:
+            return threads
+        if len(threads) > 1:
+            self._note(
+                "qemu-user stops one thread only", f": the others ({len(threads) - 1}), which run on, were left out"
+            )
+        return [thread for thread in threads if thread.id.tid == standing.tid]
+
+    def _note(self, what: str, more: str = "") -> None:
+        """Say it once."""
+        if not any(note.startswith(what) for note in self._notes):
+            self._notes.append(what + more)
+
+    def _sample(self, thread_id: ThreadId) -> None:
+        target = self._target
+        thread = self._threads.all.get(thread_id.text)
+        packet = target.stub.registers(thread_id) if thread is not None else None
+        if thread is None or packet is None:
+            self._threads.gone(thread_id)
+            self._diagnostics.count("thread ended while it was looked at")
+            return
+        at_ns = time.monotonic_ns()
+        values = target.registers.values(packet, target.stub.register)
+        known = self._spaces.current
+        around = known.mapping_at(values[target.arch.sp]) if known is not None else None
+        base, size = thread.reach.span(values[target.arch.sp], around.end if around is not None else 0)
+        stack = target.memory.fresh(base, size)
+        thread.reach.came(base, len(stack), size)
+        pieces = []
+        if thread.other[1]:
+            pieces.append(Piece(thread.other[0], target.memory.fresh(*thread.other)))
+        space = self._spaces.at(values[target.arch.pc])
+        self._batch.add(at_ns, thread_id.tid, space, self._pace.weight, values, base, stack, pieces)
+        if not thread.known or thread.name != self._infos[thread_id.tid].name:
+            thread.known = True
+            self._infos[thread_id.tid] = ThreadInfo(self.pid, thread_id.tid, thread.name or self.name, self.name)
+
+    def learn(self, feedback: Feedback) -> None:
+        batch = feedback.batch
+        by_tid: dict[int, RemoteThread] = {thread.id.tid: thread for thread in self._threads.all.values()}
+        rows = zip(
+            batch.tid.tolist(),
+            batch.stack.base.tolist(),
+            feedback.top.tolist(),
+            feedback.missing.tolist(),
+            strict=True,
+        )
+        for tid, base, top, missing in rows:
+            thread = by_tid.get(tid)
+            if thread is None:
+                continue
+            if missing and not base <= missing <= base + self._options.stack_size:
+                start, size = thread.other
+                grown = 2 * size if start <= missing <= start + 2 * size else _OTHER_SIZE
+                thread.other = (start if grown > _OTHER_SIZE else missing & -8, min(grown, self._options.stack_size))
+            else:
+                thread.reach.learn(base, top, missing)
+                if not missing and thread.other[1] and not batch.stack.pieces:
+                    thread.other = (0, 0)
+
+    def threads(self) -> list[ThreadInfo]:
+        return [self._infos[tid] for tid in sorted(self._infos)]
+
+    def states(self) -> dict[int, str]:
+        """tid -> what the thread was doing, in words."""
+        words = {"R": "running", "S": "sleeping", "D": "disk sleep"}
+        threads = list(self._threads.all.values())
+        if self._target.one_stops:
+            threads = self._standing(threads)
+        return {t.id.tid: words.get(t.state, "halted") for t in threads}
+
+    def stats(self) -> CollectorStats:
+        control = self._target.control
+        return CollectorStats(
+            ticks=self._ticks,
+            ticking_ns=self._ticking_ns,
+            pauses=control.pauses.snapshot(),
+            skipped=self._pace.skipped if control.paced else 0,
+            unchanged=0,
+            blocked=0,
+            errors={},
+            notes=(*self._notes, *self._pace.notes),
+        )
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def close(self) -> None:
+        """Let the target run on and hang up. Never raises."""
+        self._stopping = True
+        self._target.leave()

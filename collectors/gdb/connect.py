@@ -1,0 +1,185 @@
+"""From an address to a target that stands still: what it is, how it is stopped, where its memory and modules are.
+
+Whatever fails on the way, the stub is let go of and the target runs on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Literal
+
+from pyprof.collectors.gdb.control import AllStop, Control, Stepping, first_stop, no_interrupt
+from pyprof.collectors.gdb.files import RemoteFiles
+from pyprof.collectors.gdb.link import ANSWER_S, Link
+from pyprof.collectors.gdb.memory import RemoteMemory
+from pyprof.collectors.gdb.modules import Program, RemoteModules, program_of
+from pyprof.collectors.gdb.non_stop import NonStop
+from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
+from pyprof.collectors.gdb.target import (
+    Register,
+    RegisterMap,
+    choose_arch,
+    parse_description,
+    register_map,
+    with_pac_mask,
+)
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import ConnectionLost, RemoteError
+from pyprof.model.arch import Arch, find_arch
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """address: HOST:PORT. exe, sysroot: paths here, "" if not given. step: instructions between two samples, 0 for
+    sampling by time. answer_s: how long a stub may be silent.
+    """
+
+    address: str
+    exe: str = ""
+    sysroot: str = ""
+    step: int = 0
+    answer_s: float = ANSWER_S
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTarget:
+    """A target that was connected to and stands still. pid: 0 where the stub has no processes. path: of the program, as
+    the target names it. first: the thread that stood first, None if the stub named none. one_stops: only that thread
+    stands at a stop (qemu-user).
+    """
+
+    pid: int
+    path: str
+    arch: Arch
+    registers: RegisterMap
+    stub: Stub
+    control: Control
+    memory: RemoteMemory
+    modules: RemoteModules
+    files: RemoteFiles
+    first: ThreadId | None
+    one_stops: bool
+
+    @property
+    def name(self) -> str:
+        return self.path.rsplit("/", 1)[-1]
+
+    def leave(self) -> None:
+        """Let the target run on and hang up. Never raises; safe to call twice."""
+        if self.memory.closed:
+            return
+        with contextlib.suppress(ConnectionLost, RemoteError):
+            self.control.leave()
+        self.memory.closed = True
+        self.files.close()
+        self.stub.link.close()
+
+
+def connect(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> RemoteTarget:
+    """hold: the target stands still for all samples of one moment, instead of being stopped for each thread's.
+
+    Raises ConnectionLost, RemoteError, NotTraceable, UnsupportedArchitecture, UsageError.
+    """
+    with contextlib.ExitStack() as undo:
+        link = Link.connect(options.address, options.answer_s)
+        undo.callback(link.close)
+        stub = Stub(link)
+        held = _Held(link)
+        undo.callback(held.leave)
+        stub.begin()
+        non_stop = not hold and not options.step and {"t", "c"} <= stub.actions and stub.has("QNonStop")
+        if stub.has("QNonStop"):  # gdbserver stays as its last debugger left it
+            non_stop = link.ask(b"QNonStop:%d" % non_stop) == b"OK" and non_stop
+        stop = first_stop(stub)
+        thread = stop.thread if stop is not None else None
+        thread = thread or stub.current_thread() or next(iter(stub.thread_ids()), None)
+        pid = thread.pid if thread is not None else 0
+        one_stops = no_interrupt(stub)
+        control = _control(options, stub, pid, stop if non_stop else None, non_stop, hold)
+        held.control = control
+        if one_stops and isinstance(control, AllStop) and not hold:
+            raise RemoteError(
+                f"the stub at {options.address} is qemu-user's: it cannot be interrupted while its program runs",
+                "--step N takes samples by single-stepping instead, one each N instructions",
+            )
+        program = program_of(stub, pid, options.exe or None)
+        arch, registers = _registers(stub, thread, program)
+        memory = RemoteMemory(stub, arch.mask)
+        memory.reachable = control.reachable
+        modules = RemoteModules(stub, arch, pid, memory, program)
+        if not program.path:
+            program = modules.program = Program(modules.executed() or "/[program]", program.elf)
+        files = RemoteFiles(stub, program.path, options.exe, options.sysroot, diagnostics)
+        undo.pop_all()
+        return RemoteTarget(
+            pid, program.path, arch, registers, stub, control, memory, modules, files, thread, one_stops
+        )
+
+
+class _Held:
+    """A target that stands still because of us: how it is let go of."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.control: Control | None = None
+
+    def leave(self) -> None:
+        with contextlib.suppress(ConnectionLost, RemoteError):
+            if self.control is not None:
+                self.control.leave()
+            else:
+                self._link.ask(b"D")
+
+
+def _control(
+    options: RemoteOptions, stub: Stub, pid: int, stop: StopReply | None, non_stop: bool, hold: bool
+) -> Control:
+    if options.step:
+        return Stepping(stub, pid, options.step)
+    if non_stop:
+        return NonStop(stub, pid, stop)
+    return AllStop(stub, pid, hold)
+
+
+def _registers(stub: Stub, thread: ThreadId | None, program: Program) -> tuple[Arch, RegisterMap]:
+    """The architecture, and where its registers are in what the stub sends."""
+    if thread is not None:
+        stub.select(thread)  # gdbserver describes the selected thread, and aborts if there is none
+
+    def file(name: str) -> bytes | None:
+        return stub.object("features", name) if stub.has("qXfer:features:read") else None
+
+    description = parse_description(file)
+    elf = program.elf
+    arch = find_arch(elf.machine, elf.elf_class, elf.byteorder) if elf is not None else None
+    arch = choose_arch(description, arch or _arch_of_target_file(stub, program.path))
+    registers = register_map(description, arch)
+    if thread is not None and description is not None:
+        arch = with_pac_mask(arch, _pac_mask(stub, thread, description.registers()))
+    return arch, registers
+
+
+def _arch_of_target_file(stub: Stub, path: str) -> Arch | None:
+    """Byte order from the program's header, where the stub serves files."""
+    fd = stub.open_file(path) if path.startswith("/") else None
+    if fd is None:
+        return None
+    try:
+        head = stub.read_file(fd, 0, 20)
+    finally:
+        stub.close_file(fd)
+    if len(head) < 20 or head[:4] != b"\x7fELF" or head[5] not in (1, 2):
+        return None
+    order: Literal["little", "big"] = "little" if head[5] == 1 else "big"
+    return find_arch(int.from_bytes(head[18:20], order), 64 if head[4] == 2 else 32, order)
+
+
+def _pac_mask(stub: Stub, thread: ThreadId, registers: dict[str, Register]) -> int:
+    place = registers.get("pauth_cmask")
+    if place is None or not stub.select(thread):
+        return 0
+    try:
+        return int.from_bytes(bytes.fromhex(stub.register(place.number).decode("ascii")), "little")
+    except ValueError:
+        return 0

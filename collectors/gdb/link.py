@@ -1,0 +1,215 @@
+"""One connection to a stub: requests and their replies, acknowledgements, notifications, time limits."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from pyprof.collectors.gdb.packets import INTERRUPT, Incoming, Kind, PacketReader, frame
+from pyprof.errors import ConnectionLost, RemoteError, UsageError
+
+ANSWER_S = 5.0
+"""A stub that says nothing for so long after a request is silent."""
+
+_MOST_TRIES = 4
+_MOST_NOTIFICATIONS = 1 << 16
+_CHUNK = 1 << 16
+
+
+def parse_address(text: str) -> tuple[str, int] | str:
+    """HOST:PORT, [ADDRESS]:PORT, :PORT, tcp:HOST:PORT, or unix:PATH (a str). Raises UsageError."""
+    if text.startswith("unix:"):
+        return text.removeprefix("unix:")
+    host, colon, port = text.removeprefix("tcp:").rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"{text!r} is not the address of a stub", "--gdb HOST:PORT, or --gdb unix:PATH")
+    return host.removeprefix("[").removesuffix("]") or "localhost", int(port)
+
+
+class Link:
+    """Packets over a stream socket. Every wait ends: raises ConnectionLost on silence, RemoteError on nonsense."""
+
+    def __init__(self, stream: socket.socket, address: str, answer_s: float = ANSWER_S) -> None:
+        self.address = address
+        self.acks = True
+        self.notifications: deque[bytes] = deque()
+        self._stream = stream
+        self._answer_s = answer_s
+        self._reader = PacketReader()
+        self._last = b""
+        self._broken = 0
+        stream.setblocking(False)
+
+    @classmethod
+    def connect(cls, address: str, answer_s: float = ANSWER_S) -> Link:
+        """Raises ConnectionLost, UsageError."""
+        place = parse_address(address)
+        try:
+            if isinstance(place, str):
+                stream = socket.socket(socket.AF_UNIX)
+                stream.settimeout(answer_s)
+                try:
+                    stream.connect(place)
+                except BaseException:
+                    stream.close()
+                    raise
+            else:
+                stream = socket.create_connection(place, timeout=answer_s)
+                stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            reason = error.strerror or str(error) or "timed out"
+            raise ConnectionLost(
+                f"no stub answers at {address}: {reason}", f"on the target: gdbserver --attach {_port(place)} PID"
+            ) from None
+        return cls(stream, address, answer_s)
+
+    def ask(self, payload: bytes) -> bytes:
+        """The reply to a request."""
+        self.send(payload)
+        return self.receive()
+
+    def ask_all(self, payloads: Sequence[bytes]) -> list[bytes]:
+        """The replies to several requests, in one round trip where no acknowledgements are sent."""
+        if self.acks:
+            return [self.ask(payload) for payload in payloads]
+        self._write(b"".join(frame(payload) for payload in payloads))
+        return [self.receive() for _ in payloads]
+
+    def send(self, payload: bytes) -> None:
+        """A packet; returns when it is acknowledged, where that is done.
+
+        A packet that comes before the acknowledgement is no answer and is dropped: qemu-system reports the stop that
+        a connection makes before anybody asks.
+        """
+        self._last = frame(payload)
+        self._write(self._last)
+        until = time.monotonic() + self._answer_s
+        while self.acks:
+            found = self._reader.next()
+            if found is None:
+                if not self._fill(max(until - time.monotonic(), 0.0)) and time.monotonic() > until:
+                    raise self._silent()
+            elif found.kind is Kind.ACK:
+                return
+            elif found.kind is Kind.PACKET:
+                self._write(b"+")
+            else:
+                self._other(found)
+
+    def acknowledge(self) -> None:
+        """Greet a stub that may wait for the acknowledgement of its last debugger."""
+        self._write(b"+")
+
+    def send_interrupt(self) -> None:
+        """Ctrl-C: the one thing that a stub listens to while its target runs."""
+        self._write(INTERRUPT)
+
+    def receive(self, within_s: float | None = None) -> bytes:
+        """The next packet. Raises ConnectionLost where none comes in time."""
+        packet = self.poll(self._answer_s if within_s is None else within_s)
+        if packet is None:
+            raise self._silent()
+        return packet
+
+    def poll(self, within_s: float) -> bytes | None:
+        """The next packet, or None if none has come within that time; notifications are set aside."""
+        until = time.monotonic() + within_s
+        while True:
+            packet = self._from_buffer()
+            if packet is not None:
+                return packet
+            left = until - time.monotonic()
+            if not self._fill(max(left, 0.0)) and left <= 0:
+                return None
+
+    def poll_notification(self, within_s: float) -> bytes | None:
+        """The next notification, or None if none has come within that time. No reply may be outstanding."""
+        until = time.monotonic() + within_s
+        while not self.notifications:
+            if self._from_buffer() is not None:
+                raise RemoteError(f"the stub at {self.address} answered what it was not asked")
+            left = until - time.monotonic()
+            if not self.notifications and not self._fill(max(left, 0.0)) and left <= 0:
+                return None
+        return self.notifications.popleft()
+
+    def _from_buffer(self) -> bytes | None:
+        while (found := self._reader.next()) is not None:
+            if found.kind is Kind.PACKET:
+                self._broken = 0
+                if self.acks:
+                    self._write(b"+")
+                return found.payload
+            self._other(found)
+        return None
+
+    def _other(self, found: Incoming) -> None:
+        """What is no packet: set a notification aside; a packet came broken, or ours did."""
+        kind = found.kind
+        if kind is Kind.NOTIFICATION:
+            self.notifications.append(found.payload)
+            if len(self.notifications) > _MOST_NOTIFICATIONS:
+                raise RemoteError(f"the stub at {self.address} sends notifications without end")
+            return
+        if kind is Kind.ACK:
+            return
+        self._broken += 1
+        if not self.acks or self._broken > _MOST_TRIES:
+            raise RemoteError(f"the connection to {self.address} is no good: {kind.value}")
+        self._write(b"-" if kind is Kind.BROKEN else self._last)
+
+    def _fill(self, within_s: float) -> bool:
+        """Wait for bytes; were there any?"""
+        if not _ready(self._stream, select.POLLIN, within_s):
+            return False
+        try:
+            data = self._stream.recv(_CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._lost(error.strerror or str(error)) from None
+        if not data:
+            raise self._lost("closed by the other side")
+        self._reader.feed(data)
+        return True
+
+    def _write(self, data: bytes) -> None:
+        until = time.monotonic() + self._answer_s
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._stream.send(view) :]
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise self._lost("it takes nothing any more") from None
+                _ready(self._stream, select.POLLOUT, 0.1)
+            except OSError as error:
+                raise self._lost(error.strerror or str(error)) from None
+
+    def _silent(self) -> ConnectionLost:
+        return ConnectionLost(
+            f"the stub at {self.address} does not answer", "it serves one debugger: is another one connected?"
+        )
+
+    def _lost(self, reason: str) -> ConnectionLost:
+        return ConnectionLost(f"the connection to the stub at {self.address} is gone: {reason}")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.close()
+
+
+def _port(place: tuple[str, int] | str) -> str:
+    return place if isinstance(place, str) else f":{place[1]}"
+
+
+def _ready(stream: socket.socket, event: int, within_s: float) -> bool:
+    """Wait until a stream can be read or written. poll(2): select(2) knows no descriptors above 1023."""
+    poll = select.poll()
+    poll.register(stream, event)
+    return bool(poll.poll(math.ceil(1000 * within_s)))

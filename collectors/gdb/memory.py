@@ -1,0 +1,93 @@
+"""The target's memory through a stub: few, large reads, each page asked for once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from pyprof.collectors.gdb.stub import Stub
+from pyprof.errors import ConnectionLost
+
+PAGE = 4096
+_MOST_PAGES = 1 << 14
+_RUN = 1 << 16
+
+
+class PageCache:
+    """Reads whole pages and remembers them; for memory that does not change (code, headers), or for one look."""
+
+    def __init__(self, read: Callable[[int, int], bytes]) -> None:
+        self._read = read
+        self._pages: dict[int, bytes] = {}
+
+    def read(self, avma: int, size: int) -> bytes:
+        """At most size bytes; shorter where unreadable."""
+        data = bytearray()
+        at = avma & -PAGE
+        while at < avma + size:
+            page = self._pages.get(at)
+            if page is None:
+                page = self._fetch(at, avma + size)
+            data += page
+            if len(page) < PAGE:
+                break
+            at += PAGE
+        return bytes(data[avma & PAGE - 1 :][:size])
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        """Read the pages from start on that are not known yet, up to end; the first of them."""
+        stop = start + PAGE
+        while stop < min(end, start + _RUN) and stop not in self._pages:
+            stop += PAGE
+        data = self._read(start, stop - start)
+        if len(self._pages) > _MOST_PAGES:
+            self._pages.clear()
+        for offset in range(0, max(len(data), 1), PAGE):
+            self._pages[start + offset] = data[offset : offset + PAGE]
+        return data[:PAGE]
+
+    def clear(self) -> None:
+        self._pages.clear()
+
+
+class RemoteMemory:
+    """reachable: makes the memory readable for a while (the target is stopped, if it must be)."""
+
+    def __init__(self, stub: Stub, mask: int) -> None:
+        self.reachable: Callable[[], AbstractContextManager[None]] | None = None
+        self.closed = False
+        self._owner = os.getpid()
+        self._stub = stub
+        self._mask = mask
+        self._lasting = PageCache(self._now)
+
+    def read(self, avma: int, size: int) -> bytes:
+        """ReadMemory of an AddressSpace: what once was read is remembered. b"" once the connection is gone."""
+        if not 0 <= avma <= self._mask:
+            return b""
+        return self._lasting.read(avma, min(size, self._mask + 1 - avma))
+
+    def fresh(self, avma: int, size: int) -> bytes:
+        """As it is now; only while it is readable."""
+        return self._stub.memory(avma, min(size, self._mask + 1 - avma)) if 0 <= avma <= self._mask else b""
+
+    def one_look(self) -> PageCache:
+        """For following pointers, only while it is readable."""
+        return PageCache(self.fresh)
+
+    def forget(self) -> None:
+        """The mappings changed."""
+        self._lasting.clear()
+
+    def _now(self, avma: int, size: int) -> bytes:
+        if self.closed or os.getpid() != self._owner:  # a forked child writes files; the connection is its parent's
+            return b""
+        try:
+            if self.reachable is None:
+                return self._stub.memory(avma, size)
+            with self.reachable():
+                return self._stub.memory(avma, size)
+        except ConnectionLost:
+            self.closed = True
+            return b""

@@ -1,0 +1,257 @@
+"""What is mapped where in a stub's target, as mappings.
+
+Asked in this order: the target's /proc/PID/maps, where the stub serves its files; the loader's list as the stub tells
+it (libraries-svr4), or as the target's memory holds it (r_debug), each with the auxiliary vector for the program, the
+interpreter and the vDSO; where there is no auxiliary vector, the segments of --exe (bare metal). All of it is hostile.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyprof.collectors.gdb.memory import PageCache, RemoteMemory
+from pyprof.collectors.gdb.stub import Stub
+from pyprof.collectors.gdb.xml import parse_xml
+from pyprof.collectors.linux.link_map import LinkedObject, debug_address, linked_objects, read_string
+from pyprof.collectors.linux.procfs import parse_maps
+from pyprof.errors import FormatError, RemoteError
+from pyprof.model.arch import Arch
+from pyprof.model.modules import Mapping
+from pyprof.objfile.elf.file import PAGE, PT_DYNAMIC, ElfFile
+from pyprof.objfile.source import BytesSource
+
+AT_PHDR, AT_BASE, AT_EXECFN, AT_SYSINFO_EHDR = 3, 7, 31, 33
+PT_INTERP, PT_PHDR = 3, 6
+DEVICE = "gdb"
+MOST_MAPS = 16 << 20
+MOST_LIBRARIES = 1 << 14
+_VDSO_SIZE = 2 * PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The main program. path: as the target names it, else the user's file, else "". elf: the user's file, or None."""
+
+    path: str
+    elf: ElfFile | None
+
+
+class RemoteModules:
+    """Makes the mappings of one target. how: which of the ways was gone, for the summary."""
+
+    def __init__(self, stub: Stub, arch: Arch, pid: int, memory: RemoteMemory, program: Program) -> None:
+        self._stub = stub
+        self._arch = arch
+        self._pid = pid
+        self._memory = memory
+        self.program = program
+        self._inodes: dict[str, int] = {}
+        self._auxv: dict[int, int] | None = None
+        self._no_maps = False
+        self._bare: tuple[Mapping, ...] | None = None
+        self.how = ""
+
+    @property
+    def is_process(self) -> bool:
+        """Has the target an auxiliary vector? Else there is no operating system that the stub knows of."""
+        return bool(self._auxiliary)
+
+    @property
+    def is_complete(self) -> bool:
+        """Did the last look find all that is mapped? Loaders do not tell of emulators' and kernels' own pages."""
+        return self.how == "/proc/PID/maps" or not self.is_process
+
+    def executed(self) -> str:
+        """The path that the program was executed by (AT_EXECFN), "" if it is not known or not whole."""
+        at = self._auxiliary.get(AT_EXECFN, 0)
+        path = read_string(self._memory.one_look().read, at) if at else ""
+        return path if path.startswith("/") and "\n" not in path else ""
+
+    def look(self) -> tuple[Mapping, ...]:
+        """The mappings now, ascending; the target's memory must be readable. Raises RemoteError, FormatError."""
+        found = self._by_maps()
+        if found:
+            self.how = "/proc/PID/maps"
+            return found
+        if not self._auxiliary.get(AT_PHDR):
+            self.how = "segments of --exe"
+            if self._bare is None:
+                self._bare = self._by_segments()
+            return self._bare
+        return self._by_loader(self._auxiliary)
+
+    def _by_maps(self) -> tuple[Mapping, ...]:
+        if self._no_maps or not self._pid:
+            return ()
+        text = self._stub.whole_file(f"/proc/{self._pid}/maps", MOST_MAPS)
+        if not text:
+            self._no_maps = True
+            return ()
+        return parse_maps(text)
+
+    @property
+    def _auxiliary(self) -> dict[int, int]:
+        if self._auxv is None:
+            self._auxv = self._read_auxv()
+        return self._auxv
+
+    def _read_auxv(self) -> dict[int, int]:
+        """AT_* -> value. Empty where the target is no process."""
+        data = self._stub.object("auxv", limit=1 << 16) if self._stub.has("qXfer:auxv:read") else None
+        pair = struct.Struct(self._order + ("QQ" if self._arch.word == 8 else "II"))
+        found: dict[int, int] = {}
+        for kind, value in pair.iter_unpack((data or b"")[: len(data or b"") // pair.size * pair.size]):
+            if kind == 0:
+                break
+            found.setdefault(kind, value)
+        return found
+
+    @property
+    def _order(self) -> str:
+        return ">" if self._arch.byteorder == "big" else "<"
+
+    def _by_loader(self, auxv: dict[int, int]) -> tuple[Mapping, ...]:
+        cache = self._memory.one_look()
+        header = auxv[AT_PHDR] & -PAGE
+        program = _headers(cache.read(header, PAGE)) or self.program.elf
+        found: list[Mapping] = []
+        libraries: list[LinkedObject] = []
+        if program is not None:
+            bias = _bias(program, header, auxv[AT_PHDR])
+            found += self._of_file(program, bias, self.program.path)
+            libraries = self._libraries(cache, program, bias)
+            base = auxv.get(AT_BASE, 0)
+            if base and not any(linked.bias == base for linked in libraries):
+                libraries.append(LinkedObject(base, _interpreter(program, cache, bias), 0))
+        vdso = auxv.get(AT_SYSINFO_EHDR, 0)
+        for linked in libraries:
+            if linked.bias != vdso and linked.name:
+                found += self._of_library(linked, cache)
+        if vdso:
+            found.append(Mapping(vdso, vdso + _VDSO_SIZE, "r-xp", 0, "00:00", 0, "[vdso]"))
+        return _without_overlaps(found)
+
+    def _libraries(self, cache: PageCache, program: ElfFile, bias: int) -> list[LinkedObject]:
+        if self._stub.has("qXfer:libraries-svr4:read"):
+            text = self._stub.object("libraries-svr4")
+            if text is not None:
+                self.how = "libraries-svr4"
+                return list(parse_libraries(text))
+        self.how = "r_debug"
+        bits = 8 * self._arch.word
+        for segment in program.segments:
+            if segment.type == PT_DYNAMIC:
+                at = debug_address(cache.read, bias + segment.vaddr, segment.memsz, bits, self._order)
+                if at:
+                    return [o for o in linked_objects(cache.read, at, bits, self._order) if o.name]
+        return []
+
+    def _of_library(self, linked: LinkedObject, cache: PageCache) -> Iterator[Mapping]:
+        elf = _headers(cache.read(linked.bias, PAGE))
+        if elf is not None:
+            yield from self._of_file(elf, linked.bias, linked.name)
+
+    def _of_file(self, elf: ElfFile, bias: int, path: str) -> Iterator[Mapping]:
+        """What a loader maps of a file; elf has at least its headers."""
+        inode = self._inode(path)
+        for load in elf.loads:
+            start, end = bias + load.vaddr & -PAGE, bias + load.vaddr + load.filesz + PAGE - 1 & -PAGE
+            if 0 <= start < end <= 1 << 8 * self._arch.word:
+                yield Mapping(start, end, _perms(load.flags), load.offset & -PAGE, DEVICE, inode, path)
+
+    def _by_segments(self) -> tuple[Mapping, ...]:
+        """A program that is loaded where its file says, to the byte: no pages, no loader."""
+        if self.program.elf is None:
+            raise RemoteError("the stub does not tell what its target runs", "name the program's file: --exe FILE")
+        inode = self._inode(self.program.path)
+        found = [
+            Mapping(s.vaddr, s.vaddr + s.filesz, _perms(s.flags), s.offset, DEVICE, inode, self.program.path)
+            for s in self.program.elf.loads
+            if s.filesz
+        ]
+        return _without_overlaps(found)
+
+    def _inode(self, path: str) -> int:
+        return self._inodes.setdefault(path, len(self._inodes) + 1)
+
+
+def _without_overlaps(mappings: list[Mapping]) -> tuple[Mapping, ...]:
+    """Ascending; what overlaps one before it loses that part or all."""
+    kept: list[Mapping] = []
+    for mapping in sorted(mappings, key=lambda m: (m.start, m.end)):
+        if kept and mapping.start < kept[-1].end:
+            if mapping.end <= kept[-1].end:
+                continue
+            cut = kept[-1].end - mapping.start
+            mapping = Mapping(
+                kept[-1].end, mapping.end, mapping.perms, mapping.offset + cut, mapping.dev, mapping.inode, mapping.path
+            )
+        kept.append(mapping)
+    return tuple(kept)
+
+
+def parse_libraries(text: bytes) -> Iterator[LinkedObject]:
+    """The libraries of a libraries-svr4 document. Raises RemoteError."""
+    found: list[LinkedObject] = []
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        if tag != "library":
+            return
+        if len(found) >= MOST_LIBRARIES:
+            raise RemoteError("the stub's list of libraries has no end")
+        name = attributes.get("name", "")
+        found.append(LinkedObject(int(attributes["l_addr"], 16), name, int(attributes.get("l_ld", "0"), 16)))
+
+    parse_xml("list of libraries", text, start)
+    yield from found
+
+
+def _headers(page: bytes) -> ElfFile | None:
+    if page[:4] != b"\x7fELF":
+        return None
+    try:
+        return ElfFile(BytesSource(page), "[memory]", with_sections=False)
+    except FormatError:
+        return None
+
+
+def _bias(program: ElfFile, header: int, phdr: int) -> int:
+    """avma - svma of the program, by where its program headers stand."""
+    for segment in program.segments:
+        if segment.type == PT_PHDR:
+            return phdr - segment.vaddr
+    first = next((s for s in program.loads if s.offset == 0), None)
+    return header - first.vaddr if first is not None else 0
+
+
+def _interpreter(program: ElfFile, cache: PageCache, bias: int) -> str:
+    for segment in program.segments:
+        if segment.type == PT_INTERP:
+            return read_string(cache.read, bias + segment.vaddr)
+    return ""
+
+
+def _perms(flags: int) -> str:
+    return "".join(c if flags & bit else "-" for c, bit in (("r", 4), ("w", 2), ("x", 1))) + "p"
+
+
+def program_of(stub: Stub, pid: int, exe: str | None) -> Program:
+    """The program's name and file. exe: the user's. Raises RemoteError where that is no ELF file."""
+    elf = None
+    if exe is not None:
+        try:
+            elf = ElfFile.open(exe)
+        except OSError as error:
+            raise RemoteError(f"{exe} cannot be read: {error.strerror}") from None
+        except FormatError as error:
+            raise RemoteError(f"{exe} is no ELF file: {error.message}") from None
+    path = None
+    if stub.has("qXfer:exec-file:read"):
+        data = stub.object("exec-file", f"{pid:x}" if stub.multiprocess else "", limit=1 << 14)
+        path = os.fsdecode(data) if data else None
+    if not path or not path.startswith("/"):
+        path = os.path.abspath(exe) if exe is not None else ""
+    return Program(path, elf)

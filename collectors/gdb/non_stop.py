@@ -1,0 +1,141 @@
+"""Threads that stop one by one (GDB manual, "Remote Non-Stop"): a stop comes as a notification, whenever it happens.
+
+A notification is the head of a queue in the stub: vStopped acknowledges it and asks for what is behind it, up to OK. A
+thread does not resume before its stop is acknowledged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
+
+from pyprof.collectors.gdb.control import HALT_S, SIGNAL_0, SIGSTOP, SIGTRAP, SLICE_S, ListThreads
+from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
+from pyprof.errors import RemoteError
+from pyprof.model.pauses import PauseLog
+
+MOST_QUEUED = 1 << 16
+
+
+class NonStop:
+    """The stub has said OK to QNonStop:1. stop: its answer to `?`; the threads that it held run from here on."""
+
+    paced = True
+
+    def __init__(self, stub: Stub, pid: int, stop: StopReply | None) -> None:
+        self.ended = False
+        self.pauses = PauseLog()
+        self.note = ""
+        self._stub = stub
+        self._pid = pid
+        self._queued = False
+        self._unwanted: list[StopReply] = []
+        self._wanted: dict[str, None] = {}
+        self._arrived: dict[str, StopReply] = {}
+        stub.pass_signals(frozenset())
+        if stop is not None:
+            self._sort(stop)
+            self._queued = True
+            self._empty_queue()
+
+    def go(self) -> None:
+        """It runs already."""
+
+    def rest(self, until_ns: int, stopping: Callable[[], bool]) -> None:
+        while not stopping() and not self.ended:
+            left = (until_ns - time.monotonic_ns()) / 1e9
+            if left <= 0:
+                return
+            self._hear(min(left, SLICE_S))
+
+    def _hear(self, within_s: float) -> None:
+        """Take one notification with what is queued behind it in the stub."""
+        note = self._stub.link.poll_notification(within_s)
+        if note is None or not note.startswith(b"Stop:"):
+            return
+        stop = StopReply.parse(note[5:])
+        self._sort(stop)
+        self._queued = True
+        if stop.thread is None or stop.thread.text not in self._arrived:
+            self._empty_queue()
+        # else the thread that was asked for stands still: the queue waits until it is resumed
+
+    def _empty_queue(self) -> None:
+        if self._queued:
+            self._queued = False
+            self._drain(self._stub.link.ask(b"vStopped"))
+
+    def _drain(self, packet: bytes) -> None:
+        """Take what is queued in the stub; packet: its first answer. Then let those go on that nobody waits for."""
+        for _ in range(MOST_QUEUED):
+            if packet in (b"OK", b"") or packet[:1] == b"E":
+                break
+            self._sort(StopReply.parse(packet))
+            packet = self._stub.link.ask(b"vStopped")
+        else:
+            raise RemoteError("the stub reports stops without end")
+        unwanted, self._unwanted = self._unwanted, []
+        for stop in unwanted:
+            self._send_on(stop)
+
+    def _sort(self, stop: StopReply) -> None:
+        if stop.kind in "WX":
+            self.ended = True
+        elif stop.thread is not None:
+            if stop.thread.text in self._wanted:
+                self._arrived[stop.thread.text] = stop
+            else:
+                self._unwanted.append(stop)
+
+    def _send_on(self, stop: StopReply) -> None:
+        """Resume a thread that stopped, with its signal if it has one."""
+        if stop.thread is None:
+            return
+        action = f"C{stop.signal:02x}" if stop.signal not in (SIGNAL_0, SIGTRAP, SIGSTOP) else "c"
+        resume = f"vCont;{action}:{stop.thread.text}".encode()
+        if self._queued:  # a thread whose stop is not acknowledged does not resume
+            self._queued = False
+            self._drain(self._stub.link.ask_all([b"vStopped", resume])[0])
+        else:
+            self._stub.link.ask(resume)
+
+    def looks(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
+        for thread in threads():
+            if self.ended:
+                return
+            began = time.monotonic_ns()
+            stop = self._stop(thread)
+            if stop is None:
+                continue
+            try:
+                yield thread
+            finally:
+                self._send_on(stop)
+                self.pauses.add(time.monotonic_ns() - began)
+
+    def _stop(self, thread: ThreadId) -> StopReply | None:
+        """None if the thread ended."""
+        self._wanted[thread.text] = None
+        try:
+            if self._stub.link.ask(f"vCont;t:{thread.text}".encode()) != b"OK":
+                return None
+            until = time.monotonic() + HALT_S
+            while thread.text not in self._arrived:
+                self._hear(SLICE_S)
+                if thread.text in self._arrived:
+                    break
+                if self.ended or not self._stub.alive(thread):
+                    return None
+                if time.monotonic() > until:
+                    raise RemoteError(f"the stub does not stop thread {thread.text}")
+            return self._arrived.pop(thread.text)
+        finally:
+            del self._wanted[thread.text]
+
+    def reachable(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def leave(self) -> None:
+        if not self.ended:
+            self._stub.link.ask(f"D;{self._pid:x}".encode())

@@ -1,0 +1,72 @@
+"""The address spaces of a stub's target over time: looked at now and then, for a tenth of the time at most."""
+
+from __future__ import annotations
+
+import time
+
+from pyprof.collectors.gdb.files import RemoteFiles
+from pyprof.collectors.gdb.memory import RemoteMemory
+from pyprof.collectors.gdb.modules import RemoteModules
+from pyprof.errors import FormatError, RemoteError
+from pyprof.model.modules import AddressSpace, Mapping
+
+_LOOK_SHARE = 10
+_LEAST_LOOK_NS, _MOST_LOOK_NS = 20_000_000, 2_000_000_000
+
+
+class RemoteSpaces:
+    """current: the space as it was last seen, None before the first look."""
+
+    def __init__(self, modules: RemoteModules, memory: RemoteMemory, files: RemoteFiles, sysroot: str) -> None:
+        self.current: AddressSpace | None = None
+        self._modules = modules
+        self._memory = memory
+        self._files = files
+        self._sysroot = sysroot
+        self._looked_ns = self._look_ns = 0
+
+    def look(self) -> AddressSpace:
+        """The space now, if a look is due, else the last one. The target stands still. Raises RemoteError."""
+        if self.current is not None and time.monotonic_ns() < self._look_ns:
+            return self.current
+        return self._look()
+
+    def at(self, pc: int) -> AddressSpace:
+        """The space of a sample: looked at again where nothing is known at its pc."""
+        space = self.current or self._look()
+        if space.mapping_at(pc) is None and time.monotonic_ns() - self._looked_ns > _LEAST_LOOK_NS:
+            space = self._look()
+        return space
+
+    def _look(self) -> AddressSpace:
+        now = time.monotonic_ns()
+        try:
+            mappings = self._modules.look()
+        except FormatError as error:
+            raise RemoteError(f"what the stub says of the target's mappings is broken: {error.message}") from None
+        self._looked_ns = time.monotonic_ns()
+        pause = min(max(_LOOK_SHARE * (self._looked_ns - now), _LEAST_LOOK_NS), _MOST_LOOK_NS)
+        self._look_ns = self._looked_ns + pause
+        if self.current is None or mappings != self.current.mappings:
+            self.current = self._new(mappings)
+        return self.current
+
+    def _new(self, mappings: tuple[Mapping, ...]) -> AddressSpace:
+        number = self.current.id + 1 if self.current is not None else 1
+        self._memory.forget()
+        # pid 0: no process of this machine
+        space = AddressSpace(
+            number,
+            0,
+            number,
+            mappings,
+            self._memory.read,
+            self._sysroot,
+            self._files.find,
+            complete=self._modules.is_complete,
+        )
+        self._files.fetch_missing(mappings, self._memory.read)
+        for mapping in mappings:
+            if mapping.executable and mapping.inode:
+                self._memory.read(mapping.start, 1)  # its first page proves the file: read now, not by a stop later
+        return space

@@ -1,0 +1,278 @@
+"""What a stub is asked, as methods: features, objects, memory, registers, threads, files. Running: gdb_control.
+
+In: a Link. Out: values. An `E` reply is None or empty, silence and nonsense raise (ConnectionLost, RemoteError); every
+answer has a size limit. GDB manual, "Packets", "General Query Packets", "vFile Packets".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from pyprof.collectors.gdb.link import Link
+from pyprof.collectors.gdb.packets import escape
+from pyprof.errors import RemoteError
+
+MOST_OBJECT = 4 << 20
+MOST_THREADS = 1 << 16
+_MOST_PACKET = 1 << 16
+_AT_ONCE = 8
+_MOST_CHUNKS, _MOST_FILE_CHUNKS = 1 << 14, 1 << 16
+_OURS = b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+;no-resumed+"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadId:
+    """A thread as the stub spells it ("p1f.20", "1") and as numbers; pid 0 where the stub has no processes."""
+
+    text: str
+    pid: int
+    tid: int
+
+    @classmethod
+    def parse(cls, text: str) -> ThreadId:
+        """Raises RemoteError."""
+        process, dot, thread = text.removeprefix("p").rpartition(".") if text.startswith("p") else ("", "", text)
+        try:
+            pid, tid = int(process, 16) if dot else 0, int(thread, 16)
+        except ValueError:
+            pid = tid = -1
+        if pid < 0 or tid <= 0 or len(text) > 40:
+            raise RemoteError(f"the stub names a thread {text[:40]!r}")
+        return cls(text, pid & 0x7FFFFFFF, tid & 0x7FFFFFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class StopReply:
+    """kind: T or S (stopped by signal, GDB's number), W (exited), X (killed), N (nothing left that runs)."""
+
+    kind: str
+    signal: int
+    thread: ThreadId | None
+
+    @property
+    def ended(self) -> bool:
+        return self.kind in "WXN"
+
+    @classmethod
+    def parse(cls, packet: bytes) -> StopReply:
+        """Raises RemoteError."""
+        text = packet.decode("latin-1")
+        try:
+            if text[:1] == "N":
+                return cls("N", 0, None)
+            signal = int(text[1:3].partition(";")[0], 16)  # gdbserver: W0;process:1f
+        except ValueError:
+            raise RemoteError(f"the stub reports a stop as {text[:40]!r}") from None
+        thread = None
+        if text[:1] == "T":
+            for pair in text[3:].split(";"):
+                key, _, value = pair.partition(":")
+                if key == "thread":
+                    thread = ThreadId.parse(value)
+        elif text[:1] not in ("S", "W", "X"):
+            raise RemoteError(f"the stub reports a stop as {text[:40]!r}")
+        return cls(text[0], signal, thread)
+
+
+@dataclass
+class Stub:
+    """A stub after the handshake. supported: what qSupported said, name -> value ("+" for a plain yes)."""
+
+    link: Link
+    supported: dict[str, str] = field(default_factory=dict)
+    actions: frozenset[str] = frozenset()
+    packet_size: int = 400
+    _general: str = ""
+
+    def begin(self) -> None:
+        """The handshake: what both sides can, no more acknowledgements if the stub agrees."""
+        link = self.link
+        link.acknowledge()
+        self.supported = _features(link.ask(_OURS))
+        size = self.supported.get("PacketSize", "")
+        try:
+            self.packet_size = min(max(int(size, 16), 64), _MOST_PACKET)
+        except ValueError:
+            self.packet_size = 400
+        if self.has("QStartNoAckMode") and link.ask(b"QStartNoAckMode") == b"OK":
+            link.acks = False
+        answer = link.ask(b"vCont?").decode("latin-1")
+        if answer.startswith("vCont"):
+            self.actions = frozenset(answer.split(";")[1:])
+
+    def has(self, feature: str) -> bool:
+        return self.supported.get(feature) == "+"
+
+    @property
+    def multiprocess(self) -> bool:
+        return self.has("multiprocess")
+
+    def object(self, name: str, annex: str = "", limit: int = MOST_OBJECT) -> bytes | None:
+        """qXfer:NAME:read, whole. None where the stub has no such object. Raises RemoteError past the limit."""
+        data = bytearray()
+        chunk = self.packet_size - 16
+        for _ in range(_MOST_CHUNKS):
+            reply = self.link.ask(f"qXfer:{name}:read:{annex}:{len(data):x},{chunk:x}".encode())
+            if reply[:1] not in (b"m", b"l"):
+                return None
+            data += reply[1:]
+            if reply[:1] == b"l" or len(reply) == 1:
+                return bytes(data)
+            if len(data) > limit:
+                break
+        raise RemoteError(f"the stub's {name} has no end: more than {min(limit, len(data)) >> 10} KiB")
+
+    def memory(self, avma: int, size: int) -> bytes:
+        """As much of size bytes as is readable from avma on, in as few requests as the packet size allows."""
+        data = bytearray()
+        most = block = min(max((self.packet_size - 8) // 2 & ~7, 16), 16 << 10)
+        while block and len(data) < size:
+            count = _AT_ONCE if block == most else 1
+            left = min(size - len(data), count * block)
+            wants = [min(block, left - at) for at in range(0, left, block)]
+            starts = accumulate(wants, initial=avma + len(data))
+            replies = self.link.ask_all([b"m%x,%x" % pair for pair in zip(starts, wants, strict=False)])
+            for reply, want in zip(replies, wants, strict=True):
+                got = _hex(reply)
+                if len(got) > want:
+                    raise RemoteError("the stub answers with more memory than it was asked for")
+                data += got
+                if len(got) < want:
+                    if got or not reply:
+                        return bytes(data)
+                    # the end of what is readable lies in this block
+                    block = max(want // 8 & -8, 1) if want > 1 else 0
+                    break
+        return bytes(data)
+
+    def select(self, thread: ThreadId) -> bool:
+        """Make a thread the one whose registers are read. False if it is gone."""
+        if self._general == thread.text:
+            return True
+        self._general = ""
+        reply = self.link.ask(f"Hg{thread.text}".encode())
+        if reply[:1] == b"E":
+            return False
+        if reply in (b"OK", b""):
+            self._general = thread.text
+        return True
+
+    def forget_selection(self) -> None:
+        """A stop makes another thread the selected one."""
+        self._general = ""
+
+    def registers(self, thread: ThreadId) -> bytes | None:
+        """The reply to `g`, as it came (hex, x where unavailable); None if the thread is gone."""
+        if self._general == thread.text:
+            reply = self.link.ask(b"g")
+        else:
+            self._general = ""
+            chosen, reply = self.link.ask_all([f"Hg{thread.text}".encode(), b"g"])
+            if chosen[:1] == b"E":
+                return None
+            self._general = thread.text
+        return None if reply[:1] in (b"E", b"") and len(reply) <= 3 else reply
+
+    def register(self, number: int) -> bytes:
+        """One register of the selected thread, as hex; empty where it cannot be had."""
+        reply = self.link.ask(b"p%x" % number)
+        return b"" if reply[:1] == b"E" else reply
+
+    def alive(self, thread: ThreadId) -> bool:
+        return self.link.ask(f"T{thread.text}".encode()) == b"OK"
+
+    def thread_ids(self) -> list[ThreadId]:
+        """By qfThreadInfo. Raises RemoteError where the list has no end."""
+        found: dict[str, ThreadId] = {}
+        reply = self.link.ask(b"qfThreadInfo")
+        for _ in range(MOST_THREADS):
+            if reply[:1] != b"m":
+                return list(found.values())
+            before = len(found)
+            for text in reply[1:].decode("latin-1").split(","):
+                if text:
+                    found[text] = ThreadId.parse(text)
+            if len(found) == before or len(found) > MOST_THREADS:
+                break
+            reply = self.link.ask(b"qsThreadInfo")
+        raise RemoteError("the stub's list of threads has no end")
+
+    def current_thread(self) -> ThreadId | None:
+        reply = self.link.ask(b"qC").decode("latin-1")
+        return ThreadId.parse(reply[2:]) if reply.startswith("QC") and reply[2:] not in ("0", "-1") else None
+
+    def open_file(self, path: str) -> int | None:
+        """A descriptor in the stub, for reading; None if it cannot be opened, or the stub has no files."""
+        name = path.encode("utf-8", "surrogateescape").hex()
+        result = _file_result(self.link.ask(f"vFile:open:{name},0,0".encode()))
+        return result[0] if result is not None and result[0] >= 0 else None
+
+    def read_file(self, fd: int, offset: int, size: int) -> bytes:
+        """At most size bytes (and what fits a packet); empty at the end and on an error."""
+        size = min(size, max(self.packet_size - 64, 64) // 2)
+        result = _file_result(self.link.ask(b"vFile:pread:%x,%x,%x" % (fd, size, offset)))
+        if result is None or result[0] <= 0:
+            return b""
+        if len(result[1]) > size:
+            raise RemoteError("the stub answers with more of a file than it was asked for")
+        return result[1]
+
+    def close_file(self, fd: int) -> None:
+        self.link.ask(b"vFile:close:%x" % fd)
+
+    def whole_file(self, path: str, limit: int) -> bytes | None:
+        """None if it cannot be opened or is larger than limit."""
+        fd = self.open_file(path)
+        if fd is None:
+            return None
+        data = bytearray()
+        try:
+            for _ in range(_MOST_FILE_CHUNKS):
+                chunk = self.read_file(fd, len(data), 1 << 20)
+                if not chunk:
+                    return bytes(data)
+                data += chunk
+                if len(data) > limit:
+                    break
+        finally:
+            self.close_file(fd)
+        return None
+
+    def pass_signals(self, held: frozenset[int]) -> None:
+        """Ask the stub to hand signals on without stopping; GDB's numbers 1..151, but those held."""
+        if self.has("QPassSignals"):
+            numbers = ";".join(f"{n:x}" for n in range(1, 0x98) if n not in held)
+            self.link.ask(b"QPassSignals:" + escape(numbers.encode()))
+
+
+def _features(reply: bytes) -> dict[str, str]:
+    found = {}
+    for item in reply.decode("latin-1").split(";"):
+        if item[-1:] in ("+", "-", "?"):
+            found[item[:-1]] = item[-1]
+        elif "=" in item:
+            key, _, value = item.partition("=")
+            found[key] = value
+    return found
+
+
+def _hex(reply: bytes) -> bytes:
+    """Bytes of a hex reply; empty on an error. Raises RemoteError."""
+    if reply[:1] == b"E" and len(reply) == 3:
+        return b""
+    try:
+        return bytes.fromhex(reply.decode("ascii"))
+    except ValueError:
+        raise RemoteError("the stub answers a memory read with what is not hexadecimal") from None
+
+
+def _file_result(reply: bytes) -> tuple[int, bytes] | None:
+    """(result, attachment) of a vFile reply; None where the stub has no such request."""
+    if reply[:1] != b"F":
+        return None
+    head, _, data = reply[1:].partition(b";")
+    try:
+        return int(head.partition(b",")[0], 16), data
+    except ValueError:
+        return None

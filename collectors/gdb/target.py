@@ -1,0 +1,237 @@
+"""The registers of a stub's target: their places in a `g` packet, and which of our architectures they belong to.
+
+From target.xml and what it includes (GDB manual, "Target Descriptions"), by register name; where a stub has none, the
+layout that GDB takes for granted, for the architecture of the program's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from pyprof.collectors.gdb.xml import parse_xml
+from pyprof.errors import RemoteError, UnsupportedArchitecture
+from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch, find_arch
+
+MOST_REGISTERS = 4096
+_MOST_FILES = 64
+_MOST_BITS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """number: as in `p`; offset, size: bytes in the `g` packet."""
+
+    name: str
+    number: int
+    offset: int
+    size: int
+
+
+@dataclass
+class Description:
+    """What target.xml says. architecture: BFD's name, "" if it is left out."""
+
+    architecture: str = ""
+    features: list[str] = field(default_factory=list)
+    bits: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def registers(self) -> dict[str, Register]:
+        """By name, laid out in order of their numbers."""
+        found: dict[str, Register] = {}
+        offset = 0
+        for number in sorted(self.bits):
+            name, bits = self.bits[number]
+            found.setdefault(name, Register(name, number, offset, bits // 8))
+            offset += bits // 8
+        return found
+
+
+def parse_description(fetch: Callable[[str], bytes | None]) -> Description | None:
+    """fetch: a file by its name ("target.xml" first), None if there is none. Raises RemoteError."""
+    found = Description()
+    seen: set[str] = set()
+
+    def read(name: str, text: bytes) -> None:
+        seen.add(name)
+        words: list[str] = []
+        next_number = 0 if not found.bits else max(found.bits) + 1
+
+        def start(tag: str, attributes: dict[str, str]) -> None:
+            nonlocal next_number
+            tag = tag.rpartition(":")[2]
+            words.clear()
+            if tag == "include":
+                href = attributes.get("href", "")
+                if href in seen or len(seen) >= _MOST_FILES:
+                    raise RemoteError("the stub's target description includes itself")
+                more = fetch(href)
+                if more is not None:
+                    read(href, more)
+                    next_number = max(next_number, max(found.bits, default=-1) + 1)
+            elif tag == "feature":
+                found.features.append(attributes.get("name", ""))
+            elif tag == "reg":
+                number = int(attributes.get("regnum", next_number))
+                bits = int(attributes["bitsize"])
+                if not (0 <= number < 1 << 20 and 0 < bits <= _MOST_BITS) or len(found.bits) >= MOST_REGISTERS:
+                    raise RemoteError("the stub's target description has an impossible register")
+                found.bits[number] = (attributes["name"], bits)
+                next_number = number + 1
+
+        def end(tag: str) -> None:
+            if tag == "architecture":
+                found.architecture = "".join(words).strip()
+
+        def text_in(piece: str) -> None:
+            if len(words) < 8:
+                words.append(piece[:100])
+
+        parse_xml(f"target description {name[:40]}", text, start, end, text_in)
+
+    text = fetch("target.xml")
+    if text is None:
+        return None
+    read("target.xml", text)
+    return found
+
+
+_MACHINES = (
+    ("i386:x86-64", 62, 64, "little"),
+    ("i386:x64-32", 62, 32, "little"),
+    ("i386", 3, 32, "little"),
+    ("i686", 3, 32, "little"),
+    ("aarch64:ilp32", 183, 32, "little"),
+    ("aarch64", 183, 64, "little"),
+    ("arm", 40, 32, "little"),
+    ("iwmmxt", 40, 32, "little"),
+    ("xscale", 40, 32, "little"),
+    ("s390:31-bit", 22, 32, "big"),
+    ("s390:64-bit", 22, 64, "big"),
+    ("powerpc:common64", 21, 64, "big"),
+    ("powerpc", 20, 32, "big"),
+    ("mips", 8, 32, "big"),
+    ("riscv:rv64", 243, 64, "little"),
+    ("riscv", 243, 32, "little"),
+)
+_FEATURES = {
+    "org.gnu.gdb.arm.core": "arm",
+    "org.gnu.gdb.arm.m-profile": "arm",
+    "org.gnu.gdb.aarch64.core": "aarch64",
+    "org.gnu.gdb.s390.core": "s390:64-bit",
+}
+
+
+def choose_arch(description: Description | None, elf: Arch | None) -> Arch:
+    """The architecture of the target. elf: that of the program's file, None if no file is known.
+
+    The file decides the byte order, which no description tells. Raises UnsupportedArchitecture, RemoteError.
+    """
+    name = _architecture_name(description) if description is not None else ""
+    for prefix, machine, bits, order in _MACHINES:
+        if name.startswith(prefix):
+            if elf is not None and (elf.elf_machine, elf.elf_class) == (machine, bits):
+                order = elf.byteorder
+            arch = find_arch(machine, bits, order)
+            if arch is None:
+                raise UnsupportedArchitecture(f"the target is {name}: no rules for it")
+            return arch
+    if name:
+        raise UnsupportedArchitecture(f"the target is {name[:60]}: no rules for it")
+    if elf is None:
+        raise RemoteError("the stub does not describe its target", "name the program's file: --exe FILE")
+    return elf
+
+
+def _architecture_name(description: Description) -> str:
+    if description.architecture:
+        return description.architecture
+    for feature in description.features:
+        if feature in _FEATURES:
+            return _FEATURES[feature]
+    names = {name for name, _ in description.bits.values()}
+    return "i386:x86-64" if "rip" in names else "i386" if "eip" in names else ""
+
+
+_DEFAULTS: dict[str, tuple[tuple[str, int], ...]] = {
+    X86_64.name: tuple(
+        (name, 8) for name in ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", *X86_64.registers[8:])
+    ),
+    I386.name: tuple((name, 4) for name in I386.registers),
+    ARM.name: tuple((name, 4) for name in ARM.registers),
+    AARCH64.name: tuple((name, 8) for name in AARCH64.registers),
+    S390X.name: (
+        ("pswm", 8),
+        ("pswa", 8),
+        *((f"r{n}", 8) for n in range(16)),
+        *((f"acr{n}", 4) for n in range(16)),
+        ("fpc", 4),
+        *((f"f{n}", 8) for n in range(16)),
+    ),
+}
+"""Architecture name -> the registers at the start of its `g` packet where no target.xml says otherwise (GDB's tdep)."""
+
+_OTHER_NAMES = {"pc": ("pswa",), "lr": ("r14",), "sp": ("r13",)}
+
+
+@dataclass(frozen=True)
+class RegisterMap:
+    """Where our columns are. places[column]: the register, None where the stub does not have it."""
+
+    arch: Arch
+    places: tuple[Register | None, ...]
+
+    @property
+    def unknown(self) -> frozenset[int]:
+        """Columns that the stub does not have."""
+        return frozenset(column for column, place in enumerate(self.places) if place is None)
+
+    def values(self, packet: bytes, single: Callable[[int], bytes]) -> list[int]:
+        """Columns from a `g` reply. single: `p` of a register that the packet does not reach; 0 where unavailable.
+
+        Raises RemoteError where pc or sp cannot be had.
+        """
+        arch = self.arch
+        values = [0] * len(self.places)
+        for column, place in enumerate(self.places):
+            if place is None:
+                continue
+            digits = packet[2 * place.offset : 2 * (place.offset + place.size)]
+            if len(digits) < 2 * place.size:
+                digits = single(place.number)[: 2 * place.size]
+            try:
+                data = bytes.fromhex(digits.decode("ascii"))
+            except ValueError:
+                data = b""
+            if len(data) == place.size:
+                values[column] = int.from_bytes(data, "big" if arch.byteorder == "big" else "little") & (1 << 64) - 1
+            elif column in (arch.pc, arch.sp):
+                raise RemoteError(f"the stub's registers have no {place.name}")
+        values[arch.pc] = arch.code_address(values[arch.pc] & arch.mask)
+        return values
+
+
+def register_map(description: Description | None, arch: Arch) -> RegisterMap:
+    """Raises RemoteError where the description lacks pc or sp."""
+    if description is not None and description.bits:
+        registers = description.registers()
+    else:
+        registers, offset = {}, 0
+        base = {"armeb": ARM.name, "aarch64_be": AARCH64.name}.get(arch.name, arch.name)
+        for number, (name, size) in enumerate(_DEFAULTS.get(base, ())):
+            registers[name] = Register(name, number, offset, size)
+            offset += size
+    places: list[Register | None] = []
+    for name in arch.registers:
+        found = registers.get(name)
+        for other in _OTHER_NAMES.get(name, ()) if found is None else ():
+            found = found or registers.get(other)
+        places.append(found)
+    if places[arch.pc] is None or places[arch.sp] is None:
+        raise RemoteError("the stub's target description lacks the program counter or the stack pointer")
+    return RegisterMap(arch, tuple(places))
+
+
+def with_pac_mask(arch: Arch, mask: int) -> Arch:
+    """The architecture with the signature bits that the target's kernel states (pauth_cmask)."""
+    return replace(arch, pac_mask=mask) if arch.pac_mask and mask else arch

@@ -1,0 +1,144 @@
+"""The threads of a stub's target: who there is, what they are called, which of them run, how long their stacks are."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from pyprof.collectors.gdb.stub import MOST_THREADS, Stub, ThreadId
+from pyprof.collectors.gdb.xml import parse_xml
+from pyprof.collectors.linux.procfs import parse_stat
+from pyprof.errors import FormatError, RemoteError
+
+RED_ZONE = 128
+_MOST_AT_FIRST = 64 << 10
+_SLACK = 256
+_GROWTH = 4096
+_LIST_S = 0.2
+
+
+@dataclass(slots=True)
+class StackReach:
+    """How much of a stack to copy: up to the highest address that a walk has used.
+
+    most: --stack-size. first: bytes of the first copy, where the end of the stack is not known. limit: where memory
+    ends, once a copy came short.
+    """
+
+    most: int
+    first: int
+    top: int = 0
+    limit: int = 0
+
+    def span(self, sp: int, end: int) -> tuple[int, int]:
+        """(avma, size) of the copy. end: of the memory around sp, 0 where that is not known."""
+        base = max(sp - RED_ZONE, 0) & ~7
+        if base < self.top <= base + self.most:
+            size = min(self.top + _SLACK - base, self.most)
+        else:
+            size = min(max(self.first, min(end - base, _MOST_AT_FIRST)), self.most)
+        if base < self.limit <= base + self.most:
+            size = min(size, self.limit - base)
+        return base, size
+
+    def came(self, base: int, size: int, wanted: int) -> None:
+        """size bytes could be copied."""
+        if size < wanted:
+            self.limit = base + size
+
+    def learn(self, base: int, top: int, missing: int) -> None:
+        """What a walk of the copy at base needed, as in Feedback."""
+        known = self.top if base < self.top <= base + self.most else 0  # 0: of another stack
+        if base <= missing <= base + self.most:
+            self.top = max(known, missing + max(_GROWTH, missing - base))
+        elif base < top <= base + self.most:
+            self.top = max(known, top)
+
+
+@dataclass(slots=True)
+class RemoteThread:
+    """stat: descriptor of /proc/PID/task/TID/stat in the stub, -1 if it has none. other: (avma, size) of memory
+    elsewhere that the last walk lacked (the stack that a signal handler on its own one interrupted).
+    """
+
+    id: ThreadId
+    reach: StackReach
+    name: str = ""
+    state: str = ""
+    stat: int = -1
+    other: tuple[int, int] = (0, 0)
+    known: bool = False
+
+
+class RemoteThreads:
+    """Keeps the list; asks for it anew now and then, where threads may come unseen."""
+
+    def __init__(self, stub: Stub, pid: int, stack_size: int, first: int) -> None:
+        """first: bytes of the first copy of a stack."""
+        self._stub = stub
+        self._pid = pid
+        self._stack_size = stack_size
+        self._first = first
+        self._asked_ns = 0
+        self._has_stat = True
+        self.all: dict[str, RemoteThread] = {}
+
+    def refresh(self, force: bool = False) -> None:
+        """Only while the stub listens. Raises RemoteError."""
+        now = time.monotonic_ns()
+        if not force and now - self._asked_ns < _LIST_S * 1e9:
+            return
+        self._asked_ns = now
+        names = self._names() if self._stub.has("qXfer:threads:read") else None
+        if names is None:
+            names = dict.fromkeys(self._stub.thread_ids(), "")
+        if not names:
+            current = self._stub.current_thread() or ThreadId("1", 0, 1)
+            names = {current: ""}
+        kept: dict[str, RemoteThread] = {}
+        for thread, name in names.items():
+            if self._stub.multiprocess and thread.pid != self._pid:
+                continue
+            known = self.all.pop(thread.text, None) or RemoteThread(thread, StackReach(self._stack_size, self._first))
+            known.name = name or known.name
+            kept[thread.text] = known
+        for gone in self.all.values():
+            if gone.stat >= 0:
+                self._stub.close_file(gone.stat)
+        self.all = kept
+
+    def _names(self) -> dict[ThreadId, str] | None:
+        text = self._stub.object("threads")
+        if text is None:
+            return None
+        found: dict[ThreadId, str] = {}
+
+        def start(tag: str, attributes: dict[str, str]) -> None:
+            if tag == "thread":
+                if len(found) >= MOST_THREADS:
+                    raise RemoteError("the stub's list of threads has no end")
+                found[ThreadId.parse(attributes["id"])] = attributes.get("name", "")[:100]
+
+        parse_xml("list of threads", text, start)
+        return found
+
+    def states(self) -> bool:
+        """Read each thread's state from the target's /proc, without a stop. False where that cannot be had."""
+        if not self._has_stat or not self._pid:
+            return False
+        for thread in self.all.values():
+            if thread.stat < 0:
+                fd = self._stub.open_file(f"/proc/{self._pid}/task/{thread.id.tid}/stat")
+                if fd is None:
+                    self._has_stat = any(other.stat >= 0 for other in self.all.values())
+                    thread.state = ""
+                    continue
+                thread.stat = fd
+            try:
+                thread.state = parse_stat(self._stub.read_file(thread.stat, 0, 512)).state
+            except FormatError:
+                thread.state = ""
+        return self._has_stat
+
+    def gone(self, thread: ThreadId) -> None:
+        self.all.pop(thread.text, None)

@@ -1,0 +1,7 @@
+"""Which thread is sampled by which collector while a recording runs.
+
+by_image         Which processes are stopped for their samples because of the program that they run
+collector        Threads whose stacks the kernel cannot copy
+stop_candidates  Which threads are stopped for their samples, because the kernel cannot copy their stacks
+whole_process    All processes without stops, or all of them by stops
+"""

@@ -1,0 +1,186 @@
+"""Threads whose stacks the kernel cannot copy, and processes whose program has frames that only stops can copy, sampled
+by stops; all others by perf_events.
+
+The kernel copies 64 KB of one stack. A thread with longer stacks, or with handlers on a stack of their own, is stopped
+for its samples instead, as long as it has such stacks; a process that runs an interpreter, until it executes another
+program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.closed_collectors import Past, joined
+from pyprof.collectors.hybrid.by_image import BY_STOPS, ByImage
+from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, Chosen
+from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.ptrace.collector import PtraceCollector
+from pyprof.errors import NoSuchProcess, PyprofError
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch
+
+
+class HandOver:
+    """perf: samples everything else. open_stops: opens the collector that stops; may raise what that raises."""
+
+    def __init__(
+        self,
+        perf: PerfCollector,
+        open_stops: Callable[[Chosen], PtraceCollector],
+        by_image: ByImage | None = None,
+        by_depth: bool = True,
+        launched: bool = False,
+    ) -> None:
+        """by_image: says which programs need stops, None for none. by_depth: may a stack? launched: the program has not
+        begun yet.
+        """
+        self._perf = perf
+        self._open_stops = open_stops
+        self._by_image = by_image
+        self._by_depth = by_depth
+        self._launched = launched
+        self._copied = False
+        self._stops: PtraceCollector | None = None
+        self._chosen = Chosen()
+        self._past = Past()
+        self._by_stops = False
+        self._stopping = False
+        perf.slots = self._slots
+
+    def batches(self) -> Iterator[SampleBatch]:
+        if self._by_image is not None:
+            self._watch(first=True)
+            self._perf.watch = self._watch
+            self._chosen.watch = self._watch
+        while True:
+            if not self._chosen:
+                yield from self._of_perf(self._perf.batches())
+            if self._stopping or not self._chosen or not self._perf.goes_on:
+                return
+            self._chosen.forget_ended()
+            if not self._chosen:
+                continue
+            try:
+                self._stops = self._open_stops(self._chosen)
+            except NoSuchProcess:
+                continue
+            except (PyprofError, OSError):
+                self._chosen.refuse_all()
+                continue
+            try:
+                yield from self._both(self._stops)
+            finally:
+                self._close_stops()
+            if self._stopping or not self._perf.goes_on:
+                return
+
+    def _watch(self, first: bool = False) -> bool:
+        """Is anybody to be stopped, now that other programs may run?"""
+        assert self._by_image is not None
+        self._by_image.changed(self._perf.news())
+        for pid in self._by_image.look(all_of_them=first):
+            if pid in self._by_image.reasons and self._perf.follows(pid):
+                self._chosen.choose_image(pid, from_start=first and not self._launched)
+            else:
+                self._chosen.release_image(pid)
+        if self._chosen and self._stops is None:
+            self._perf.leave(self._chosen.elsewhere)
+        return bool(self._chosen)
+
+    def _of_perf(self, batches: Iterator[SampleBatch]) -> Iterator[SampleBatch]:
+        for batch in batches:
+            self._copied = self._copied or len(batch) > 0
+            yield batch
+
+    def _both(self, stops: PtraceCollector) -> Iterator[SampleBatch]:
+        if self._stopping:
+            stops.stop()
+        for batch in stops.batches():
+            self._chosen.begun(batch)
+            self._perf.saw(batch)
+            yield from self._of_perf(self._perf.drain())
+            self._by_stops = True
+            yield batch
+            self._by_stops = False
+            for tid in stops.refused:
+                self._chosen.refuse(tid)
+            self._chosen.forget_ended()
+            if not self._chosen or not self._perf.goes_on:
+                stops.stop()
+        yield from self._of_perf(self._perf.drain(self._stopping or not self._perf.goes_on))
+
+    def learn(self, feedback: Feedback) -> None:
+        if self._by_stops and self._stops is not None:
+            self._stops.learn(feedback)
+            self._chosen.learn_stopped(feedback)
+            return
+        if self._by_depth:
+            self._chosen.learn_copied(feedback)
+            if self._chosen and self._stops is None:
+                self._perf.leave(self._chosen.elsewhere)
+        self._perf.learn(self._chosen.others(feedback))
+
+    def _close_stops(self) -> None:
+        stops, self._stops = self._stops, None
+        if stops is None:
+            return
+        self._past.add(stops)
+        stops.close()
+
+    def threads(self) -> list[ThreadInfo]:
+        return self._past.threads(self._perf, *([self._stops] if self._stops else []))
+
+    def stats(self) -> CollectorStats:
+        copied, stopped = self._perf.stats(), self._stopped()
+        clock = copied if self._copied or not stopped.ticks else stopped
+        return replace(
+            stopped,
+            ticks=clock.ticks,
+            ticking_ns=clock.ticking_ns,
+            skipped=copied.skipped + stopped.skipped,
+            notes=self._notes(copied.notes, stopped.notes),
+            accounts=copied.accounts,
+        )
+
+    def _slots(self) -> tuple[int, int]:
+        """Sampling times of stops so far, those kept and those missed."""
+        stopped = self._stopped()
+        return stopped.ticks, stopped.skipped
+
+    def _stopped(self) -> CollectorStats:
+        return joined(self._past.stats, self._stops.stats()) if self._stops is not None else self._past.stats
+
+    def _notes(self, of_perf: tuple[str, ...], of_stops: tuple[str, ...]) -> tuple[str, ...]:
+        why = self._by_image.why if self._by_image is not None else {}
+        if self._copied or not why:
+            notes = [*of_perf, *(f"{BY_STOPS}{_count(len(pids), 'process')}: {text}" for text, pids in why.items())]
+        else:
+            notes = [*(f"{BY_STOPS}{reason}" for reason in why), *of_perf[1:]]
+        return (*notes, *self._deep(), *of_stops)
+
+    def _deep(self) -> tuple[str, ...]:
+        threads, processes = self._chosen.threads, self._chosen.processes
+        if not threads:
+            return ()
+        what = _count(threads, "thread")
+        if processes:
+            what += f", and then all threads of {'their process' if processes == 1 else 'their processes'},"
+        return (f"Stopped for their samples: {what} with {TOO_LONG} (--stack-size 64K stops nothing)",)
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._perf.stop()
+        if self._stops is not None:
+            self._stops.stop()
+
+    def close(self) -> None:
+        try:
+            self._close_stops()
+        finally:
+            self._perf.close()
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"

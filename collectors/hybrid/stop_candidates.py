@@ -1,0 +1,244 @@
+"""Which threads are stopped for their samples, because the kernel cannot copy their stacks, and which are not any more.
+
+A thread is chosen by samples that are cut where the kernel's copy ends, and given back when its stops are not needed.
+Where threads end before they can be stopped, or many are chosen, all of their process are, those to come included; so
+are those of a process whose program needs it (hybrid/by_image.py), as long as it does.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.base import Feedback
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.perf.attr import MOST_STACK
+from pyprof.model.sample import SampleBatch
+
+I32 = npt.NDArray[np.int32]
+
+TOO_LONG = "stacks that are longer than the kernel copies, or go on in another stack"
+
+_OF = 4000
+"""A thread is chosen when one of so many samples is cut where the kernel's copy ends, more if that was no help."""
+_LEAST_BACK = 512
+"""So many stops in a row that perf_events could have spared give a thread back; twice as many each time."""
+_PATIENCE = 8
+"""So many times as many cut samples choose a thread again that was given back after no stop was of use."""
+_LATE, _MANY = 3, 16
+"""So many threads of a process that ended before their first stop, or that are chosen, stand for all of it."""
+_MOST_CASES = 4096
+_FITS = MOST_STACK * 7 // 8
+
+
+@dataclass(slots=True)
+class _Case:
+    """A thread, or all threads of a process. seen, cut: samples by perf_events. since_ns: stopped for its samples from
+    then on, until until_ns. fitting: stops in a row that were not needed; enough: how many give it back; useful: one
+    was needed. most_cut: so many cut samples choose it. started: when, to know it from a later one of its number.
+    """
+
+    pid: int
+    seen: int = 0
+    cut: int = 0
+    since_ns: float = math.inf
+    until_ns: float = math.inf
+    fitting: int = 0
+    enough: int = _LEAST_BACK
+    useful: bool = False
+    most_cut: int = 1
+    started: int | None = None
+
+
+class Chosen:
+    """What the ptrace collector asks of a selection. threads, processes: how often one was chosen for its stacks.
+    watch: called before it is said who is chosen.
+
+    A case's key is its tid, or minus its pid where it is a whole process.
+    """
+
+    refused: tuple[str, ...] = ()
+    lasting = False
+
+    def __init__(self) -> None:
+        self.threads = self.processes = 0
+        self.watch: Callable[[], object] = lambda: None
+        self._by_image: set[int] = set()
+        self._cases: dict[int, _Case] = {}
+        self._stopped: set[int] = set()
+        self._left: set[int] = set()
+        self._refused: set[int] = set()
+        self._late: Counter[int] = Counter()
+
+    def wants(self, pid: int, tid: int) -> bool:
+        """Is this thread stopped for its samples?"""
+        return (tid in self._stopped or -pid in self._stopped) and tid not in self._refused
+
+    def __bool__(self) -> bool:
+        return bool(self._stopped)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(sorted({self._cases[key].pid for key in self._stopped}))
+
+    def find(self, known: Container[int]) -> Iterable[int]:
+        """Their processes that are not known yet."""
+        self.watch()
+        return [pid for pid in self.pids if pid not in known and os.path.exists(f"/proc/{pid}")]
+
+    def elsewhere(self, pid: I32, tid: I32, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which samples of perf_events are of threads that were being stopped."""
+        found = np.zeros(len(tid), np.bool_)
+        now = int(time_ns.min()) if len(time_ns) else 0
+        self._left = {key for key in self._left if self._cases[key].until_ns >= now}  # samples come in order
+        for key in self._left:
+            case = self._cases[key]
+            found |= _of(key, pid, tid) & (time_ns >= case.since_ns) & (time_ns < case.until_ns)
+        return found & ~np.isin(tid, list(self._refused)) if self._refused else found
+
+    def learn_copied(self, feedback: Feedback) -> None:
+        """What walks of the kernel's copies needed."""
+        tids, pids = feedback.batch.tid, feedback.batch.pid
+        beyond = beyond_copy(feedback)
+        self._prune()
+        for tid, first, count in zip(*np.unique(tids, return_index=True, return_counts=True), strict=True):
+            self._judge(int(tid), int(pids[first]), int(count), int(np.count_nonzero(beyond & (tids == tid))))
+
+    def _judge(self, tid: int, pid: int, seen: int, cut: int) -> None:
+        case = self._cases.get(tid)
+        if case is None or case.pid != pid:
+            case = self._cases[tid] = _Case(pid)
+        case.seen += seen
+        case.cut += cut
+        if case.cut >= case.most_cut and tid not in self._refused and not self.wants(pid, tid):
+            self._choose(tid, case)
+            self.threads += 1
+            if sum(self._cases[key].pid == pid for key in self._stopped) >= _MANY:
+                self._choose_process(pid)
+        if case.seen >= _OF:
+            case.seen = case.cut = 0
+
+    def _choose(self, key: int, case: _Case) -> None:
+        self._stopped.add(key)
+        self._left.add(key)
+        case.started = procfs.started(abs(key))
+        case.since_ns, case.until_ns, case.fitting, case.useful = math.inf, math.inf, 0, False
+
+    def _choose_process(self, pid: int) -> None:
+        self._replace_by_process(pid)
+        self.processes += 1
+
+    def _replace_by_process(self, pid: int) -> None:
+        """In place of its threads, whose samples by perf_events are not wanted until it is given back."""
+        self._stopped -= {key for key in self._stopped if self._cases[key].pid == pid}
+        self._choose(-pid, self._cases.setdefault(-pid, _Case(pid)))
+        self._late.pop(pid, None)
+
+    def choose_image(self, pid: int, from_start: bool) -> None:
+        """All of a process, because of what it runs. from_start: no sample of it by perf_events is wanted."""
+        if -pid not in self._refused and pid not in self._by_image:
+            self._replace_by_process(pid)
+            self._by_image.add(pid)
+            if from_start:
+                self._cases[-pid].since_ns = 0
+
+    def release_image(self, pid: int) -> None:
+        """It runs something else now."""
+        if pid in self._by_image:
+            self._give_back(-pid)
+
+    def others(self, feedback: Feedback) -> Feedback:
+        """Without what larger copies cannot help."""
+        if not self._stopped:
+            return feedback
+        pid, tid = feedback.batch.pid, feedback.batch.tid
+        kept = np.flatnonzero(~np.logical_or.reduce([_of(key, pid, tid) for key in self._stopped]))
+        batch = feedback.batch.take(kept)
+        return Feedback(batch, feedback.top[kept], feedback.missing[kept], feedback.stop[kept], feedback.look)
+
+    def begun(self, batch: SampleBatch) -> None:
+        """Samples by stops: from the first one on a thread's copies are not wanted."""
+        for key in self._stopped:
+            case, mine = self._cases[key], _of(key, batch.pid, batch.tid)
+            if case.since_ns == math.inf and mine.any():
+                case.since_ns = int(batch.time_ns[mine].min())
+
+    def learn_stopped(self, feedback: Feedback) -> None:
+        """What walks of our own copies needed: a thread whose stops are not worth it any more is given back."""
+        batch = feedback.batch
+        columns = batch.pid.tolist(), batch.tid.tolist(), batch.stack.base.tolist(), feedback.top.tolist()
+        for lane, (pid, tid, base, top) in enumerate(zip(*columns, strict=True)):
+            key = tid if tid in self._stopped else -pid
+            if key in self._stopped and pid not in self._by_image:
+                needed = top and (lane in batch.stack.pieces or not base <= top <= base + _FITS)
+                self._weigh(key, bool(needed))
+
+    def _weigh(self, key: int, needed: bool) -> None:
+        case = self._cases[key]
+        case.fitting = 0 if needed else case.fitting + 1
+        case.useful = case.useful or needed
+        if case.fitting >= case.enough:
+            if case.useful:
+                case.enough *= 2
+            else:
+                case.most_cut *= _PATIENCE
+            self._give_back(key)
+
+    def refuse(self, tid: int) -> None:
+        """It cannot be stopped: perf_events has it back for good."""
+        self._refused.add(tid)
+        if tid in self._stopped:
+            self._give_back(tid)
+
+    def refuse_all(self) -> None:
+        for key in list(self._stopped):
+            self._refused.add(key)
+            self._give_back(key)
+
+    def forget_ended(self) -> None:
+        """Threads and processes that are there no more."""
+        for key in list(self._stopped):
+            case = self._cases[key]
+            gone = case.started is None or procfs.started(abs(key)) != case.started
+            if gone and key in self._stopped:
+                self._late[case.pid] += key > 0 and case.since_ns == math.inf
+                self._give_back(key)
+                if self._late[case.pid] >= _LATE:
+                    self._choose_process(case.pid)
+
+    def _give_back(self, key: int) -> None:
+        self._stopped.discard(key)
+        self._by_image.discard(-key)
+        now, pid = time.monotonic_ns(), self._cases[key].pid
+        for each in self._left:
+            case = self._cases[each]
+            if each == key or (key < 0 and case.pid == pid):
+                case.until_ns, case.seen, case.cut = min(case.until_ns, now), 0, 0
+
+    def _prune(self) -> None:
+        """Threads end, and their numbers come again."""
+        if len(self._cases) > _MOST_CASES:
+            self._cases = {key: case for key, case in self._cases.items() if key in self._stopped}
+            self._left &= self._cases.keys()
+            self._refused.clear()
+            self._late.clear()
+
+
+def beyond_copy(feedback: Feedback) -> npt.NDArray[np.bool_]:
+    """Whose walks needed what no copy of the kernel can hold? What is nearer comes with larger copies."""
+    missing, base = feedback.missing, feedback.batch.stack.base
+    found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base > _FITS))
+    return found
+
+
+def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:
+    """Which samples belong to a case."""
+    found: npt.NDArray[np.bool_] = tid == key if key > 0 else pid == -key
+    return found

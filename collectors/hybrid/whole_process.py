@@ -1,0 +1,123 @@
+"""All processes without stops, or all of them by stops: as long as one of them runs a program that needs these.
+
+For recordings of all of a thread's time, in which the time of one thread cannot come from two collectors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.closed_collectors import Past, joined
+from pyprof.collectors.hybrid.by_image import BY_STOPS, ByImage
+from pyprof.errors import PyprofError
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch
+
+_CALM_NS = 2_000_000_000
+"""So long nothing needed stops before they end."""
+
+
+class Source(Collector, Protocol):
+    """news: pids of processes that have come, or run other code than before. alive: that have not ended."""
+
+    def news(self) -> set[int]: ...
+
+    @property
+    def alive(self) -> list[int]: ...
+
+
+Opener = Callable[[list[int], bool], Source]
+"""(pids, is it the first one?) Raises what collectors raise."""
+
+
+class Turns:
+    """whole, stopping: open the one and the other collector. launched: the program has not begun yet."""
+
+    def __init__(
+        self, whole: Opener, stopping: Opener, by_image: ByImage, pids: tuple[int, ...], launched: bool
+    ) -> None:
+        self._openers = {False: whole, True: stopping}
+        self._by_image = by_image
+        self._past = Past()
+        self._stopping = False
+        self._calm_ns = 0
+        self._since_ns = time.monotonic_ns()
+        self._ns = {False: 0, True: 0}
+        self._notes: tuple[str, ...] = ()
+        if not launched:
+            by_image.changed(pids)
+            by_image.look(all_of_them=True)
+        self._by_stops = bool(by_image.reasons)
+        self._now = self._openers[self._by_stops](list(pids), True)
+
+    def batches(self) -> Iterator[SampleBatch]:
+        self._by_image.changed(self._now.news())
+        self._by_image.look(all_of_them=True)
+        while True:
+            if self._stopping:
+                self._now.stop()
+            turned = False
+            if self._by_stops == self._wanted():
+                for batch in self._now.batches():
+                    yield batch
+                    turned = turned or self._is_turn()
+                    if turned:
+                        self._now.stop()
+            alive = self._now.alive
+            if self._stopping or (not turned and self._by_stops == self._wanted()) or not alive:
+                return
+            try:
+                then = self._openers[not self._by_stops](alive, False)
+            except PyprofError:
+                return
+            before, self._now = self._now, then
+            self._end(before)
+            self._by_stops = not self._by_stops
+
+    def _end(self, before: Source) -> None:
+        now_ns = time.monotonic_ns()
+        self._ns[self._by_stops] += now_ns - self._since_ns
+        self._since_ns = now_ns
+        self._past.add(before)
+        self._notes += before.stats().notes if self._by_stops else ()
+        before.close()
+
+    def _wanted(self) -> bool:
+        """Are stops?"""
+        if self._by_image.reasons:
+            self._calm_ns = time.monotonic_ns() + _CALM_NS
+            return True
+        return self._by_stops and time.monotonic_ns() < self._calm_ns
+
+    def _is_turn(self) -> bool:
+        self._by_image.changed(self._now.news())
+        self._by_image.look()
+        self._by_image.forget(set(self._now.alive).__contains__)
+        return self._wanted() != self._by_stops
+
+    def learn(self, feedback: Feedback) -> None:
+        self._now.learn(feedback)
+
+    def threads(self) -> list[ThreadInfo]:
+        return self._past.threads(self._now)
+
+    def stats(self) -> CollectorStats:
+        found = joined(self._past.stats, self._now.stats())
+        if not self._by_stops and not self._ns[True]:
+            return found
+        notes = [f"{BY_STOPS}{reason}" for reason in self._by_image.why]
+        if without_ns := self._ns[False]:
+            notes.append(f"For {without_ns / 1e9:.1f} s no program needed stops: perf_events recorded these")
+        of_stops = self._notes + (self._now.stats().notes if self._by_stops else ())
+        return replace(found, notes=(*notes, *dict.fromkeys(of_stops)))
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._now.stop()
+
+    def close(self) -> None:
+        self._now.close()

@@ -1,0 +1,297 @@
+"""What /proc says about a process. Paths in /proc/PID/maps are hostile input; everything else is the kernel's.
+
+Reads go through a descriptor of /proc/PID, so that a recycled pid is never mistaken for the process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from pyprof.collectors.linux.libc import memory_reader
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch, find_arch, native_arches
+from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
+
+_MAPS_LINE = re.compile(
+    rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-][x-][sp]) ([0-9a-f]{1,16}) "
+    rb"([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) *(.*)",
+    re.DOTALL,
+)
+_CHUNK = 1 << 20
+_MOST_ARGUMENTS = 4096
+
+
+def parse_maps(text: bytes) -> tuple[Mapping, ...]:
+    """The lines of /proc/PID/maps, ascending (proc(5)).
+
+    Line breaks in names come as \\012, other bytes as they are (not UTF-8: surrogateescape). A line that overlaps the
+    one before it is dropped: the kernel writes the file page by page while the process goes on mapping.
+    Raises FormatError.
+    """
+    mappings: list[Mapping] = []
+    at, last_end = 0, 0
+    for line in text.split(b"\n"):
+        if line:
+            match = _MAPS_LINE.fullmatch(line)
+            if match is None:
+                raise FormatError("maps", at, "not a line of /proc/PID/maps")
+            start, end = int(match[1], 16), int(match[2], 16)
+            if end < start:
+                raise FormatError("maps", at, "a mapping that ends before it starts")
+            if start >= last_end:
+                path = os.fsdecode(match[7].replace(b"\\012", b"\n"))
+                inode = int(match[6])
+                mappings.append(
+                    Mapping(start, end, match[3].decode(), int(match[4], 16), match[5].decode(), inode, path)
+                )
+                last_end = end
+        at += len(line) + 1
+    return tuple(mappings)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """Fields of /proc/PID/stat. start: clock ticks since boot. flags: PF_* (linux/sched.h)."""
+
+    comm: str
+    state: str
+    ppid: int
+    flags: int
+    start: int
+
+    @property
+    def is_kernel_thread(self) -> bool:
+        return bool(self.flags & 0x0020_0000)  # PF_KTHREAD
+
+    @property
+    def is_zombie(self) -> bool:
+        return self.state in "ZX"
+
+
+def parse_stat(text: bytes) -> Stat:
+    """One line of /proc/PID/stat; the name in it may hold blanks and brackets. Raises FormatError."""
+    opening, closing = text.find(b"("), text.rfind(b")")
+    fields = text[closing + 1 :].split()
+    if opening < 0 or closing < opening or len(fields) < 20:
+        raise FormatError("stat", max(closing, 0), "not a line of /proc/PID/stat")
+    try:
+        return Stat(
+            os.fsdecode(text[opening + 1 : closing]),
+            fields[0].decode("ascii"),
+            int(fields[1]),
+            int(fields[6]),
+            int(fields[19]),
+        )
+    except ValueError:
+        raise FormatError("stat", closing, "a field is not a number") from None
+
+
+class ProcDir:
+    """/proc/PID of one process. Every method raises ProcessLookupError once the process is gone."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.path = f"/proc/{pid}"
+        try:
+            self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise ProcessLookupError(pid) from None
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def open(self, name: str) -> int:
+        try:
+            return os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.fd)
+        except FileNotFoundError:
+            raise ProcessLookupError(self.pid) from None
+
+    def read(self, name: str) -> bytes:
+        fd = self.open(name)
+        try:
+            chunks = []
+            while chunk := os.read(fd, _CHUNK):
+                chunks.append(chunk)
+            return b"".join(chunks)
+        finally:
+            os.close(fd)
+
+    def link(self, name: str) -> str:
+        try:
+            return os.readlink(name, dir_fd=self.fd)
+        except FileNotFoundError:
+            raise ProcessLookupError(self.pid) from None
+
+    def stat(self) -> Stat:
+        return parse_stat(self.read("stat"))
+
+    def status(self) -> dict[str, str]:
+        """/proc/PID/status: key -> text after the colon."""
+        return parse_status(self.read("status"))
+
+    def maps(self) -> bytes:
+        return self.read("maps")
+
+    def comm(self) -> str:
+        return os.fsdecode(self.read("comm").rstrip(b"\n"))
+
+    def thread_count(self) -> int:
+        """Number of tasks, by one system call (the link count of the task folder)."""
+        try:
+            return os.stat("task", dir_fd=self.fd).st_nlink - 2
+        except FileNotFoundError:
+            raise ProcessLookupError(self.pid) from None
+
+    def threads(self) -> list[int]:
+        fd = self.open("task")
+        try:
+            return sorted(int(entry) for entry in os.listdir(fd))
+        finally:
+            os.close(fd)
+
+    def children(self) -> list[int]:
+        """Pids of the children of all threads; empty where the kernel has no CONFIG_PROC_CHILDREN."""
+        found: list[int] = []
+        for tid in self.threads():
+            try:
+                found += [int(word) for word in self.read(f"task/{tid}/children").split()]
+            except ProcessLookupError:
+                continue
+        return found
+
+
+def elf_arch(head: bytes) -> tuple[int, int, str] | None:
+    """(e_machine, class 32 or 64, byte order) of an ELF file's first bytes; None if it is none."""
+    if len(head) < 20 or head[:4] != b"\x7fELF" or head[4] not in (1, 2) or head[5] not in (1, 2):
+        return None
+    order: Literal["little", "big"] = "little" if head[5] == 1 else "big"
+    return int.from_bytes(head[18:20], order), 32 * head[4], order
+
+
+def program_arch(directory: ProcDir) -> Arch:
+    """What the program file of a process is made for; where that cannot be seen, what this machine is."""
+    native = native_arches(os.uname().machine)
+    try:
+        fd = directory.open("exe")
+        try:
+            found = elf_arch(os.read(fd, 64))
+        finally:
+            os.close(fd)
+    except OSError:
+        return native[0]
+    known = find_arch(*found) if found else None
+    return known if known in native else native[0]
+
+
+def parse_status(text: bytes) -> dict[str, str]:
+    pairs = (line.partition(":") for line in os.fsdecode(text).split("\n"))
+    return {key: value.strip() for key, colon, value in pairs if colon}
+
+
+def thread_status(tid: int) -> dict[str, str]:
+    """/proc/TID/status of a thread. Raises ProcessLookupError."""
+    try:
+        with open(f"/proc/{tid}/status", "rb") as file:
+            return parse_status(file.read())
+    except FileNotFoundError:
+        raise ProcessLookupError(tid) from None
+
+
+def tasks(pid: int) -> list[int]:
+    """Tids of a process, ascending. Raises ProcessLookupError."""
+    try:
+        return sorted(int(entry) for entry in os.listdir(f"/proc/{pid}/task"))
+    except FileNotFoundError:
+        raise ProcessLookupError(pid) from None
+
+
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "disk sleep",
+    "T": "stopped",
+    "t": "tracing stop",
+    "Z": "zombie",
+    "X": "dead",
+    "I": "idle",
+}
+
+
+def state(pid: int, tid: int) -> str:
+    """In words, as in /proc/TID/status; "gone" if the thread has ended."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/stat", "rb") as file:
+            letter = parse_stat(file.read()).state
+    except OSError:
+        return "gone"
+    return _STATES.get(letter, letter)
+
+
+def name(pid: int) -> str:
+    """The name of a process (comm), "?" if it is gone."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return os.fsdecode(file.read().rstrip(b"\n"))
+    except OSError:
+        return "?"
+
+
+def exe(pid: int) -> str:
+    """Path of the program, as the process names it; "?" where it is gone or not ours to see."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
+    except OSError:
+        return "?"
+
+
+def command_line(pid: int) -> str:
+    """The program's arguments with blanks between them, its first 4 KB; "" where it is gone or has none."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return os.fsdecode(file.read(_MOST_ARGUMENTS).rstrip(b"\0").replace(b"\0", b" "))
+    except OSError:
+        return ""
+
+
+def arch(pid: int) -> Arch:
+    """Of the program of a process. Raises ProcessLookupError."""
+    directory = ProcDir(pid)
+    try:
+        return program_arch(directory)
+    finally:
+        directory.close()
+
+
+def read_memory(pid: int) -> ReadMemory:
+    """Reads of whatever image the process has at that moment; b"" once it is gone."""
+    return memory_reader(pid, lambda: True)
+
+
+def address_space(pid: int, space_id: int, generation: int) -> AddressSpace:
+    """The modules of a process as they are now. Raises ProcessLookupError, PermissionError."""
+    directory = ProcDir(pid)
+    try:
+        mappings = parse_maps(directory.maps())
+    finally:
+        directory.close()
+    return AddressSpace(space_id, pid, generation, mappings, read_memory(pid), f"/proc/{pid}/root")
+
+
+def all_pids() -> list[int]:
+    """Every process that this pid namespace shows."""
+    return sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+
+
+def started(tid: int) -> int | None:
+    """When a thread or process began, in clock ticks since the machine did; None if it has ended."""
+    try:
+        with open(f"/proc/{tid}/stat", "rb") as file:
+            stat = parse_stat(file.read())
+    except (OSError, FormatError):
+        return None
+    return None if stat.is_zombie else stat.start

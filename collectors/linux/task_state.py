@@ -1,0 +1,36 @@
+"""What /proc says of one task right now, asked between a stop and its end."""
+
+from __future__ import annotations
+
+import os
+
+from pyprof.collectors.linux.procfs import parse_stat, thread_status
+
+ENDED = "ZX"
+
+
+def state(tid: int) -> str:
+    """The letter of /proc/TID/stat; X if there is no such thread."""
+    try:
+        with open(f"/proc/{tid}/stat", "rb") as file:
+            return parse_stat(file.read()).state
+    except OSError:
+        return "X"
+
+
+def is_own_child(tid: int) -> bool:
+    try:
+        status = thread_status(tid)
+    except OSError:
+        return False
+    return status.get("PPid") == str(os.getpid()) and status.get("Tgid") == str(tid)
+
+
+def signal_due(tid: int) -> bool:
+    """Is a signal pending that the thread does not block? In doubt yes."""
+    try:
+        status = thread_status(tid)
+        pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
+        return bool(pending & ~int(status["SigBlk"], 16))
+    except (OSError, KeyError, ValueError):
+        return True

@@ -1,0 +1,97 @@
+"""Whose stack stands for the stretches that have none: those of the same thread, of about the same length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyprof.collectors.offcpu.gaps import I64, Mask
+
+Pool = dict[tuple[int, bool, int], tuple[int, int]]
+"""(tid, blocked, bucket of length) -> (nanoseconds, since when) of time for which no stack was found yet"""
+
+_PATIENCE_NS = 1_000_000_000
+_BUCKETS = 64
+
+
+def set_aside(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None:
+    """Time for which a stack is to be found later."""
+    key = (tid, blocked, max(ns, 1).bit_length() - 1)
+    before, since = pool.get(key, (0, now_ns))
+    pool[key] = (before + ns, since)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Stretches, columns of shape (n,). whole_ns: how long each was, length_ns: the part of it that is told now; told:
+    with a stack, pooled: those that are to get one.
+    """
+
+    tid: I64
+    blocked: Mask
+    whole_ns: I64
+    length_ns: I64
+    told: Mask
+    pooled: Mask
+
+
+def shares(rows: Rows, pool: Pool, now_ns: int, ended: set[int] | None) -> tuple[I64, list[tuple[int, bool, int]]]:
+    """(n,): the time that each told stretch stands for, its own included; and what stays without a stack.
+
+    pool: what is kept for the next time; what waits in it too long, or belongs to threads that have ended (None: all),
+    is given up.
+    """
+    tid, length_ns, told = rows.tid, rows.length_ns, rows.told
+    result = length_ns.copy()
+    bucket = np.log2(np.maximum(rows.whole_ns, 1)).astype(np.int64)
+    tids = np.unique(np.concatenate([tid, np.array([key[0] for key in pool], np.int64)]))
+    group = (np.searchsorted(tids, tid) * 2 + rows.blocked) * _BUCKETS + bucket
+    waiting, place = np.unique(group[rows.pooled], return_inverse=True)
+    amount = np.zeros(len(waiting), np.int64)
+    np.add.at(amount, place, length_ns[rows.pooled])
+    since = {int(key): now_ns for key in waiting}
+    todo = dict(zip(waiting.tolist(), amount.tolist(), strict=True))
+    for (thread, is_blocked, size), (ns, at) in pool.items():
+        key = (int(np.searchsorted(tids, thread)) * 2 + is_blocked) * _BUCKETS + size
+        todo[key] = todo.get(key, 0) + ns
+        since[key] = at
+    pool.clear()
+    if not todo:
+        return result, []
+    targets = np.unique(group[told & (length_ns > 0)])
+    keys = np.array(sorted(todo), np.int64)
+    nearest = _nearest(targets, keys)
+    given = np.zeros(len(targets), np.int64)
+    bare: dict[tuple[int, bool], int] = {}
+    for key, to in zip(keys.tolist(), nearest.tolist(), strict=True):
+        if to >= 0:
+            given[to] += todo[key]
+            continue
+        rest, size = divmod(key, _BUCKETS)
+        thread, is_blocked = int(tids[rest // 2]), bool(rest & 1)
+        if ended is None or thread in ended or since[key] < now_ns - _PATIENCE_NS:
+            bare[thread, is_blocked] = bare.get((thread, is_blocked), 0) + todo[key]
+        else:
+            pool[thread, is_blocked, size] = (todo[key], since[key])
+    lanes = np.flatnonzero(told & (length_ns > 0))
+    if len(lanes):
+        to = np.searchsorted(targets, group[lanes])
+        own = np.bincount(to, length_ns[lanes], len(targets))
+        result[lanes] += np.rint(length_ns[lanes] * (given / own)[to]).astype(np.int64)
+    return result, [(thread, is_blocked, ns) for (thread, is_blocked), ns in bare.items()]
+
+
+def _nearest(targets: I64, keys: I64) -> I64:
+    """The index of the target of the same thread and kind whose bucket is nearest to each key's, -1 for none."""
+    if not len(targets):
+        return np.full(len(keys), -1, np.int64)
+    above = np.minimum(np.searchsorted(targets, keys), len(targets) - 1)
+    below = np.maximum(above - 1, 0)
+    far = np.int64(2**62)
+    distance = [
+        np.where(targets[side] // _BUCKETS == keys // _BUCKETS, np.abs(targets[side] - keys), far)
+        for side in (above, below)
+    ]
+    nearest = np.where(distance[0] <= distance[1], above, below)
+    return np.where(np.minimum(*distance) < far, nearest, -1)

@@ -1,0 +1,233 @@
+"""What a look into the rings found, as batches of samples: each in its address space, over the rings' own memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.perf.processes import Family
+from pyprof.collectors.perf.records import (
+    LOST,
+    LOST_SAMPLES,
+    NO_SAMPLES,
+    THROTTLE,
+    U64,
+    Samples,
+    Scan,
+    parse_lost,
+    read_samples,
+)
+from pyprof.collectors.perf.ring import Rings
+from pyprof.collectors.perf.scope import Scope
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import I386, X86_64
+from pyprof.model.modules import AddressSpace
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.options import CollectOptions
+
+I386_IN_X86_64 = [0, 2, 1, 3, 7, 6, 4, 5, 16]
+"""The columns of X86_64 that hold eax, ecx, edx, ebx, esp, ebp, esi, edi and eip of 32-bit code."""
+
+_LOOK_NS = 1_000_000_000
+
+Mask = npt.NDArray[np.bool_]
+
+Elsewhere = Callable[[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
+"""(pid, tid, time) of samples -> those of threads that another collector has taken over"""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Of one look into the rings: batches of threads that run, all lanes of the switched samples, those wanted."""
+
+    scan: Scan
+    running: list[SampleBatch]
+    switched: SampleBatch
+    wanted: Mask
+
+
+class BatchMaker:
+    """strangers: processes that are not looked at. sampled: tids. lost: records that found no room. elsewhere: samples
+    to leave out.
+    """
+
+    def __init__(
+        self,
+        rings: Rings,
+        scope: Scope,
+        family: Family,
+        options: CollectOptions,
+        diagnostics: Diagnostics,
+    ) -> None:
+        self.strangers: set[int] = {os.getpid()}
+        self.sampled: set[int] = set()
+        self.lost = 0
+        self.elsewhere: Elsewhere | None = None
+        self._rings = rings
+        self._scope = scope
+        self._family = family
+        self._pattern = options.thread
+        self._diagnostics = diagnostics
+        self._kernel: set[int] = set()
+        self._looked_ns = 0
+
+    def batches(self, found: Scan) -> list[SampleBatch]:
+        """One of 64-bit code, and one of 32-bit code if there is any."""
+        return self.take(found, NO_SAMPLES, self._rings.words).running
+
+    def take(self, found: Scan, switched: Samples, words: U64) -> Taken:
+        """switched: further samples, of the same stretch of time but in other rings, words."""
+        lost = 0
+        for record in found.others:
+            if record.kind in (LOST, LOST_SAMPLES):
+                lost += parse_lost(record.kind, record.body)
+            elif record.kind == THROTTLE:
+                self._diagnostics.count("kernel throttled the sampling (kernel.perf_event_max_sample_rate)")
+        self._family.take(found.others)
+        samples, left_out = read_samples(
+            self._rings.words,
+            found.samples,
+            self._scope.event.chains,
+            self._family.histories if self._scope.filtered else None,
+        )
+        self._count_left_out(left_out)
+        if self._scope.everything:
+            self._meet({*samples.pid.tolist(), *switched.pid.tolist()})
+        spaces, (space, switched_space) = self._place(samples, switched)
+        kept, switched_kept = self._kept(samples, space), self._kept(switched, switched_space)
+        if lost:
+            self.lost += lost
+            self._diagnostics.count("sample lost: the ring was full", lost)
+            for history in self._family.histories.values():
+                if history.image.alive:
+                    history.look()
+        self.sampled.update(np.unique(np.append(samples.tid, switched.tid)).tolist())
+        batch = _batch(samples, self._rings.words, spaces, space)
+        further = _batch(switched, words, spaces, switched_space)
+        return Taken(found, by_width(batch, kept, samples.narrow), further, switched_kept)
+
+    def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
+        """Samples without user registers; those of idle processors are of nobody."""
+        kernel = np.isin(pids, list(self._of_kernel(set(pids[pids > 0].tolist()))))
+        if kernel.any():
+            self._diagnostics.count("sample of a kernel thread", int(np.count_nonzero(kernel)))
+        if (ending := (pids != 0) & ~kernel).any():
+            self._diagnostics.count("sample without registers (a thread that ends)", int(np.count_nonzero(ending)))
+
+    def _of_kernel(self, pids: set[int]) -> set[int]:
+        """Which of these are the kernel's own?"""
+        self._kernel.update(pid for pid in pids - self._family.histories.keys() - self._kernel if _of_kernel(pid))
+        return pids & self._kernel
+
+    def _place(self, *parts: Samples) -> tuple[dict[int, AddressSpace], list[npt.NDArray[np.int32]]]:
+        """The spaces, and of each part that of each sample; 0: of a process that is not known."""
+        spaces: dict[int, AddressSpace] = {}
+        space = [np.zeros(len(part), np.int32) for part in parts]
+        for pid, history in list(self._family.histories.items()):
+            lanes = [np.flatnonzero(part.pid == pid) for part in parts]
+            time_ns = np.concatenate([part.time_ns[at] for part, at in zip(parts, lanes, strict=True)])
+            pcs = np.concatenate([part.regs[at, X86_64.pc] for part, at in zip(parts, lanes, strict=True)])
+            order = np.argsort(time_ns, kind="stable")
+            found, used = history.settle(time_ns[order], pcs[order])
+            unsorted = np.empty_like(found)
+            unsorted[order] = found
+            ends = np.cumsum([len(at) for at in lanes])
+            for to, at, of in zip(space, lanes, np.split(unsorted, ends[:-1]), strict=True):
+                to[at] = of
+            spaces.update(used)
+        return spaces, space
+
+    def _kept(self, samples: Samples, space: npt.NDArray[np.int32]) -> Mask:
+        """Which samples are wanted."""
+        unknown = (space == 0) & (samples.pid != os.getpid())
+        if unknown.any():
+            self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
+        kept: Mask = (space > 0) & self.wanted(samples.tid)
+        if self.elsewhere is not None:
+            kept &= ~self.elsewhere(samples.pid, samples.tid, samples.time_ns)
+        return kept
+
+    def wanted(self, tid: npt.NDArray[np.integer]) -> Mask:
+        """Which of these threads are asked for?"""
+        if self._pattern is None:
+            return np.ones(len(tid), np.bool_)
+        return np.isin(tid, [info.tid for info in self._family.infos(set(tid.tolist())) if self.wants(info)])
+
+    def wants(self, info: ThreadInfo) -> bool:
+        """Is it a thread that is asked for?"""
+        return self._pattern is None or bool(self._pattern.search(info.name))
+
+    def forget_strangers(self) -> None:
+        """Those that have ended: others may come to have their numbers."""
+        now = time.monotonic_ns()
+        if now > self._looked_ns + _LOOK_NS:
+            self._looked_ns = now
+            for those in (self.strangers, self._kernel):
+                those.difference_update([pid for pid in those if not os.path.exists(f"/proc/{pid}")])
+
+    def known(self, pid: npt.NDArray[np.integer]) -> Mask:
+        """Which of these are processes of the recording? The kernel's own, which never leave it, only once sampled."""
+        if self._scope.everything:
+            fresh = set(pid.tolist()) - self._family.histories.keys() - self.strangers - self._kernel
+            self._meet(fresh - self._of_kernel(fresh))
+        return np.isin(pid, list(self._family.histories))
+
+    def shown(self, tid: npt.NDArray[np.integer]) -> Mask:
+        """Which of these threads are asked for, and can be named? They are as if they had been sampled."""
+        found: Mask = self.wanted(tid) & np.isin(tid, [each for each in set(tid.tolist()) if self._family.names(each)])
+        self.sampled.update(tid[found].tolist())
+        return found
+
+    def _meet(self, pids: set[int]) -> None:
+        for pid in pids - self._family.histories.keys() - self.strangers:
+            try:
+                self._family.add(pid)
+            except (ProcessLookupError, PermissionError):
+                self.strangers.add(pid)
+
+
+def _of_kernel(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return procfs.parse_stat(file.read()).is_kernel_thread
+    except (OSError, FormatError):
+        return False
+
+
+def _batch(samples: Samples, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32]) -> SampleBatch:
+    """All samples, as if they were of 64-bit code."""
+    n = len(samples)
+    return SampleBatch(
+        arch=X86_64,
+        kind=np.full(n, SampleKind.STOPPED, np.uint8),
+        time_ns=samples.time_ns,
+        tid=samples.tid,
+        pid=samples.pid,
+        space=space,
+        cpu=samples.cpu,
+        weight=np.ones(n, np.int64),
+        regs=samples.regs,
+        stack=StackSlab(words.view(np.uint8), samples.base, samples.offset, samples.size),
+        spaces=spaces,
+        tip=samples.tip,
+        tips=samples.tips,
+        followed=False,
+        stopped=False,
+    )
+
+
+def by_width(batch: SampleBatch, kept: Mask, narrow: Mask) -> list[SampleBatch]:
+    """Of the lanes that are kept a batch of 64-bit code, and one of 32-bit code if there is any."""
+    if narrow.any():
+        some = batch.take(np.flatnonzero(kept & narrow))
+        regs = some.regs[:, I386_IN_X86_64] & np.uint64(I386.mask)
+        return [batch.take(np.flatnonzero(kept & ~narrow)), replace(some, arch=I386, regs=regs)]
+    return [batch if kept.all() else batch.take(np.flatnonzero(kept))]

@@ -1,0 +1,85 @@
+"""How much of each stack the kernel is asked to copy: all that it can at first, then what the walks needed, with room.
+
+One size for all threads of a recording: it belongs to the event, which new threads inherit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyprof.collectors.base import Feedback
+from pyprof.collectors.perf.records import OVERHEAD
+from pyprof.collectors.perf.ring import LEAST_RING
+from pyprof.options import CollectOptions
+
+HOLD = 4
+"""So many times as long as a batch may take its samples may wait for others."""
+SLACK_S = 0.1
+
+_MOST_RING = 16 << 20
+_MOST_RINGS = 32 << 20
+_LEAST = 2048
+_SURE_AFTER = 256
+
+
+class StackSize:
+    """bytes: what is copied now. most: the limit."""
+
+    def __init__(self, most: int, first: int) -> None:
+        """first: of the samples after the first ones, which have all that can be had."""
+        self.most = most
+        self.bytes = most
+        self._first = min(first, most)
+        self._seen = 0
+        self._need = 0
+        self._short = False
+
+    def learn(self, feedback: Feedback) -> None:
+        """What the walks of a batch read: up to top, or for a copy that was too short up to missing."""
+        base = feedback.batch.stack.base
+        reach = np.maximum(feedback.top, feedback.missing)
+        need = reach[reach > base] - base[reach > base]
+        self._seen += len(base)
+        if len(need):
+            near = need[need < 4 * self.most]  # farther: another stack
+            self._need = max(self._need, int(near.max()) if len(near) else 0)
+        self._short = self._need > self.bytes
+
+    def settle(self) -> None:
+        """After the first samples."""
+        self.bytes = max(self._first, self.wanted)
+
+    def forget(self) -> None:
+        """Stacks from now on are other threads'."""
+        self._seen = self._need = 0
+        self._short = False
+
+    @property
+    def wanted(self) -> int:
+        """What the walks so far ask for."""
+        return min(max(_LEAST, (self._need + self._need // 2 + 1023) & ~1023), self.most)
+
+    def change(self) -> int:
+        """The size to change to, 0 to keep what is there. Grows at once, shrinks once that is safe."""
+        wanted = self.wanted
+        if self._short and self.bytes < wanted:
+            return min(max(wanted, 2 * self.bytes), self.most)
+        if self._seen >= _SURE_AFTER and 2 * wanted <= self.bytes:
+            return wanted
+        return 0
+
+    def changed(self, size: int) -> None:
+        self.bytes = size
+        self._short = False
+
+
+def ring_size(options: CollectOptions, cpus: int) -> int:
+    """Room for all samples of two batches, as far as that is not too much memory."""
+    wanted = options.rate_hz * (HOLD * options.flush_s + 2 * SLACK_S) * (OVERHEAD + 8192)
+    most = max(min(_MOST_RING, _MOST_RINGS // cpus), LEAST_RING)
+    size = 8 << 20
+    while size < wanted:
+        size *= 2
+    while size > most:
+        size //= 2
+    return size

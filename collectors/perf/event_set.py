@@ -1,0 +1,225 @@
+"""Events on threads: one for each thread and processor, whose samples go to that processor's ring.
+
+The kernel wants it so: an event that new threads inherit can have a ring only if it is bound to a processor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from pyprof.collectors.linux import libc, procfs
+from pyprof.collectors.perf.attr import Kind, SwitchEvent, refusal
+from pyprof.collectors.perf.records import EXIT, FORK, LOST, Other, parse_task
+from pyprof.collectors.perf.ring import Rings
+from pyprof.collectors.perf.switch_periods import Periods
+
+_ENABLE, _DISABLE, _SET_OUTPUT, _PERIOD = 0x2400, 0x2401, 0x2405, 0x4008_2404
+_ROUNDS = 20
+_FORK_SHOWS_S = 0.001
+
+EVERY_THREAD = -1
+
+Fork = tuple[int, int, int]
+"""(time, tid, parent's tid)"""
+
+
+@dataclass(slots=True, eq=False)
+class _Events:
+    """Those that were opened on one thread. threads: that live and have them, heirs included. certain: no birth among
+    them was missed. To close them ends them for the heirs, too.
+    """
+
+    fds: list[int]
+    threads: int = 1
+    certain: bool = True
+
+
+@dataclass
+class EventSet:
+    """All events of one stack size.
+
+    since_ns: tid -> monotonic time from which on its children inherit our events, of threads that were there already.
+    """
+
+    event: Kind
+    rate_hz: float
+    stack_size: int
+    rings: Rings
+    since_ns: dict[int, int] = field(default_factory=dict)
+    _own: dict[int, _Events] = field(default_factory=dict)
+    _of: dict[int, _Events] = field(default_factory=dict)
+    _every: set[_Events] = field(default_factory=set)
+    _ended_ns: int = 0
+
+    def attach(self, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
+        """Events on all threads of processes. A thread that is born meanwhile inherits its parent's events if these
+        were there before it, else it gets its own; forks (all that were reported so far) tell which.
+
+        Raises PerfNotAllowed; ProcessLookupError if nothing is left to attach to.
+        """
+        pids = list(pids)
+        for turn in range(_ROUNDS):
+            fresh = [tid for pid in pids for tid in _tasks(pid) if tid not in self.since_ns]
+            if turn and fresh:
+                time.sleep(_FORK_SHOWS_S)
+                self._inherit(forks())
+            for tid in fresh:
+                if tid not in self.since_ns:
+                    self._open(tid)
+            if not fresh:
+                break
+        if not self.since_ns:
+            raise ProcessLookupError(*pids[:1])
+
+    def attach_machine(self) -> None:
+        """Events on every thread of the machine, those to come included. Raises PerfNotAllowed."""
+        attr = self.event.attr(self.rate_hz, self.stack_size, EVERY_THREAD)
+        mine = self._own[EVERY_THREAD] = _Events([])
+        self._every.add(mine)
+        for cpu, owner in self.rings.owners.items():
+            fd = libc.perf_event_open(attr, EVERY_THREAD, cpu)
+            if -fd == errno.ENODEV:
+                continue
+            if fd < 0:
+                raise refusal(-fd, EVERY_THREAD)
+            mine.fds.append(fd)
+            fcntl.ioctl(fd, _SET_OUTPUT, owner)
+
+    def _inherit(self, forks: list[Fork]) -> None:
+        for at, tid, parent in sorted(forks):
+            if tid not in self.since_ns and self.since_ns.get(parent, at + 1) <= at:
+                self.since_ns[tid] = at
+                self._born(at, tid, parent)
+
+    def hear(self, others: Iterable[Other]) -> None:
+        """Records of births and ends, all there were up to a time. Events are closed when all that had them ended."""
+        if not self._of:
+            return
+        tasks = []
+        for record in others:
+            if record.kind == LOST:  # a birth, perhaps
+                for events in self._every:
+                    events.certain = False
+            elif record.kind in (FORK, EXIT) and (ids := parse_task(record.body)) is not None:
+                tasks.append((record.time_ns, record.kind == EXIT, ids))
+        for at, ended, (pid, parent, tid, parents_tid) in sorted(tasks):
+            if ended:
+                self._ended(at, tid)
+            elif self.event.children or pid == parent:
+                self._born(at, tid, parents_tid)
+
+    def _born(self, at: int, tid: int, parent: int) -> None:
+        events = self._of.get(parent)
+        if events is not None and tid not in self._of and self.since_ns.get(parent, at) <= at:
+            self._of[tid] = events
+            events.threads += 1
+
+    def _ended(self, at: int, tid: int) -> None:
+        if self.since_ns.get(tid, at) > at:  # another one, of the same number
+            return
+        self.since_ns.pop(tid, None)
+        self._own.pop(tid, None)
+        events = self._of.pop(tid, None)
+        if events is not None:
+            events.threads -= 1
+            if not events.threads and events.certain:
+                self._every.discard(events)
+                self._ended_ns += sum(map(_counted_ns, events.fds))
+                _close(events.fds)
+
+    def _open(self, tid: int) -> None:
+        attr = self.event.attr(self.rate_hz, self.stack_size, tid)
+        mine: list[int] = []
+        for cpu, owner in self.rings.owners.items():
+            fd = libc.perf_event_open(attr, tid, cpu)
+            if -fd == errno.ENODEV:  # the processor went offline
+                continue
+            if fd < 0:
+                for other in mine:
+                    os.close(other)
+                if -fd == errno.ESRCH:
+                    return
+                raise refusal(-fd, tid)
+            mine.append(fd)
+            fcntl.ioctl(fd, _SET_OUTPUT, owner)
+        self._own[tid] = self._of[tid] = _Events(mine)
+        self._every.add(self._own[tid])
+        self.since_ns[tid] = time.monotonic_ns()
+
+    def counted_ns(self) -> int:
+        """How long these events have counted, all together: the kernel's own account, of heirs and those that ended,
+        too.
+        """
+        return self._ended_ns + sum(_counted_ns(fd) for events in self._every for fd in events.fds)
+
+    def owns(self, tid: int) -> bool:
+        """Are there events on this very thread, not inherited ones?"""
+        return tid in self._own
+
+    @property
+    def inherited(self) -> bool:
+        """Are there threads with events that were opened on others?"""
+        return len(self._of) > len(self._own)
+
+    def retune(self, periods: Periods) -> None:
+        """Other periods of events on switches, for each thread that has events of its own, and for those to come."""
+        assert isinstance(self.event, SwitchEvent)
+        before, self.event = self.event.periods, replace(self.event, periods=periods)
+        for tid, events in self._own.items():
+            if (period := periods.of(tid)) != before.of(tid):
+                for fd in events.fds:
+                    with contextlib.suppress(OSError):  # it is ending
+                        fcntl.ioctl(fd, _PERIOD, struct.pack("=Q", period))
+
+    def switch(self, tids: Iterable[int], on: bool) -> None:
+        """Stop the events of threads for a while, and of those that inherited them; or let them go on."""
+        for events in [self._own[tid] for tid in tids if tid in self._own]:
+            events.certain &= on  # births are not reported meanwhile
+            for fd in events.fds:
+                with contextlib.suppress(OSError):
+                    fcntl.ioctl(fd, _ENABLE if on else _DISABLE, 0)
+
+    def close(self) -> None:
+        """End these events, also where they were inherited."""
+        for events in self._every:
+            _close(events.fds)
+        self._every.clear()
+        self._own.clear()
+        self._of.clear()
+
+
+def forks_of(others: Iterable[Other]) -> list[Fork]:
+    """Those among the records."""
+    found = ((record.time_ns, parse_task(record.body)) for record in others if record.kind == FORK)
+    return [(at, ids[2], ids[3]) for at, ids in found if ids is not None]
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):  # a forked writer of an earlier window may hold it open
+            fcntl.ioctl(fd, _DISABLE, 0)
+        os.close(fd)
+
+
+def _counted_ns(fd: int) -> int:
+    """read(2) of an event: its count, and the time in which it counted (PERF_FORMAT_TOTAL_TIME_RUNNING)."""
+    try:
+        found = os.read(fd, 16)
+    except OSError:
+        return 0
+    return int.from_bytes(found[8:16], sys.byteorder)
+
+
+def _tasks(pid: int) -> list[int]:
+    try:
+        return procfs.tasks(pid)
+    except OSError:
+        return []

@@ -1,0 +1,77 @@
+"""Births, execs and newly mapped files of a recording's processes, read from the rings while their records wait there
+for the next batch. The rings may hold those of strangers, too.
+
+Nothing is given back: whoever takes the records finds all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pyprof.collectors.perf.records import COMM, FORK, MISC_COMM_EXEC, MMAP2, parse_comm, parse_mmap2, parse_task
+from pyprof.collectors.perf.ring import Ring, Rings
+
+_MOST_RECORDS = 20_000
+"""Of one ring, in one look."""
+_BODY = 1 << 13
+_GENERATIONS = 16
+_COMING_NS = 4_000_000_000
+"""No record waits longer in the rings."""
+
+
+class News:
+    """sampled: is it a process of the recording? children: are those that it forks?"""
+
+    def __init__(self, rings: Rings, sampled: Callable[[int], bool], children: bool) -> None:
+        self._rings = rings
+        self._sampled = sampled
+        self._children = children
+        self._read: dict[int, int] = {}
+        self._coming: dict[int, int] = {}
+
+    def look(self) -> set[int]:
+        """Pids of which something was told since the last look."""
+        now = time.monotonic_ns()
+        told: set[int] = set()
+        born: dict[int, int] = {}
+        for cpu, ring in self._rings.rings.items():
+            self._read[cpu] = self._walk(ring, max(self._read.get(cpu, 0), ring.tail), told, born)
+        for _ in range(_GENERATIONS):
+            fresh = {pid for pid, parent in born.items() if self._children and self.knows(parent)} - self._coming.keys()
+            if not fresh:
+                break
+            told |= fresh
+            self._coming |= dict.fromkeys(fresh, now)
+        ours = {pid for pid in told if self.knows(pid)}
+        self._coming = {pid: at for pid, at in self._coming.items() if now < at + _COMING_NS and not self._sampled(pid)}
+        return ours
+
+    def knows(self, pid: int) -> bool:
+        """Is it a process of the recording, or will it be when its birth is taken out of the rings?"""
+        return pid in self._coming or self._sampled(pid)
+
+    def _walk(self, ring: Ring, position: int, told: set[int], born: dict[int, int]) -> int:
+        """Up to where it was read."""
+        head, words = ring.head, self._rings.words
+        for _ in range(_MOST_RECORDS):
+            if position >= head:
+                break
+            word = ring.first + (position & (ring.size - 1)) // 8
+            header = int(words[word])
+            kind, misc, size = header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, header >> 48
+            if size < 32 or size & 7 or size > head - position:
+                return head
+            if kind in (COMM, FORK, MMAP2) and size <= _BODY:
+                ring.mend(position & (ring.size - 1), size)
+                self._told(kind, misc, words[word + 1 : word + size // 8 - 3].tobytes(), told, born)
+            position += size
+        return position
+
+    def _told(self, kind: int, misc: int, body: bytes, told: set[int], born: dict[int, int]) -> None:
+        if kind == COMM and misc & MISC_COMM_EXEC and (named := parse_comm(body)) is not None:
+            told.add(named[0])
+        elif kind == MMAP2 and (mapped := parse_mmap2(body)) is not None and mapped.mapping.inode:
+            told.add(mapped.pid)
+        elif kind == FORK and (ids := parse_task(body)) is not None and ids[0] != ids[1]:
+            born[ids[0]] = ids[1]

@@ -1,0 +1,169 @@
+"""The processes of a recording as the kernel reports them: their spaces, their threads' names, who is still alive."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.perf.records import (
+    COMM,
+    EXIT,
+    FORK,
+    MISC_COMM_EXEC,
+    MMAP2,
+    Other,
+    parse_comm,
+    parse_mmap2,
+    parse_task,
+)
+from pyprof.collectors.perf.spaces import History
+from pyprof.model.profile import ThreadInfo
+
+
+class Family:
+    """histories: by pid. alive: pid -> pidfd of the processes that have not ended. A name is kept as it was last.
+
+    filters: there are records of processes that do not belong to it. follows: the children of those that do, do.
+    """
+
+    filters = False
+
+    def __init__(self, next_id: Callable[[], int], follows: bool = True) -> None:
+        self._follows = follows
+        self.histories: dict[int, History] = {}
+        self.alive: dict[int, int] = {}
+        self._next_id = next_id
+        self._names: dict[int, tuple[int, str]] = {}
+        self._ended: list[int] = []
+
+    def add(self, pid: int) -> None:
+        """A process that runs already. Raises ProcessLookupError, PermissionError."""
+        directory = procfs.ProcDir(pid)
+        try:
+            root = self._root(pid, directory)
+            self.histories[pid] = History(pid, self._next_id, procfs.parse_maps(directory.maps()), root)
+            for tid in directory.threads():
+                with contextlib.suppress(ProcessLookupError):
+                    name = os.fsdecode(directory.read(f"task/{tid}/comm").rstrip(b"\n"))
+                    self._names[tid] = (pid, name)
+        finally:
+            directory.close()
+        self._watch(pid)
+
+    def _root(self, pid: int, directory: procfs.ProcDir) -> int:
+        known = self.histories.get(pid)
+        parent = self.histories.get(directory.stat().ppid) if self._follows and known is None else known
+        return parent.root if parent is not None else pid
+
+    @property
+    def roots(self) -> dict[int, int]:
+        """Of the processes that have not ended, the one that was asked for to whose family each belongs."""
+        return {pid: self.histories[pid].root for pid in self.alive}
+
+    def root_of(self, pid: int) -> int:
+        """The same of any process that was sampled."""
+        history = self.histories.get(pid)
+        return history.root if history is not None else pid
+
+    def meet(self, pid: int) -> None:
+        """A process that may be known, after some time without records. Raises what add() raises."""
+        known = self.histories.get(pid)
+        if known is None or not known.unmoved():
+            if known is not None:
+                known.ended()
+            self.add(pid)
+
+    def _watch(self, pid: int) -> None:
+        if pid not in self.alive:
+            with contextlib.suppress(OSError):
+                self.alive[pid] = os.pidfd_open(pid)
+
+    def take(self, others: Iterable[Other]) -> None:
+        """Records in order of time."""
+        for record in others:
+            if record.kind == MMAP2:
+                self._mapped(record)
+            elif record.kind == COMM:
+                self._named(record)
+            elif record.kind == FORK:
+                self._forked(record)
+            elif record.kind == EXIT:
+                self._exited(record)
+
+    def _mapped(self, record: Other) -> None:
+        found = parse_mmap2(record.body)
+        if found is not None and found.pid in self.histories:
+            self.histories[found.pid].mapped(record.time_ns, found.mapping)
+
+    def _named(self, record: Other) -> None:
+        found = parse_comm(record.body)
+        if found is None:
+            return
+        pid, tid, name = found
+        if self.filters and pid not in self.histories:
+            return
+        self._names[tid] = (pid, name)
+        if record.misc & MISC_COMM_EXEC and pid in self.histories:
+            self.histories[pid].executed(record.time_ns)
+
+    def _forked(self, record: Other) -> None:
+        ids = parse_task(record.body)
+        if ids is None:
+            return
+        pid, parent, tid, parent_tid = ids
+        if self.filters and not self._belongs(pid, parent):
+            return
+        known = self._names.get(parent_tid) or self._names.get(parent)
+        self._names[tid] = (pid, known[1] if known else "?")
+        if pid != parent and parent in self.histories and pid not in self.alive:
+            self.histories[pid] = self.histories[parent].child(pid, record.time_ns)
+            self._watch(pid)
+
+    def _belongs(self, pid: int, parent: int) -> bool:
+        """Is what a process forked, itself or a thread, of the family? One that is not may have a number of old."""
+        if pid == parent or (self._follows and parent in self.histories):
+            return parent in self.histories
+        if pid in self.histories and pid not in self.alive:
+            self.histories.pop(pid).ended()
+        return False
+
+    def _exited(self, record: Other) -> None:
+        ids = parse_task(record.body)
+        if ids is not None and ids[0] not in self.alive and ids[0] == ids[2] and ids[0] in self.histories:
+            self.histories[ids[0]].ended()
+
+    def ended(self, pidfd: int) -> None:
+        """What poll said of a process."""
+        for pid, fd in list(self.alive.items()):
+            if fd == pidfd:
+                os.close(fd)
+                del self.alive[pid]
+                self.histories[pid].ended()
+
+    def forget_ended(self) -> None:
+        """Drop what had ended already when this was called last: late samples have come."""
+        for pid in self._ended:
+            history = self.histories.get(pid)
+            if history is not None and not history.image.alive:
+                del self.histories[pid]
+        self._ended = [pid for pid, history in self.histories.items() if not history.image.alive]
+
+    def names(self, tid: int) -> bool:
+        """Is there more to call it by than its number?"""
+        return tid in self._names
+
+    def infos(self, tids: Iterable[int]) -> list[ThreadInfo]:
+        """What is known of threads; one that nothing is known of has its number for a name."""
+        found = []
+        for tid in sorted(tids):
+            pid, name = self._names.get(tid, (tid, str(tid)))
+            process = self._names.get(pid, (pid, name))[1]
+            found.append(ThreadInfo(pid, tid, name, process))
+        return sorted(found, key=lambda info: (info.pid, info.tid))
+
+    def close(self) -> None:
+        for fd in self.alive.values():
+            os.close(fd)
+        self.alive.clear()

@@ -1,0 +1,252 @@
+"""Records in the rings, in bulk: samples as columns over the ring's own words, all others one by one.
+
+linux/perf_event.h: a record begins with a word {type: u32, misc: u16, size: u16} and its size is a multiple of 8. With
+SAMPLE_TYPE of perf_attr a sample is, in words: header, ip, (pid, tid), time, (cpu, 0), abi, 17 registers, stack size,
+stack, and how much of the stack is valid; every other record ends with (pid, tid), time, (cpu, 0).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.perf.ring import Ring
+from pyprof.model.kernel import KERNEL_HALF
+from pyprof.model.modules import Mapping
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+
+LOST, COMM, EXIT, THROTTLE, UNTHROTTLE, FORK, SAMPLE, MMAP2, LOST_SAMPLES = 2, 3, 4, 5, 6, 7, 9, 10, 13
+MISC_COMM_EXEC = 1 << 13
+
+_KIND_AND_SIZE = np.uint64(0xFFFF_0000_FFFF_FFFF)
+_IP, _TID, _TIME, _CPU, _ABI, _REGS = 1, 2, 3, 4, 5, 6
+_CHAIN = 5
+"""Of a sample with the kernel's frames: their number, in front of the frames and of all that follows."""
+_MARKS = 2**64 - 4095
+_STACK_SIZE = _REGS + 17
+_STACK = _STACK_SIZE + 1
+OVERHEAD = 8 * (_STACK + 1)
+"""Bytes of a sample's record beside its stack."""
+
+ABI_32, ABI_64 = 1, 2
+
+# asm/perf_regs.h: ax bx cx dx si di bp sp ip r8..r15; the columns: rax rdx rcx rbx rsi rdi rbp rsp r8..r15 rip
+_X86_64_COLUMNS = np.array([0, 3, 2, 1, 4, 5, 6, 7, *range(9, 17), 8]) + _REGS
+_SP = _REGS + 7
+
+
+@dataclass(slots=True)
+class Other:
+    """A record that is no sample. time_ns: CLOCK_MONOTONIC. body: without header and without the closing words."""
+
+    kind: int
+    misc: int
+    time_ns: int
+    body: bytes
+
+
+@dataclass(slots=True)
+class Scan:
+    """One look into all rings. samples: indices of the samples' first words, a piece a run. tails: bytes up to which a
+    ring was read. broken: rings that held something else than records.
+    """
+
+    samples: list[I64] = field(default_factory=list)
+    others: list[Other] = field(default_factory=list)
+    tails: list[tuple[Ring, int]] = field(default_factory=list)
+    broken: int = 0
+
+    def give_back(self) -> None:
+        for ring, tail in self.tails:
+            ring.give_back(tail)
+
+
+def scan(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
+    """Records of a ring up to until_ns, which lets records of several rings be put in order of time."""
+    position, head = ring.tail, ring.head
+    if not 0 <= head - position <= ring.size:
+        into.broken += 1
+        into.tails.append((ring, head))
+        return
+    while position < head:
+        at = position & (ring.size - 1)
+        word = ring.first + at // 8
+        header = int(words[word])
+        size = header >> 48
+        if size < 32 or size & 7 or size > head - position:
+            into.broken += 1
+            position = head
+            break
+        ring.mend(at, size)
+        if header & 0xFFFF_FFFF == SAMPLE:
+            run = _run(words, word, size, min(head - position, ring.size - at) // size)
+            late = words[word + _TIME : word + _TIME + run * (size // 8) : size // 8] > np.uint64(until_ns)
+            stop = bool(late.any())
+            if stop:
+                run = int(late.argmax())
+            if run:
+                into.samples.append(word + np.arange(run, dtype=np.int64) * (size // 8))
+            position += run * size
+            if stop:
+                break
+        else:
+            time_ns = int(words[word + size // 8 - 2])
+            if time_ns > until_ns:
+                break
+            body = words[word + 1 : word + size // 8 - 3].tobytes()
+            into.others.append(Other(header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, time_ns, body))
+            position += size
+    into.tails.append((ring, position))
+
+
+def _run(words: U64, word: int, size: int, most: int) -> int:
+    """How many samples of the same size follow each other, the one at `word` included; at least 1."""
+    if most < 2:
+        return 1
+    heads = words[word : word + most * (size // 8) : size // 8] & _KIND_AND_SIZE
+    same = heads == heads[0]
+    return most if same.all() else int(same.argmin())
+
+
+@dataclass(slots=True)
+class Samples:
+    """Columns of n samples in order of time. regs: (n, 17) in the columns of X86_64. offset, size: bytes of the valid
+    part of the stack copy, offset in the whole array of words. tip, tips: see SampleBatch. narrow: of 32-bit
+    code, whose registers stand in the same columns.
+    """
+
+    time_ns: I64
+    pid: npt.NDArray[np.int32]
+    tid: npt.NDArray[np.int32]
+    cpu: npt.NDArray[np.int32]
+    regs: U64
+    base: U64
+    offset: I64
+    size: I64
+    tip: npt.NDArray[np.int32] | None
+    tips: tuple[tuple[int, ...], ...]
+    narrow: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+def read_samples(
+    words: U64, pieces: list[I64], chains: bool = False, pids: Iterable[int] | None = None
+) -> tuple[Samples, npt.NDArray[np.int32]]:
+    """Samples at these words, and of those that were left out because they had no user registers the pids: 0 of an
+    idle processor. chains: they have the kernel's frames. pids: only samples of these processes.
+    """
+    first = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+    if pids is not None:
+        first = first[np.isin(words[first + _TID].astype(np.uint32), np.array([*pids], np.uint32))]
+    at = first + _chain_lengths(words, first) + 1 if chains else first  # of what follows the chain
+    abi = words[at + _ABI]
+    usable = (abi == ABI_64) | (abi == ABI_32)
+    left_out = words[first[~usable] + _TID].view(np.int32)[::2]
+    if len(left_out):
+        first, at = first[usable], at[usable]
+    time_ns = words[first + _TIME].view(np.int64)
+    if len(pieces) > 1:
+        order = np.argsort(time_ns, kind="stable")
+        first, at, time_ns = first[order], at[order], time_ns[order]
+    tip, tips = _kernel_frames(words, first) if chains else (None, ((),))
+    ids = words[first + _TID].view(np.int32).reshape(-1, 2)
+    room = words[at + _STACK_SIZE].view(np.int64)
+    valid = words[np.where(room > 0, at + _STACK + room // 8, at)].view(np.int64)
+    regs = words[at[:, None] + _X86_64_COLUMNS]
+    return (
+        Samples(
+            time_ns=time_ns,
+            pid=ids[:, 0],
+            tid=ids[:, 1],
+            cpu=words[first + _CPU].astype(np.int32),
+            regs=regs,
+            base=words[at + _SP],
+            offset=(at + _STACK) * 8,
+            size=np.clip(valid, 0, room) & ~7,
+            tip=tip,
+            tips=tips,
+            narrow=words[at + _ABI] == ABI_32,
+        ),
+        left_out,
+    )
+
+
+NO_SAMPLES = read_samples(np.zeros(0, np.uint64), [])[0]
+
+
+def _chain_lengths(words: U64, first: I64) -> I64:
+    within: U64 = np.minimum(words[first + _CHAIN], words[first] >> np.uint64(51))  # the record's own size in words
+    return within.astype(np.int64)
+
+
+def _kernel_frames(words: U64, first: I64) -> tuple[npt.NDArray[np.int32], tuple[tuple[int, ...], ...]]:
+    """Which chain each sample has, and the chains. In between stand marks of where the addresses come from."""
+    known: dict[bytes, int] = {}
+    tips: dict[tuple[int, ...], int] = {(): 0}
+    tip = np.zeros(len(first), np.int32)
+    count = _chain_lengths(words, first).tolist()
+    for lane, (start, n) in enumerate(zip((first + _CHAIN + 1).tolist(), count, strict=True)):
+        chain = words[start : start + n]
+        key = chain.tobytes()
+        if key not in known:
+            frames = tuple(pc for pc in chain.tolist() if KERNEL_HALF <= pc < _MARKS)
+            known[key] = tips.setdefault(frames, len(tips))
+        tip[lane] = known[key]
+    return tip, tuple(tips)
+
+
+_MMAP2 = struct.Struct("=IIQQQIIQQII")
+_TASK = struct.Struct("=IIII")
+_TWO = struct.Struct("=II")
+_LOST = struct.Struct("=QQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A new mapping of a process, executable."""
+
+    pid: int
+    mapping: Mapping
+
+
+def parse_mmap2(body: bytes) -> Mapped | None:
+    """None for a body that is too short."""
+    if len(body) < _MMAP2.size:
+        return None
+    pid, _, start, length, offset, major, minor, inode, _, prot, flags = _MMAP2.unpack_from(body)
+    path = os.fsdecode(body[_MMAP2.size :].split(b"\0", 1)[0])
+    if path == "//anon":
+        path = ""
+    letters = "".join(letter if prot & bit else "-" for letter, bit in (("r", 1), ("w", 2), ("x", 4)))
+    shared = "s" if flags & 1 else "p"
+    dev = f"{major:02x}:{minor:02x}"
+    return Mapped(pid, Mapping(start, min(start + length, 1 << 64), letters + shared, offset, dev, inode, path))
+
+
+def parse_task(body: bytes) -> tuple[int, int, int, int] | None:
+    """(pid, parent's pid, tid, parent's tid) of a FORK or EXIT."""
+    return _TASK.unpack_from(body) if len(body) >= _TASK.size else None
+
+
+def parse_comm(body: bytes) -> tuple[int, int, str] | None:
+    """(pid, tid, name)."""
+    if len(body) < _TWO.size:
+        return None
+    pid, tid = _TWO.unpack_from(body)
+    return pid, tid, body[_TWO.size :].split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def parse_lost(kind: int, body: bytes) -> int:
+    """How many records were lost."""
+    if kind == LOST and len(body) >= _LOST.size:
+        return int(_LOST.unpack_from(body)[1])
+    return int.from_bytes(body[:8], "little") if kind == LOST_SAMPLES else 0

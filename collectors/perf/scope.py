@@ -1,0 +1,58 @@
+"""What the events stand on: on each processor, whatever runs there, or on the threads of the recording.
+
+An event on a thread counts that thread's own time, and one that a new thread inherits begins a period of its own: a
+thread that lives shorter than a period is never sampled. On a processor time goes on whoever runs, so that each moment
+is as likely as any other; what is not of the recording is left out where the rings are read. That needs
+CAP_PERFMON or a kernel.perf_event_paranoid of 0 or less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pyprof.collectors.perf.attr import Event, PerfNotAllowed, choose_event
+from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
+from pyprof.options import CollectOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """event: what is counted. processors: on each processor. everything: all processes belong to the recording.
+    on_threads: what can be counted on threads instead.
+    """
+
+    event: Event
+    processors: bool
+    everything: bool
+    on_threads: Event | None = None
+
+    def narrowed(self) -> Scope:
+        """Events on threads: what others do on the processors does not fill the rings then."""
+        return Scope(self.on_threads, False, False) if self.on_threads is not None else self
+
+    @property
+    def filtered(self) -> bool:
+        """Do the rings hold what does not belong to the recording?"""
+        return self.processors and not self.everything
+
+    def attach(self, events: EventSet, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
+        """Raises PerfNotAllowed; ProcessLookupError where none of the processes is there."""
+        if self.processors:
+            events.attach_machine()
+        else:
+            events.attach(pids, forks)
+
+
+def choose_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
+    """The best that is allowed. pid: one of the recording. Raises what choose_event() raises."""
+    if everything:
+        return Scope(choose_event(EVERY_THREAD, cpu, options), True, True)
+    on_thread = choose_event(pid, cpu, options)
+    if not options.running:
+        return Scope(on_thread, False, False)
+    try:
+        on_processor = choose_event(EVERY_THREAD, cpu, options)
+    except PerfNotAllowed:
+        return Scope(on_thread, False, False)
+    return Scope(on_processor, True, False, on_thread)

@@ -1,0 +1,241 @@
+"""Address spaces by the kernel's own account: /proc/PID/maps once, from then on each new mapping at its time.
+
+The kernel reports executable mappings as they are made, not when they go: what is mapped over goes, and after each
+report maps is read again. A generation is made only for a stretch of time in which a sample was taken.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import insort
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.linux.libc import memory_reader
+from pyprof.collectors.linux.mapped_memory import guarded
+from pyprof.collectors.linux.procfs import ProcDir, parse_maps
+from pyprof.errors import FormatError
+from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory
+
+Mappings = tuple[Mapping, ...]
+Change = Mapping | Mappings | None
+
+HIDDEN = -1
+_MOST_SEEN = 4096
+_NEAR_NS = 20_000_000
+_MOST_REPLACED = 16
+_EXEC_NS = 20_000_000  # so long after an exec the old program's registers may still be seen
+
+
+@dataclass(eq=False)
+class History:
+    """The mappings of one process over time. Times are CLOCK_MONOTONIC. root: the process that was asked for to whose
+    family it belongs.
+
+    _changes: (time, order, what) that no settle() has taken in yet; what: a new mapping, None for an exec, or all
+    mappings as they were found. _now: what was found last.
+    """
+
+    pid: int
+    next_id: Callable[[], int]
+    mappings: Mappings
+    root: int = 0
+    image: ProgramImage = field(default_factory=ProgramImage)
+    _changes: list[tuple[int, int, Change]] = field(default_factory=list)
+    _space: AddressSpace | None = None
+    _generation: int = 0
+    _order: int = 0
+    contested: list[tuple[int, int]] = field(default_factory=list)
+    _code_seen: set[tuple[int, int, int]] = field(default_factory=set)
+    _now: Mappings = ()
+    _replaced: list[tuple[int, AddressSpace]] = field(default_factory=list)
+    _hidden: ProgramImage | None = None
+
+    def __post_init__(self) -> None:
+        self._now = self.mappings
+
+    def hide(self) -> None:
+        """Of the program that runs now nothing is wanted, only of those that it becomes by an exec."""
+        self._hidden = self.image
+
+    def mapped(self, time_ns: int, mapping: Mapping) -> None:
+        """A new executable mapping."""
+        self._contest(mapping)
+        self._note(time_ns, mapping)
+
+    def _contest(self, mapping: Mapping) -> None:
+        """Where two files were mapped at one address, memory read now may be that of either."""
+        place = (mapping.start, mapping.end, mapping.inode)
+        if mapping.inode and place not in self._code_seen and len(self._code_seen) < _MOST_SEEN:
+            for start, end, inode in self._code_seen:
+                if inode != mapping.inode and start < mapping.end and mapping.start < end:
+                    self.contested.append((min(start, mapping.start), max(end, mapping.end)))
+            self._code_seen.add(place)
+
+    def executed(self, time_ns: int) -> None:
+        """A new program image begins."""
+        self._note(time_ns, None)
+
+    def _note(self, time_ns: int, change: Change) -> None:
+        self._order += 1
+        insort(self._changes, (time_ns, self._order, change), key=lambda noted: noted[:2])
+
+    def child(self, pid: int, time_ns: int) -> History:
+        """A forked process has the mappings that its parent has at that time."""
+        mappings = self.mappings
+        for at, _, change in self._changes:
+            if at <= time_ns:
+                mappings = self._after(mappings, change)
+        return History(pid, self.next_id, mappings, self.root)
+
+    def settle(
+        self, times_ns: npt.NDArray[np.int64], pcs: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.int32], dict[int, AddressSpace]]:
+        """The space of each sample. times_ns: (k,) ascending. Result: (k,) ids, HIDDEN of samples that are not wanted,
+        and the spaces of these ids.
+
+        Changes are taken in with it: a sample that comes late is given what holds then. One that the kernel took inside
+        an exec still has the old program's pc.
+        """
+        ids = np.zeros(len(times_ns), np.int32)
+        spaces: dict[int, AddressSpace] = {}
+        changes, self._changes = self._changes, []
+        if any(not isinstance(change, tuple) for _, _, change in changes):
+            self.look()
+        start = 0
+        reported = [at for at, _, change in changes if not isinstance(change, tuple)]
+        for at, _, change in changes:
+            if isinstance(change, tuple) and any(abs(at - other) < _NEAR_NS for other in reported):
+                continue  # what was read while it changed is of no one moment
+            end = int(np.searchsorted(times_ns, at))
+            if end > start:
+                space = self._current()
+                ids[start:end], spaces[space.id] = space.id, space
+                start = end
+            if change is None:
+                self._replaced.append((at, self._current()))
+            self._apply(change)
+        if start < len(times_ns):
+            space = self._current()
+            ids[start:], spaces[space.id] = space.id, space
+        self._inside_exec(times_ns, pcs, ids, spaces)
+        if self._hidden is not None:
+            for id_ in [id_ for id_, space in spaces.items() if space.image is self._hidden]:
+                ids[ids == id_] = HIDDEN
+                del spaces[id_]
+        return ids, spaces
+
+    def _inside_exec(
+        self,
+        times_ns: npt.NDArray[np.int64],
+        pcs: npt.NDArray[np.uint64],
+        ids: npt.NDArray[np.int32],
+        spaces: dict[int, AddressSpace],
+    ) -> None:
+        """Give samples that were taken before the new program ran to the old one."""
+        for at, old in self._replaced:
+            for lane in np.flatnonzero((times_ns >= at) & (times_ns < at + _EXEC_NS)).tolist():
+                pc = int(pcs[lane])
+                if spaces[int(ids[lane])].mapping_at(pc) is None and old.mapping_at(pc) is not None:
+                    ids[lane], spaces[old.id] = old.id, old
+        if len(times_ns):
+            last = int(times_ns[-1])
+            self._replaced = [(at, old) for at, old in self._replaced if at + _EXEC_NS > last][-_MOST_REPLACED:]
+
+    def look(self) -> None:
+        """Read what is mapped. It counts from now on: records of what was mapped before may still be to come."""
+        at = time.monotonic_ns()
+        now = _maps(self.pid)
+        if now:
+            self._now = now
+            self._note(at, now)
+
+    def unmoved(self) -> bool:
+        """Is the code that is mapped still where it was?"""
+        now = _maps(self.pid)
+        return self.image.alive and not self._changes and _code(now) == _code(self.mappings)
+
+    def _apply(self, change: Change) -> None:
+        if change is None:
+            self.image.alive = False
+            self.image = ProgramImage()
+        elif isinstance(change, tuple):
+            if (now := _code(change)) == (before := _code(self.mappings)):
+                return
+            if self.image is self._hidden and not now & before:  # the record of its exec was lost
+                self.image = ProgramImage()
+        self.mappings = self._after(self.mappings, change)
+        self._space = None
+
+    def _after(self, mappings: Mappings, change: Change) -> Mappings:
+        if change is None:
+            return ()
+        return change if isinstance(change, tuple) else overlay(mappings, *self._segments(change))
+
+    def _segments(self, code: Mapping) -> Sequence[Mapping]:
+        """The mapping and the data of the same file around it, where it still stands."""
+        if not code.inode or not any(_same(code, m) for m in self._now):
+            return (code,)
+        return (*[m for m in self._now if (m.dev, m.inode, m.path) == (code.dev, code.inode, code.path)], code)
+
+    def _current(self) -> AddressSpace:
+        if self._space is None:
+            self._generation += 1
+            mappings = self.mappings
+            read = _uncontested(guarded(memory_reader(self.pid, self.image.is_alive), self.pid, mappings), self)
+            self._space = AddressSpace(
+                self.next_id(), self.pid, self._generation, mappings, read, f"/proc/{self.pid}/root", image=self.image
+            )
+        return self._space
+
+    def ended(self) -> None:
+        self.image.alive = False
+
+
+def _uncontested(read: ReadMemory, history: History) -> ReadMemory:
+    def uncontested(avma: int, size: int) -> bytes:
+        return b"" if any(start <= avma < end for start, end in history.contested) else read(avma, size)
+
+    return uncontested
+
+
+def _maps(pid: int) -> Mappings:
+    """What a process has mapped, () if it is gone."""
+    try:
+        directory = ProcDir(pid)
+    except OSError:
+        return ()
+    try:
+        return parse_maps(directory.maps())
+    except (OSError, FormatError):
+        return ()
+    finally:
+        directory.close()
+
+
+def _same(a: Mapping, b: Mapping) -> bool:
+    return (a.start, a.end, a.offset, a.inode) == (b.start, b.end, b.offset, b.inode)
+
+
+def _code(mappings: Iterable[Mapping]) -> set[tuple[int, int, int, int]]:
+    return {(m.start, m.end, m.offset, m.inode) for m in mappings if m.executable and m.path != "[vsyscall]"}
+
+
+def overlay(mappings: Mappings, *new: Mapping) -> Mappings:
+    """New mappings over others: what they cover is cut out of those."""
+    for mapping in new:
+        kept: list[Mapping] = []
+        for old in mappings:
+            if old.end <= mapping.start or old.start >= mapping.end:
+                kept.append(old)
+                continue
+            if old.start < mapping.start:
+                kept.append(replace(old, end=mapping.start))
+            if old.end > mapping.end:
+                kept.append(replace(old, start=mapping.end, offset=old.offset + mapping.end - old.start))
+        insort(kept, mapping, key=lambda m: m.start)
+        mappings = tuple(kept)
+    return mappings

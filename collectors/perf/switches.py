@@ -1,0 +1,299 @@
+"""When threads leave their processors and come back, and the stacks with which they left: events in rings of their own.
+
+PERF_RECORD_SWITCH says each time when (also to whoever may not see time in the kernel); the context-switch event gives
+a sample with the user's registers and stack. How often follows what the threads do (perf/switch_periods.py); a thread
+that leaves thousands of times a second is left alone for most of the time.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pyprof.collectors.base import Feedback
+from pyprof.collectors.linux import libc
+from pyprof.collectors.offcpu.gaps import LEAST_ON_NS, Gap, covered_ns
+from pyprof.collectors.offcpu.intervals import ENDED, IN, Points
+from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed, SwitchEvent
+from pyprof.collectors.perf.copy_size import StackSize
+from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
+from pyprof.collectors.perf.records import (
+    EXIT,
+    FORK,
+    I64,
+    LOST,
+    LOST_SAMPLES,
+    Samples,
+    parse_lost,
+    parse_task,
+    read_samples,
+)
+from pyprof.collectors.perf.ring import LEAST_RING, online_cpus, open_rings
+from pyprof.collectors.perf.switch_periods import Periods, Tuning
+from pyprof.collectors.perf.switch_records import SwitchScan, scan
+from pyprof.diagnostics import Diagnostics
+from pyprof.options import CollectOptions
+
+_MOST_RING = 8 << 20
+_MOST_RINGS = 64 << 20
+_FIRST_STACK = 8 << 10
+_FIRST_PERIOD = 101
+_BUDGET_HZ = (2000.0, 4000.0)
+_FAST_HZ = 5000.0
+"""A thread that leaves its processor more often than this is recorded only for a part of the time."""
+_MOST_RESTS = 9
+_FIRST_LOOK_S = 0.02
+_RENEW_NS, _MOST_RENEW_NS = 1_000_000_000, 64_000_000_000
+_FOREVER_NS = 2**62
+_NO_THREAD = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """What the rings held. pid: of each switch. gaps: stretches of time of which records were lost. paused: threads of
+    which there are no records.
+    """
+
+    samples: Samples
+    switches: Points
+    pid: I64
+    gaps: list[Gap]
+    paused: frozenset[int]
+    scan: SwitchScan
+
+
+@dataclass
+class Switches:
+    """stacks: may there be samples? paused: threads that switch so often that they are left alone for a while;
+    rested: all that ever were. lost_ns: time of which records were lost.
+    """
+
+    options: CollectOptions
+    diagnostics: Diagnostics
+    everything: bool
+    stacks: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        cpus = online_cpus()
+        self.stacks = self._may_have_stacks(cpus[0])
+        self.rings = open_rings(cpus, _ring_size(len(cpus)), False)
+        most = max(min(self.options.stack_size, MOST_STACK, self.rings.size // 8) & ~7, 8)
+        self._size = StackSize(most, _FIRST_STACK)
+        self._size.settle()
+        self._tuning = Tuning(Periods(_FIRST_PERIOD))
+        self._heard_ns = dict.fromkeys(self.rings.rings, time.monotonic_ns())
+        self._events: EventSet | None = None
+        self._leaves: dict[int, int] = {}
+        self._rates: dict[int, float] = {}
+        self._inherited = False
+        self._away: Gap | None = None
+        self._counted_ns = time.monotonic_ns()
+        self._began = False
+        self.paused: frozenset[int] = frozenset()
+        self.rested: set[int] = set()
+        self.lost_ns = 0
+        self._rests = 0
+        self._renew_ns = 0
+        self._least_ns = _RENEW_NS
+
+    def _may_have_stacks(self, cpu: int) -> bool:
+        for stacks in (True, False):
+            attr = SwitchEvent(stacks, self.options.subprocesses, Periods(1)).attr(0, 1024, 0)
+            fd = libc.perf_event_open(attr, EVERY_THREAD if self.everything else 0, cpu)
+            if fd >= 0:
+                os.close(fd)
+                return stacks
+            if -fd not in (errno.EACCES, errno.EPERM):
+                break
+        return False
+
+    def attach(self, pids: Iterable[int]) -> None:
+        """Begin, or go on with further processes. Raises PerfNotAllowed, ProcessLookupError."""
+        if self._events is None:
+            self._events = self._attached(pids)
+        elif not self.everything:
+            self._events.attach(pids, self._forks)
+
+    def _attached(self, pids: Iterable[int]) -> EventSet:
+        event = SwitchEvent(self.stacks, self.options.subprocesses, self._tuning.periods)
+        events = EventSet(event, self.options.rate_hz, self._size.bytes, self.rings)
+        try:
+            if self.everything:
+                events.attach_machine()
+            else:
+                events.attach(pids, self._forks)
+        except BaseException:
+            events.close()
+            raise
+        return events
+
+    @property
+    def since_ns(self) -> dict[int, int]:
+        """tid -> from when on its switches are known, of the threads that were there already."""
+        return self._events.since_ns if self._events is not None else {}
+
+    @property
+    def flush_s(self) -> float:
+        """How long the rings may be left alone."""
+        return 0.1 if self.rings.size >= _MOST_RING // 4 else 0.03
+
+    def _scan(self, until_ns: int) -> SwitchScan:
+        found = SwitchScan()
+        for cpu, ring in self.rings.rings.items():
+            found.heard_ns[cpu] = scan(ring, self.rings.words, until_ns, found, self._heard_ns[cpu])
+        if found.broken:
+            self.diagnostics.count("ring held something else than records", found.broken)
+        return found
+
+    def _forks(self) -> list[Fork]:
+        found = []
+        for record in self._scan(_FOREVER_NS).others:
+            ids = parse_task(record.body) if record.kind == FORK else None
+            if ids is not None:
+                found.append((record.time_ns, ids[2], ids[3]))
+        return found
+
+    def take(self, until_ns: int) -> Switched:
+        """All that happened until then; its memory is the rings' until done_with()."""
+        found = self._scan(until_ns)
+        self._heard_ns |= found.heard_ns
+        samples, _ = read_samples(self.rings.words, found.samples, self.stacks)
+        pid, tid, time_ns, kind = found.switches(self.rings.words)
+        ends = [
+            (ids[0], ids[2], r.time_ns)
+            for r in found.others
+            if r.kind == EXIT and (ids := parse_task(r.body)) is not None
+        ]
+        lost = sum(parse_lost(r.kind, r.body) for r in found.others if r.kind in (LOST, LOST_SAMPLES))
+        if lost:
+            self.diagnostics.count("record of a switch lost: the ring was full", lost)
+            self.lost_ns += covered_ns([gap for gap in found.gaps if gap[1] != _FOREVER_NS])
+        paused, gaps = self.paused, found.gaps + ([self._away] if self._away else [])
+        if self._away and self._away[1] != _FOREVER_NS:
+            self._away = None
+        self._count(tid[kind != IN])
+        gone = np.array(ends, np.int64).reshape(-1, 3)
+        columns = zip((pid, tid, time_ns), gone.T, strict=True)
+        pid, tid, time_ns = (np.concatenate([column, further]) for column, further in columns)
+        kind = np.concatenate([kind, np.full(len(gone), ENDED, np.int64)])
+        some = np.flatnonzero((tid > 0) & (tid < _NO_THREAD))  # the idle ones; who has ended has no number any more
+        switches = Points.of(tid[some], time_ns[some], kind[some])
+        return Switched(samples, switches, pid[some], gaps, paused, found)
+
+    def learn(self, feedback: Feedback) -> None:
+        self._size.learn(feedback)
+
+    def _count(self, tids: I64) -> None:
+        """Who leaves processors how often; whoever does it too often is left alone from now on, for a while."""
+        if self.paused or self._away:
+            return
+        found, counts = np.unique(tids, return_counts=True)
+        for tid, count in zip(found.tolist(), counts.tolist(), strict=True):
+            self._leaves[tid] = self._leaves.get(tid, 0) + count
+        now = time.monotonic_ns()
+        passed_s = (now - self._counted_ns) / 1e9
+        if passed_s < (LEAST_ON_NS / 1e9 if self._began else _FIRST_LOOK_S):
+            return
+        self._rates = {tid: count / passed_s for tid, count in self._leaves.items()}
+        self._tuning.count(self._leaves, passed_s)
+        self._began, self._leaves, self._counted_ns = True, {}, now
+        if self.everything:
+            self._leave_machine_alone(sum(self._rates.values()) / len(self.rings.rings), now)
+            return
+        fast = [tid for tid, hz in self._rates.items() if hz > _FAST_HZ]
+        if fast and self._events is not None:
+            own = frozenset(tid for tid in fast if self._events.owns(tid))
+            self._inherited = len(own) < len(fast)
+            if own:
+                self._events.switch(own, on=False)
+                self.paused = own
+                self.rested |= own
+                self._rests = min(math.ceil(max(self._rates[tid] for tid in own) / _FAST_HZ), _MOST_RESTS + 1)
+
+    def _leave_machine_alone(self, leaves_hz: float, now_ns: int) -> None:
+        """leaves_hz: of each processor. Events of the whole machine are off or on for all."""
+        if leaves_hz > _FAST_HZ and self._events is not None:
+            self._events.switch([EVERY_THREAD], on=False)
+            self._away = (now_ns, _FOREVER_NS)
+            self.rested.add(EVERY_THREAD)
+            self._rests = min(math.ceil(leaves_hz / _FAST_HZ), _MOST_RESTS + 1)
+
+    def done_with(self, found: Switched, pids: Iterable[int]) -> tuple[frozenset[int], int]:
+        """The samples have been unwound. pids: of processes that live. Result: threads whose records come again, and
+        from when on.
+        """
+        found.scan.give_back()
+        if self._events is not None:
+            self._events.hear(found.scan.others)
+        if self._rates:
+            self._tune(pids)
+            self._rates, self._inherited = {}, False
+        if self._rests:
+            self._rests -= 1
+        if not (self.paused or self._away) or self._rests or self._events is None:
+            return frozenset(), 0
+        if self._away:
+            self._events.switch([EVERY_THREAD], on=True)
+            self._leaves, self._counted_ns = {}, time.monotonic_ns()
+            self._away = (self._away[0], self._counted_ns)
+            return frozenset(), 0
+        again, self.paused = self.paused, frozenset()
+        self._events.switch(again, on=True)
+        self._leaves, self._counted_ns = {}, time.monotonic_ns()
+        return again, self._counted_ns
+
+    def _tune(self, pids: Iterable[int]) -> None:
+        """Other periods and sizes where they are wanted, and events of threads' own."""
+        events = self._events
+        if events is None:
+            return
+        budget = min(max(10 * self.options.rate_hz, _BUDGET_HZ[0]), _BUDGET_HZ[1])
+        before = self._tuning.periods
+        size = self._size.change() if self.stacks else 0
+        better = self._tuning.better(events.owns, budget) if self.stacks else None
+        now = time.monotonic_ns()
+        again = self._inherited
+        if better is not None:
+            self._tuning.periods = better
+            if self.everything or (events.inherited and better.default != before.default):
+                again = True  # what was inherited stays as it is
+        if (size or again) and now > self._renew_ns:
+            first, self._renew_ns = not self._renew_ns, now + self._least_ns
+            self._least_ns = self._least_ns if first else min(2 * self._least_ns, _MOST_RENEW_NS)
+            if self._renew(size or events.stack_size, pids):
+                return
+        if better is not None:
+            events.retune(better)
+
+    def _renew(self, size: int, pids: Iterable[int]) -> bool:
+        """Other events in the place of these, if there may be."""
+        old, before = self._events, self._size.bytes
+        self._size.changed(size)
+        try:
+            self._events = self._attached(pids)
+        except (ProcessLookupError, PerfNotAllowed):
+            self._size.changed(before)
+            return False
+        self._events.switch([EVERY_THREAD] if self._away else self.paused, on=False)
+        if old is not None:
+            old.close()
+        return True
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+        self.rings.close()
+
+
+def _ring_size(cpus: int) -> int:
+    size = _MOST_RING
+    while size > LEAST_RING and size * cpus > _MOST_RINGS:
+        size //= 2
+    return size

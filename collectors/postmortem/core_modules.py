@@ -1,0 +1,182 @@
+"""What was mapped where in a process that is a core file now: by NT_FILE, or by the dynamic loader's list.
+
+In: notes, memory, finder of files. Out: mappings as /proc/PID/maps would have named them. Device and inode are made
+up: one number for each path, so that the mappings of one file belong together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pyprof.collectors.linux.link_map import LinkedObject, debug_address, linked_objects
+from pyprof.collectors.postmortem.core_sources import CoreFiles
+from pyprof.errors import FormatError
+from pyprof.model.modules import Mapping
+from pyprof.objfile.core.memory import CoreMemory, perms_of
+from pyprof.objfile.core.notes import AT_BASE, AT_ENTRY, AT_PHDR, AT_SYSINFO, AT_SYSINFO_EHDR, CoreNotes
+from pyprof.objfile.elf.dynamic import same_dynamic
+from pyprof.objfile.elf.file import PAGE, PT_DYNAMIC, PT_INTERP, PT_PHDR, ElfFile
+from pyprof.objfile.source import BytesSource
+
+DEVICE = "core"
+NOT_SAID = "r-xp"
+"""Permissions of a file's mapping that has no PT_LOAD: debuggers leave out what the file has, code first of all."""
+
+MAX_PARTS = 16
+"""Most regions of one library that has no file."""
+
+NO_PROGRAM = "core without NT_FILE, and its program was not found: modules not known"
+OTHER_PROGRAM = "program file differs from the one that the core is of"
+
+
+class CoreModules:
+    """Makes the mappings of one core file. oddities: for counters."""
+
+    def __init__(self, core: ElfFile, notes: CoreNotes, memory: CoreMemory, files: CoreFiles) -> None:
+        self._core = core
+        self._notes = notes
+        self._memory = memory
+        self._files = files
+        self._inodes: dict[str, int] = {}
+        self.oddities: list[str] = []
+
+    def mappings(self) -> tuple[Mapping, ...]:
+        """Ascending, not overlapping: files first, then what else the core knows of, without a path."""
+        files = self._by_notes() if self._notes.files is not None else self._by_link_map()
+        kept: list[Mapping] = []
+        for mapping in sorted(files, key=lambda m: (m.start, -m.end)):
+            if not kept or mapping.start >= kept[-1].end:
+                kept.append(mapping)
+        return tuple(sorted([*kept, *self._rest(kept)], key=lambda m: m.start))
+
+    def _mapping(self, start: int, end: int, perms: str, offset: int, path: str) -> Mapping:
+        inode = self._inodes.setdefault(path, len(self._inodes) + 1)
+        return Mapping(start, end, perms, offset, DEVICE, inode, path)
+
+    def _by_notes(self) -> Iterable[Mapping]:
+        for file in self._notes.files or ():
+            region = self._memory.region_at(file.start)
+            yield self._mapping(file.start, file.end, region.perms if region else NOT_SAID, file.offset, file.path)
+
+    def _by_link_map(self) -> Iterable[Mapping]:
+        """Of a core without NT_FILE."""
+        headers, bias = self._program()
+        if headers is None:
+            self.oddities.append(NO_PROGRAM)
+            return
+        path = self._files.program_path
+        yield from self._of_file(headers, bias, path)
+        objects = [o for o in self._objects(headers, bias) if o.bias != bias or o.name]
+        base = self._notes.auxv.get(AT_BASE, 0)
+        if not objects and base:  # the loader has not made its list yet
+            objects.append(LinkedObject(base, self._interpreter(headers), 0))
+        for linked in objects:
+            if linked.name and not linked.name.startswith(("linux-vdso", "linux-gate")):
+                yield from self._of_object(linked)
+
+    def _program(self) -> tuple[ElfFile | None, int]:
+        """(headers, bias) of the program, from its file or else from memory."""
+        at = self._notes.auxv.get(AT_PHDR, 0)
+        page = at & -PAGE
+        first = _headers(self._memory.read(page, PAGE))
+        if first is not None:
+            bias = _phdr_bias(first, at)
+            return first, page if bias is None else bias
+        named = self._files.program()
+        if named is None:
+            return None, 0
+        elf, believed = named
+        bias = _phdr_bias(elf, at)
+        entry = self._notes.auxv.get(AT_ENTRY)
+        if bias is None:
+            bias = (entry - elf.entry) if entry is not None else 0
+        same = same_dynamic(elf, bias, self._memory.read)
+        if same is False or (same is None and not believed) or (entry not in (None, elf.entry + bias) and not believed):
+            self.oddities.append(OTHER_PROGRAM)
+            return None, 0
+        self._files.believe(elf, bias)
+        return elf, bias
+
+    def _objects(self, program: ElfFile, bias: int) -> list[LinkedObject]:
+        elf_class, order = self._core.elf_class, self._core.order
+        for segment in program.segments:
+            if segment.type == PT_DYNAMIC:
+                read = self._files.read
+                at = debug_address(read, bias + segment.vaddr, segment.memsz, elf_class, order)
+                return list(linked_objects(read, at, elf_class, order)) if at else []
+        return []
+
+    def _interpreter(self, program: ElfFile) -> str:
+        for segment in program.segments:
+            if segment.type == PT_INTERP:
+                return (
+                    bytes(program.source.read(segment.offset, min(segment.filesz, PAGE)))
+                    .rstrip(b"\0")
+                    .decode("utf-8", "surrogateescape")
+                )
+        return ""
+
+    def _of_object(self, linked: LinkedObject) -> Iterable[Mapping]:
+        """By the file's segments; without a file by what the core holds around its dynamic table."""
+        elf = _headers(self._memory.read(linked.bias, PAGE))
+        for candidate in () if elf is not None else self._files.at_path(linked.name):
+            dynamic = next((s.vaddr for s in candidate.segments if s.type == PT_DYNAMIC), None)
+            if linked.dynamic in (0, None if dynamic is None else dynamic + linked.bias):
+                elf = candidate
+                break
+        if elf is not None:
+            yield from self._of_file(elf, linked.bias, linked.name)
+            return
+        region = self._memory.region_at(linked.dynamic)
+        first = self._memory.region_at(linked.bias)
+        if region is None or first is None:
+            return
+        for part in self._memory.between(first.start, region.end)[:MAX_PARTS]:
+            yield self._mapping(part.start, part.end, part.perms, part.start - linked.bias, linked.name)
+
+    def _of_file(self, elf: ElfFile, bias: int, path: str) -> Iterable[Mapping]:
+        """What the loader maps of a file. elf: at least its headers."""
+        for load in elf.loads:
+            start, end = bias + load.vaddr & -PAGE, bias + load.vaddr + load.filesz + PAGE - 1 & -PAGE
+            if 0 <= start < end <= 1 << self._core.elf_class:
+                yield self._mapping(start, end, perms_of(load.flags), load.offset & -PAGE, path)
+
+    def _rest(self, files: Sequence[Mapping]) -> Iterable[Mapping]:
+        """The core's regions where no file's mapping is."""
+        vdso = self._notes.auxv.get(AT_SYSINFO_EHDR, 0)
+        system_call = self._notes.auxv.get(AT_SYSINFO, 0)
+        at = 0
+        for region in self._memory.regions:
+            start = region.start
+            while at < len(files) and files[at].end <= start:
+                at += 1
+            while start < region.end:
+                end = min(region.end, files[at].start) if at < len(files) else region.end
+                if start < end:
+                    name = "[vdso]" if start <= vdso < end or (not vdso and start <= system_call < end) else ""
+                    yield Mapping(start, end, region.perms, 0, "00:00", 0, name)
+                if at >= len(files) or files[at].end >= region.end:
+                    break
+                start = files[at].end
+                at += 1
+
+
+def _headers(page: bytes) -> ElfFile | None:
+    """An ELF file's headers from its first page."""
+    if page[:4] != b"\x7fELF":
+        return None
+    try:
+        return ElfFile(BytesSource(page), "[memory]", with_sections=False)
+    except FormatError:
+        return None
+
+
+def _phdr_bias(elf: ElfFile, at: int) -> int | None:
+    """avma - svma by where the program headers stand."""
+    for segment in elf.segments:
+        if segment.type == PT_PHDR:
+            return at - segment.vaddr
+    for load in elf.loads:
+        if load.offset <= elf.phoff < load.offset + load.filesz:
+            return at - (load.vaddr + elf.phoff - load.offset)
+    return None

@@ -1,0 +1,161 @@
+"""Where the files of a core's process are on this machine, and what the core's memory lacks that they have.
+
+Candidates for a module, best first: what the user named (--exe for the program, --sysroot for all), a file of the same
+build-id, the same path here. Which of them is the one that was mapped objfile.locate decides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyprof.collectors.linux.link_map import read_string
+from pyprof.errors import FormatError
+from pyprof.model.modules import AddressSpace, Module
+from pyprof.objfile.core.memory import CoreMemory
+from pyprof.objfile.core.notes import AT_ENTRY, AT_EXECFN, AT_PHDR, CoreNotes
+from pyprof.objfile.elf.debug_files import debuginfod_cache
+from pyprof.objfile.elf.file import PF_W, ElfFile
+from pyprof.objfile.elf.memory_image import build_id_in_memory
+from pyprof.objfile.locate import accepted, candidates, find_bias, identify
+
+BUILD_ID_DIR = "/usr/lib/debug/.build-id"
+
+
+@dataclass
+class CoreFiles:
+    """exe, sysroot: as the user gave them, "" if not. space: set once the mappings are known; its read is the core's
+    own memory, so that a file is never compared with itself.
+    """
+
+    core: ElfFile
+    notes: CoreNotes
+    memory: CoreMemory
+    exe: str
+    sysroot: str
+    space: AddressSpace | None = None
+    _believed: list[tuple[ElfFile, int]] = field(default_factory=list)
+    _proved: dict[Module, ElfFile | None] = field(default_factory=dict)
+    _by_path: dict[str, ElfFile | None] = field(default_factory=dict)
+    _opened: dict[tuple[int, int, int, int], ElfFile] = field(default_factory=dict)
+
+    def find(self, module: Module) -> Iterator[tuple[str, bool]]:
+        """model.modules.FindFiles."""
+        if self.exe and self.is_program(module):
+            yield self.exe, True
+        name = module.path
+        if self.sysroot:
+            yield self.sysroot.rstrip("/") + name, True
+        build_id = build_id_in_memory(self.memory.read, module.start)
+        if len(build_id) > 4:
+            for prefix in dict.fromkeys((self.sysroot.rstrip("/"), "")):
+                yield f"{prefix}{BUILD_ID_DIR}/{build_id[:2]}/{build_id[2:]}", False
+            yield f"{debuginfod_cache()}/{build_id}/executable", False
+        if not module.deleted:
+            yield name, False
+
+    def is_program(self, module: Module) -> bool:
+        """Is it the program itself, not one of its libraries?"""
+        auxv = self.notes.auxv
+        return any(module.start <= auxv.get(kind, 0) < module.end for kind in (AT_PHDR, AT_ENTRY))
+
+    @property
+    def program_path(self) -> str:
+        """The program's path where no note names its file: as executed if that is absolute, else the user's file."""
+        executed = read_string(self.memory.read, self.notes.auxv.get(AT_EXECFN, 0))
+        if executed.startswith("/"):
+            return executed
+        if self.exe:
+            return os.path.abspath(self.exe)
+        return "/" + os.path.basename(executed) if executed else "/[program]"
+
+    def program(self) -> tuple[ElfFile, bool] | None:
+        """(file, did the user name it?) of the program where nothing in the core says which it is."""
+        if self.exe:
+            found = self._open(self.exe)
+            return None if found is None else (found, True)
+        for elf in self.at_path(self.program_path):
+            return elf, bool(self.sysroot)
+        return None
+
+    def at_path(self, name: str) -> Iterator[ElfFile]:
+        """Files of the core's architecture with this name: below the sysroot, then here."""
+        for prefix in dict.fromkeys((self.sysroot.rstrip("/"), "")):
+            found = self._open(prefix + name) if name.startswith("/") else None
+            if found is not None:
+                yield found
+
+    def _open(self, path: str) -> ElfFile | None:
+        if path not in self._by_path:
+            self._by_path[path] = None
+            try:
+                elf = ElfFile.open(path) if os.path.isfile(path) else None
+            except (OSError, ValueError):
+                elf = None
+            if elf is not None and same_machine(elf, self.core):
+                self._by_path[path] = elf
+        return self._by_path[path]
+
+    def believe(self, elf: ElfFile, bias: int) -> None:
+        """Let read() answer from this file where the core has nothing."""
+        self._believed.append((elf, bias))
+
+    def read(self, avma: int, size: int) -> bytes:
+        """The core's memory; what it left out of mappings that cannot be written, from files that are proved to be the
+        mapped ones.
+        """
+        data = self.memory.read(avma, size)
+        while len(data) < size:
+            more = self._from_file(avma + len(data), size - len(data))
+            if not more:
+                break
+            data += more
+            if len(data) < size:
+                data += self.memory.read(avma + len(data), size - len(data))
+        return data
+
+    def _from_file(self, avma: int, size: int) -> bytes:
+        for elf, bias in self._believed:
+            load = elf.load_at(avma - bias)
+            if load is not None and not load.flags & PF_W:
+                return bytes(elf.at_svma(avma - bias, size))
+        mapping = self.space.mapping_at(avma) if self.space else None
+        module = self.space.module_at(avma) if self.space else None
+        if mapping is None or module is None or "w" in mapping.perms or mapping not in module.mappings:
+            return b""
+        elf_or_none = self._file_of(module)
+        if elf_or_none is None:
+            return b""
+        return bytes(elf_or_none.source.read(mapping.offset + avma - mapping.start, min(size, mapping.end - avma)))
+
+    def _file_of(self, module: Module) -> ElfFile | None:
+        if module not in self._proved:
+            self._proved[module] = self._prove(module)
+        return self._proved[module]
+
+    def _prove(self, module: Module) -> ElfFile | None:
+        space = self.space
+        if space is None or not module.has_file:
+            return None
+        at = next((m.start for m in module.mappings if m.executable), module.start)
+        for candidate in candidates(space, module, self._opened):
+            bias = find_bias(module, candidate.elf, at)
+            if bias is not None and accepted(candidate, identify(space, module, candidate.elf, bias)):
+                return candidate.elf
+        return None
+
+
+def same_machine(elf: ElfFile, core: ElfFile) -> bool:
+    return (elf.machine, elf.elf_class, elf.byteorder) == (core.machine, core.elf_class, core.byteorder)
+
+
+def check_program(path: str, core: ElfFile) -> str:
+    """Why path cannot be the core's program, "" if it can."""
+    try:
+        elf = ElfFile.open(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    except FormatError as error:
+        return error.problem
+    return "" if same_machine(elf, core) else "of another architecture than the core"

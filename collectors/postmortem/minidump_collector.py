@@ -1,0 +1,141 @@
+"""Samples out of a minidump or a microdump: one of each thread, as it was when the dump was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.postmortem.minidump_mappings import mappings_of
+from pyprof.collectors.postmortem.minidump_sources import DumpFiles
+from pyprof.collectors.postmortem.saved_threads import SavedThread, SavedThreads, first_copy
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError, PyprofError
+from pyprof.model.arch import Arch, find_arch
+from pyprof.model.modules import AddressSpace, base_name
+from pyprof.model.pauses import Pauses
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch
+from pyprof.objfile.minidump.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpThread
+from pyprof.objfile.minidump.file import is_minidump, read_minidump
+from pyprof.objfile.minidump.microdump import MAX_SIZE, is_microdump, read_microdump
+from pyprof.objfile.source import FileSource, Source, open_regular
+
+REQUESTED = 0xFFFFFFFF
+"""Exception code of a dump that was asked for: nothing crashed."""
+MAX_TID = 1 << 31
+"""Numbers of threads and processes are below it."""
+
+
+class MinidumpCollector:
+    """Collector of one dump. path, exe, sysroot: as the user gave them ("" for none). copy: first bytes of stack.
+
+    Raises FormatError and PyprofError (no such file).
+    """
+
+    def __init__(self, path: str, exe: str, sysroot: str, copy: int, diagnostics: Diagnostics) -> None:
+        try:
+            source = FileSource(open_regular(path))
+        except OSError as error:
+            raise PyprofError(f"{path}: {error.strerror}") from error
+        self.dump: CrashDump = read_dump(source)
+        arch = find_arch(*ELF_MACHINES[self.dump.processor])
+        assert arch is not None
+        self.arch: Arch = arch
+        self._diagnostics = diagnostics
+        crashed = self.dump.exception.tid if self.dump.exception else self.dump.requested_by
+        ordered = sorted(self.dump.threads, key=lambda thread: thread.tid != crashed)
+        self._infos = _with_ids_of_their_own(ordered, self.dump)
+        rows = [_row(arch, thread) for thread in ordered]
+        size = first_copy(copy, len(ordered))
+        threads = [SavedThread(tid, row, size) for tid, row in zip(self._infos, rows, strict=True)]
+        self.pid = self.dump.pid if 0 < self.dump.pid < MAX_TID else next(iter(self._infos))
+        files = DumpFiles(self.dump, exe, sysroot)
+        mappings = mappings_of(self.dump)
+        memory = self.dump.memory
+        self.space = AddressSpace(0, self.pid, 0, mappings, memory.read, sysroot, files.find, files.stated)
+        self.saved = SavedThreads(threads, arch, self.pid, memory, self.space)
+        self.exe = files.program
+
+    @property
+    def order(self) -> list[int]:
+        """Tids: the thread that crashed or asked for the dump first, then as in the dump."""
+        return list(self._infos)
+
+    @property
+    def crashed(self) -> DumpException | None:
+        """None where nothing crashed: the dump was asked for."""
+        exception = self.dump.exception
+        return exception if exception is not None and exception.code not in (0, REQUESTED) else None
+
+    @property
+    def states(self) -> dict[int, str]:
+        """tid -> "crashed", "asked for the dump", "wrote the dump" or "stopped"."""
+        states = dict.fromkeys(self._infos, "stopped")
+        special = {self.dump.dumped_by: "wrote the dump", self.dump.requested_by: "asked for the dump"}
+        if self.dump.exception:
+            special[self.dump.exception.tid] = "crashed" if self.crashed else "asked for the dump"
+        states.update((tid, state) for tid, state in special.items() if tid in states)
+        return states
+
+    def batches(self) -> Iterator[SampleBatch]:
+        """All threads, then those again whose walk needed more than they were given."""
+        for oddity, times in self.dump.oddities.items():
+            self._diagnostics.count(oddity, times)
+        yield from self.saved.batches()
+
+    def learn(self, feedback: Feedback) -> None:
+        self.saved.learn(feedback)
+
+    def threads(self) -> list[ThreadInfo]:
+        process = base_name(self.exe)
+        return [ThreadInfo(self.pid, tid, thread.name, process) for tid, thread in self._infos.items()]
+
+    def stats(self) -> CollectorStats:
+        return CollectorStats(1, Pauses(), 0, 0, 0, {}, ())
+
+    def stop(self) -> None:
+        self.saved.stop()
+
+    def close(self) -> None:
+        self.saved.stop()
+
+
+def looks_like_dump(path: str) -> bool:
+    """Is it a minidump, by its first bytes? False where it cannot be read."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            return is_minidump(file.read(4))
+    except (OSError, FormatError):
+        return False
+
+
+def read_dump(source: Source) -> CrashDump:
+    """A minidump, or a log's first microdump. Raises FormatError."""
+    if is_minidump(bytes(source.read(0, 4))):
+        return read_minidump(source)
+    if is_microdump(bytes(source.read(0, MAX_SIZE))):
+        return read_microdump(source)
+    raise FormatError("dump", 0, "neither a minidump nor a microdump")
+
+
+def _with_ids_of_their_own(threads: list[DumpThread], dump: CrashDump) -> dict[int, DumpThread]:
+    """By tid, in their order; one whose tid is no number of a thread, or taken, gets the lowest that is free."""
+    found: dict[int, DumpThread] = {}
+    lowest = 1
+    for thread in threads:
+        tid = thread.tid
+        if not 0 < tid < MAX_TID or tid in found:
+            dump.oddities["thread without an id of its own"] += 1
+            while lowest in found:
+                lowest += 1
+            tid = lowest
+        found[tid] = thread
+    return found
+
+
+def _row(arch: Arch, thread: DumpThread) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    row = np.array([thread.registers[name] for name in arch.registers], np.uint64)
+    row[arch.pc] &= np.uint64(arch.pc_mask)
+    return row

@@ -1,0 +1,175 @@
+"""Samples of threads that no longer run: all that can be known of them is saved, in a core file or a crash dump.
+
+The stack of a thread is copied from its sp up; where the walk needs more (a longer stack, the stack that a signal
+handler on its own stack interrupted), the thread comes again in the next batch with more. Nothing is read whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pyprof.collectors.base import Feedback
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
+from pyprof.objfile.core.memory import SavedMemory
+
+RED_ZONE = 512
+"""Bytes below sp that are copied too: leaf functions of some ABIs keep registers there (ppc64le: 288)."""
+
+MAX_BATCH = 64 << 20
+MAX_ROUNDS = 16
+GROWTH = 4
+FIRST_PIECE = 1 << 14
+BELOW = 1 << 20
+"""Bytes below the first word that was missed of another stack: where its frame saved its registers."""
+
+MAX_COPY = 256 << 20
+MAX_TOTAL = 1 << 30
+"""Most bytes of stack read of one file, all threads together."""
+
+LEAST_COPY = 1 << 14
+
+Row = np.ndarray[tuple[int], np.dtype[np.uint64]]
+
+
+def first_copy(wanted: int, threads: int) -> int:
+    """Bytes of stack that each thread is given at first."""
+    return min(wanted, max(MAX_TOTAL // 2 // max(threads, 1), LEAST_COPY))
+
+
+@dataclass(slots=True)
+class SavedThread:
+    """A thread and how much of memory it is given. row: its registers, by the architecture's columns."""
+
+    tid: int
+    row: Row
+    size: int
+    pieces: dict[int, int] = field(default_factory=dict)
+
+
+class SavedThreads:
+    """The threads of one file: their batches, and what their walks ask for. tids are unique.
+
+    memory: where stacks are copied from; space: whose read knows more (files' contents). unknown: see SampleBatch.
+    """
+
+    def __init__(
+        self,
+        threads: Sequence[SavedThread],
+        arch: Arch,
+        pid: int,
+        memory: SavedMemory,
+        space: AddressSpace,
+        unknown: frozenset[int] = frozenset(),
+    ) -> None:
+        self.threads = threads
+        self._arch = arch
+        self._pid = pid
+        self._memory = memory
+        self._space = space
+        self._unknown = unknown
+        self._left = MAX_TOTAL
+        self._wanted: list[SavedThread] = []
+        self._stopped = False
+
+    def batches(self) -> Iterator[SampleBatch]:
+        """All threads, then those again whose walk needed more than they were given."""
+        wanted = self.threads
+        for _ in range(MAX_ROUNDS):
+            self._wanted = []
+            yield from self._all(wanted)
+            wanted = self._wanted
+            if not wanted or self._stopped:
+                return
+
+    def again(self) -> Iterator[SampleBatch]:
+        """All threads once more, with what they were given last."""
+        yield from self._all(self.threads)
+
+    def stop(self) -> None:
+        """No thread comes a further time; those that have not come yet still do."""
+        self._stopped = True
+
+    def _all(self, threads: Sequence[SavedThread]) -> Iterator[SampleBatch]:
+        at = 0
+        while at < len(threads):
+            batch, at = self._batch(threads, at)
+            yield batch
+
+    def _batch(self, threads: Sequence[SavedThread], at: int) -> tuple[SampleBatch, int]:
+        """A batch from the threads from `at` on, and where the next one begins."""
+        lanes: list[SavedThread] = []
+        chunks: list[bytes] = []
+        columns: list[tuple[int, int, int]] = []  # base, offset, size
+        pieces: dict[int, tuple[Piece, ...]] = {}
+        used = extra = 0
+        while at < len(threads) and (not lanes or used + extra < MAX_BATCH):
+            thread = threads[at]
+            start, data = self._stack(thread)
+            columns.append((start, used, len(data)))
+            chunks += data, bytes(-len(data) % 8)
+            used += (len(data) + 7) & ~7
+            if thread.pieces:
+                found = tuple(Piece(avma, self._space.read(avma, size)) for avma, size in thread.pieces.items())
+                pieces[len(lanes)] = found
+                extra += sum(len(piece.data) for piece in found)
+            lanes.append(thread)
+            at += 1
+        self._left -= used + extra
+        n = len(lanes)
+        batch = SampleBatch(
+            arch=self._arch,
+            kind=np.full(n, SampleKind.STOPPED, np.uint8),
+            time_ns=np.zeros(n, np.int64),
+            tid=np.array([thread.tid for thread in lanes], np.int32),
+            pid=np.full(n, self._pid, np.int32),
+            space=np.full(n, self._space.id, np.int32),
+            cpu=np.full(n, -1, np.int32),
+            weight=np.ones(n, np.int64),
+            regs=np.array([thread.row for thread in lanes], np.uint64).reshape(n, len(self._arch.registers)),
+            stack=StackSlab(
+                data=np.frombuffer(b"".join(chunks), np.uint8),
+                base=np.array([base for base, _, _ in columns], np.uint64),
+                offset=np.array([offset for _, offset, _ in columns], np.int64),
+                size=np.array([size for _, _, size in columns], np.int64),
+                pieces=pieces,
+            ),
+            spaces={self._space.id: self._space},
+            unknown=self._unknown,
+        )
+        return batch, at
+
+    def _stack(self, thread: SavedThread) -> tuple[int, bytes]:
+        """(avma, bytes) of the thread's stack, the red zone included where it is readable.
+
+        A dump's stack may begin anywhere between that and sp itself.
+        """
+        sp = int(thread.row[self._arch.sp])
+        region = self._memory.region_at(sp)
+        low = max((sp & -16) - RED_ZONE, 0)
+        for start in (low, max(region.start, low) if region else sp):
+            data = self._memory.read(start, thread.size + sp - start)
+            if start + len(data) > sp:
+                return start, data
+        return sp, b""
+
+    def learn(self, feedback: Feedback) -> None:
+        """A thread that needed a word which the file has comes again with it."""
+        by_tid = {thread.tid: thread for thread in self.threads}
+        for tid, missing in zip(feedback.batch.tid.tolist(), feedback.missing.tolist(), strict=True):
+            thread = by_tid[tid]
+            if not missing or self._left < 0 or len(self._space.read(missing, self._arch.word)) < self._arch.word:
+                continue
+            sp = int(thread.row[self._arch.sp])
+            if sp <= missing < sp + GROWTH * GROWTH * thread.size and thread.size < MAX_COPY:
+                thread.size = min(max(GROWTH * thread.size, missing - sp + thread.size), MAX_COPY)
+            else:
+                region = self._memory.region_at(missing)
+                start = max(missing - BELOW, region.start if region else missing) & -16
+                size = missing - start + min(GROWTH * max(thread.pieces.values(), default=FIRST_PIECE), MAX_COPY)
+                thread.pieces[start] = size
+            self._wanted.append(thread)

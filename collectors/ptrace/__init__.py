@@ -1,0 +1,13 @@
+"""Samples of live processes by short stops.
+
+collector         Samples of live processes by ptrace
+deep_stack        Stacks that are longer than what a stop may copy
+idle_subsampling  Which threads a round of samples looks at, and for how many rounds a look stands
+process           One process that is sampled: its threads, its address spaces, its end
+sampler           How one thread gets its sample: not at all, from outside, or by a stop
+stack_copy        The copy of a thread's stack, and of what its interpreter's frames need
+stack_shape       How much of a thread's stack to copy: learned per thread from what the walks needed
+stop              One stop of one thread: SEIZE, INTERRUPT, read registers and stack, DETACH
+threads           One thread of a target: its open /proc files and what is known about its sleep
+young_threads     Threads too young to be known by themselves
+"""

@@ -1,0 +1,120 @@
+"""Stacks that are longer than what a stop may copy: the inner part is copied at each stop, the rest is read once, after
+the thread goes on, and then only looked at in spots.
+
+Whether the rest is as it was read only a walk can say (unwind/heuristics/deep_stacks.py): its feedback makes us copy
+more, or read the rest anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pyprof.collectors.linux.libc import StopDoor
+from pyprof.model.sample import Outer, Piece
+
+_LEAST = 64 << 10
+_OVERLAP = 16 << 10
+"""So much of the copy lies in what was read before."""
+_END = 16 << 10
+"""So much of the stack's outermost part is looked at each time: where a recursion was called from."""
+_SPOTS = 32
+_SPOT = 4096
+_MOST_OUTER = 256 << 20
+_MOST_ALL = 512 << 20
+"""Bytes, of one stack and of all."""
+_SLICE = 1 << 20
+_MOST_REST = 256
+_SURE_AFTER = 64
+
+_numbers = itertools.count(1)
+_kept: weakref.WeakSet[Outer] = weakref.WeakSet()
+
+
+@dataclass(slots=True, eq=False)
+class DeepStack:
+    """What is known of one thread's stack. reach: bytes that are copied at a stop. due: the rest is to be read anew.
+    rest: so many times it is not, since that was of no use. longest: the most of it that was seen.
+    """
+
+    outer: Outer | None = None
+    reach: int = _LEAST
+    due: bool = True
+    rest: int = 0
+    longest: int = 0
+    _patience: int = 0
+    _useful: int = 0
+    _joined: int = 0
+    _turn: itertools.count[int] = field(default_factory=itertools.count)
+
+    def to_copy(self, base: int, most: int) -> int:
+        """Bytes to copy of a stack from base on, if they are fewer than all; `most` where the rest must be read."""
+        outer = self.outer
+        if outer is None or self.due:
+            return most
+        return min(most, max(self.reach, outer.avma + _OVERLAP - base))
+
+    def spots(self, first: int, end: int) -> list[tuple[int, int]]:
+        """(avma, size) of what is looked at beyond a copy: others each time, of equal distance."""
+        last = max(first, end - _END)
+        stride = max((last - first) // _SPOTS & -8, _SPOT)
+        start = first + next(self._turn) * 5 * _SPOT % stride & -8
+        return [*((at, min(_SPOT, last - at)) for at in range(start, last, stride)), (last, end - last)]
+
+    def holds(self, base: int, size: int) -> bool:
+        """Does a copy reach into what was read before?"""
+        return self.outer is not None and not self.due and base + size >= self.outer.avma + _OVERLAP
+
+    def may_read(self, length: int) -> bool:
+        """Is the rest to be read now? length: of all."""
+        if self.rest > 0:
+            self.rest -= 1
+            return False
+        return length <= _MOST_OUTER and sum(outer.words.nbytes for outer in _kept) + length <= _MOST_ALL
+
+    def read(self, door: StopDoor, pid: int, base: int, copy: memoryview, length: int, word: int) -> None:
+        """All from base on. copy: its first part, as it was at the stop."""
+        words = np.empty(length // word, f"u{word}")
+        data = words.view(np.uint8)
+        data[: len(copy)] = copy
+        at = len(copy)
+        while at < len(data):
+            size = min(_SLICE, len(data) - at)
+            got = door.read_memory(pid, base + at, size, words.ctypes.data + at)
+            at += max(got, 0)
+            if got < size:
+                break
+        words = words[: at // word]
+        words.flags.writeable = False
+        self.outer, self.due = Outer(base, words, next(_numbers)), False
+        _kept.add(self.outer)
+
+    def learn(self, number: int, whole: bool, most: int) -> None:
+        """What the walk of a sample made of it. number: of the outer part that it had."""
+        if self.outer is None or number != self.outer.number:
+            return
+        if whole:
+            self._useful, self._patience = number, 0
+            self._joined += 1
+            if self._joined >= _SURE_AFTER:
+                self.reach, self._joined = max(self.reach // 2, _LEAST), 0
+            return
+        self._joined = 0
+        self.reach = min(2 * self.reach, most)
+        self.due = True
+        if self._useful != number:
+            self._patience = self.rest = min(2 * self._patience + 1, _MOST_REST)
+
+
+def pieces(spans: list[tuple[int, int]], data: memoryview) -> tuple[Piece, ...]:
+    """What was read of some spans one behind the other, as far as it goes."""
+    found, at = [], 0
+    for avma, size in spans:
+        if at + size > len(data):
+            break
+        found.append(Piece(avma, bytes(data[at : at + size])))
+        at += size
+    return tuple(found)

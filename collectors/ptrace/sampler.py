@@ -1,0 +1,143 @@
+"""How one thread gets its sample: not at all, from outside, or by a stop."""
+
+from __future__ import annotations
+
+import time
+
+from pyprof.collectors.batch_builder import BatchBuilder
+from pyprof.collectors.linux import task_state
+from pyprof.collectors.linux.syscalls import BlockedCall, parse_syscall, survives_stop
+from pyprof.collectors.ptrace.stop import Outcome, Stopper
+from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.targets.spaces import SpaceTracker, Witness
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.kernel import blocked_word
+from pyprof.model.sample import SampleKind
+from pyprof.options import CollectOptions
+
+_TRIES = 3
+
+
+class Sampler:
+    """unchanged, blocked: samples taken without a stop. refused: threads that may not be stopped."""
+
+    def __init__(
+        self, stopper: Stopper, builder: BatchBuilder, diagnostics: Diagnostics, options: CollectOptions
+    ) -> None:
+        self.unchanged = 0
+        self.blocked = 0
+        self.refused: set[int] = set()
+        self._stopper = stopper
+        self._builder = builder
+        self._diagnostics = diagnostics
+        self._options = options
+        self._idle = options.idle
+
+    def sample(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
+        """Is there a lane of this thread now? Raises ProcessLookupError, PermissionError.
+
+        schedstat is read on both sides of a look at a sleeping thread: equal means that it has not run in between
+        (of a running thread that file alone proves nothing: it moves only at ticks and switches).
+        """
+        if thread.hollow:
+            return False
+        held = self._stopper.held.get(thread.tid)
+        if held is not None:  # its sample, when it stops at last, stands for this one too
+            if self._idle or thread.due(thread.schedstat()):
+                held.weight += weight
+            return False
+        for _ in range(_TRIES):
+            before = thread.schedstat()
+            if before == thread.slept:
+                thread.still += 1
+                return self._still_asleep(thread, spaces, weight)
+            line = thread.syscall()
+            if line.startswith(b"running"):
+                thread.woke()
+                thread.still = 0
+                if not self._options.running or not (self._idle or thread.due(before)):
+                    return False
+                return self._stop(thread, spaces, weight)
+            call = parse_syscall(line)
+            if call is None or call.sp == 0:
+                thread.hollow = True
+                return False
+            if self._idle:
+                self._stopper.copy.copy(thread, spaces, call.sp)
+                witness = spaces.witness(call.pc)
+                state = task_state.state(thread.tid) if self._options.waits else ""
+            at_ns = time.monotonic_ns()
+            if thread.schedstat() == before:
+                if not self._idle:
+                    thread.woke()
+                    thread.slept = before
+                    return False
+                lane = self._fell_asleep(thread, spaces, weight, call, before, at_ns, witness)
+                if state:
+                    self._builder.set_tip(lane, (blocked_word(thread.arch, state, call.number),))
+                return True
+            if not self._idle:
+                break
+        else:
+            self._diagnostics.count("thread ran while it was read from outside")
+        thread.woke()
+        return False
+
+    def _fell_asleep(
+        self,
+        thread: Thread,
+        spaces: SpaceTracker,
+        weight: int,
+        call: BlockedCall,
+        slept: bytes,
+        at_ns: int,
+        witness: Witness,
+    ) -> int:
+        """The lane of the first sample of a sleep, just copied, or of the first look after our stop in it."""
+        stopped = thread.stopped
+        if stopped is not None and stopped[:2] == (call.sp, call.pc) and self._stopper.copy.equals(stopped[2]):
+            thread.slept = slept
+            thread.stop_wanted = False
+            return self._unchanged(thread, spaces, weight, at_ns)
+        thread.woke()
+        thread.slept = slept
+        thread.arch = spaces.image.arch
+        lane = self._stopper.copy.lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns, witness)
+        self._builder.set_sp_pc(lane, call.sp, call.pc)
+        spaces.took(lane, call.pc, call.sp, witness)
+        self.blocked += 1
+        return lane
+
+    def _still_asleep(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
+        if not self._idle:
+            return False
+        if thread.stop_wanted and thread.stopped is None and self._options.stop_sleepers:
+            thread.stop_wanted = False
+            call = parse_syscall(thread.syscall())
+            if call is not None and survives_stop(call, thread.pid, spaces.image.arch):
+                return self._stop_asleep(thread, spaces, weight, call)
+            self._diagnostics.count("sleeping thread not stopped: its system call might fail")
+        self._unchanged(thread, spaces, weight, time.monotonic_ns())
+        return True
+
+    def _stop_asleep(self, thread: Thread, spaces: SpaceTracker, weight: int, call: BlockedCall) -> bool:
+        if not self._stop(thread, spaces, weight):
+            thread.stopped = None
+            return False
+        lane = self._stopper.last_lane
+        thread.stopped = (call.sp, call.pc, self._builder.copy_of(lane))
+        if self._options.waits:
+            self._builder.set_tip(lane, (blocked_word(thread.arch, "S", call.number),))
+        return True
+
+    def _unchanged(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
+        self.unchanged += 1
+        return self._stopper.copy.empty_lane(thread, spaces, weight, at_ns)
+
+    def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
+        outcome = self._stopper.stop(thread, spaces, weight)
+        if outcome is Outcome.GONE:
+            thread.ended = True
+        elif outcome is Outcome.REFUSED:
+            self.refused.add(thread.tid)
+        return outcome is Outcome.TAKEN

@@ -1,0 +1,177 @@
+"""The copy of a thread's stack, and of what its interpreter's frames need: made at a stop, or from outside.
+
+copy() is called while a thread stands still: it reads into memory that is there already, and raises nothing.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from pyprof.collectors.batch_builder import BatchBuilder
+from pyprof.collectors.linux import libc
+from pyprof.collectors.ptrace.deep_stack import pieces
+from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.targets.spaces import SpaceTracker, Witness
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.sample import Beyond, Piece, SampleKind
+
+_SCAN = 64 << 10
+_FRAMES = 1 << 20
+"""Bytes of memory for what interpreters' frames need."""
+_SPOT_BYTES = 256 << 10
+
+
+class StackCopy:
+    """The copy that was made last: base and size in the builder's arena, at what is not used yet; a second part, of the
+    home stack of a thread that is on another one.
+    """
+
+    def __init__(self, door: libc.StopDoor, builder: BatchBuilder, diagnostics: Diagnostics) -> None:
+        self._door = door
+        self._builder = builder
+        self._diagnostics = diagnostics
+        self._arena = memoryview(builder.arena.data)
+        self._gather = libc.Gatherer(_FRAMES)
+        self._base = self._size = 0
+        self._piece_base = self._piece_size = 0
+        self._length = 0
+        self._spans: list[tuple[int, int]] = []
+        self._spots = libc.Gatherer(_SPOT_BYTES)
+        self._spotted = memoryview(b"")
+
+    def clear(self) -> None:
+        """Nothing is copied yet."""
+        self._size = self._piece_size = self._length = 0
+
+    def copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
+        """The thread's stack, and what its interpreter's frames need."""
+        self._copy(thread, spaces, sp)
+        if thread.reader is not None:
+            builder = self._builder
+            stack = self._arena[builder.used : builder.used + (self._size & ~7)].cast("Q")
+            self._gather.begin(thread.tid)
+            try:
+                thread.reader.copy(thread.tid, stack, self._base, self._gather)
+            except Exception:
+                self._reader_failed(thread)
+
+    def rehearse(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
+        """A copy for its effects: on our caches, and on what the reader of the interpreter asks for at once."""
+        self.copy(thread, spaces, sp)
+        if thread.reader is not None:
+            try:
+                thread.reader.learn()
+            except Exception:
+                self._reader_failed(thread)
+
+    def _reader_failed(self, thread: Thread) -> None:
+        """Whatever the target's memory made it do: the thread goes on, and its native stack is good."""
+        self._diagnostics.count("reader of an interpreter's frames failed, its frames are left out")
+        thread.reader = None
+
+    def _copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
+        """The thread's stack into the builder's arena: base and size in _base, _size, a second part in _piece_*."""
+        builder, door, shape = self._builder, self._door, thread.shape
+        into = builder.arena.address + builder.used
+        self._length = 0
+        self._base, size = shape.length(sp, spaces.region_at)
+        if size > shape.most:
+            size = self._begin_deep(thread, size)
+        got = door.read_memory(thread.tid, self._base, size, into)
+        if got <= 0 and self._base < sp:  # the red zone reaches into a page that is not there
+            size -= (sp & ~7) - self._base
+            self._base = sp & ~7
+            got = door.read_memory(thread.tid, self._base, size, into)
+        self._size = max(got, 0)
+        self._piece_size = 0
+        if self._length:
+            self._look_beyond(thread)
+        if self._size == 0 or shape.is_home(sp, spaces.region_at):
+            return
+        home = shape.occupied
+        if home is None:
+            return
+        word = thread.arch.word
+        words = np.frombuffer(builder.arena.data, f"u{word}", min(self._size, _SCAN) // word, builder.used)
+        into_home = words[(words >= home.start) & (words < home.end)]
+        if len(into_home):
+            self._piece_base, size = shape.home_span(int(into_home.min()))
+            got = door.read_memory(thread.tid, self._piece_base, size, into + ((self._size + 7) & ~7))
+            self._piece_size = max(got, 0)
+
+    def _begin_deep(self, thread: Thread, length: int) -> int:
+        """How much to copy of a stack that is longer than what may be."""
+        self._length = length
+        most = thread.shape.most
+        return most if thread.reader is not None else thread.deep.to_copy(self._base, most)
+
+    def _look_beyond(self, thread: Thread) -> None:
+        self._spotted = memoryview(b"")
+        if self._size:
+            self._spans = thread.deep.spots(self._base + self._size, self._base + self._length)
+            self._spots.begin(thread.tid)
+            self._spotted = self._spots(self._spans)
+
+    def _beyond(self, thread: Thread) -> Beyond:
+        """What is known of the rest of the stack that was copied last; now the thread goes on."""
+        deep, word = thread.deep, thread.arch.word
+        deep.longest = max(deep.longest, self._length)
+        spots = pieces(self._spans, self._spotted)
+        if deep.holds(self._base, self._size):
+            return Beyond(self._length, deep.outer, spots, deep.longest)
+        if not self._size or not deep.may_read(self._length):
+            return Beyond(self._length, longest=deep.longest)
+        used = self._builder.used
+        deep.read(self._door, thread.tid, self._base, self._arena[used : used + self._size], self._length, word)
+        return Beyond(self._length, deep.outer, spots, deep.longest)
+
+    def lane(
+        self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, witness: Witness
+    ) -> int:
+        """A lane of what was copied last, in the space that the witness saw."""
+        if witness.text:
+            for earlier, space in spaces.refresh(time.monotonic_ns, text=witness.text):
+                self._builder.move(earlier, space)
+        builder = self._builder
+        beyond = self._beyond(thread) if self._length else None
+        piece_at = builder.used + ((self._size + 7) & ~7)
+        lane = builder.add(thread.arch, kind, at_ns, thread.tid, spaces.current, weight, self._base, self._size)
+        if beyond is not None:
+            builder.set_beyond(lane, beyond)
+        if self._piece_size:
+            data = bytes(builder.arena.data[piece_at : piece_at + self._piece_size])
+            builder.add_piece(lane, Piece(self._piece_base, data))
+        if thread.reader is not None:
+            try:
+                chain = thread.reader.take()
+            except Exception:
+                self._reader_failed(thread)
+            else:
+                if chain is not None:
+                    builder.set_chain(lane, chain)
+        return lane
+
+    def empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
+        """A lane that stands for the thread's last one."""
+        return self._builder.add(thread.arch, SampleKind.UNCHANGED, at_ns, thread.tid, spaces.current, weight, 0, 0)
+
+    def equals(self, earlier: bytes) -> bool:
+        """Is the copy under way (no lane yet) the same stack as an earlier one of this base?
+
+        Above a thread's frames the kernel keeps on which processor it runs: that may differ although it did not run.
+        """
+        size = min(self._size, len(earlier)) & ~7
+        now = np.frombuffer(self._builder.arena.data, np.uint64, size // 8, self._builder.used)
+        before = np.frombuffer(earlier, np.uint64, size // 8)
+        differ = np.flatnonzero(now != before).tolist()
+        return size > 0 and (not differ or _is_rseq(differ, int(now[differ[0]]), int(before[differ[0]])))
+
+
+def _is_rseq(differ: list[int], now: int, before: int) -> bool:
+    """Are the words that differ those of struct rseq (linux/rseq.h) that name the processor? The first holds
+    cpu_id_start and cpu_id, the fourth node_id and mm_cid. now, before: the first one.
+    """
+    first = differ[0]
+    return differ in ([first], [first, first + 3]) and all(word >> 32 == word & 0xFFFF_FFFF for word in (now, before))

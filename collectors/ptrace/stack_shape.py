@@ -1,0 +1,107 @@
+"""How much of a thread's stack to copy: learned per thread from what the walks needed.
+
+The home stack is where the thread usually runs. Its first copy reaches to the end of the mapping, later ones to the
+highest address that a walk has used. A thread on another stack (a signal handler's, a coroutine's) gets a copy of
+that one, and of the part of its home stack that the other one points into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyprof.collectors.targets.spaces import Region
+
+RED_ZONE = 128
+"""Bytes below sp that a leaf function may use (System V ABI, x86-64)."""
+
+RegionAt = Callable[[int], Region | None]
+"""The writable memory around an address, None where it is not listed."""
+
+_LEAST = 4096
+_SLACK = 256
+_AWAY = 32 << 10
+_GROWTH = 16 << 10
+
+
+@dataclass(slots=True)
+class StackShape:
+    """most: --stack-size. home: None until known. top: highest address needed in it, 0 until learned."""
+
+    most: int
+    home: Region | None = None
+    top: int = 0
+    away: int = _AWAY
+
+    def is_home(self, sp: int, region_at: RegionAt) -> bool:
+        """Does sp lie in the home stack? The first stack that is seen becomes it."""
+        home = self.home
+        if home is not None and home.start <= sp < (self.top or home.end):
+            return True
+        region = region_at(sp)
+        if home is None:
+            self.home = region
+            return region is not None
+        if region is None:  # not listed yet: a main stack grows downwards
+            return home.end - max(self.most, 8 << 20) <= sp < home.start
+        if region.start < home.end and home.start < region.end:
+            self.home = region
+            return not self.top or sp < self.top
+        return False
+
+    @property
+    def occupied(self) -> Region | None:
+        """Where the frames of the home stack can be."""
+        home = self.home
+        return Region(home.start, self.top or home.end) if home is not None else None
+
+    def span(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
+        """(avma, size) of the copy for a thread with this sp."""
+        base, length = self.length(sp, region_at)
+        return base, min(length, self.most)
+
+    def length(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
+        """(avma, size) of the stack of a thread with this sp, as far as it may be needed."""
+        base = max(sp - RED_ZONE, 0) & ~7
+        if self.is_home(sp, region_at):
+            assert self.home is not None
+            end = self.home.end
+            if sp < self.top:
+                end = min(end, max(self.top + _SLACK, base + _LEAST))
+        else:
+            # a new thread's stack may be newer than the last list of mappings: the read ends where the stack does
+            end = base + min(self.away if self.home else self.most, self.most)
+            region = region_at(sp)
+            if region is not None:
+                end = min(end, region.end)
+        return base, end - base
+
+    def home_span(self, lowest: int) -> tuple[int, int]:
+        """(avma, size) of the home stack's part from its lowest interesting address on."""
+        assert self.home is not None
+        base = max(lowest - RED_ZONE, 0) & ~7
+        end = self.home.end
+        if lowest < self.top:
+            end = min(end, self.top + _SLACK)
+        return base, min(end - base, self.most)
+
+    def learn(self, base: int, top: int, missing: int, region: Region | None) -> bool:
+        """What one walk needed. base: of its copy; top, missing: as in Feedback; region: around missing.
+
+        True if the next copy will be another.
+        """
+        home = self.home
+        before = home, self.top, self.away
+        if missing:
+            if home is not None and base in home and missing in home:
+                reach = missing + max(_GROWTH, missing - base)
+                self.top = min(max(self.top, reach), home.end)
+            elif home is not None and missing in home:
+                self.top = min(max(self.top, missing + _GROWTH), home.end)
+            elif region is not None and not (region.start <= base < region.end):
+                self.home, self.top = region, 0
+            else:
+                self.away = min(self.most, max(2 * self.away, missing - base + _LEAST))
+        elif home is not None and home.start <= top <= home.end and top > self.top:
+            self.top = top
+        return (self.home, self.top, self.away) != before

@@ -1,0 +1,53 @@
+"""Threads too young to be known by themselves: how often one that is found able to run is to be sampled.
+
+A thread that can run either has a processor or waits for one, and nothing tells which at the moment of a look. Of one
+that lives long enough the kernel says both times (ptrace/threads.py). Those that do not are taken together: what their
+family of processes spent, less what its older threads are sampled for, by how often one of them was found. Without
+that, four threads of a millisecond on one processor would have four times the time that they ran.
+"""
+
+from __future__ import annotations
+
+_LEAST_NS = 80_000_000
+_KEPT = 0.7
+"""What counts of a window in the next one."""
+_MOST_PAID = 0.5
+"""Of what a window is due, for what was too much before."""
+_MOST_BEHIND = 4
+"""Samples that are made up for: more were never possible."""
+
+
+class Newcomers:
+    """Of one family of processes. share: of the times that a young thread is found, those at which it is to be sampled.
+    rounds: sampling times since settle(). What was sampled too often, while that was not known, is sampled less later.
+    """
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self.rounds = 0
+        self._looks = self._taken = self._others = 0
+        self._expected = self._found = self._ahead = 0.0
+        self._since_ns = self._spent_ns = -1
+
+    def found(self, young: bool, taken: bool) -> None:
+        """A thread that can run; of an older one only whether it is to be sampled matters."""
+        self._looks += young
+        self._taken += taken and young
+        self._others += taken and not young
+
+    def settle(self, now_ns: int, spent_ns: int) -> None:
+        """spent_ns: processor time of the family so far."""
+        elapsed = now_ns - self._since_ns
+        if self._since_ns < 0:
+            self._since_ns, self._spent_ns, self.rounds = now_ns, spent_ns, 0
+        elif elapsed >= _LEAST_NS:
+            ran = (spent_ns - self._spent_ns) / elapsed * self.rounds
+            due = max(ran - self._others, 0)
+            self._ahead = max(self._ahead + self._taken - due, -_MOST_BEHIND)
+            paid = min(self._ahead, _MOST_PAID * due)
+            self._expected = _KEPT * self._expected + due
+            self._found = _KEPT * self._found + self._looks
+            if self._found >= 1:
+                self.share = min(max((self._expected - paid) / self._found, 0), 1.0)
+            self._since_ns, self._spent_ns = now_ns, spent_ns
+            self._looks = self._taken = self._others = self.rounds = 0

@@ -1,0 +1,161 @@
+"""The collector of a batch log: produces again what collectors/replay/log.py saved, in the same order.
+
+Nothing of the target is needed: its memory is the pages that were read then, its files are those beside the log.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.replay.log import COLUMNS, PAGE, SLAB, VERSION
+from pyprof.errors import FormatError
+from pyprof.model.arch import ARCHES, Arch
+from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
+from pyprof.model.pauses import BUCKETS, Pauses
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import Piece, SampleBatch, StackSlab
+
+
+class ReplayCollector:
+    """path: of a batch log. files: the folder below which the modules' files stand by their own paths.
+
+    Raises FormatError where the file is no log of this version, OSError where it cannot be read.
+    """
+
+    def __init__(self, path: str, files: str) -> None:
+        try:
+            self._zip = zipfile.ZipFile(path)
+            self._log: dict[str, Any] = json.loads(self._zip.read("log.json"))
+        except (zipfile.BadZipFile, KeyError, ValueError) as error:
+            raise FormatError(path, 0, f"no batch log: {error}") from error
+        if self._log.get("version") != VERSION:
+            raise FormatError(path, 0, f"a batch log of version {self._log.get('version')}, not {VERSION}")
+        self._files = files
+        self._arch: Arch = next(arch for arch in ARCHES.values() if arch.name == self._log["arch"])
+        self._spaces = {entry["id"]: self._space(entry) for entry in self._log["spaces"]}
+        self._at = 0
+        self._stopped = False
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What the writer added."""
+        extra: dict[str, Any] = self._log["extra"]
+        return extra
+
+    @property
+    def pid(self) -> int:
+        return int(self._log["threads"][0]["pid"])
+
+    def batches(self) -> Iterator[SampleBatch]:
+        while self._at < self._log["batches"] and not self._stopped:
+            self._at += 1
+            yield self._batch(self._at - 1)
+
+    def _batch(self, number: int) -> SampleBatch:
+        at = f"batch/{number}"
+        more = json.loads(self._zip.read(f"{at}/more.json"))
+        pieces = {
+            int(lane): tuple(Piece(avma, bytes.fromhex(data)) for avma, data in found)
+            for lane, found in more["pieces"].items()
+        }
+        slab = {name: self._column(f"{at}/{name}.npy") for name in SLAB}
+        columns: dict[str, Any] = {name: self._column(f"{at}/{name}.npy") for name in COLUMNS}
+        return SampleBatch(
+            arch=self._arch,
+            stack=StackSlab(**slab, pieces=pieces),  # type: ignore[arg-type]  # the slab's columns are always there
+            spaces={space: self._spaces[space] for space in more["spaces"]},
+            unknown=frozenset(more["unknown"]),
+            chains={int(lane): _chain(chain) for lane, chain in more["chains"].items()},
+            tips=tuple(tuple(tip) for tip in more["tips"]),
+            followed=more["followed"],
+            stopped=more["stopped"],
+            **columns,
+        )
+
+    def _column(self, name: str) -> npt.NDArray[Any] | None:
+        try:
+            data = self._zip.read(name)
+        except KeyError:
+            return None
+        column: npt.NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+        return column
+
+    def _space(self, entry: dict[str, Any]) -> AddressSpace:
+        mappings = tuple(Mapping(**mapping) for mapping in entry["mappings"])
+        return AddressSpace(
+            entry["id"],
+            entry["pid"],
+            entry["generation"],
+            mappings,
+            self._memory(entry["id"]),
+            self._files,
+            self._find,
+            complete=entry["complete"],
+        )
+
+    def _find(self, module: Module) -> Iterable[tuple[str, bool]]:
+        path = os.path.join(self._files, module.path.lstrip("/"))
+        return [(path, True)] if module.has_file and os.path.exists(path) else []
+
+    def _memory(self, space: int) -> ReadMemory:
+        head = f"memory/{space}/"
+        names = {int(name[len(head) :], 16): name for name in self._zip.namelist() if name.startswith(head)}
+        return _reader(lambda page: self._zip.read(names[page]) if page in names else b"")
+
+    def learn(self, feedback: Feedback) -> None:
+        """What the next batches hold is settled."""
+
+    def threads(self) -> list[ThreadInfo]:
+        return [ThreadInfo(**thread) for thread in self._log["threads"]]
+
+    def stats(self) -> CollectorStats:
+        return _stats(self._log["last" if self._at == self._log["batches"] else "first"])
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def close(self) -> None:
+        self._stopped = True
+
+
+def _reader(page_of: Callable[[int], bytes]) -> ReadMemory:
+    def read(avma: int, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            page, within = divmod(avma + len(found), PAGE)
+            part = page_of(page)[within : within + size - len(found)]
+            if not part:
+                break
+            found += part
+        return bytes(found)
+
+    return read
+
+
+def _chain(stored: dict[str, Any]) -> Chain:
+    runs = tuple(Run(run["marker"], tuple(run["frames"]), run["waits"]) for run in stored["runs"])
+    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+    return Chain(**(plain | {"runs": runs, "state": SampleState(stored["state"])}))
+
+
+def _stats(stored: dict[str, Any]) -> CollectorStats:
+    """Fields that a later version added are left out, and have their defaults."""
+    counts = np.zeros(BUCKETS, np.int64)
+    for bucket, count in stored["pauses"]["counts"].items():
+        counts[int(bucket)] = count
+    known = {field.name for field in fields(CollectorStats)}
+    plain: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in stored.items() if key in known
+    }
+    return CollectorStats(**(plain | {"pauses": Pauses(counts, stored["pauses"]["total_ns"])}))

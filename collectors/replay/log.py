@@ -1,0 +1,180 @@
+"""Saves what a collector produces, so that replay/collector.py can produce it again: batches, images, threads.
+
+In: any collector, wrapped. Out: one zip file, whose layout is this (arrays as .npy without pickle, the rest JSON):
+
+    log.json                 version; arch, count of batches; statistics at the start and at the end; threads; address
+                             spaces (see _space); whatever else the caller adds ("extra")
+    batch/N/FIELD.npy        a column of batch N, or of its stack slab (data, base, offset, size)
+    batch/N/more.json        what of batch N is no column: spaces, pieces, chains, tips, unknown, followed, stopped
+    memory/SPACE/PAGE        the bytes of one page of a target's memory that somebody read through AddressSpace.read
+
+Files of modules are added by whoever knows which parts of them are wanted (tests/replay/reduce.py).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.model.modules import AddressSpace, ReadMemory
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch, StackSlab
+
+VERSION = 1
+PAGE = 4096
+MOST_PAGES = 1 << 14
+"""Pages of one address space that are kept; what is read of others is not in the log."""
+
+COLUMNS = ("kind", "time_ns", "tid", "pid", "space", "cpu", "weight", "regs", "tip", "length_ns")
+SLAB = ("data", "base", "offset", "size")
+
+
+class LoggedCollector:
+    """A collector that writes down what another one produces. path: of the zip file, complete once close() has run.
+
+    The log is for tests and for work on what comes behind a collector: it holds stacks and memory of the target.
+    """
+
+    def __init__(self, collector: Collector, path: str) -> None:
+        self._inner = collector
+        self._zip = zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA)
+        self._first = _stats(collector.stats())
+        self._count = 0
+        self._spaces: dict[int, AddressSpace] = {}
+        self._pages: dict[int, dict[int, bytes]] = {}
+        self._arch = ""
+        self._closed = False
+        self.extra: dict[str, Any] = {}
+        """What else log.json is to hold; JSON values."""
+
+    @property
+    def spaces(self) -> Mapping[int, AddressSpace]:
+        """Every address space that a batch named, by id."""
+        return self._spaces
+
+    def batches(self) -> Iterator[SampleBatch]:
+        for batch in self._inner.batches():
+            if len(batch):
+                batch = replace(batch, spaces={key: self._logged(space) for key, space in batch.spaces.items()})
+                self._write(batch)
+            yield batch
+
+    def _logged(self, space: AddressSpace) -> AddressSpace:
+        """The same space, whose reads are written down."""
+        if space.id not in self._spaces:
+            pages = self._pages.setdefault(space.id, {})
+            self._spaces[space.id] = replace(space, read=_noting(space.read, pages))
+        return self._spaces[space.id]
+
+    def _write(self, batch: SampleBatch) -> None:
+        at = f"batch/{self._count}"
+        self._count += 1
+        self._arch = batch.arch.name
+        stack = _alone(batch.stack)
+        columns = {name: getattr(batch, name) for name in COLUMNS} | {name: getattr(stack, name) for name in SLAB}
+        for name, column in columns.items():
+            if column is not None:
+                self._zip.writestr(f"{at}/{name}.npy", _npy(column))
+        more = {
+            "spaces": sorted(batch.spaces),
+            "unknown": sorted(batch.unknown),
+            "followed": batch.followed,
+            "stopped": batch.stopped,
+            "tips": batch.tips,
+            "pieces": {lane: [(p.avma, p.data.hex()) for p in pieces] for lane, pieces in batch.stack.pieces.items()},
+            "chains": {lane: asdict(chain) for lane, chain in batch.chains.items()},
+        }
+        self._zip.writestr(f"{at}/more.json", _json(more))
+
+    def learn(self, feedback: Feedback) -> None:
+        self._inner.learn(feedback)
+
+    def threads(self) -> list[ThreadInfo]:
+        return self._inner.threads()
+
+    def stats(self) -> CollectorStats:
+        return self._inner.stats()
+
+    def stop(self) -> None:
+        self._inner.stop()
+
+    def close(self) -> None:
+        """Ends the collector; the log takes memory reads until finish()."""
+        self._inner.close()
+
+    def finish(self) -> zipfile.ZipFile:
+        """Write down what is known only now. The file is the caller's to add to, and to close."""
+        log = {
+            "version": VERSION,
+            "arch": self._arch,
+            "batches": self._count,
+            "first": self._first,
+            "last": _stats(self._inner.stats()),
+            "threads": [asdict(thread) for thread in self._inner.threads()],
+            "spaces": [_space(space) for space in self._spaces.values()],
+            "extra": self.extra,
+        }
+        self._zip.writestr("log.json", _json(log))
+        for space_id, pages in self._pages.items():
+            for page, data in sorted(pages.items()):
+                self._zip.writestr(f"memory/{space_id}/{page:x}", data)
+        return self._zip
+
+
+def _alone(stack: StackSlab) -> StackSlab:
+    """The same copies one behind the other: those of a ring of the kernel's have other things in between."""
+    ends = np.cumsum((stack.size + 7) & ~7)
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    data = np.zeros(int(ends[-1]), np.uint8)
+    for start, offset, size in zip(starts.tolist(), stack.offset.tolist(), stack.size.tolist(), strict=True):
+        data[start : start + size] = stack.data[offset : offset + size]
+    return replace(stack, data=data, offset=starts)
+
+
+def _noting(read: ReadMemory, pages: dict[int, bytes]) -> ReadMemory:
+    """Reads as before, and keeps each page that was touched as it was the first time."""
+
+    def noted(avma: int, size: int) -> bytes:
+        for page in range(avma // PAGE, (avma + max(size, 1) - 1) // PAGE + 1):
+            if page not in pages and len(pages) < MOST_PAGES:
+                pages[page] = read(page * PAGE, PAGE)
+        return read(avma, size)
+
+    return noted
+
+
+def _space(space: AddressSpace) -> dict[str, Any]:
+    return {
+        "id": space.id,
+        "pid": space.pid,
+        "generation": space.generation,
+        "complete": space.complete,
+        "mappings": [asdict(mapping) for mapping in space.mappings],
+    }
+
+
+def _stats(stats: CollectorStats) -> dict[str, Any]:
+    """Pauses as {bucket: count} beside their sum."""
+    pauses = stats.pauses
+    buckets = np.flatnonzero(pauses.counts).tolist()
+    return asdict(replace(stats, pauses=type(pauses)())) | {
+        "pauses": {"counts": {at: int(pauses.counts[at]) for at in buckets}, "total_ns": pauses.total_ns}
+    }
+
+
+def _npy(column: npt.NDArray[Any]) -> bytes:
+    out = io.BytesIO()
+    np.save(out, column, allow_pickle=False)
+    return out.getvalue()
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,259 @@
+"""Will it work? What the kernel, our rights and the process itself say, before anything is attached."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyprof.collectors.linux import procfs
+from pyprof.errors import (
+    AccessDenied,
+    FormatError,
+    NoSuchProcess,
+    NotTraceable,
+    PyprofError,
+    UnsupportedArchitecture,
+)
+from pyprof.model.arch import ARCHES, find_arch, native_arches
+
+CAP_SYS_PTRACE = 19
+CAP_NET_ADMIN = 12
+CAP_PERFMON = 38
+CAP_SYS_ADMIN = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. ok: nothing to do. fatal: pyprof will not work. remedy: the command that mends it,
+    "" if none does. error: the class of PyprofError that this finding is.
+    """
+
+    ok: bool
+    text: str
+    remedy: str = ""
+    fatal: bool = False
+    error: type[PyprofError] = PyprofError
+
+
+def _fatal(error: type[PyprofError], text: str, remedy: str = "") -> Finding:
+    return Finding(False, text, remedy, True, error)
+
+
+def check_target(pid: int) -> None:
+    """Raises NoSuchProcess, NotTraceable, UnsupportedArchitecture, AccessDenied; the hint says what mends it."""
+    for finding in _target_findings(pid):
+        if finding.fatal:
+            raise finding.error(finding.text, finding.remedy)
+
+
+def target_findings(pid: int) -> list[Finding]:
+    """What stands for or against sampling this process."""
+    return list(_target_findings(pid))
+
+
+def machine_findings() -> list[Finding]:
+    """What the kernel and our rights allow, whatever the process."""
+    return list(_machine_findings())
+
+
+def has_capability(bit: int) -> bool:
+    """Is a capability (capabilities(7)) effective for us?"""
+    return bool(int(procfs.thread_status(os.getpid()).get("CapEff", "0"), 16) >> bit & 1)
+
+
+def _sysctl(name: str) -> int | None:
+    try:
+        with open(f"/proc/sys/{name}", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _machine_findings() -> Iterator[Finding]:
+    if sys.platform != "linux" or not native_arches(platform.machine()):
+        known = ", ".join(sorted({machine for arch in ARCHES.values() for machine in arch.machines}))
+        text = f"this machine runs {platform.system()} on {platform.machine()}; live sampling knows Linux on {known}"
+        yield _fatal(UnsupportedArchitecture, text)
+        return
+    yield Finding(True, f"Linux {platform.release()} on {platform.machine()}")
+    status = procfs.thread_status(os.getpid())
+    capable = has_capability(CAP_SYS_PTRACE)
+    yield Finding(capable, "CAP_SYS_PTRACE: " + ("yes" if capable else "no, only our own processes can be sampled"),
+                  "" if capable else "sudo pyprof …, or: sudo setcap cap_sys_ptrace+ep PYTHON")  # fmt: skip
+    yield _yama(capable)
+    if status.get("Seccomp", "0") != "0":
+        yield Finding(False, "seccomp filters our system calls: ptrace and process_vm_readv may be refused",
+                      "docker run --cap-add=SYS_PTRACE --security-opt seccomp=unconfined …")  # fmt: skip
+    else:
+        yield Finding(True, "seccomp: not active")
+    yield _namespaces()
+    yield _perf()
+    yield _connector()
+
+
+def _yama(capable: bool) -> Finding:
+    scope = _sysctl("kernel/yama/ptrace_scope")
+    if scope is None or scope == 0:
+        return Finding(True, "kernel.yama.ptrace_scope: " + ("not there" if scope is None else "0"))
+    if scope >= 3:
+        return _fatal(AccessDenied, "kernel.yama.ptrace_scope is 3: nobody may trace, until the next boot",
+                      "set kernel.yama.ptrace_scope = 0 in /etc/sysctl.d and reboot")  # fmt: skip
+    if capable:
+        return Finding(True, f"kernel.yama.ptrace_scope: {scope}, and we have CAP_SYS_PTRACE")
+    text = "only our own children can be sampled" if scope == 1 else "only with CAP_SYS_PTRACE"
+    return Finding(False, f"kernel.yama.ptrace_scope is {scope}: {text}", "sudo sysctl kernel.yama.ptrace_scope=0")
+
+
+def _namespaces() -> Finding:
+    apart = []
+    for kind in ("pid", "user", "mnt"):
+        try:
+            if os.readlink(f"/proc/self/ns/{kind}") != os.readlink(f"/proc/1/ns/{kind}"):
+                apart.append(kind)
+        except OSError:
+            return Finding(True, "namespaces: those of process 1 are not ours to see")
+    if not apart:
+        return Finding(True, "namespaces: those of process 1")
+    return Finding(True, f"namespaces: our own ({', '.join(apart)}); processes outside are out of reach")
+
+
+def _perf() -> Finding:
+    paranoid = _sysctl("kernel/perf_event_paranoid")
+    if paranoid is None:
+        return Finding(False, "perf_events: not in this kernel; every sample is a short stop")
+    capable = has_capability(CAP_PERFMON) or has_capability(CAP_SYS_ADMIN)
+    text = f"kernel.perf_event_paranoid: {paranoid}"
+    if paranoid > 2 and not capable:
+        return Finding(False, f"{text}: perf_events only with CAP_PERFMON", "sudo sysctl kernel.perf_event_paranoid=2")
+    return Finding(True, text + (", and we have CAP_PERFMON" if capable else ""))
+
+
+def _connector() -> Finding:
+    if has_capability(CAP_NET_ADMIN):
+        return Finding(True, "CAP_NET_ADMIN: yes, --subprocesses hears of every child")
+    return Finding(False, "CAP_NET_ADMIN: no, --subprocesses finds children by looking for them",
+                   "sudo pyprof …, where children live only for milliseconds")  # fmt: skip
+
+
+def _target_findings(pid: int) -> Iterator[Finding]:
+    try:
+        directory = procfs.ProcDir(pid)
+    except OSError:
+        yield _fatal(NoSuchProcess, f"there is no process {pid}", "ps -e lists the processes")
+        return
+    try:
+        yield from _look(pid, directory)
+    except ProcessLookupError:
+        yield _fatal(NoSuchProcess, f"process {pid} ended while it was looked at")
+    except FormatError as error:
+        yield _fatal(NotTraceable, f"/proc of process {pid} is not what the kernel writes: {error}")
+    finally:
+        directory.close()
+
+
+def _look(pid: int, directory: procfs.ProcDir) -> Iterator[Finding]:
+    stat, status = directory.stat(), directory.status()
+    yield Finding(True, f"process {pid} is {stat.comm!r}, {status.get('Threads', '?')} threads, "
+                        f"{status.get('State', '?')}")  # fmt: skip
+    tgid = status.get("Tgid", str(pid))
+    if pid == os.getpid():
+        yield _fatal(NotTraceable, "that is the profiler itself", "give the process id of another process")
+        return
+    if tgid != str(pid):
+        if tgid == str(os.getpid()):
+            yield _fatal(NotTraceable, f"{pid} is a thread of the profiler itself")
+        else:
+            yield _fatal(NotTraceable, f"{pid} is a thread of process {tgid}", f"-p {tgid}")
+        return
+    if stat.is_kernel_thread:
+        yield _fatal(NotTraceable, f"process {pid} ({stat.comm}) is a kernel thread", "it has no stack in user space")
+        return
+    if stat.is_zombie and directory.thread_count() <= 1:
+        parent = f"{stat.ppid} ({procfs.name(stat.ppid)})"
+        yield _fatal(NotTraceable, f"process {pid} ({stat.comm}) is a zombie: it has ended, its parent {parent} has "
+                                   "not collected it")  # fmt: skip
+        return
+    tracers = _tracers(pid, directory)
+    for tracer in tracers[:1]:
+        name = procfs.name(tracer)
+        yield _fatal(NotTraceable, f"process {pid} is traced already, by process {tracer} ({name})",
+                     f"end {name} first: kill {tracer}")  # fmt: skip
+    yield from _rights(pid, directory, status)
+
+
+def _tracers(pid: int, directory: procfs.ProcDir) -> list[int]:
+    """Who traces all of the process's threads: a debugger that holds only some is worked around."""
+    found: set[int] = set()
+    for tid in directory.threads():
+        try:
+            found.add(int(procfs.parse_status(directory.read(f"task/{tid}/status")).get("TracerPid", "0")))
+        except ProcessLookupError:
+            continue
+    return sorted(found) if found and 0 not in found else []
+
+
+def _rights(pid: int, directory: procfs.ProcDir, status: dict[str, str]) -> Iterator[Finding]:
+    try:
+        directory.read("syscall")
+        maps = directory.maps()
+    except PermissionError:
+        yield _denied(pid, status)
+        return
+    except OSError as error:
+        yield _fatal(NotTraceable, f"process {pid} cannot be looked at: {error.strerror}")
+        return
+    if not maps:
+        yield _fatal(NotTraceable, f"process {pid} has no memory of its own: it is ending or not yet begun")
+        return
+    yield Finding(True, "we may read its registers and memory")
+    yield _architecture(pid, directory)
+
+
+def _architecture(pid: int, directory: procfs.ProcDir) -> Finding:
+    try:
+        fd = directory.open("exe")
+        try:
+            head = os.read(fd, 64)
+        finally:
+            os.close(fd)
+    except ProcessLookupError:
+        return Finding(True, "its program file is gone")
+    except OSError as error:
+        return Finding(False, f"its program file cannot be read: {error.strerror}")
+    found = procfs.elf_arch(head)
+    if found is None:
+        return Finding(True, "its program file is no ELF file")
+    machine, bits, _ = found
+    arch, native = find_arch(*found), native_arches(platform.machine())
+    if arch in native:
+        return Finding(True, f"it runs {arch.name} code")
+    what = f"{arch.name} code ({bits} bits)" if arch else f"{bits}-bit code of machine {machine}"
+    knows = ", ".join(each.name for each in native)
+    return _fatal(UnsupportedArchitecture, f"process {pid} runs {what}; live sampling knows {knows} here")
+
+
+def _denied(pid: int, status: dict[str, str]) -> Finding:
+    """Why the kernel refuses, as far as that can be seen from outside."""
+    uids = status.get("Uid", "").split()
+    ours = str(os.geteuid())
+    scope = _sysctl("kernel/yama/ptrace_scope")
+    root = os.geteuid() == 0
+    setcap = f"sudo setcap cap_sys_ptrace+ep {os.path.realpath(sys.executable)}"
+    if root and not has_capability(CAP_SYS_PTRACE):
+        text = f"process {pid} may not be traced: we are root without CAP_SYS_PTRACE, as in a container"
+        return _fatal(AccessDenied, text, "docker run --cap-add=SYS_PTRACE … (podman: the same)")
+    others = [uid for uid in uids if uid != ours]
+    if others and not root:
+        text = f"process {pid} belongs to user {others[0]}, we are user {ours}"
+        return _fatal(AccessDenied, text, f"sudo pyprof …, or once: {setcap}")
+    if scope and not root:
+        text = f"process {pid} may not be traced: kernel.yama.ptrace_scope is {scope}"
+        return _fatal(AccessDenied, text, f"sudo sysctl kernel.yama.ptrace_scope=0, or: {setcap}")
+    if status.get("Seccomp", "0") != "0" or procfs.thread_status(os.getpid()).get("Seccomp", "0") != "0":
+        text = f"process {pid} may not be traced: a seccomp filter or a container's rules refuse it"
+        return _fatal(AccessDenied, text, "docker run --cap-add=SYS_PTRACE --security-opt seccomp=unconfined …")
+    text = f"process {pid} may not be traced: it has more rights than we have, or forbids it (prctl PR_SET_DUMPABLE)"
+    return _fatal(AccessDenied, text, "sudo pyprof …")

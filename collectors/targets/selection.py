@@ -1,0 +1,188 @@
+"""Which processes are recorded: named by pid, or all that fit, those to come included.
+
+A process fits if it meets every criterion that is given. Kernel threads, zombies and pyprof itself never do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.targets import attach
+from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
+from pyprof.options import TargetOptions
+
+_CGROUP_ROOT = "/sys/fs/cgroup"
+_LOOK_NS = 500_000_000
+_BUDGET = 50  # a look that took t is followed by none for 50 t
+
+Fits = Callable[[int], bool]
+
+
+class Processes(Protocol):
+    """What a collector asks: pids now, more of them later; see Selection."""
+
+    @property
+    def pids(self) -> tuple[int, ...]: ...
+
+    @property
+    def refused(self) -> tuple[str, ...]: ...
+
+    @property
+    def lasting(self) -> bool: ...
+
+    def find(self, known: Container[int]) -> Iterable[int]: ...
+
+
+@dataclass(eq=False)
+class Selection:
+    """pids: those named, or that fitted at the start; never empty. lasting: more may come, so that the recording goes
+    on when all have ended. everything: all of the machine. refused: what keeps some of them from being recorded, a
+    sentence each.
+    """
+
+    pids: tuple[int, ...]
+    refused: tuple[str, ...]
+    lasting: bool
+    everything: bool
+    _fits: Fits
+    _not_before: int = 0
+
+    def find(self, known: Container[int]) -> Iterable[int]:
+        """Processes that fit and are not known yet, within a budget of the time."""
+        if not self.lasting or (before := time.monotonic_ns()) < self._not_before:
+            return ()
+        found = [pid for pid in procfs.all_pids() if pid not in known and self._fits(pid)]
+        after = time.monotonic_ns()
+        self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
+        return found
+
+
+def select(options: TargetOptions) -> Selection:
+    """Raises UsageError, NoSuchProcess where nothing fits; where nothing of what fits may be recorded, the first one's
+    reason.
+    """
+    criteria = _criteria(options)
+
+    def fits(pid: int) -> bool:
+        return _is_program(pid) and all(meets(pid) for meets in criteria)
+
+    lasting = not options.pids
+    pids = [pid for pid in procfs.all_pids() if fits(pid)] if lasting else list(dict.fromkeys(options.pids))
+    if not pids:
+        raise NoSuchProcess("no process fits", "ps -eo pid,user,comm,cgroup lists them")
+    possible: list[int] = []
+    errors: list[PyprofError] = []
+    for pid in pids:
+        try:
+            attach.check_target(pid)
+            possible.append(pid)
+        except PyprofError as error:
+            errors.append(error)
+    if not possible:
+        raise errors[0]
+    refused = tuple(f"Left out: {error.message}." for error in errors)
+    if lasting and len(refused) > 1:
+        refused = (f"Left out: {len(refused)} processes that may not be sampled; as root, more of them may.",)
+    return Selection(tuple(possible), refused, lasting, options.everything and not criteria, fits)
+
+
+def _criteria(options: TargetOptions) -> list[Fits]:
+    found: list[Fits] = []
+    if options.user is not None:
+        uid = _uid(options.user)
+        found.append(lambda pid: _owner(pid) == uid)
+    if options.cgroup is not None:
+        path = _cgroup(options.cgroup)
+        found.append(lambda pid: any(_is_below(own, path) for own in _cgroups(pid)))
+    if options.name is not None:
+        pattern = options.name
+        found.append(lambda pid: _is_named(pid, pattern))
+    return found
+
+
+def _is_program(pid: int) -> bool:
+    if pid == os.getpid():
+        return False
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = procfs.parse_stat(file.read())
+    except (OSError, FormatError):
+        return False
+    return not stat.is_kernel_thread and not stat.is_zombie
+
+
+def _uid(user: str) -> int:
+    if user.isascii() and user.isdigit():
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise UsageError(f"there is no user {user}", "getent passwd lists them") from None
+
+
+def _owner(pid: int) -> int:
+    """Effective uid; -1 of a process that is gone."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return -1
+
+
+def _cgroup(path: str) -> str:
+    """As /proc/PID/cgroup names it: from its hierarchy's root on."""
+    inside = "/" + path.removeprefix(_CGROUP_ROOT).strip("/")
+    hierarchies = [_CGROUP_ROOT, *(entry.path for entry in _folders(_CGROUP_ROOT))]
+    if not any(os.path.isdir(hierarchy + inside) for hierarchy in hierarchies):
+        raise UsageError(f"there is no control group {inside}", "systemd-cgls lists them; so does cat /proc/PID/cgroup")
+    return inside
+
+
+def _folders(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _cgroups(pid: int) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            return [line.rstrip("\n").split(":", 2)[2] for line in file if line.count(":") >= 2]
+    except OSError:
+        return []
+
+
+def _is_below(path: str, group: str) -> bool:
+    return path == group or path.startswith(group.rstrip("/") + "/")
+
+
+def _is_named(pid: int, pattern: re.Pattern[str]) -> bool:
+    """By comm (15 letters at most) or the file name of its program, else by its command line."""
+    names = procfs.name(pid), os.path.basename(procfs.exe(pid))
+    if any(map(pattern.search, names)):
+        return True
+    return bool(pattern.search(procfs.command_line(pid))) and pid not in _callers()
+
+
+@functools.cache
+def _callers() -> frozenset[int]:
+    """The sudo, shells and others that we run in: the pattern is in their command lines, too."""
+    found: set[int] = set()
+    pid = os.getppid()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = procfs.parse_stat(file.read()).ppid
+        except (OSError, FormatError):
+            break
+    return frozenset(found)

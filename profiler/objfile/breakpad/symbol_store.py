@@ -1,0 +1,191 @@
+"""Where symbol files are: single files, directories in the layout NAME/ID/NAME.sym, HTTP servers of that layout.
+
+Of a Windows module NAME is its PDB, and the file is NAME/ID/NAME-without-.pdb.sym.
+In: what the user named, then object files. Out: the SymbolFile that belongs to one, proved by its id; one of another
+build is told and refused. Files may be compressed (.gz, .xz). Never raises but UsageError, for what does not exist.
+Source: src/processor/simple_symbol_supplier.cc of Breakpad.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError, UsageError
+from pyprof.objfile.breakpad.ids import breakpad_id, same_id
+from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.source import FileSource
+
+if TYPE_CHECKING:  # the HTTP client takes a tenth of our start
+    from pyprof.objfile.breakpad.symbol_server import Stream, SymbolServer
+
+MAX_SIZE = 1 << 32
+"""Bytes of the largest symbol file, decompressed."""
+CHUNK = 1 << 20
+MAX_NAME = 240
+"""Bytes of a file's name, with room for .sym.gz; dumps may claim anything."""
+DIFFERS = "symbol file of another build, not used"
+
+OPENERS: dict[bytes, Callable[[BinaryIO], Stream]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"\xfd7zXZ": lzma.LZMAFile,
+}
+"""By the first bytes; the name does not decide."""
+SUFFIXES = ("", ".gz", ".xz")
+
+
+def file_name(name: str) -> str:
+    """Of a module's symbol file in a store. name: the module's, of a Windows module its PDB's."""
+    return (name[:-4] if name.lower().endswith(".pdb") else name) + ".sym"
+
+
+class SymbolStore:
+    """Finds and keeps symbol files, one search for each object file."""
+
+    def __init__(self, places: Sequence[str], diagnostics: Diagnostics, cache: str | None = None) -> None:
+        """places: paths and URLs in the order in which they are asked. cache: folder for what servers gave.
+
+        Raises UsageError where a path does not exist.
+        """
+        self._diagnostics = diagnostics
+        self._files: list[str] = []
+        self._folders: list[str | SymbolServer] = []
+        self._opened: dict[str, SymbolFile | None] = {}
+        self._found: dict[ElfFile, SymbolFile | None] = {}
+        self._paths: dict[ElfFile, str] = {}
+        for place in places:
+            if place.startswith(("http://", "https://")):
+                from pyprof.objfile.breakpad.symbol_server import SymbolServer
+
+                self._folders.append(SymbolServer(place, diagnostics, cache))
+            elif os.path.isdir(place):
+                self._folders.append(place)
+            elif os.path.exists(place):
+                self._files.append(place)
+            else:
+                raise UsageError(f"--symbols {place}: no such file or directory")
+
+    def know(self, elf: ElfFile, path: str) -> None:
+        """An object file is mapped by a target. path: as the target names it."""
+        self._paths.setdefault(elf, path)
+
+    def find_mapped(self, elf: ElfFile) -> SymbolFile | None:
+        """The symbol file of an object file that know() was told of. A separate debug file is none: nothing maps it."""
+        return self.find(elf) if elf in self._paths else None
+
+    def find(self, elf: ElfFile) -> SymbolFile | None:
+        """The symbol file of an object file."""
+        if elf not in self._found:
+            self._found[elf] = self._search(elf, self._paths.get(elf, elf.name))
+        return self._found[elf]
+
+    def _search(self, elf: ElfFile, path: str) -> SymbolFile | None:
+        name, wanted = os.path.basename(path), breakpad_id(elf)
+        others = []
+        for candidate in self._candidates(name, wanted):
+            found = self._open(candidate)
+            if found is None:
+                continue
+            if same_id(wanted, found.module.id) and (not elf.build_id or elf.build_id.startswith(found.code_id)):
+                return found
+            if found.module.name == name:
+                others.append(found)
+        for other in others:
+            self._diagnostics.count(DIFFERS)
+            self._diagnostics.problem(
+                path,
+                f"{other.name} is the symbol file of another build: it says {other.module.id}, the file is {wanted}"
+                if wanted
+                else f"{other.name} cannot be proved to be its symbol file: it has neither build-id nor .text",
+                "give the symbol file of the build that runs",
+            )
+        return None
+
+    def _candidates(self, name: str, wanted: str) -> Iterator[str]:
+        yield from self._files
+        if name in ("", ".", "..") or "\0" in name or len(os.fsencode(name)) > MAX_NAME:
+            return
+        for folder in self._folders:
+            if not isinstance(folder, str):
+                fetched = folder.fetch(name, wanted, file_name(name)) if wanted else None
+                if fetched is not None:
+                    yield fetched
+                continue
+            yield from _in_folder(folder, name, wanted)
+
+    def _open(self, path: str) -> SymbolFile | None:
+        if path not in self._opened:
+            try:
+                self._opened[path] = open_symbol_file(path, self._diagnostics)
+            except (FormatError, OSError) as error:
+                self._opened[path] = None
+                self._diagnostics.count("symbol file that cannot be read")
+                self._diagnostics.problem(path, str(error))
+        return self._opened[path]
+
+
+def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
+    """The file of that id; where there is none, those of other ids, to say so."""
+    exact = []
+    for spelled in dict.fromkeys((wanted, wanted.lower())):
+        for suffix in SUFFIXES if spelled else ():
+            path = os.path.join(folder, name, spelled, file_name(name) + suffix)
+            if os.path.isfile(path):
+                exact.append(path)
+    if exact:
+        yield exact[0]
+        return
+    try:
+        ids = sorted(os.listdir(os.path.join(folder, name)))[:4]
+    except OSError:
+        return
+    for other in ids:
+        for suffix in SUFFIXES:
+            path = os.path.join(folder, name, other, file_name(name) + suffix)
+            if os.path.isfile(path):
+                yield path
+
+
+def is_symbol_file(path: str) -> bool:
+    """Does it begin like one, or is it compressed? Raises OSError."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        head = file.read(8)
+    return head.startswith((b"MODULE ", *OPENERS))
+
+
+def open_symbol_file(path: str, diagnostics: Diagnostics) -> SymbolFile:
+    """A symbol file, decompressed where it is compressed. Raises OSError and FormatError."""
+    if not os.path.isfile(path):
+        raise FormatError(path, 0, "not a regular file")
+    with open(path, "rb") as file:
+        head = file.read(8)
+        file.seek(0)
+        for magic, opener in OPENERS.items():
+            if head.startswith(magic):
+                return SymbolFile(FileSource(_inflated(opener(file), path)), path, diagnostics)
+    return SymbolFile.open(path, diagnostics)
+
+
+def _inflated(stream: Stream, path: str) -> int:
+    """A file descriptor of a nameless temporary file with the content."""
+    with tempfile.TemporaryFile(prefix="pyprof-symbols-") as plain:
+        size = 0
+        try:
+            while data := stream.read(CHUNK):
+                size += len(data)
+                if size > MAX_SIZE:
+                    raise FormatError(path, 0, f"over {MAX_SIZE} bytes when decompressed")
+                plain.write(data)
+        except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+            raise FormatError(path, 0, f"broken compression: {error}") from None
+        plain.flush()
+        return os.dup(plain.fileno())

@@ -1,0 +1,103 @@
+"""The memory that a core file or a crash dump holds, by address; of a core file its PT_LOAD segments.
+
+What the kernel or a debugger left out (p_memsz beyond p_filesz, code that its file still has) reads as nothing, as does
+what a truncated core file promises and does not have.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyprof.objfile.elf.file import PF_R, PF_W, PF_X, ElfFile
+from pyprof.objfile.source import Source
+
+MAX_READ = 1 << 30
+
+
+def perms_of(flags: int) -> str:
+    """PF_* as /proc/PID/maps writes permissions."""
+    return "".join(c if flags & bit else "-" for c, bit in (("r", PF_R), ("w", PF_W), ("x", PF_X))) + "p"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One span of memory: avma, where its bytes stand in the file, up to which avma they do. flags: PF_*."""
+
+    start: int
+    end: int
+    stored_end: int
+    offset: int
+    flags: int
+
+    @property
+    def perms(self) -> str:
+        """As in /proc/PID/maps."""
+        return perms_of(self.flags)
+
+
+class SavedMemory:
+    """regions: ascending, not overlapping."""
+
+    def __init__(self, source: Source, regions: list[Region]) -> None:
+        self._source = source
+        self.regions = regions
+        self._starts = [region.start for region in self.regions]
+
+    def region_at(self, avma: int) -> Region | None:
+        at = bisect_right(self._starts, avma) - 1
+        return self.regions[at] if at >= 0 and avma < self.regions[at].end else None
+
+    def between(self, start: int, end: int) -> list[Region]:
+        """The regions that begin from start on, before end."""
+        return self.regions[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
+
+    def read(self, avma: int, size: int) -> bytes:
+        """At most size bytes at avma, up to the first that the core does not hold."""
+        size = min(size, MAX_READ)
+        region = self.region_at(avma)
+        parts: list[memoryview] = []
+        while region is not None and size > 0 and avma < region.stored_end:
+            part = self._source.read(region.offset + avma - region.start, min(size, region.stored_end - avma))
+            if not part:
+                break
+            parts.append(part)
+            avma += len(part)
+            size -= len(part)
+            if avma < region.end:
+                break
+            region = self.region_at(avma)
+        return b"".join(parts)
+
+
+class CoreMemory(SavedMemory):
+    """lost: bytes that the headers promise past the end of the file."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        regions: list[Region] = []
+        self.lost = 0
+        top = 1 << elf.elf_class
+        end = 0
+        for load in sorted(elf.loads, key=lambda s: (s.vaddr, -s.filesz)):
+            start, stop = load.vaddr, load.vaddr + max(load.memsz, load.filesz)
+            if start < end or start >= stop or stop > top:
+                continue
+            stored = min(load.filesz, max(0, elf.source.size - load.offset))
+            self.lost += load.filesz - stored
+            regions.append(Region(start, stop, start + stored, load.offset, load.flags))
+            end = stop
+        super().__init__(elf.source, regions)
+
+
+def pieces_of_memory(source: Source, pieces: Iterable[tuple[int, int, int]]) -> SavedMemory:
+    """Memory of (avma, size, offset in the file), in any order; where they overlap the one that begins first counts."""
+    regions: list[Region] = []
+    end = 0
+    for start, size, offset in sorted(pieces, key=lambda piece: (piece[0], -piece[1])):
+        size = min(size, max(source.size - offset, 0))
+        skipped = max(end - start, 0)
+        if skipped < size and start + size <= 1 << 64:
+            end = start + size
+            regions.append(Region(start + skipped, end, end, offset + skipped, PF_R | PF_W))
+    return SavedMemory(source, regions)

@@ -1,0 +1,224 @@
+"""The notes of a core file: threads with their registers, the process, the signal, auxv, mapped files.
+
+In: an ElfFile of type ET_CORE. Out: CoreNotes. Notes are read one by one where they stand; nothing is read that is not
+used. What is broken or cut off is an oddity, as long as there is at least one thread; else FormatError is raised.
+Sources: the kernel's include/linux/elfcore.h, elfcore-compat.h and fs/binfmt_elf.c (fill_files_note), core(5).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyprof.errors import FormatError
+from pyprof.objfile.elf.file import ET_CORE, PT_NOTE, ElfFile
+
+NT_PRSTATUS, NT_FPREGSET, NT_PRPSINFO, NT_AUXV = 1, 2, 3, 6
+NT_FILE, NT_SIGINFO, NT_ARM_PAC_MASK = 0x46494C45, 0x53494749, 0x406
+AT_PHDR, AT_BASE, AT_ENTRY, AT_EXECFN, AT_SYSINFO, AT_SYSINFO_EHDR = 3, 7, 9, 31, 32, 33
+
+MAX_NOTES = 1 << 20
+MAX_THREADS = 1 << 16
+MAX_NAME = 64
+MAX_REGSET = 1 << 12
+MAX_AUXV = 1 << 13
+MAX_FILE_NOTE = 16 << 20
+MAX_OFFSET = 1 << 63
+EM_X86_64 = 62
+
+ADDRESS_SIGNALS = frozenset({4, 5, 7, 8, 11})
+"""SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: siginfo has an address."""
+
+
+@dataclass(slots=True)
+class CoreThread:
+    """registers: the kernel's user_regs_struct. fp_registers: NT_FPREGSET, b"" where the core has none.
+
+    signal: pr_cursig, 0 for none. pac_mask: the bits of a return address that are a signature, None where not told.
+    """
+
+    tid: int
+    signal: int
+    registers: bytes
+    fp_registers: bytes = b""
+    pac_mask: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CoreProcess:
+    """NT_PRPSINFO. name: at most 15 bytes; arguments: at most 79 bytes of the command line."""
+
+    pid: int
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSignal:
+    """NT_SIGINFO. address: of SIGSEGV and its like, else None."""
+
+    number: int
+    code: int
+    address: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """One entry of NT_FILE: avma span, offset in bytes, path."""
+
+    start: int
+    end: int
+    offset: int
+    path: str
+
+
+@dataclass(slots=True)
+class CoreNotes:
+    """threads: the one that got the signal first. files: None where the core has no NT_FILE. auxv: type -> value."""
+
+    threads: list[CoreThread] = field(default_factory=list)
+    process: CoreProcess | None = None
+    signal: CoreSignal | None = None
+    auxv: dict[int, int] = field(default_factory=dict)
+    files: list[MappedFile] | None = None
+    oddities: list[str] = field(default_factory=list)
+
+
+def read_notes(elf: ElfFile) -> CoreNotes:
+    """Raises FormatError: not a core file, or not one thread in it."""
+    if elf.type != ET_CORE:
+        raise FormatError("ELF header", 16, f"type {elf.type}: not a core file")
+    notes = CoreNotes()
+    for kind, at, size in _notes(elf, notes):
+        try:
+            _take(elf, notes, kind, at, size)
+        except FormatError as error:
+            notes.oddities.append(f"core note not understood: {error.problem}")
+    if not notes.threads:
+        raise FormatError("notes", 0, "no thread (NT_PRSTATUS)")
+    return notes
+
+
+def _notes(elf: ElfFile, notes: CoreNotes) -> Iterator[tuple[int, int, int]]:
+    """(type, file offset, size) of the contents of all notes of CORE and LINUX."""
+    header = struct.Struct(elf.order + "III")
+    budget = MAX_NOTES
+    for segment in elf.segments:
+        if segment.type != PT_NOTE:
+            continue
+        at, end = segment.offset, min(segment.offset + segment.filesz, elf.source.size)
+        if end < segment.offset + segment.filesz:
+            notes.oddities.append("core file cut off in its notes")
+        while at + header.size <= end and budget:
+            budget -= 1
+            data = elf.source.read(at, header.size + MAX_NAME)
+            if len(data) < header.size:
+                break
+            name_size, size, kind = header.unpack_from(data)
+            content = at + header.size + (name_size + 3 & ~3)
+            if content + size > end:
+                notes.oddities.append("core note cut off")
+                break
+            if name_size <= 6 and bytes(data[header.size : header.size + name_size]).rstrip(b"\0") in (
+                b"CORE",
+                b"LINUX",
+            ):
+                yield kind, content, size
+            at = content + (size + 3 & ~3)
+
+
+def _take(elf: ElfFile, notes: CoreNotes, kind: int, at: int, size: int) -> None:
+    """Read one note into notes. Raises FormatError."""
+    thread = notes.threads[-1] if notes.threads else None
+    if kind == NT_PRSTATUS:
+        if len(notes.threads) < MAX_THREADS:
+            notes.threads.append(_prstatus(elf, at, elf.source.read(at, min(size, MAX_REGSET))))
+    elif kind == NT_PRPSINFO and notes.process is None:
+        notes.process = _prpsinfo(elf, at, elf.source.read(at, min(size, MAX_REGSET)))
+    elif kind == NT_SIGINFO and notes.signal is None:
+        notes.signal = _siginfo(elf, at, elf.source.read(at, min(size, MAX_REGSET)))
+    elif kind == NT_AUXV and not notes.auxv:
+        notes.auxv = _auxv(elf, elf.source.read(at, min(size, MAX_AUXV)))
+    elif kind == NT_FILE and notes.files is None:
+        if size > MAX_FILE_NOTE:
+            raise FormatError("NT_FILE", at, f"{size} bytes")
+        notes.files = _files(elf, at, bytes(elf.source.read(at, size)))
+    elif kind == NT_FPREGSET and thread is not None:
+        thread.fp_registers = bytes(elf.source.read(at, min(size, MAX_REGSET)))
+    elif kind == NT_ARM_PAC_MASK and thread is not None and size >= 16:
+        thread.pac_mask = struct.unpack_from(elf.order + "Q", elf.source.read(at + 8, 8))[0]
+
+
+def register_word(elf: ElfFile) -> int:
+    """Bytes of a word in user_regs_struct; x32 has the registers of x86_64."""
+    return 8 if elf.elf_class == 64 or elf.machine == EM_X86_64 else 4
+
+
+def _prstatus(elf: ElfFile, at: int, data: memoryview) -> CoreThread:
+    """struct elf_prstatus: siginfo (12), cursig, sigpend, sighold, four pids, four timevals, registers, fpvalid."""
+    wide = elf.elf_class == 64
+    pid_at, registers_at = (32, 112) if wide else (24, 72)
+    end = (len(data) - 4) // register_word(elf) * register_word(elf)
+    if end <= registers_at:
+        raise FormatError("NT_PRSTATUS", at, f"{len(data)} bytes")
+    (signal,) = struct.unpack_from(elf.order + "H", data, 12)
+    (tid,) = struct.unpack_from(elf.order + "i", data, pid_at)
+    return CoreThread(tid, signal, bytes(data[registers_at:end]))
+
+
+def _prpsinfo(elf: ElfFile, at: int, data: memoryview) -> CoreProcess:
+    """struct elf_prpsinfo: of 136 bytes (64 bits), 124 (32 bits, uids of 16) or 128 (32 bits)."""
+    places = {136: (24, 40), 124: (12, 28), 128: (16, 32)}.get(len(data))
+    if places is None:
+        raise FormatError("NT_PRPSINFO", at, f"{len(data)} bytes")
+    pid_at, name_at = places
+    (pid,) = struct.unpack_from(elf.order + "i", data, pid_at)
+    name, arguments = bytes(data[name_at : name_at + 16]), bytes(data[name_at + 16 : name_at + 96])
+    return CoreProcess(pid, _text(name), _text(arguments).rstrip())
+
+
+def _siginfo(elf: ElfFile, at: int, data: memoryview) -> CoreSignal:
+    """siginfo_t: signo, errno, code, then by signal; an address stands first."""
+    form, address_at = ("Q", 16) if elf.elf_class == 64 else ("I", 12)
+    if len(data) < 24:
+        raise FormatError("NT_SIGINFO", at, f"{len(data)} bytes")
+    number, _, code = struct.unpack_from(elf.order + "iii", data)
+    (address,) = struct.unpack_from(elf.order + form, data, address_at)
+    return CoreSignal(number, code, address if number in ADDRESS_SIGNALS and code > 0 else None)
+
+
+def _auxv(elf: ElfFile, data: memoryview) -> dict[int, int]:
+    pair = struct.Struct(elf.order + ("QQ" if elf.elf_class == 64 else "II"))
+    found: dict[int, int] = {}
+    for kind, value in pair.iter_unpack(data[: len(data) // pair.size * pair.size]):
+        if kind == 0:
+            break
+        found.setdefault(kind, value)
+    return found
+
+
+def _files(elf: ElfFile, at: int, data: bytes) -> list[MappedFile]:
+    """long count, long page size, count * (start, end, offset in pages), then count names, each ended by NUL."""
+    form = "Q" if elf.elf_class == 64 else "I"
+    word = struct.calcsize(form)
+    if len(data) < 2 * word:
+        raise FormatError("NT_FILE", at, f"{len(data)} bytes")
+    count, page = struct.unpack_from(elf.order + 2 * form, data)
+    names_at = 2 * word + 3 * word * count
+    if names_at > len(data):
+        raise FormatError("NT_FILE", at, f"{count} files in {len(data)} bytes")
+    names = data[names_at:].split(b"\0")
+    if len(names) <= count:
+        raise FormatError("NT_FILE", at + names_at, f"{len(names) - 1} names of {count} files")
+    rows = struct.Struct(elf.order + 3 * form).iter_unpack(data[2 * word : names_at])
+    return [
+        MappedFile(start, end, offset * page, os.fsdecode(name))
+        for (start, end, offset), name in zip(rows, names, strict=False)
+        if start < end and offset * page < MAX_OFFSET
+    ]
+
+
+def _text(data: bytes) -> str:
+    return data.partition(b"\0")[0].decode("utf-8", "replace")

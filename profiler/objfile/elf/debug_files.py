@@ -1,0 +1,156 @@
+"""Separate debug files: by build-id, by .gnu_debuglink (CRC checked), from debuginfod's cache (read only).
+
+Source: GDB manual, "Debugging Information in Separate Files"; debuginfod(8), "FILES".
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.objfile import foreign_path
+from pyprof.objfile.elf.file import ElfFile
+
+CRC_CHUNK = 1 << 20
+MAX_CRC = 4 << 30
+
+
+class DebugFiles:
+    """Finds debug files, one search for each object file, and keeps them as long as it is kept."""
+
+    def __init__(self, diagnostics: Diagnostics, debug_dirs: Sequence[str]) -> None:
+        self._diagnostics = diagnostics
+        self._dirs = tuple(debug_dirs)
+        self._found: WeakKeyDictionary[ElfFile, ElfFile | None] = WeakKeyDictionary()
+
+    def find(self, elf: ElfFile, path: str, root: str) -> ElfFile | None:
+        """path: as the target names the file; root: where its names start."""
+        if elf not in self._found:
+            self._found[elf] = self._search(elf, path, root)
+        return self._found[elf]
+
+    def find_alternate(self, debug: ElfFile, root: str) -> ElfFile | None:
+        """The file to which dwz moved what several debug files share (.gnu_debugaltlink); None if it is not there."""
+        try:
+            link = bytes(debug.section(".gnu_debugaltlink") or b"")[:4096]
+        except FormatError:
+            return None
+        name, _, build_id = link.partition(b"\0")
+        if not build_id:
+            return None
+        path = os.path.normpath(os.path.join(os.path.dirname(debug.name), os.fsdecode(name)))
+        wanted = build_id.hex()
+        for prefix in _prefixes(root):
+            names = [f"{folder}/.build-id/{wanted[:2]}/{wanted[2:]}.debug" for folder in self._dirs]
+            for candidate in [*names, path]:
+                found = self._open(prefix, candidate)
+                if found is not None and found.build_id == wanted:
+                    return found
+        self._diagnostics.count("shared debug file not found")
+        return None
+
+    def _search(self, elf: ElfFile, path: str, root: str) -> ElfFile | None:
+        for name in self._by_build_id(elf, root):
+            debug = self._open(*name)
+            if debug is not None and debug.build_id == elf.build_id:
+                return debug
+        link = debug_link(elf)
+        if link is None:
+            return None
+        for name in self._by_link(link[0], path, root):
+            debug = self._open(*name)
+            if debug is None or debug.machine != elf.machine:
+                continue
+            same = debug.build_id == elf.build_id if debug.build_id and elf.build_id else _crc(debug) == link[1]
+            if same:
+                return debug
+            self._diagnostics.count("debug file of another build")
+        return None
+
+    def _by_build_id(self, elf: ElfFile, root: str) -> Iterator[tuple[str, str]]:
+        """(root, name)."""
+        build_id = elf.build_id
+        if len(build_id) < 4:
+            return
+        for prefix in _prefixes(root):
+            for folder in self._dirs:
+                yield prefix, f"{folder}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+        yield "", f"{debuginfod_cache()}/{build_id}/debuginfo"
+
+    def _by_link(self, name: str, path: str, root: str) -> Iterator[tuple[str, str]]:
+        folder = os.path.dirname(path)
+        if not path.startswith("/"):
+            return
+        for prefix in _prefixes(root):
+            yield prefix, f"{folder}/{name}"
+            yield prefix, f"{folder}/.debug/{name}"
+            for debug_dir in self._dirs:
+                yield prefix, f"{debug_dir}{folder}/{name}"
+
+    def _open(self, root: str, name: str) -> ElfFile | None:
+        """root: the target's, or "" for a name of our own."""
+        try:
+            found = foreign_path.find(root, name) if root else os.open(name, os.O_PATH | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            return None
+        fd = -1
+        try:
+            fd = foreign_path.reopen(found)
+            elf = ElfFile.open(fd)
+            elf.name = name
+            return elf
+        except (OSError, ValueError):
+            if stat.S_ISREG(os.fstat(found).st_mode):
+                self._diagnostics.count("unreadable debug file")
+            return None
+        finally:
+            for each in (found, fd):
+                if each >= 0:
+                    os.close(each)
+
+
+def debuginfod_cache() -> str:
+    """Where debuginfod clients keep what they fetched."""
+    home = os.path.expanduser("~")
+    return os.environ.get("DEBUGINFOD_CACHE_PATH") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache", "debuginfod_client"
+    )
+
+
+def debug_link(elf: ElfFile) -> tuple[str, int] | None:
+    """(file name, CRC) of .gnu_debuglink."""
+    try:
+        data = elf.section(".gnu_debuglink")
+    except FormatError:
+        return None
+    if data is None:
+        return None
+    raw = bytes(data[:4096])
+    end = raw.find(b"\0")
+    at = (end + 4) & ~3
+    name = os.fsdecode(raw[:end])
+    if end <= 0 or at + 4 > len(raw) or "/" in name:
+        return None
+    return name, int.from_bytes(raw[at : at + 4], elf.byteorder)
+
+
+def _prefixes(root: str) -> list[str]:
+    """The target's root, then ours."""
+    return list(dict.fromkeys([root.rstrip("/"), ""]))
+
+
+def _crc(elf: ElfFile) -> int:
+    """CRC-32 of the whole file; of a monstrous (sparse) one of its beginning, which then does not match."""
+    crc = at = 0
+    while at < min(elf.source.size, MAX_CRC):
+        chunk = elf.source.read(at, CRC_CHUNK)
+        if not chunk:
+            break
+        crc = zlib.crc32(chunk, crc)
+        at += len(chunk)
+    return crc

@@ -1,0 +1,47 @@
+"""The dynamic table (gABI, "Dynamic Section") in a file and in memory: the same one, once the loader went over it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from pyprof.model.modules import ReadMemory
+from pyprof.objfile.elf.file import PT_DYNAMIC, ElfFile
+
+DT_DEBUG = 21
+MAX_TABLE = 1 << 16
+ENOUGH = 8
+"""So many entries that agree, sizes and places of tables among them, are no accident."""
+
+
+def dynamic_entries(data: bytes | memoryview, elf_class: int, order: str) -> Iterator[tuple[int, int]]:
+    """(tag, value) up to DT_NULL."""
+    pair = struct.Struct(order + ("QQ" if elf_class == 64 else "II"))
+    for tag, value in pair.iter_unpack(data[: len(data) // pair.size * pair.size]):
+        if tag == 0:
+            return
+        yield tag, value
+
+
+def same_dynamic(elf: ElfFile, bias: int, read: ReadMemory) -> bool | None:
+    """Is the file's dynamic table the one in memory, if it were loaded with this bias? None: nothing to compare.
+
+    The loader fills in DT_DEBUG and adds the bias to some addresses in place.
+    """
+    mask = (1 << elf.elf_class) - 1
+    for segment in elf.segments:
+        if segment.type != PT_DYNAMIC or not 0 <= bias + segment.vaddr <= mask:
+            continue
+        size = min(segment.filesz, MAX_TABLE)
+        there = read(bias + segment.vaddr, size)
+        if len(there) < size:
+            return None
+        stated = list(dynamic_entries(elf.source.read(segment.offset, size), elf.elf_class, elf.order))
+        loaded = list(dynamic_entries(there, elf.elf_class, elf.order))
+        if len(stated) < ENOUGH:
+            return None
+        return len(stated) == len(loaded) and all(
+            tag == tag_there and (tag == DT_DEBUG or value_there in (value, value + bias & mask))
+            for (tag, value), (tag_there, value_there) in zip(stated, loaded, strict=True)
+        )
+    return None

@@ -1,0 +1,289 @@
+"""ELF files, read only: header, segments, sections, build-id. Both classes and both byte orders.
+
+In: a path, a file descriptor or bytes. Out: ElfFile, whose section() gives a section's bytes whether the file
+has section headers or not (see elf/synthetic.py). Only FormatError is raised for broken input (OSError by open).
+Source: the gABI, "Object Files"; elf.h for the GNU and ARM numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from pyprof.errors import FormatError
+from pyprof.objfile.elf.compressed import inflate_section, inflate_zdebug
+from pyprof.objfile.source import BytesSource, FileSource, Source, open_regular
+
+ET_REL, ET_CORE = 1, 4
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_PHDR = 1, 2, 3, 4, 6
+PT_GNU_EH_FRAME, PT_GNU_SFRAME, PT_ARM_EXIDX = 0x6474E550, 0x6474E554, 0x70000001
+PF_X, PF_W, PF_R = 1, 2, 4
+SHT_PROGBITS, SHT_STRTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 1, 3, 4, 6, 7, 8, 11
+SHT_GNU_SFRAME, SHT_ARM_EXIDX = 0x6FFFFFF4, 0x70000001
+SHF_ALLOC, SHF_EXECINSTR, SHF_COMPRESSED = 2, 4, 0x800
+PN_XNUM, SHN_XINDEX = 0xFFFF, 0xFFFF
+NT_GNU_BUILD_ID = 3
+
+PAGE = 4096
+MAX_SECTION = 1 << 30
+MAX_NOTES = 1 << 16
+MAX_SEGMENTS = 1 << 16
+MAX_SECTIONS = 1 << 18
+MAX_ENTRY = 1 << 8
+"""Most bytes of one entry of the header tables; the gABI has at most 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A program header. vaddr is an svma; flags are PF_*."""
+
+    type: int
+    flags: int
+    offset: int
+    vaddr: int
+    filesz: int
+    memsz: int
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section header. addr is an svma; flags are SHF_*. index: its place in the header table, -1 if synthetic."""
+
+    name: str
+    type: int
+    flags: int
+    addr: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    entsize: int
+    index: int = -1
+
+
+class ElfFile:
+    """One ELF file. Shared by every place where the file is loaded: cache what you derive from it by identity.
+
+    name: for messages. machine: e_machine; elf_class: 32 or 64; type: ET_*; entry: svma.
+    segments: in file order. sections: by name, the first of a name, {} if the table is broken or absent and
+    nothing can be made up from the segments. oddities: what was tolerated, for a counter.
+    """
+
+    def __init__(self, source: Source, name: str, *, with_sections: bool = True) -> None:
+        """Raises FormatError. with_sections: False does not look at the section headers (images in memory)."""
+        self.name = name
+        self.source = source
+        self.oddities: list[str] = []
+        self._cache: dict[str, memoryview | None] = {}
+        self._read_header()
+        self.segments: tuple[Segment, ...] = tuple(self._read_segments())
+        self.loads: tuple[Segment, ...] = tuple(s for s in self.segments if s.type == PT_LOAD)
+        """The PT_LOAD segments."""
+        self.section_list: tuple[Section, ...] = ()
+        """All sections by index, () where there are no headers."""
+        if with_sections:
+            try:
+                self.section_list = tuple(self._read_sections())
+            except FormatError:
+                self.oddities.append("broken section headers")
+        self.sections: dict[str, Section] = {}
+        for section in self.section_list:
+            if section.name:
+                self.sections.setdefault(section.name, section)
+        if not self.sections and self.segments:
+            from pyprof.objfile.elf.synthetic import synthetic_sections
+
+            self.sections = synthetic_sections(self)
+        self.min_vaddr: int = min((s.vaddr for s in self.loads), default=0) & -PAGE
+        """svma of rel 0: the lowest PT_LOAD, rounded down to its page."""
+
+    @classmethod
+    def open(cls, path: str | int) -> ElfFile:
+        """path: file name, or a file descriptor (which is duplicated). Raises OSError and FormatError."""
+        return cls(FileSource(os.dup(path) if isinstance(path, int) else open_regular(path)), str(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview, name: str) -> ElfFile:
+        """Raises FormatError."""
+        return cls(BytesSource(data), name)
+
+    def section(self, name: str) -> memoryview | None:
+        """Content of a section, decompressed; None where it is absent, empty or without content in this file.
+
+        ".debug_x" also finds the old ".zdebug_x". Raises FormatError where the content is cut off or broken.
+        """
+        if name not in self._cache:
+            self._cache[name] = self._load_section(name)
+        return self._cache[name]
+
+    def forget(self, name: str) -> None:
+        """Drop a section's bytes from memory; the next section() reads them again."""
+        self._cache.pop(name, None)
+
+    def load_at(self, svma: int) -> Segment | None:
+        """The PT_LOAD whose file bytes hold svma."""
+        return next((load for load in self.loads if load.vaddr <= svma < load.vaddr + load.filesz), None)
+
+    def at_svma(self, svma: int, size: int) -> memoryview:
+        """File bytes behind svma .. svma + size; shorter where the PT_LOAD or the file ends, empty outside."""
+        load = self.load_at(svma)
+        if load is None:
+            return memoryview(b"")
+        return self.source.read(svma - load.vaddr + load.offset, min(size, load.vaddr + load.filesz - svma))
+
+    @cached_property
+    def build_id(self) -> str:
+        """The GNU build-id in lower-case hex, "" if there is none."""
+        for segment in self.segments:
+            if segment.type == PT_NOTE:
+                found = build_id_in_notes(self.source.read(segment.offset, min(segment.filesz, MAX_NOTES)), self.order)
+                if found:
+                    return found
+        for section in self.section_list:
+            if section.type == SHT_NOTE:
+                found = build_id_in_notes(self.source.read(section.offset, min(section.size, MAX_NOTES)), self.order)
+                if found:
+                    return found
+        return ""
+
+    @property
+    def order(self) -> str:
+        """Byte order as struct and numpy write it: "<" or ">"."""
+        return "<" if self.byteorder == "little" else ">"
+
+    def _read_header(self) -> None:
+        ident = self.source.read(0, 64)
+        if len(ident) < 16 or bytes(ident[:4]) != b"\x7fELF":
+            raise FormatError("ELF header", 0, "not an ELF file")
+        if ident[4] not in (1, 2) or ident[5] not in (1, 2):
+            raise FormatError("ELF header", 4, f"unknown class {ident[4]} or byte order {ident[5]}")
+        self.elf_class: int = 32 * ident[4]
+        self.byteorder: Literal["little", "big"] = "little" if ident[5] == 1 else "big"
+        layout = struct.Struct(self.order + ("HHIQQQIHHHHHH" if self.elf_class == 64 else "HHIIIIIHHHHHH"))
+        if len(ident) < 16 + layout.size:
+            raise FormatError("ELF header", len(ident), "cut off")
+        fields = layout.unpack_from(ident, 16)
+        self.type: int = fields[0]
+        self.machine: int = fields[1]
+        self.entry: int = fields[3]
+        self.phoff: int = fields[4]
+        """File offset of the program headers."""
+        self._shoff = fields[5]
+        self._phentsize, self._phnum, self._shentsize, self._shnum, self._shstrndx = fields[8:13]
+
+    @property
+    def headers_size(self) -> int:
+        """Bytes from the file's start to the end of its program headers."""
+        table_end: int = self.phoff + self._phnum * self._phentsize
+        return max(64 if self.elf_class == 64 else 52, table_end)
+
+    @property
+    def missing(self) -> int:
+        """Bytes that the file should have and does not: it was cut off. By its section headers, which are a linker's
+        last words; where it has none, by its segments.
+        """
+        ends: list[int] = [self._shoff + self._shnum * self._shentsize]
+        ends += [s.offset + s.size for s in self.section_list if s.type != SHT_NOBITS]
+        if not self._shoff:
+            ends += [load.offset + load.filesz for load in self.loads]
+        return max(max(ends) - self.source.size, 0)
+
+    def _section_layout(self) -> struct.Struct:
+        return struct.Struct(self.order + ("IIQQQQIIQQ" if self.elf_class == 64 else "IIIIIIIIII"))
+
+    def _first_section(self) -> tuple[int, ...]:
+        """Section 0, which holds the counts that do not fit the ELF header."""
+        layout = self._section_layout()
+        data = self.source.read(self._shoff, layout.size)
+        if not self._shoff or len(data) < layout.size:
+            raise FormatError("section headers", self._shoff, "past the end of the file")
+        return layout.unpack(data)
+
+    def _read_segments(self) -> Iterator[Segment]:
+        count = self._phnum
+        if count == PN_XNUM:
+            count = self._first_section()[7]
+        if not count:
+            return
+        layout = struct.Struct(self.order + ("IIQQQQQQ" if self.elf_class == 64 else "IIIIIIII"))
+        if not layout.size <= self._phentsize <= MAX_ENTRY:
+            raise FormatError("program headers", self.phoff, f"entry size {self._phentsize}")
+        if count > MAX_SEGMENTS:
+            raise FormatError("program headers", self.phoff, f"{count} segments")
+        data = self.source.read(self.phoff, count * self._phentsize)
+        if len(data) < count * self._phentsize:
+            raise FormatError("program headers", self.phoff, "past the end of the file")
+        for at in range(0, len(data), self._phentsize):
+            if self.elf_class == 64:
+                kind, flags, offset, vaddr, _, filesz, memsz, _ = layout.unpack_from(data, at)
+            else:
+                kind, offset, vaddr, _, filesz, memsz, flags, _ = layout.unpack_from(data, at)
+            yield Segment(kind, flags, offset, vaddr, filesz, memsz)
+
+    def _read_sections(self) -> Iterator[Section]:
+        if not self._shoff:
+            return
+        count, names_index = self._shnum, self._shstrndx
+        if not count or names_index == SHN_XINDEX:
+            first = self._first_section()
+            count = count or first[5]
+            names_index = first[6] if names_index == SHN_XINDEX else names_index
+        layout = self._section_layout()
+        size = count * self._shentsize
+        if not layout.size <= self._shentsize <= MAX_ENTRY or count > MAX_SECTIONS:
+            raise FormatError("section headers", self._shoff, f"{count} entries of {self._shentsize} bytes")
+        data = self.source.read(self._shoff, size)
+        if len(data) < size:
+            raise FormatError("section headers", self._shoff, "past the end of the file")
+        rows = [layout.unpack_from(data, at) for at in range(0, size, self._shentsize)]
+        if names_index >= len(rows):
+            raise FormatError("section headers", self._shoff, f"no section {names_index} for the names")
+        names = bytes(self.source.read(rows[names_index][4], min(rows[names_index][5], 1 << 24)))
+        for index, (name, kind, flags, addr, offset, length, link, info, _, entsize) in enumerate(rows):
+            end = names.find(b"\0", name, name + 512)
+            text = names[name : end if end >= 0 else name + 512].decode("ascii", "replace")
+            yield Section(text, kind, flags, addr, offset, length, link, info, entsize, index)
+
+    def _load_section(self, name: str) -> memoryview | None:
+        section = self.sections.get(name)
+        if section is None and name.startswith(".debug_"):
+            name = ".z" + name[1:]
+            section = self.sections.get(name)
+        return None if section is None else self.content(section)
+
+    def content(self, section: Section) -> memoryview | None:
+        """Like section(), of a given header; not cached. Raises FormatError."""
+        if section.type == SHT_NOBITS or not section.size:
+            return None
+        if section.size > MAX_SECTION:
+            raise FormatError(section.name, section.offset, f"{section.size} bytes long")
+        data = self.source.read(section.offset, section.size)
+        if len(data) < section.size:
+            raise FormatError(section.name, section.offset, "past the end of the file")
+        if section.flags & SHF_COMPRESSED:
+            return inflate_section(section.name, data, self.elf_class, self.byteorder)
+        if section.name.startswith(".zdebug_"):
+            return inflate_zdebug(section.name, data)
+        return data
+
+    def __repr__(self) -> str:
+        return f"ElfFile({self.name!r})"
+
+
+def build_id_in_notes(notes: memoryview, order: str) -> str:
+    """Lower-case hex of the NT_GNU_BUILD_ID note, "" if none. order: "<" or ">". Never raises."""
+    at = 0
+    while at + 12 <= len(notes):
+        name_size, size, kind = struct.unpack_from(order + "III", notes, at)
+        name_at = at + 12
+        data_at = name_at + (name_size + 3 & ~3)
+        if data_at + size > len(notes):
+            return ""
+        if kind == NT_GNU_BUILD_ID and bytes(notes[name_at : name_at + name_size]) == b"GNU\0":
+            return notes[data_at : data_at + size].hex()
+        at = data_at + (size + 3 & ~3)
+    return ""

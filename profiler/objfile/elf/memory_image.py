@@ -1,0 +1,124 @@
+"""An ELF image rebuilt from the target's memory: the vDSO, memfd and deleted files, files replaced on disk.
+
+What the program headers load is read at once (so that it works after the target is gone) and put at its file
+offsets; section headers are not loaded, so elf/synthetic.py makes the sections that unwinding and exported names need.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from pyprof.errors import FormatError
+from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
+from pyprof.objfile.elf.file import PAGE, PT_DYNAMIC, PT_NOTE, ElfFile, Segment, build_id_in_notes
+from pyprof.objfile.locate import read_target
+from pyprof.objfile.source import BytesSource, PiecesSource
+
+MAX_IMAGE = 256 << 20
+MAX_VDSO = 1 << 20
+CHUNK = 1 << 20
+MAX_NOTE = 1 << 16
+ADDRESS_TAGS = frozenset({3, 4, 5, 6, 7, 12, 13, 17, 23, 25, 26, 32, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE})
+"""Dynamic tags whose value is an address (gABI "Dynamic Section"); glibc's loader adds the bias to them in place."""
+
+
+def header_mapping(space: AddressSpace, module: Module, avma: int) -> Mapping | None:
+    """The mapping with the file's first page: the nearest of the same file at or below avma with offset 0.
+
+    It need not be part of the module: an lld layout maps the first page a second time, with the code.
+    """
+    best = None
+    for mapping in space.mappings:
+        if mapping.start > avma:
+            break
+        if mapping.file == module.mappings[0].file and mapping.offset == 0:
+            best = mapping
+    return best
+
+
+def vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] | None:
+    """(image, bias) of code without a file that starts with an ELF header. Raises FormatError."""
+    if space.read(module.start, 4) != b"\x7fELF":
+        return None
+    data = space.read(module.start, min(module.end - module.start, MAX_VDSO))
+    elf = ElfFile(BytesSource(data), module.path)
+    first = next((s for s in elf.loads if s.offset == 0), None)
+    return (elf, module.start - first.vaddr) if first else None
+
+
+def build_id_in_memory(read: ReadMemory, start: int) -> str:
+    """The build-id of a file whose first page stands at start; "" where that is not readable or has none."""
+    page = read(start, PAGE)
+    try:
+        headers = ElfFile(BytesSource(page), "[memory]", with_sections=False)
+    except FormatError:
+        return ""
+    first = next((s for s in headers.loads if s.offset == 0), None)
+    for segment in headers.segments if first is not None else ():
+        at = start + segment.vaddr - first.vaddr if first is not None else 0
+        if segment.type == PT_NOTE and 0 <= at < 1 << 64:
+            found = build_id_in_notes(memoryview(read(at, min(segment.filesz, MAX_NOTE))), headers.order)
+            if found:
+                return found
+    return ""
+
+
+def rebuilt_image(space: AddressSpace, module: Module, avma: int) -> tuple[ElfFile, int] | None:
+    """(image, bias) of a file's module, read from memory; None where no ELF header is mapped. Raises FormatError."""
+    mapping = header_mapping(space, module, avma)
+    if mapping is None:
+        return None
+    head = space.read(mapping.start, 4096)
+    if head[:4] != b"\x7fELF":
+        return None
+    headers = ElfFile(BytesSource(head), module.path, with_sections=False)
+    first = next((s for s in headers.loads if s.offset < 4096), None)
+    if first is None:
+        return None
+    bias = mapping.start + first.offset - first.vaddr
+    if not any(s.vaddr <= avma - bias < s.vaddr + s.memsz for s in headers.loads):
+        return None
+    pieces = [(0, memoryview(head))]
+    budget = MAX_IMAGE
+    for load in headers.loads:
+        if load.filesz > budget:
+            raise FormatError("program headers", load.offset, f"image in memory larger than {MAX_IMAGE >> 20} MiB")
+        budget -= load.filesz
+        pieces.append((load.offset, memoryview(_read(space, bias + load.vaddr, load.filesz))))
+    pieces.sort(key=lambda piece: -len(piece[1]))  # where pieces start together, the longer answers
+    for segment in headers.segments:
+        if segment.type == PT_DYNAMIC:
+            pieces = [_unrelocated(headers, segment, bias, at, data) for at, data in pieces]
+    elf = ElfFile(PiecesSource(pieces), module.path, with_sections=False)
+    for name, section in list(elf.sections.items()):
+        if len(elf.source.read(section.offset, section.size)) < section.size:
+            del elf.sections[name]  # not in memory, as in most core files
+    return elf, bias
+
+
+def _read(space: AddressSpace, avma: int, size: int) -> bytearray:
+    """Up to the first unreadable byte."""
+    data = bytearray()
+    while len(data) < size:
+        want = min(CHUNK, size - len(data))
+        chunk = read_target(space, avma + len(data), want)
+        data += chunk
+        if len(chunk) < want:
+            break
+    return data
+
+
+def _unrelocated(elf: ElfFile, dynamic: Segment, bias: int, offset: int, data: memoryview) -> tuple[int, memoryview]:
+    """The piece with its addresses in the dynamic table as the file states them."""
+    start, end = dynamic.offset - offset, dynamic.offset - offset + dynamic.filesz
+    if not 0 <= start < end <= len(data):
+        return offset, data
+    changed = bytearray(data)
+    pair = struct.Struct(elf.order + ("QQ" if elf.elf_class == 64 else "II"))
+    for at in range(start, end - pair.size + 1, pair.size):
+        tag, value = pair.unpack_from(changed, at)
+        if tag == 0:
+            break
+        if tag in ADDRESS_TAGS and elf.load_at(value) is None and elf.load_at(value - bias) is not None:
+            pair.pack_into(changed, at, tag, value - bias)
+    return offset, memoryview(changed)

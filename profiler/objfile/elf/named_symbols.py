@@ -1,0 +1,75 @@
+"""Where an object file has a symbol of a given name: data as well as functions, hidden ones where a table has them.
+
+Whole tables are not decoded for it: the name is looked for in the string table, then its offset in the symbols.
+Source: gABI, "Symbol Table".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pyprof.errors import FormatError
+from pyprof.objfile.elf.file import ElfFile
+
+TABLES = ((".dynsym", ".dynstr"), (".symtab", ".strtab"))
+MAX_PLACES = 64
+"""Most places of one name in a string table; linkers store each name once, or as the end of a longer one."""
+
+SHN_UNDEF, SHN_ABS = 0, 0xFFF1
+
+
+def symbol_layout(elf: ElfFile) -> np.dtype[np.void]:
+    """One entry of a symbol table: name, info, other, shndx, value, size."""
+    o = elf.order
+    if elf.elf_class == 64:
+        fields = [("name", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2"), ("value", "u8"), ("size", "u8")]
+    else:
+        fields = [("name", "u4"), ("value", "u4"), ("size", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2")]
+    return np.dtype([(name, o + kind) for name, kind in fields])
+
+
+def named_symbols(elf: ElfFile, names: Sequence[bytes]) -> dict[bytes, int]:
+    """svma of the defined symbols among names, from the first table that has each. A broken table is passed over."""
+    found: dict[bytes, int] = {}
+    for table, strings in TABLES:
+        if len(found) < len(names):
+            try:
+                here = _in_table(elf, table, strings, names)
+            except FormatError:
+                continue
+            found = {**here, **found}
+    return found
+
+
+def _in_table(elf: ElfFile, table: str, strings: str, names: Sequence[bytes]) -> dict[bytes, int]:
+    text = elf.section(strings)
+    if text is None:
+        return {}
+    places = {name: _places(bytes(text), name) for name in names}
+    if not any(places.values()):
+        return {}
+    data = elf.section(table)
+    if data is None:
+        return {}
+    layout = symbol_layout(elf)
+    symbols = np.frombuffer(data, layout, len(data) // layout.itemsize)
+    found = {}
+    for name, offsets in places.items():
+        if offsets:
+            hits = np.flatnonzero(np.isin(symbols["name"], offsets) & (symbols["shndx"] != SHN_UNDEF))
+            if len(hits):
+                found[name] = int(symbols["value"][hits[0]])
+    if table == ".symtab":
+        elf.forget(table)  # it is large, and whoever wants functions reads it once
+    return found
+
+
+def _places(text: bytes, name: bytes) -> list[int]:
+    places: list[int] = []
+    at = text.find(name + b"\0")
+    while at >= 0 and len(places) < MAX_PLACES:
+        places.append(at)
+        at = text.find(name + b"\0", at + 1)
+    return places

@@ -1,0 +1,247 @@
+"""Minidumps: what Windows, Breakpad and Crashpad write of a process that crashed, as a CrashDump.
+
+In: a Source. Out: CrashDump. Streams are read one by one; one that is broken or cut off is an oddity, as long as there
+is a list of threads; else FormatError is raised. Little-endian only: no big-endian target of minidumps is left.
+Sources: minidumpapiset.h of Windows; src/google_breakpad/common/minidump_format.h of Breakpad.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from pyprof.errors import FormatError
+from pyprof.objfile.core.memory import pieces_of_memory
+from pyprof.objfile.minidump.contexts import read_context
+from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpThread, address_mask
+from pyprof.objfile.minidump.linux import read_auxv, read_maps, read_objects, read_pid
+from pyprof.objfile.minidump.modules import made_up_modules, read_modules
+from pyprof.objfile.minidump.regions import read_regions
+from pyprof.objfile.source import BytesSource, Source
+
+SIGNATURE = b"MDMP"
+THREADS, MODULES, MEMORY, EXCEPTION, SYSTEM, MEMORY_64, MISC, MEMORY_INFO, THREAD_NAMES = 3, 4, 5, 6, 7, 9, 15, 16, 24
+BREAKPAD, LINUX_STATUS, LINUX_AUXV, LINUX_MAPS, LINUX_DSO = 0x47670001, 0x47670004, 0x47670008, 0x47670009, 0x4767000A
+
+MAX_STREAMS = 1 << 10
+MAX_THREADS = 1 << 16
+MAX_RANGES = 1 << 20
+MAX_STREAM = 1 << 26
+MAX_CONTEXT = 1 << 14
+MAX_STRING = 1 << 12
+MAX_PARAMETERS = 15
+
+PROCESSORS = {0: "x86", 10: "x86", 9: "amd64", 5: "arm", 12: "arm64", 0x8003: "arm64"}
+"""processor_architecture of the system information."""
+
+SYSTEMS = {1: "windows", 2: "windows", 0x8101: "mac", 0x8102: "ios", 0x8201: "linux", 0x8203: "android"}
+"""platform_id of the system information."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """source: its bytes; at: where they stand in the file."""
+
+    source: Source
+    at: int
+
+    def unpack(self, form: str, offset: int) -> tuple[int, ...]:
+        """Raises FormatError past the end."""
+        layout = struct.Struct("<" + form)
+        data = self.source.read(offset, layout.size)
+        if len(data) < layout.size:
+            raise FormatError("minidump", self.at + offset, "cut off")
+        return layout.unpack(data)
+
+    def entries(self, form: str, count: int, first: int, most: int, size: int = 0) -> Iterator[tuple[int, ...]]:
+        """At most `most` entries of a list, as far as they are there. size: of an entry, 0 for what form says."""
+        layout = struct.Struct("<" + form)
+        size = size or layout.size
+        data = self.source.read(first, size * min(count, most))
+        for at in range(0, len(data) - layout.size + 1, size):
+            yield layout.unpack_from(data, at)
+
+
+def is_minidump(head: bytes) -> bool:
+    return head.startswith(SIGNATURE)
+
+
+def read_minidump(source: Source) -> CrashDump:
+    """Raises FormatError: no minidump, of another processor, or without a thread."""
+    reader = _Reader(source)
+    dump = reader.dump
+    for kind, take in reader.takers().items():
+        stream = reader.stream(kind)
+        if stream is None:
+            continue
+        try:
+            take(stream)
+        except FormatError as error:
+            dump.oddities[f"minidump: {error.problem} in stream {kind:#x}"] += 1
+    if not dump.threads:
+        raise FormatError("minidump", 0, "no thread")
+    if not dump.modules:
+        dump.modules = made_up_modules(dump.regions, reader.objects)
+        dump.oddities["minidump without a list of modules: made up from its mappings"] += 1
+    dump.memory = pieces_of_memory(source, reader.pieces)
+    return dump
+
+
+class _Reader:
+    """pieces: memory as (avma, size, offset). objects: of the dynamic loader, (load bias, name)."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.file = _Stream(source, 0)
+        self.pieces: list[tuple[int, int, int]] = []
+        self.objects: list[tuple[int, str]] = []
+        self._streams: dict[int, tuple[int, int]] = {}
+        signature, version, count, at = self.file.unpack("IIII", 0)
+        if signature != int.from_bytes(SIGNATURE, "little") or version & 0xFFFF != 0xA793:
+            raise FormatError("minidump", 0, "not a minidump")
+        for kind, size, rva in self.file.entries("III", count, at, MAX_STREAMS):
+            if kind and kind not in self._streams:
+                self._streams[kind] = (rva, size)
+        self.dump = self._system()
+
+    def takers(self) -> dict[int, Callable[[_Stream], None]]:
+        """What is read, in the order in which it is."""
+        return {
+            MISC: self._misc,
+            BREAKPAD: self._breakpad,
+            LINUX_STATUS: self._status,
+            LINUX_AUXV: self._auxv,
+            MEMORY_INFO: self._memory_info,
+            LINUX_MAPS: self._maps,
+            LINUX_DSO: self._objects,
+            MEMORY: self._memory,
+            MEMORY_64: self._memory_64,
+            MODULES: self._modules,
+            THREADS: self._threads,
+            THREAD_NAMES: self._names,
+            EXCEPTION: self._exception,
+        }
+
+    def stream(self, kind: int) -> _Stream | None:
+        """A stream's bytes as far as the file has them; None where there is none."""
+        if kind not in self._streams:
+            return None
+        rva, size = self._streams[kind]
+        return _Stream(BytesSource(self.source.read(rva, min(size, MAX_STREAM))), rva)
+
+    def _system(self) -> CrashDump:
+        stream = self.stream(SYSTEM)
+        if stream is None:
+            raise FormatError("minidump", 0, "no system information")
+        architecture, _, _, _, _, major, minor, build, platform, rva = stream.unpack("HHHBBIIIII", 0)
+        processor = PROCESSORS.get(architecture)
+        if processor is None:
+            raise FormatError("minidump", stream.at, f"processor architecture {architecture:#x} is not supported")
+        system = SYSTEMS.get(platform, "")
+        version = f"{major}.{minor}.{build} {self.string(rva)}".strip()
+        return CrashDump(system, processor, pieces_of_memory(self.source, ()), version)
+
+    def string(self, rva: int) -> str:
+        """MINIDUMP_STRING, "" where there is none."""
+        if not rva:
+            return ""
+        data = self.source.read(rva, 4)
+        size = int.from_bytes(data, "little") if len(data) == 4 else 0
+        return bytes(self.source.read(rva + 4, min(size, MAX_STRING) & ~1)).decode("utf-16-le", "replace")
+
+    def _misc(self, stream: _Stream) -> None:
+        _, flags, pid = stream.unpack("III", 0)
+        if flags & 1:
+            self.dump.pid = pid
+
+    def _breakpad(self, stream: _Stream) -> None:
+        valid, dumped_by, requested_by = stream.unpack("III", 0)
+        self.dump.dumped_by = dumped_by if valid & 1 else 0
+        self.dump.requested_by = requested_by if valid & 2 else 0
+
+    def _status(self, stream: _Stream) -> None:
+        self.dump.pid = self.dump.pid or read_pid(_all(stream))
+
+    def _auxv(self, stream: _Stream) -> None:
+        self.dump.auxv = read_auxv(_all(stream), self.dump.processor in ("amd64", "arm64"))
+
+    def _maps(self, stream: _Stream) -> None:
+        self.dump.regions = read_maps(_all(stream))
+
+    def _objects(self, stream: _Stream) -> None:
+        wide = self.dump.processor in ("amd64", "arm64")
+        self.objects = read_objects(_all(stream), self.source, wide, self.string)
+
+    def _memory_info(self, stream: _Stream) -> None:
+        header, size, count = stream.unpack("IIQ", 0)
+        if not 48 <= size <= MAX_STRING:
+            raise FormatError("minidump", stream.at, f"entries of {size} bytes")
+        self.dump.regions = read_regions(stream.entries("QQIIQIII", count, header, MAX_RANGES, size))
+
+    def _memory(self, stream: _Stream) -> None:
+        (count,) = stream.unpack("I", 0)
+        for start, size, rva in stream.entries("QII", count, _first(stream, count, 16), MAX_RANGES):
+            self.pieces.append((start, size, rva))
+
+    def _memory_64(self, stream: _Stream) -> None:
+        count, rva = stream.unpack("QQ", 0)
+        for start, size in stream.entries("QQ", count, 16, MAX_RANGES):
+            self.pieces.append((start, size, rva))
+            rva += size
+            if rva > self.source.size:
+                self.dump.oddities["minidump cut off: memory missing"] += 1
+                break
+
+    def _modules(self, stream: _Stream) -> None:
+        (count,) = stream.unpack("I", 0)
+        entries = stream.entries("QIIII52xII", count, _first(stream, count, 108), MAX_RANGES, 108)
+        for base, size, _, _, name, cv_size, cv_rva in entries:
+            record = bytes(self.source.read(cv_rva, min(cv_size, MAX_STRING)))
+            self.dump.modules += read_modules(base, size, self.string(name), record, self.dump.os)
+
+    def _threads(self, stream: _Stream) -> None:
+        (count,) = stream.unpack("I", 0)
+        first = _first(stream, count, 48)
+        for tid, *_, start, size, rva, context_size, context in stream.entries("IIIIQQIIII", count, first, MAX_THREADS):
+            registers = self._context(context, context_size)
+            if registers is None:
+                self.dump.oddities["thread without its registers"] += 1
+                continue
+            if size:
+                self.pieces.append((start, size, rva))
+            self.dump.threads.append(DumpThread(tid, registers, (start, size)))
+
+    def _context(self, rva: int, size: int) -> dict[str, int] | None:
+        return read_context(self.dump.processor, self.source.read(rva, min(size, MAX_CONTEXT)))
+
+    def _names(self, stream: _Stream) -> None:
+        (count,) = stream.unpack("I", 0)
+        names = dict[int, int](stream.entries("IQ", count, 4, MAX_THREADS))  # type: ignore[arg-type]
+        self.dump.threads = [
+            replace(thread, name=self.string(names[thread.tid])) if thread.tid in names else thread
+            for thread in self.dump.threads
+        ]
+
+    def _exception(self, stream: _Stream) -> None:
+        tid, _, code, flags, _, address, count, _ = stream.unpack("IIIIQQII", 0)
+        mask = address_mask(self.dump.processor)
+        words = stream.entries("Q", min(count, MAX_PARAMETERS), 40, MAX_PARAMETERS)
+        parameters = tuple(word & mask for (word,) in words)
+        self.dump.exception = DumpException(tid, code, flags, address & mask, parameters)
+        size, context = stream.unpack("II", 160)
+        registers = self._context(context, size) if size else None
+        if registers is None:
+            return
+        self.dump.threads = [
+            replace(thread, registers=registers) if thread.tid == tid else thread for thread in self.dump.threads
+        ]
+
+
+def _all(stream: _Stream) -> bytes:
+    return bytes(stream.source.read(0, stream.source.size))
+
+
+def _first(stream: _Stream, count: int, size: int) -> int:
+    """Where a list's entries begin: some writers align them to 8 bytes."""
+    return 8 if stream.source.size == 8 + count * size else 4

@@ -1,0 +1,62 @@
+"""Breakpad's streams of Linux: files of /proc/PID as they were, and the dynamic loader's list of objects."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from pyprof.objfile.minidump.crash_dump import DumpRegion
+from pyprof.objfile.source import Source
+
+MAX_REGIONS = 1 << 18
+MAX_OBJECTS = 1 << 14
+
+
+def read_pid(status: bytes) -> int:
+    """Of /proc/PID/status; 0 where it does not say."""
+    for line in status.splitlines():
+        if line.startswith(b"Pid:") and line[4:].strip().isdigit():
+            return int(line[4:])
+    return 0
+
+
+def read_auxv(data: bytes, wide: bool) -> dict[int, int]:
+    """type -> value of /proc/PID/auxv."""
+    pair = struct.Struct("<QQ" if wide else "<II")
+    found: dict[int, int] = {}
+    for kind, value in pair.iter_unpack(data[: len(data) // pair.size * pair.size]):
+        if kind == 0:
+            break
+        found.setdefault(kind, value)
+    return found
+
+
+def read_maps(data: bytes) -> list[DumpRegion]:
+    """/proc/PID/maps, ascending; a line that is none is left out."""
+    found = []
+    for line in data.split(b"\n", MAX_REGIONS)[:MAX_REGIONS]:
+        fields = line.split(None, 5)
+        if len(fields) < 5:
+            continue
+        low, _, high = fields[0].partition(b"-")
+        try:
+            start, end = int(low, 16), int(high, 16)
+        except ValueError:
+            continue
+        if 0 <= start < end <= 1 << 64:
+            path = fields[5].decode("utf-8", "surrogateescape").strip() if len(fields) > 5 else ""
+            found.append(DumpRegion(start, end, fields[1].decode("ascii", "replace"), path))
+    return sorted(found, key=lambda region: region.start)
+
+
+def read_objects(data: bytes, source: Source, wide: bool, string: Callable[[int], str]) -> list[tuple[int, str]]:
+    """(load bias, name) of MDRawDebug's link map. source: the whole dump; string: reads a MINIDUMP_STRING."""
+    head = struct.Struct("<III")
+    if len(data) < head.size:
+        return []
+    _, rva, count = head.unpack_from(data)
+    # address, name, address of the dynamic table, as the compiler laid them out in the target
+    entry = struct.Struct("<QI4xQ" if wide else "<III")
+    table = source.read(rva, entry.size * min(count, MAX_OBJECTS))
+    whole = len(table) // entry.size * entry.size
+    return [(bias, string(name)) for bias, name, _ in entry.iter_unpack(table[:whole])]

@@ -1,0 +1,131 @@
+"""Microdumps: what Breakpad writes into a log where no file can be kept, as a CrashDump. One thread, its stack.
+
+In: text, with or without the log's own words before each line. Out: CrashDump. Lines, by their first letter:
+O system, processor and version; R signal, its name, address; S stack; C registers; M a module; V, P, G are of no use.
+Numbers are hexadecimal. Sources: src/client/linux/microdump_writer/microdump_writer.cc and src/processor/microdump.cc
+of Breakpad.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyprof.errors import FormatError
+from pyprof.model.modules import base_name
+from pyprof.objfile.core.memory import pieces_of_memory
+from pyprof.objfile.minidump.contexts import read_context
+from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpModule, DumpThread, address_mask
+from pyprof.objfile.source import BytesSource, Source
+
+BEGIN, END, TAG = "-----BEGIN BREAKPAD MICRODUMP-----", "-----END BREAKPAD MICRODUMP-----", "google-breakpad"
+MAX_SIZE = 1 << 26
+"""Bytes of a log that are looked at."""
+
+PROCESSORS = {"x86": "x86", "x86_64": "amd64", "arm": "arm", "arm64": "arm64"}
+SYSTEMS = {"L": "linux", "A": "android"}
+TID = 1
+"""The thread's id is not told."""
+
+
+def is_microdump(data: bytes) -> bool:
+    return BEGIN.encode() in data
+
+
+def read_microdump(source: Source) -> CrashDump:
+    """The first dump of a log. Raises FormatError: none, of another processor, or without registers."""
+    data = bytes(source.read(0, MAX_SIZE))
+    begin = data.find(BEGIN.encode())
+    if begin < 0:
+        raise FormatError("microdump", 0, "no microdump")
+    return _Reader(data[begin:].decode("utf-8", "backslashreplace").splitlines()[1:], begin).dump()
+
+
+class _Reader:
+    def __init__(self, lines: list[str], at: int) -> None:
+        self._at = at
+        self._system = self._processor = self._version = ""
+        self._stack: list[tuple[int, bytes]] = []
+        self._registers: dict[str, int] | None = None
+        self._modules: list[DumpModule] = []
+        self._exception: DumpException | None = None
+        self._malformed = 0
+        takers = {"O": self._os, "R": self._reason, "S": self._stack_part, "C": self._cpu, "M": self._module}
+        for line in lines:
+            if END in line:
+                break
+            kind, _, rest = _content(line).partition(" ")
+            if kind in takers:
+                try:
+                    takers[kind](rest)
+                except (ValueError, IndexError):
+                    self._malformed += 1
+
+    def dump(self) -> CrashDump:
+        if not self._processor:
+            raise FormatError("microdump", self._at, "no processor that is supported")
+        if self._registers is None:
+            raise FormatError("microdump", self._at, "no registers")
+        data = b"".join(part for _, part in self._stack)
+        at, pieces = 0, []
+        for avma, part in self._stack:
+            pieces.append((avma, len(part), at))
+            at += len(part)
+        low = min((avma for avma, _ in self._stack), default=0)
+        high = max((avma + len(part) for avma, part in self._stack), default=0)
+        dump = CrashDump(
+            self._system,
+            self._processor,
+            pieces_of_memory(BytesSource(data), pieces),
+            self._version,
+            threads=[DumpThread(TID, self._registers, (low, high - low))],
+            modules=self._modules,
+            exception=self._exception
+            and replace(self._exception, address=self._exception.address & address_mask(self._processor)),
+            requested_by=TID,
+        )
+        if self._malformed:
+            dump.oddities["microdump: malformed line"] += self._malformed
+        return dump
+
+    def _os(self, rest: str) -> None:
+        fields = rest.split(None, 4)
+        self._system = SYSTEMS.get(fields[0], "")
+        self._processor = PROCESSORS.get(fields[1], "")
+        self._version = fields[4] if len(fields) > 4 else ""
+
+    def _reason(self, rest: str) -> None:
+        fields = rest.split()
+        address = int(fields[2], 16) if len(fields) > 2 else 0
+        self._exception = DumpException(TID, int(fields[0], 16), 0, address, name=fields[1])
+
+    def _stack_part(self, rest: str) -> None:
+        """The first line, with four numbers, says where sp is: the registers do, too."""
+        fields = rest.split()
+        if len(fields) != 2:
+            return
+        avma = int(fields[0], 16)
+        if avma >= 1 << 64:
+            raise ValueError(rest)
+        self._stack.append((avma, bytes.fromhex(fields[1])))
+
+    def _cpu(self, rest: str) -> None:
+        """The writer cuts lines at 2047 bytes: of x86_64's context that leaves what is looked at, and half a byte."""
+        registers = read_context(self._processor, bytes.fromhex(rest[: len(rest) & ~1]))
+        if registers is None:
+            raise ValueError(rest)
+        self._registers = registers
+
+    def _module(self, rest: str) -> None:
+        """start, offset in the file, size, identifier, file name."""
+        start, _, size, identifier, path = rest.split(None, 4)
+        int(identifier, 16)
+        base, length = int(start, 16), int(size, 16)
+        if not length or base + length > 1 << 64:
+            raise ValueError(rest)
+        self._modules.append(DumpModule(base, length, path, identifier.upper(), "", base_name(path)))
+
+
+def _content(line: str) -> str:
+    """A line of the dump without what the log says before it."""
+    _, tagged, rest = line.partition(TAG)
+    return (rest.partition(": ")[2] if tagged else line).strip()

@@ -1,0 +1,64 @@
+"""The modules of a minidump: MINIDUMP_MODULE and the CodeView record that identifies it.
+
+PDB 7.0 ("RSDS"): GUID, age, name of the PDB; Crashpad writes it for ELF modules too, with the first 16 bytes of their
+build-id. PDB 2.0 ("NB10"): a time stamp and the age. "BpEL" (backwards in the file), of Linux: the build-id.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from pyprof.model.modules import base_name
+from pyprof.objfile.breakpad.ids import as_guid
+from pyprof.objfile.minidump.crash_dump import DumpModule, DumpRegion
+
+MAX_MODULES = 1 << 16
+ELF_SYSTEMS = frozenset({"linux", "android"})
+
+
+def read_modules(base: int, size: int, path: str, record: bytes, system: str) -> list[DumpModule]:
+    """The module of one entry; none where it has no bytes. record: its CodeView record, b"" for none."""
+    if not size or base + size > 1 << 64:
+        return []
+    debug_id = build_id = ""
+    name = base_name(path)
+    if record[:4] == b"RSDS" and len(record) >= 24:
+        (age,) = struct.unpack_from("<I", record, 20)
+        identifier = record[4:20]
+        if any(identifier):
+            debug_id = as_guid(identifier, "little") + f"{age:X}"
+        if system in ELF_SYSTEMS:
+            build_id = identifier.hex() if any(identifier) else ""
+        name = base_name(_text(record[24:])) or name
+    elif record[:4] == b"NB10" and len(record) >= 16:
+        stamp, age = struct.unpack_from("<II", record, 8)
+        debug_id = f"{stamp:08X}{age:X}"
+        name = base_name(_text(record[16:])) or name
+    elif record[:4] == b"LEpB" and any(record[4:]):
+        build_id = record[4:].hex()
+        debug_id = as_guid(record[4:], "little") + "0"
+    return [DumpModule(base, size, path, debug_id, build_id, name)]
+
+
+def made_up_modules(regions: Sequence[DumpRegion], objects: Sequence[tuple[int, str]]) -> list[DumpModule]:
+    """Of a dump without a list: neighbouring mappings of one file, named by the loader's list where it knows better.
+
+    objects: (load bias, name). What they are of is not known.
+    """
+    found: list[DumpModule] = []
+    named = {bias: name for bias, name in objects if name}
+    for region in regions[:MAX_MODULES]:
+        if not region.path or region.path.startswith("["):
+            continue
+        last = found[-1] if found else None
+        if last is not None and last.path == region.path:
+            found[-1] = DumpModule(last.base, region.end - last.base, last.path, debug_name=last.debug_name)
+            continue
+        path = named.get(region.start, region.path)
+        found.append(DumpModule(region.start, region.end - region.start, region.path, debug_name=base_name(path)))
+    return found
+
+
+def _text(data: bytes) -> str:
+    return data.partition(b"\0")[0].decode("utf-8", "replace")

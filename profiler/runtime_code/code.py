@@ -1,0 +1,263 @@
+"""Code made at run time, of all processes of a recording: rules for the walk, names for the profile.
+
+A process is looked at only once a sample lies in executable memory that no file describes; from then on before each
+batch. Which description a frame belongs to is settled when its sample is walked: later its address may mean
+something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import Arch, find_arch
+from pyprof.model.code import CODE_SPACE, CodeName
+from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.sample import SampleBatch
+from pyprof.model.walk import Walk, lookup_pcs
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf.named_symbols import named_symbols
+from pyprof.objfile.images import Image, ImageStore
+from pyprof.options import UnwindOptions
+from pyprof.runtime_code.base import Rows, RuleAt, module_path
+from pyprof.runtime_code.jitdump import FILE as JITDUMP
+from pyprof.runtime_code.process import ProcessCode, Spans
+from pyprof.symbolize.described import Described
+from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
+from pyprof.unwind.formats.libunwind.locate import LIST, find_list
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+
+KERNELS = frozenset({"[vdso]", "[vsyscall]"})
+NAME_ORDER = ("gdb", "jitdump", "libunwind", "perf map")
+"""Who is asked first for a name: who can say lines, then who knows best when it was true."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """A described piece of code that stacks refer to."""
+
+    process: ProcessCode
+    spans: Spans
+    space: AddressSpace
+    pc: int
+
+
+class RuntimeCode:
+    """Implements unwind.runtime.RuntimeRules, session.recorder.CodeBinder and symbolize.described.DescribedCode."""
+
+    def __init__(self, images: ImageStore, options: UnwindOptions, diagnostics: Diagnostics) -> None:
+        self._images = images
+        self._options = options
+        self._diagnostics = diagnostics
+        self._processes: dict[object, ProcessCode] = {}
+        self._candidates: dict[int, tuple[U64, U64]] = {}
+        self._symbols: WeakKeyDictionary[ElfFile, list[tuple[bytes, int, bool]]] = WeakKeyDictionary()
+        self._codes: dict[int, _Code] = {}
+        self._next = CODE_SPACE
+        self._numbers: dict[tuple[Spans, int], int] = {}
+        self._described: dict[int, Described] = {}
+        self._late: set[object] = set()
+
+    # what the walk asks
+
+    def refresh(self, space: AddressSpace) -> None:
+        process = self._processes.get(space.process)
+        if process is not None:
+            process.update(space)
+
+    def changes(self, space: AddressSpace) -> Sequence[int]:
+        process = self._processes.get(space.process)
+        return process.changes if process is not None else ()
+
+    def version(self, space: AddressSpace) -> int:
+        process = self._processes.get(space.process)
+        return process.version if process is not None else 0
+
+    def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
+        process = self.process(space)
+        return process.rows(pc, exact, time_ns, rule_at) if process is not None else None
+
+    def process(self, space: AddressSpace) -> ProcessCode | None:
+        """What is known of a process; the first time, it is looked at."""
+        process = self._processes.get(space.process)
+        if process is None:
+            arch = self._arch(space)
+            if arch is None:
+                return None
+            process = ProcessCode(space, arch, self._options, self._diagnostics, self._find_symbols)
+            self._processes[space.process] = process
+            process.update(space)
+        return process
+
+    def _arch(self, space: AddressSpace) -> Arch | None:
+        """Of the first file that is mapped."""
+        for module in space.modules:
+            image = self._images.known(space, module.start) if module.has_file else None
+            if image is not None:
+                return find_arch(image.elf.machine, image.elf.elf_class, image.elf.byteorder)
+        return None
+
+    def _find_symbols(self, space: AddressSpace, arch: Arch) -> list[tuple[bytes, int]]:
+        """(name, avma) of the lists that the modules of a process have."""
+        found: list[tuple[bytes, int]] = []
+        for module in space.modules:
+            is_file = module.has_file and not JITDUMP.search(module.path)
+            image = self._images.known(space, module.start) if is_file else None
+            if image is not None:
+                symbols = self._symbols.get(image.elf)
+                if symbols is None:
+                    symbols = self._symbols[image.elf] = self._symbols_of(image, arch)
+                for name, svma, indirect in symbols:
+                    avma = svma + image.bias & arch.mask
+                    found.append((name, self._word(space, arch, avma) if indirect else avma))
+        return found
+
+    def _symbols_of(self, image: Image, arch: Arch) -> list[tuple[bytes, int, bool]]:
+        """(name, svma, does its avma stand there?)"""
+        elf = image.elf
+        found = [(name, svma, False) for name, svma in named_symbols(elf, (DESCRIPTOR,)).items()]
+        listed = find_list(elf, arch, None if ".symtab" in elf.sections else image.debug)
+        return found + ([(LIST, *listed)] if listed is not None else [])
+
+    def _word(self, space: AddressSpace, arch: Arch, avma: int) -> int:
+        """The address-sized word at avma, 0 where it is not readable."""
+        data = space.read(avma, arch.word)
+        return int.from_bytes(data, "little" if arch.byteorder == "little" else "big") if len(data) == arch.word else 0
+
+    def forget(self, space: AddressSpace) -> None:
+        """No sample will name this space again."""
+        self._candidates.pop(space.id, None)
+
+    def keep(self, numbers: Set[int], since_ns: int) -> None:
+        """Drop the descriptions that no stack refers to any more, those that ended before since_ns, and the processes
+        that did: since_ns is so long ago that no sample of theirs is still to come.
+        """
+        self._codes = {number: code for number, code in self._codes.items() if number in numbers}
+        self._described = {number: known for number, known in self._described.items() if number in numbers}
+        self._numbers = {key: number for key, number in self._numbers.items() if number in numbers}
+        self._finish()
+        kept = {key: p for key, p in self._processes.items() if p.ended_ns is None or p.ended_ns >= since_ns}
+        self._processes = kept
+        for process in kept.values():
+            process.forget(since_ns)
+
+    def _finish(self) -> None:
+        for process in self._processes.values():
+            if process.ended and process.ended_ns is None:
+                process.finish()
+
+    # what the recorder asks
+
+    def bind(self, batch: SampleBatch, walk: Walk) -> I32 | None:
+        """For each frame of a walk the number of its description (see CODE_SPACE), 0 where it has none."""
+        code: I32 | None = None
+        lane: I64 | None = None
+        for space_id in np.unique(batch.space).tolist():
+            space = batch.spaces[space_id]
+            starts, ends = self._candidate_ranges(space)
+            if not len(starts):
+                continue
+            if lane is None:
+                lane = np.repeat(np.arange(len(walk)), np.diff(walk.start))
+            lookup = lookup_pcs(walk.pc, walk.exact)
+            at = np.searchsorted(starts, lookup, side="right") - 1
+            inside = np.flatnonzero((at >= 0) & (lookup < ends[at]) & (batch.space[lane] == space_id))
+            process = self.process(space) if len(inside) else None
+            if process is None:
+                continue
+            if code is None:
+                code = np.zeros(len(walk.pc), np.int32)
+            for part, time_ns in self._parts(process, batch.time_ns[lane[inside]]):
+                pcs, inverse = np.unique(lookup[inside[part]], return_inverse=True)
+                numbers = [self._number(process, space, pc, time_ns) for pc in pcs.tolist()]
+                code[inside[part]] = np.array(numbers, np.int32)[inverse]
+        self._finish()
+        return code
+
+    @property
+    def watched(self) -> bool:
+        return any(process.watched for process in self._processes.values())
+
+    def look(self) -> None:
+        for process in self._processes.values():
+            if process.watched:
+                process.look()
+
+    def _parts(self, process: ProcessCode, times: I64) -> Iterator[tuple[I64, int]]:
+        """(indexes, a time among theirs): the meaning of no address changes between the times of one part."""
+        part = np.searchsorted(np.array(process.changes, np.int64), times, side="right")
+        for which in np.unique(part).tolist():
+            members = np.flatnonzero(part == which)
+            yield members, int(times[members].max())
+
+    def candidates(self, space: AddressSpace) -> list[Module]:
+        """Modules that may be code without a file, ascending."""
+        return [m for m in space.modules if m.path not in KERNELS and (not m.has_file or m.deleted)]
+
+    def _candidate_ranges(self, space: AddressSpace) -> tuple[U64, U64]:
+        """(start, end) of the modules that may be code without a file."""
+        known = self._candidates.get(space.id)
+        if known is None:
+            modules = self.candidates(space)
+            ends = [min(m.end, (1 << 64) - 1) for m in modules]  # a mapping may end where the address space does
+            known = (np.array([m.start for m in modules], np.uint64), np.array(ends, np.uint64))
+            self._candidates[space.id] = known
+        return known
+
+    def _number(self, process: ProcessCode, space: AddressSpace, pc: int, time_ns: int) -> int:
+        if self._images.image(space, pc) is not None:
+            return 0
+        spans = process.spans(pc, time_ns)
+        if not any(spans):
+            return 0
+        mapping = space.mapping_at(pc)
+        key = (spans, mapping.start if mapping else 0)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._next
+            self._next -= 1
+            self._codes[number] = _Code(process, spans, space, pc)
+        return number
+
+    # what the symbolizer asks
+
+    def described(self, number: int) -> Described:
+        found = self._described.get(number)
+        if found is None:
+            code = self._codes[number]
+            found = self._described[number] = self._describe(code.process, code.spans, code.space, code.pc)
+        return found
+
+    def late(self, space: AddressSpace, pc: int) -> Described | None:
+        process = self._processes.get(space.process)
+        if process is None:
+            return None
+        if space.process not in self._late:
+            self._late.add(space.process)
+            process.update(space, files_only=True)
+        spans = process.first_spans(pc)
+        return self._describe(process, spans, space, pc) if any(spans) else None
+
+    def named(self) -> None:
+        """The names of a window have been looked up; later ones may be there for the next."""
+        self._late.clear()
+
+    def _describe(self, process: ProcessCode, spans: Spans, space: AddressSpace, pc: int) -> Described:
+        known = {source.label: (source, span) for source, span in zip(process.sources, spans, strict=True) if span}
+        label = next(iter(known))
+        mapping = space.mapping_at(pc)
+        start, end = (mapping.start, mapping.end) if mapping else (pc, pc + 1)
+        module = Module(start, end, module_path(label), "00:00", 0, False, (mapping,) if mapping else ())
+        image = name = None
+        for source, span in (known[at] for at in NAME_ORDER if at in known):
+            image = image or source.image(span, space)
+            name = name if name and name.name else source.name(span)
+        return Described(image.module if image else module, image, name or CodeName("", 0))

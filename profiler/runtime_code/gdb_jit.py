@@ -1,0 +1,209 @@
+"""Code registered with the GDB JIT interface: object files in the target's memory, with tables, symbols and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.model.code import CodeMap, CodeName, Span
+from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.walk import Trust
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf.memory_object import code_ranges, memory_object
+from pyprof.objfile.images import Image
+from pyprof.objfile.target_structs import TargetStructs
+from pyprof.runtime_code.base import Look, Rows, RuleAt, module_path, problem
+from pyprof.unwind.formats.gdb_jit import (
+    DESCRIPTOR,
+    JitEntry,
+    JitList,
+    read_descriptor,
+    read_entry,
+    read_list,
+    read_object,
+)
+from pyprof.unwind.index import FileTables
+from pyprof.unwind.sources import open_sources
+
+MOST_READS = 4
+"""So often a list is read that changes under the read."""
+
+SHORT_LIST = 64
+"""A list up to so long is always read to its end; of a longer one an unchanged descriptor is believed for a time."""
+
+REST = 50
+"""A list that took t to read is not read again for REST * t while its descriptor is unchanged."""
+
+MARK_BYTES = 1 << 16
+
+MAX_TOTAL = 256 << 20
+MAX_OBJECTS = 1 << 14
+
+
+@dataclass(eq=False)
+class MemoryObject:
+    """One registered object file. size: in bytes."""
+
+    elf: ElfFile
+    arch: Arch
+    size: int
+    tables: FileTables
+    image: Image | None = None
+
+
+@dataclass(eq=False)
+class _Known:
+    entry: JitEntry
+    mark: bytes
+    spans: list[Span[MemoryObject]] = field(default_factory=list)
+
+
+class GdbCode:
+    """The GDB JIT interface of one process. Implements CodeSource."""
+
+    label = "gdb"
+    in_memory = True
+
+    def __init__(self, unwind_sources: Sequence[str], diagnostics: Diagnostics) -> None:
+        """unwind_sources: names of the tables that are read in an object file."""
+        self.spans: CodeMap[MemoryObject] = CodeMap()
+        self._names = unwind_sources
+        self._diagnostics = diagnostics
+        self._descriptors: dict[int, tuple[bytes, int]] = {}
+        self._known: dict[tuple[int, int], _Known] = {}
+        self._relevant: dict[int, int] = {}
+        self._loaded = 0
+
+    def update(self, look: Look) -> bool:
+        changed = False
+        here = {avma for name, avma in look.symbols if name == DESCRIPTOR}
+        for avma in here:
+            changed |= self._update_list(look, avma)
+        for key in [key for key in self._known if key[0] not in here]:
+            self._forget(key, look.now_ns)
+            changed = True
+        return changed
+
+    def _update_list(self, look: Look, avma: int) -> bool:
+        read = look.space.read
+        last, rest_until = self._descriptors.get(avma, (b"", 0))
+        try:
+            settled = (look.quick or look.now_ns < rest_until) and read_descriptor(read, look.arch, avma) == last
+            if settled and not self._replaced(look, avma):
+                return False
+            found = self._read_list(look, avma)
+        except FormatError as error:
+            if last != b"broken":
+                self._diagnostics.count("gdb jit: descriptor not usable")
+                problem(self._diagnostics, self.label, error.message)
+            self._descriptors[avma] = (b"broken", 0)
+            return False
+        rest = REST * len(found.entries) * 20_000 if len(found.entries) > SHORT_LIST else 0
+        self._descriptors[avma] = (found.descriptor, look.now_ns + rest)
+        self._relevant[avma] = found.relevant
+        return self._take(look, avma, found)
+
+    def _replaced(self, look: Look, avma: int) -> bool:
+        """Is what was registered last another object file now? Memory that is freed is soon used for the next one, and
+        then the descriptor looks the same.
+        """
+        known = self._known.get((avma, self._relevant.get(avma, 0)))
+        if known is None:
+            return False
+        try:
+            _, entry = read_entry(look.space.read, look.arch, known.entry.entry)
+        except FormatError:
+            return True
+        return entry != known.entry or known.mark != self._mark(look, entry)
+
+    def _mark(self, look: Look, entry: JitEntry) -> bytes:
+        """What tells one object file from another at the same place without reading all of a large one."""
+        structs, half = TargetStructs(look.space.read, look.arch, self.label, MARK_BYTES), MARK_BYTES // 2
+        if entry.size <= MARK_BYTES:
+            return blake2b(structs.peek(entry.address, entry.size), digest_size=16).digest()
+        data = structs.peek(entry.address, half) + structs.peek(entry.address + entry.size - half, half)
+        return blake2b(data, digest_size=16).digest()
+
+    def _read_list(self, look: Look, avma: int) -> JitList:
+        """The list, read while it did not change. Raises FormatError."""
+        for _ in range(MOST_READS):
+            found = read_list(look.space.read, look.arch, avma)
+            if read_descriptor(look.space.read, look.arch, avma) == found.descriptor:
+                break
+        else:
+            self._diagnostics.count("gdb jit: list changed while it was read")
+            return JitList(found.descriptor, found.relevant, found.entries, False)
+        if not found.whole:
+            self._diagnostics.count("gdb jit: list has no end")
+        return found
+
+    def _take(self, look: Look, avma: int, found: JitList) -> bool:
+        """Make what is known what the list says."""
+        changed = False
+        present = set()
+        for entry in found.entries:
+            key = (avma, entry.entry)
+            present.add(key)
+            known = self._known.get(key)
+            again = known is None or known.entry != entry
+            if again or (entry.entry == found.relevant and self._replaced(look, avma)):
+                changed |= self._load(look, key, entry)
+        if found.whole:
+            for key in [key for key in self._known if key[0] == avma and key not in present]:
+                self._forget(key, look.now_ns)
+                changed = True
+        return changed
+
+    def _load(self, look: Look, key: tuple[int, int], entry: JitEntry) -> bool:
+        try:
+            if self._loaded + entry.size > MAX_TOTAL:
+                self._loaded = self._held()
+            if len(self._known) >= MAX_OBJECTS or self._loaded + entry.size > MAX_TOTAL:
+                raise FormatError(self.label, entry.entry, "more object files than are read")
+            data = read_object(look.space.read, look.arch, entry)
+            self._forget(key, look.now_ns)
+            elf = memory_object(data, module_path(self.label))
+        except FormatError as error:
+            self._diagnostics.count("gdb jit: object file not usable")
+            problem(self._diagnostics, self.label, error.message)
+            self._forget(key, look.now_ns)
+            self._known[key] = _Known(entry, self._mark(look, entry))
+            return True
+        sources = open_sources(elf, look.arch, self._names, self._diagnostics)
+        value = MemoryObject(elf, look.arch, len(data), FileTables(elf.name, sources, self._diagnostics, lambda: ()))
+        spans = [Span(start, end, value, look.before_ns) for start, end in code_ranges(elf)]
+        self.spans.add(spans, look.before_ns, look.now_ns)
+        self._known[key] = _Known(entry, self._mark(look, entry), spans)
+        self._loaded += entry.size
+        return True
+
+    def _held(self) -> int:
+        """Bytes of object files that are kept, those included that samples of the past may need."""
+        return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})
+
+    def _forget(self, key: tuple[int, int], now_ns: int) -> None:
+        known = self._known.pop(key, None)
+        if known is not None:
+            for span in known.spans:
+                self.spans.remove(span, now_ns)
+
+    def rows(self, span: Span[MemoryObject], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
+        found = span.value.tables.function(pc, exact)
+        return None if found is None else (found[0], Trust.GDB_JIT)
+
+    def name(self, span: Span[MemoryObject]) -> CodeName | None:
+        return None
+
+    def image(self, span: Span[MemoryObject], space: AddressSpace) -> Image | None:
+        value = span.value
+        if value.image is None:
+            mapping = space.mapping_at(span.start)
+            start, end = (mapping.start, mapping.end) if mapping else (span.start, span.end)
+            mappings = (mapping,) if mapping else ()
+            module = Module(start, end, module_path(self.label), "00:00", 0, False, mappings)
+            value.image = Image(module, value.elf, 0, from_memory=True)
+        return value.image

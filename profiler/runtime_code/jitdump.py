@@ -1,0 +1,154 @@
+"""Names, lines and unwind tables from the jitdump of one process, found through the mapping that announces it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import partial
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.model.code import CodeMap, CodeName, Span
+from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.walk import Trust
+from pyprof.objfile import foreign_path
+from pyprof.objfile.growing_file import GrowingFile
+from pyprof.objfile.jitdump import Closed, JitdumpReader, Loaded, Record
+from pyprof.runtime_code.base import Look, NoImage, Rows, RuleAt, problem
+from pyprof.unwind.formats.cfi.entries import CfiSection
+from pyprof.unwind.formats.cfi.source import CfiTable
+from pyprof.unwind.formats.libunwind.tables import shifted
+
+FILE = re.compile(r"(?:^|/)jit-\d+\.dump$")
+"""Names of files whose executable mapping says: this is my jitdump. (perf looks for the same.)"""
+
+
+@dataclass(eq=False)
+class JitCode:
+    """shift: how far it has moved since it was loaded. table: its tables, opened when first asked."""
+
+    loaded: Loaded
+    shift: int = 0
+    table: CfiTable | None = None
+
+
+class JitdumpCode(NoImage):
+    """Implements CodeSource. owners: see GrowingFile; None where there is no such file (a core, another machine)."""
+
+    label = "jitdump"
+    in_memory = False
+
+    def __init__(self, owners: frozenset[int] | None, arch: Arch, diagnostics: Diagnostics) -> None:
+        self.spans: CodeMap[JitCode] = CodeMap()
+        self._owners = owners
+        self._arch = arch
+        self._diagnostics = diagnostics
+        self._files: dict[str, tuple[GrowingFile, JitdumpReader]] = {}
+        self._broken: set[str] = set()
+
+    def update(self, look: Look) -> bool:
+        if self._owners is None:
+            return False
+        changed = False
+        for mapping in jitdump_mappings(look.space):
+            if mapping.path not in self._files:
+                file = open_mapped(look.space, mapping, self._owners)
+                if file is not None:
+                    self._files[mapping.path] = file, JitdumpReader()
+        for path, (file, reader) in self._files.items():
+            data, anew = file.more()
+            if anew:
+                reader = JitdumpReader()
+                self._files[path] = file, reader
+                self._broken.discard(path)
+            if data and path not in self._broken:
+                changed |= self._read(look, path, reader, data)
+        return changed
+
+    def close(self) -> None:
+        """Read no more."""
+        for file, _ in self._files.values():
+            file.close()
+        self._files.clear()
+        self._owners = None
+
+    def _read(self, look: Look, path: str, reader: JitdumpReader, data: bytes) -> bool:
+        try:
+            records = reader.read(data)
+        except FormatError as error:
+            self._broken.add(path)
+            self._diagnostics.count("jitdump: broken, the rest is not read")
+            problem(self._diagnostics, self.label, error.message)
+            return False
+        for record in records:
+            self._take(look, record)
+        return bool(records)
+
+    def _take(self, look: Look, record: Record) -> None:
+        if isinstance(record, Closed):
+            return  # the process may go on with code that it made before
+        before, now = look.before_ns, look.now_ns
+        if record.time_ns is not None:
+            before, now = record.time_ns - 1, record.time_ns
+        if isinstance(record, Loaded):
+            span = Span(record.start, record.start + record.size, JitCode(record))
+        else:
+            old = self.spans.find(record.old_start, now - 1)
+            if old is None:
+                self._diagnostics.count("jitdump: moved code that was never loaded")
+                return
+            self.spans.remove(old, now)
+            value = JitCode(old.value.loaded, old.value.shift + record.new_start - record.old_start)
+            span = Span(record.new_start, record.new_start + record.size, value, before)
+        self.spans.add([span], before, now)
+
+    def rows(self, span: Span[JitCode], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
+        value = span.value
+        loaded = value.loaded
+        tables = loaded.tables
+        if not tables.eh_frame:
+            return None
+        try:
+            if value.table is None:
+                data, arch = memoryview(tables.eh_frame), self._arch
+                place = tables.place(loaded.start, loaded.size)
+                section = CfiSection(".eh_frame", data, place, True, arch.byteorder, arch.word)
+                value.table = CfiTable(section, arch, self._diagnostics, stop_at_terminator=True)
+            svma = pc - value.shift
+            found = value.table.rows_at(value.table.find(svma), svma)
+        except FormatError as error:
+            self._diagnostics.count("jitdump: broken table")
+            problem(self._diagnostics, self.label, error.message)
+            return None
+        return None if found is None else (shifted(found, value.shift), Trust.JITDUMP)
+
+    def name(self, span: Span[JitCode]) -> CodeName:
+        loaded, shift = span.value.loaded, span.value.shift
+        lines = tuple((avma + shift, file, line) for avma, file, line in loaded.lines)
+        return CodeName(loaded.name, span.start, lines)
+
+
+def jitdump_mappings(space: AddressSpace) -> list[Mapping]:
+    return [m for m in space.mappings if m.executable and m.inode and FILE.search(m.path)]
+
+
+def open_mapped(space: AddressSpace, mapping: Mapping, owners: frozenset[int]) -> GrowingFile | None:
+    """The mapped file, under the first of its names that leads to it (docs/names.md); None where none does."""
+    handle = f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}"
+    ways = (
+        partial(foreign_path.find, space.root, mapping.path),
+        partial(os.open, handle, os.O_PATH | os.O_CLOEXEC),
+        partial(foreign_path.find, "/", mapping.path),
+    )
+    for find in ways:
+        try:
+            found = find()
+        except OSError:
+            continue
+        inode = os.fstat(found).st_ino
+        os.close(found)
+        if inode == mapping.inode:
+            return GrowingFile(find, owners)
+    return None

@@ -1,0 +1,219 @@
+"""Code registered with libunwind's dynamic unwind-info: procedures described by directives, and tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.model.code import CodeMap, CodeName, Span
+from pyprof.model.modules import ReadMemory
+from pyprof.model.walk import Trust
+from pyprof.runtime_code.base import Look, NoImage, Rows, RuleAt, problem
+from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, DynInfo, DynList, DynReader, Format, Head
+from pyprof.unwind.formats.libunwind.locate import LIST
+from pyprof.unwind.formats.libunwind.regions import NotDescribed, Procedure
+from pyprof.unwind.formats.libunwind.tables import Table, held_bytes, open_table
+from pyprof.unwind.rules import FunctionRows, Rule
+
+MOST_READS = 4
+"""So often a list is read that changes under the read."""
+
+MOST_ALIASES = 8
+"""Procedures that are aliases of one another are followed so far."""
+
+MAX_TOTAL = 256 << 20
+"""Most bytes of tables that are kept of one process."""
+
+
+@dataclass(eq=False)
+class Registered:
+    """One info. table: of a table format, None of a procedure, and of a table that cannot be used. size: the table's,
+    in bytes.
+    """
+
+    info: DynInfo
+    arch: Arch
+    table: Table | None = None
+    size: int = 0
+
+
+@dataclass(eq=False)
+class _List:
+    """What is known of one list. usual: most of its infos have load_offset."""
+
+    generation: int = -1
+    first: int = -1
+    known: dict[int, tuple[Head, Span[Registered] | None]] = field(default_factory=dict)
+    usual: bool = True
+    broken: bool = False
+
+
+class LibunwindCode(NoImage):
+    """libunwind's lists in one process; a static copy of libunwind has its own. Implements CodeSource."""
+
+    label = "libunwind"
+    in_memory = True
+
+    def __init__(self, diagnostics: Diagnostics) -> None:
+        self.spans: CodeMap[Registered] = CodeMap()
+        self._diagnostics = diagnostics
+        self._lists: dict[int, _List] = {}
+        self._aliases = 0
+        self._loaded = 0
+
+    def update(self, look: Look) -> bool:
+        changed = False
+        here = {avma for name, avma in look.symbols if name == LIST}
+        for avma in here:
+            changed |= self._update_list(look, avma)
+        for avma in self._lists.keys() - here:
+            for _, span in self._lists.pop(avma).known.values():
+                changed = True
+                self._drop(span, look.now_ns)
+        return changed
+
+    def _update_list(self, look: Look, avma: int) -> bool:
+        state = self._lists.get(avma)
+        if state is None:
+            state = self._lists[avma] = _List()
+        reader = DynReader(look.space.read, look.arch)
+        try:
+            if reader.generation(avma) == (state.generation, state.first):
+                return False
+            found = self._read_list(reader, avma)
+            first = reader.generation(avma)[1]
+        except FormatError as error:
+            if not state.broken:
+                self._diagnostics.count("libunwind: list not usable")
+                problem(self._diagnostics, self.label, error.message)
+            state.broken = True
+            return False
+        before, state.generation, state.first = state.generation, found.generation, first
+        if not found.whole:
+            state.generation = -1  # look again
+        self._take(look, reader, state, found, found.generation - before if before >= 0 else len(found.heads))
+        return True
+
+    def _read_list(self, reader: DynReader, avma: int) -> DynList:
+        """The list, read while it did not change. Raises FormatError."""
+        for _ in range(MOST_READS):
+            found = reader.heads(avma)
+            if reader.generation(avma)[0] == found.generation:
+                break
+        else:
+            self._diagnostics.count("libunwind: list changed while it was read")
+            return DynList(found.generation, found.heads, False)
+        if not found.whole:
+            self._diagnostics.count("libunwind: list has no end")
+        return found
+
+    def _take(self, look: Look, reader: DynReader, state: _List, found: DynList, actions: int) -> None:
+        """Make what is known what the list says. actions: so often something was registered or cancelled since; what is
+        new stands in front, so only so many infos can be new.
+        """
+        present = {head.info for head in found.heads}
+        if found.whole:
+            for gone in state.known.keys() - present:
+                self._drop(state.known.pop(gone)[1], look.now_ns)
+        fresh: list[tuple[Head, DynInfo]] = []
+        for place, head in enumerate(found.heads):
+            known = state.known.get(head.info)
+            if known is not None and known[0] == head and place >= actions:
+                continue
+            info: DynInfo | None = None
+            try:
+                info = reader.info(head, state.usual)
+            except FormatError as error:
+                self._diagnostics.count("libunwind: registration not usable")
+                problem(self._diagnostics, self.label, error.message)
+            if known is not None:
+                if known[1] is not None and info == known[1].value.info and head.format == Format.DYNAMIC:
+                    continue
+                self._drop(known[1], look.now_ns)
+            state.known[head.info] = head, None
+            if info is not None:
+                fresh.append((head, info))
+        self._vote(state, [info for _, info in fresh])
+        if self._loaded > MAX_TOTAL // 2:
+            self._loaded = self._held()
+        spans = []
+        for head, read in fresh:
+            told = read if read.sure or read.with_offset == state.usual else self._again(reader, read, state.usual)
+            span = Span(head.start, head.end, self._registered(told, look.space.read, look.arch), look.before_ns)
+            state.known[head.info] = head, span
+            spans.append(span)
+        self.spans.add(reversed(spans), look.before_ns, look.now_ns)  # of two that overlap the later one is found first
+
+    def _again(self, reader: DynReader, read: DynInfo, usual: bool) -> DynInfo:
+        """In the other layout; as it was read first where that cannot be read any more."""
+        try:
+            return reader.info(read.head, usual)
+        except FormatError:
+            return read
+
+    def _vote(self, state: _List, infos: list[DynInfo]) -> None:
+        """One program is built with one version of the headers, mostly."""
+        votes = Counter(info.with_offset for info in infos if info.sure)
+        if votes:
+            state.usual = votes[True] >= votes[False]
+
+    def _registered(self, info: DynInfo, read: ReadMemory, arch: Arch) -> Registered:
+        value = Registered(info, arch)
+        if info.head.format != Format.DYNAMIC:
+            try:
+                most = min(MAX_TABLE_BYTES, MAX_TOTAL - self._loaded)
+                value.table = open_table(info, read, arch, self._diagnostics, most)
+            except FormatError as error:
+                self._diagnostics.count("libunwind: table not usable")
+                problem(self._diagnostics, self.label, error.message)
+            value.size = held_bytes(info, value.table, arch)
+            self._loaded += value.size
+        return value
+
+    def _held(self) -> int:
+        """Bytes of tables that are kept, those included that samples of the past may need."""
+        return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})
+
+    def _drop(self, span: Span[Registered] | None, now_ns: int) -> None:
+        if span is not None:
+            self.spans.remove(span, now_ns)
+
+    def rows(self, span: Span[Registered], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
+        value = span.value
+        try:
+            if value.info.head.format != Format.DYNAMIC:
+                found = value.table.function_at(pc) if value.table is not None else None
+            else:
+                found = self._procedure_rows(value, pc, lambda at: rule_at(at, exact))
+        except FormatError as error:
+            self._diagnostics.count("libunwind: broken entry, skipped")
+            problem(self._diagnostics, self.label, error.message)
+            return None
+        except NotDescribed as reason:
+            self._diagnostics.count(str(reason))
+            return None
+        return None if found is None else (found, Trust.LIBUNWIND_DYNAMIC)
+
+    def _procedure_rows(self, value: Registered, pc: int, rule_at: Callable[[int], Rule | None]) -> FunctionRows:
+        head = value.info.head
+
+        def alias(at: int) -> Rule | None:
+            if self._aliases >= MOST_ALIASES:
+                raise NotDescribed("libunwind: alias of an alias without end")
+            self._aliases += 1
+            try:
+                return rule_at(at)
+            finally:
+                self._aliases -= 1
+
+        placed = Procedure(value.info.regions, head.end - head.start, value.arch, alias).at(pc - head.start)
+        start, end = head.start + placed.low, min(head.start + placed.high, head.end)
+        return FunctionRows(start, end, (start,), (placed.rule,))
+
+    def name(self, span: Span[Registered]) -> CodeName | None:
+        name = span.value.info.name
+        return CodeName(name, span.start) if name else None

@@ -1,0 +1,267 @@
+"""What the unwind tables of one file say: counts, rows, and where two sources disagree. For `pyprof inspect`."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError, UnsupportedArchitecture, UsageError
+from pyprof.model.arch import Arch, find_arch
+from pyprof.objfile.breakpad.symbol_store import SymbolStore
+from pyprof.objfile.elf.file import ElfFile, Section
+from pyprof.symbolize.demangle import demangle
+from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.symbols import SymbolTable
+from pyprof.unwind.base import Source
+from pyprof.unwind.columns import RuleWords, rule_words
+from pyprof.unwind.rules import FunctionRows
+from pyprof.unwind.sources import READERS, with_symbols
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: start, end svma; of a function that repeats, its first block's."""
+
+    start: int
+    end: int
+    source: str
+    function_start: int
+    repeat: int
+    words: RuleWords
+
+    def to_json(self) -> dict[str, object]:
+        words = self.words
+        return {
+            "start": f"{self.start:#x}",
+            "end": f"{self.end:#x}",
+            "source": self.source,
+            "function_start": f"{self.function_start:#x}",
+            "cfa": words.cfa,
+            "ra": words.ra,
+            "fp": words.fp,
+            "signal": words.signal,
+            "outermost": words.outermost,
+            "slow": words.slow,
+            "repeat": self.repeat or None,
+            "text": words.text,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Addresses start..end (svma) where two sources differ; None: that one does not cover them."""
+
+    start: int
+    end: int
+    first: RuleWords | None
+    second: RuleWords | None
+
+    @property
+    def kind(self) -> str:
+        """ "differ", "only in the first", "only in the second", or "not comparable" (an expression)."""
+        if self.first is None or self.second is None:
+            return "only in the second" if self.first is None else "only in the first"
+        return "differ" if self.first.comparable and self.second.comparable else "not comparable"
+
+
+class Inspection:
+    """One object file. Sources open when first asked; a broken one is in broken, by name.
+
+    name: for messages; identity: one line on which file it is; records: kind -> how many, of files that have such.
+    """
+
+    def __init__(self, path: str, symbols: Sequence[str] = ()) -> None:
+        """symbols: where a Breakpad symbol file of it may be. Raises OSError, FormatError, UnsupportedArchitecture."""
+        self.elf = ElfFile.open(path)
+        self.name = self.elf.name
+        self.build_id = self.elf.build_id
+        self.identity = f"build-id {self.build_id or 'none'}"
+        self.diagnostics = Diagnostics()
+        self._readers = READERS
+        if symbols:
+            store = SymbolStore(symbols, self.diagnostics)
+            self._readers = with_symbols(store.find)
+        arch = find_arch(self.elf.machine, self.elf.elf_class, self.elf.byteorder)
+        if arch is None:
+            raise UnsupportedArchitecture(f"{path}: no rules for ELF machine {self.elf.machine}")
+        self.arch: Arch = arch
+        self.broken: dict[str, str] = {}
+
+    @cached_property
+    def sources(self) -> dict[str, Source]:
+        """The sources that the file has, in their order."""
+        found: dict[str, Source] = {}
+        for name, reader in self._readers.items():
+            try:
+                source = reader(self.elf, self.arch, self.diagnostics)
+            except FormatError as error:
+                self.broken[name] = error.message
+                continue
+            if source is not None:
+                found[name] = source
+        return found
+
+    @property
+    def sections(self) -> list[Section]:
+        return list(self.elf.sections.values())
+
+    @property
+    def oddities(self) -> list[str]:
+        return self.elf.oddities
+
+    @property
+    def missing(self) -> int:
+        """Bytes that were cut off."""
+        return self.elf.missing
+
+    @property
+    def records(self) -> dict[str, int]:
+        return {}
+
+    @property
+    def row_sources(self) -> list[str]:
+        """The sources whose rows are shown where none is named."""
+        return list(self.sources)
+
+    def source(self, name: str) -> Source:
+        """Raises UsageError where the file has no such table, FormatError where it is broken."""
+        if name in self.sources:
+            return self.sources[name]
+        if name in self.broken:
+            raise UsageError(f"{self.name}: {name} is broken: {self.broken[name]}")
+        raise UsageError(f"{self.name} has no {name}", f"it has: {', '.join(self.sources) or 'none'}")
+
+    def count(self, name: str) -> int | None:
+        """Functions that a source covers, without decoding their rows; None where its index is broken."""
+        try:
+            return len(self.sources[name].extents()[0])
+        except FormatError as error:
+            self.broken[name] = error.message
+            return None
+
+    @cached_property
+    def symbols(self) -> SymbolTable:
+        return SymbolTable(symbol_sources(self.elf, lambda: None).rows)
+
+    def named(self, name: str) -> list[tuple[int, int]]:
+        """(start, end) svma of the functions of that name, as the table has it or as people write it."""
+        table = self.symbols
+        names = [table.name(row) for row in range(len(table))]
+        hits = [row for row, known in enumerate(names) if known == name or known.partition("@")[0] == name]
+        if not hits:
+            readable = demangle(names)
+            hits = [
+                row for row, known in enumerate(names)
+                if readable[known] == name or readable[known].partition("(")[0] == name
+            ]  # fmt: skip
+        return [(int(table.start[row]), int(table.end[row])) for row in hits]
+
+    def name_at(self, svma: int) -> str:
+        row = int(self.symbols.find(np.array([svma], np.uint64))[0])
+        if row < 0:
+            return ""
+        name = self.symbols.name(row)
+        return demangle([name])[name]
+
+    def rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[Row]:
+        """Rows of the sources, of all functions or of those that cover an address of ranges (start, end svma)."""
+        for name in names:
+            source = self.source(name)
+            functions = source.functions() if ranges is None else self._covering(name, source, ranges)
+            for function in functions:
+                for row in function_rows(function, name, self.arch):
+                    if ranges is None or any(row.start < b and a < row.end for a, b in ranges) or row.repeat:
+                        yield row
+
+    def _covering(self, name: str, source: Source, ranges: list[tuple[int, int]]) -> Iterator[FunctionRows]:
+        for start, end in ranges:
+            at = start
+            while at < end:
+                try:
+                    function = source.function_at(at)
+                except FormatError as error:
+                    self.broken[name] = error.message
+                    break
+                if function is None:
+                    break
+                yield function
+                at = max(function.end, at + 1)
+
+    def compare(self, first: str, second: str) -> Iterator[Difference]:
+        """Where two sources differ, ascending, neighbours of one kind joined."""
+        return _joined(_differences(*(_spans(self.source(name).functions(), self.arch) for name in (first, second))))
+
+    def compared_with(self, other: Inspection, source: str = "breakpad") -> Iterator[Difference]:
+        """Where the same source of two files differs."""
+        files = (self, other)
+        return _joined(_differences(*(_spans(file.source(source).functions(), file.arch) for file in files)))
+
+
+def _joined(differences: Iterable[Difference]) -> Iterator[Difference]:
+    pending: Difference | None = None
+    for found in differences:
+        same = pending and (pending.end, pending.first, pending.second) == (found.start, found.first, found.second)
+        if pending and same:
+            pending = Difference(pending.start, found.end, found.first, found.second)
+            continue
+        if pending:
+            yield pending
+        pending = found
+    if pending:
+        yield pending
+
+
+def function_rows(function: FunctionRows, source: str, arch: Arch) -> Iterator[Row]:
+    last = function.start + function.repeat if function.repeat else function.end
+    bounds = (*function.starts, max(last, function.starts[-1]))
+    for (start, end), rule in zip(pairwise(bounds), function.rules, strict=True):
+        yield Row(start, end, source, function.start, function.repeat, rule_words(rule, arch))
+
+
+Span = tuple[int, int, RuleWords]
+
+
+def _spans(functions: Iterable[FunctionRows], arch: Arch) -> list[Span]:
+    """Rows as spans that do not overlap, repeating functions unrolled, words interned."""
+    words: dict[object, RuleWords] = {}
+    spans: list[Span] = []
+    for function in functions:
+        step = function.repeat or function.end - function.start
+        for base in range(function.start, function.end, step or 1):
+            limit = min(base + step, function.end)
+            starts = [start - function.start + base for start in function.starts]
+            for start, end, rule in zip(starts, [*starts[1:], limit], function.rules, strict=True):
+                known = words.get(rule)
+                if known is None:
+                    known = words[rule] = rule_words(rule, arch)
+                if start < min(end, limit):
+                    spans.append((start, min(end, limit), known))
+    spans.sort(key=lambda span: span[:2])
+    return spans
+
+
+def _differences(a: list[Span], b: list[Span]) -> Iterator[Difference]:
+    """Over all bounds of both: each stretch has one rule a side, or none."""
+    bounds = sorted({edge for spans in (a, b) for start, end, _ in spans for edge in (start, end)})
+    find_a, find_b = _finder(a), _finder(b)
+    for start, end in pairwise(bounds):
+        first, second = find_a(start), find_b(start)
+        if first is second or (first and second and first.meaning == second.meaning):
+            continue
+        yield Difference(start, end, first, second)
+
+
+def _finder(spans: list[Span]) -> Callable[[int], RuleWords | None]:
+    starts = [span[0] for span in spans]
+
+    def find(svma: int) -> RuleWords | None:
+        at = bisect_right(starts, svma) - 1
+        return spans[at][2] if at >= 0 and svma < spans[at][1] else None
+
+    return find

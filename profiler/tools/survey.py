@@ -1,0 +1,98 @@
+"""What each module of a process offers: unwind sections, symbols, frame pointers. Stops nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyprof.collectors.linux import procfs
+from pyprof.diagnostics import Diagnostics, Problem
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch, find_arch
+from pyprof.model.modules import Module
+from pyprof.objfile.elf.file import SHT_NOBITS, ElfFile
+from pyprof.objfile.images import Image, ImageStore
+from pyprof.runtime_code.jitdump import FILE as JITDUMP
+from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
+
+UNWIND_SECTIONS = (".sframe", ".eh_frame", ".debug_frame", ".ARM.exidx")
+SYMBOL_SECTIONS = (".symtab", ".dynsym", ".gnu_debugdata", ".debug_info")
+FUNCTIONS_LOOKED_AT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSurvey:
+    """unwind, symbols: section names found, with "debug file" where a separate one adds to them.
+
+    frame_pointers: "yes", "no", "some" or "unknown". unreadable: code that neither a file nor memory explains.
+    """
+
+    path: str
+    build_id: str
+    unwind: tuple[str, ...]
+    symbols: tuple[str, ...]
+    frame_pointers: str
+    unreadable: bool
+    problems: tuple[Problem, ...]
+
+
+def survey(pid: int) -> list[ModuleSurvey]:
+    """All modules with code, in address order; a file that is mapped several times is told once."""
+    diagnostics = Diagnostics()
+    images = ImageStore(diagnostics)
+    space = procfs.address_space(pid, space_id=0, generation=0)
+    found: dict[ModuleSurvey, None] = {}
+    for module in space.modules:
+        image = images.image(space, module.start)
+        found[_survey_module(module, image, diagnostics)] = None
+    return list(found)
+
+
+def _survey_module(module: Module, image: Image | None, diagnostics: Diagnostics) -> ModuleSurvey:
+    if image is None:
+        problems = tuple(sorted(diagnostics.problems.get(module.path, ())))
+        unreadable = module.has_file and not JITDUMP.search(module.path)
+        return ModuleSurvey(module.path, "", (), (), "unknown", unreadable, problems)
+    elf, debug = image.elf, image.debug
+    unwind = [name for name in UNWIND_SECTIONS if _has(elf, name)]
+    symbols = [name for name in SYMBOL_SECTIONS if _has(elf, name)]
+    if debug:
+        symbols.append("debug file")
+        if _has(debug, ".debug_frame") and ".debug_frame" not in unwind:
+            unwind.append(".debug_frame (debug file)")
+    if not unwind:
+        diagnostics.problem(module.path, "no unwind sections: unwound by frame pointers only")
+    arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
+    return ModuleSurvey(
+        module.path,
+        elf.build_id,
+        tuple(unwind),
+        tuple(symbols),
+        _frame_pointers(elf, arch, diagnostics) if arch else "unknown",
+        False,
+        tuple(sorted(diagnostics.problems.get(module.path, ()))),
+    )
+
+
+def _has(elf: ElfFile, name: str) -> bool:
+    section = elf.sections.get(name)
+    return section is not None and section.size > 8 and section.type != SHT_NOBITS
+
+
+def _frame_pointers(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> str:
+    """By what the CFI of some functions, spread over the file, says after their prologues."""
+    text = elf.sections.get(".text")
+    keeps, starts = 0, set[int]()
+    try:
+        source = eh_frame_source(elf, arch, diagnostics)
+        for probe in range(FUNCTIONS_LOOKED_AT) if source and text else ():
+            rows = source.function_at(text.addr + probe * text.size // FUNCTIONS_LOOKED_AT) if source and text else None
+            if rows and rows.start not in starts and len(rows.rules) > 1:
+                starts.add(rows.start)
+                keeps += any(rule.cfa_reg == arch.fp for rule in rows.rules)
+    except FormatError as error:
+        diagnostics.problem(elf.name, error.message)
+    looked = len(starts)
+    if not looked:
+        return "unknown"
+    share = keeps / looked
+    return "yes" if share > 0.8 else "no" if share < 0.2 else "some"

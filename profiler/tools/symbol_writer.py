@@ -1,0 +1,179 @@
+"""A Breakpad symbol file from an ELF file: what its DWARF, its symbol tables and its unwind tables say.
+
+In: an ElfFile, its separate debug file. Out: the text, and what had to be left out.
+Source: docs/symbol_files.md of Breakpad; src/common/linux/dump_symbols.cc, src/common/module.cc.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import IO
+
+import numpy as np
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError, PyprofError, UnsupportedArchitecture
+from pyprof.model.arch import Arch, find_arch
+from pyprof.objfile.breakpad.ids import breakpad_id
+from pyprof.objfile.elf.debug_files import DebugFiles
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.symbolize.demangle import demangle
+from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.symbolizer import has_dwarf
+from pyprof.symbolize.symbols import SymbolTable
+from pyprof.tools.symbol_functions import Functions
+from pyprof.unwind.base import Source
+from pyprof.unwind.formats.breakpad.stack_cfi_text import CfiText
+from pyprof.unwind.sources import READERS
+
+ARCH_NAMES = {"x86_64": "x86_64", "i386": "x86", "arm": "arm", "aarch64": "arm64"}
+"""Architectures as MODULE records name them."""
+
+TABLES = ("eh_frame", "debug_frame", "exidx", "sframe")
+"""In the order in which they are written; a later one only what no earlier one covers. SFrame knows fewer registers."""
+
+NO_CONTROLS = dict.fromkeys((*range(32), 127), "?")
+
+
+@dataclass(slots=True)
+class Written:
+    """Records by kind, and what was left out of them: why -> how many."""
+
+    records: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+class SymbolWriter:
+    """Writes the symbol file of one ELF file. name: as MODULE has it; id: its identifier."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError, FormatError, UnsupportedArchitecture, and PyprofError where there is no identifier."""
+        self.elf = ElfFile.open(path)
+        self.name = os.path.basename(os.path.realpath(path))
+        elf = self.elf
+        arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
+        if arch is None or arch.name not in ARCH_NAMES:
+            raise UnsupportedArchitecture(f"{path}: Breakpad has no symbol files for ELF machine {elf.machine}")
+        self.arch: Arch = arch
+        self.id = breakpad_id(elf)
+        if not self.id:
+            raise PyprofError(f"{path} has neither a build-id nor a .text to identify it by", "link with --build-id")
+        self._debug_files = DebugFiles(Diagnostics(), ("/usr/lib/debug",))
+        self._debug = self._debug_files.find(elf, os.path.abspath(path), "")
+
+    @property
+    def store_path(self) -> str:
+        """Where a symbol store has the file."""
+        return os.path.join(self.name, self.id, f"{self.name}.sym")
+
+    def write(self, out: IO[bytes]) -> Written:
+        """Raises FormatError where the file cannot be read, OSError where out cannot be written."""
+        written = Written()
+        for kind, lines in self._parts(written):
+            for line in lines:
+                out.write(line)
+                written.records[kind] += 1
+        return written
+
+    def _parts(self, written: Written) -> Iterator[tuple[str, Iterator[bytes]]]:
+        yield "MODULE", self._head()
+        dwarf = next((file for file in (self.elf, self._debug) if file and has_dwarf(file)), None)
+        extents: list[tuple[int, int]] = []
+        if dwarf is not None:
+            with closing(Functions(dwarf, self._symbol, self._alternate)) as functions:
+                shown = _shown([*functions.names, *functions.origins])
+                yield "FILE", (_line(f"FILE {at} {name}") for at, name in enumerate(functions.files))
+                origins = enumerate(functions.origins)
+                yield "INLINE_ORIGIN", (_line(f"INLINE_ORIGIN {at} {shown(name)}") for at, name in origins)
+                yield "FUNC", functions.records(shown)
+                extents = functions.extents()
+                written.left_out += functions.left_out
+        yield "PUBLIC", self._publics(extents)
+        text = CfiText(self.arch, self.elf.min_vaddr)
+        yield "STACK CFI", self._cfi(text, written.left_out)
+        written.left_out += text.left_out
+
+    def _head(self) -> Iterator[bytes]:
+        yield _line(f"MODULE Linux {ARCH_NAMES[self.arch.name]} {self.id} {self.name}")
+        if self.elf.build_id:
+            yield _line(f"INFO CODE_ID {self.elf.build_id.upper()}")
+
+    def _alternate(self, debug: ElfFile) -> ElfFile | None:
+        return self._debug_files.find_alternate(debug, "")
+
+    @cached_property
+    def _table(self) -> SymbolTable:
+        return SymbolTable(symbol_sources(self.elf, lambda: self._debug).rows)
+
+    @cached_property
+    def _row_at(self) -> dict[int, int]:
+        """Address of a symbol's start -> its row."""
+        rel = self._table.start - np.uint64(self.elf.min_vaddr)
+        return {start: row for row, start in enumerate(rel.tolist())}
+
+    def _symbol(self, address: int) -> str:
+        row = self._row_at.get(address)
+        return "" if row is None else self._table.name(row)
+
+    def _publics(self, functions: list[tuple[int, int]]) -> Iterator[bytes]:
+        """Symbols that no FUNC covers."""
+        table = self._table
+        starts = np.array([start for start, _ in functions], np.uint64)
+        reach = (
+            np.maximum.accumulate(np.array([min(end, (1 << 64) - 1) for _, end in functions], np.uint64))
+            if functions
+            else starts
+        )
+        rel = table.start - np.uint64(self.elf.min_vaddr)
+        at = np.searchsorted(starts, rel, "right") - 1
+        covered = (at >= 0) & (rel < reach[at]) if functions else np.zeros(len(rel), np.bool_)
+        rows = np.flatnonzero(~covered & (rel > 0)).tolist()
+        names = [table.name(row) for row in rows]
+        shown = _shown(names)
+        for row, name in zip(rows, names, strict=True):
+            yield _line(f"PUBLIC {int(rel[row]):x} 0 {shown(name)}")
+
+    def _cfi(self, text: CfiText, left_out: Counter[str]) -> Iterator[bytes]:
+        starts: list[int] = []
+        ends: list[int] = []
+        for source in self._sources(left_out):
+            fresh = []
+            for function in source.functions():
+                at = bisect_right(starts, function.start) - 1
+                if (at >= 0 and function.start < ends[at]) or (at + 1 < len(starts) and starts[at + 1] < function.end):
+                    continue
+                fresh.append((function.start, function.end))
+                for line in text.lines(function):
+                    yield _line(line)
+            both = sorted([*zip(starts, ends, strict=True), *fresh])
+            starts, ends = [start for start, _ in both], [end for _, end in both]
+
+    def _sources(self, left_out: Counter[str]) -> Iterator[Source]:
+        diagnostics = Diagnostics()
+        for name in TABLES:
+            for file in (self.elf, self._debug):
+                if file is None or (file is not self.elf and name != "debug_frame"):
+                    continue
+                try:
+                    source = READERS[name](file, self.arch, diagnostics)
+                    if source is not None:
+                        source.extents()
+                        yield source
+                except FormatError:
+                    left_out[f"{name}: broken"] += 1
+
+
+def _shown(names: list[str]) -> Callable[[str], str]:
+    """Readable names, without what would end a record."""
+    readable = demangle(names)
+    return lambda name: readable[name].translate(NO_CONTROLS)
+
+
+def _line(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace") + b"\n"

@@ -1,0 +1,130 @@
+"""Rows as STACK CFI records, where postfix can say them.
+
+What cannot be said is left out of the file, row by row, and counted: signal frames, outermost frames, expressions. A
+register that only an expression finds is written as lost. In: FunctionRows. Out: lines of text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pyprof.model.arch import Arch
+from pyprof.unwind.formats.breakpad.postfix import UNDEF
+from pyprof.unwind.formats.breakpad.stack_cfi import DOLLAR
+from pyprof.unwind.rules import SAME, UNDEFINED, FunctionRows, RegKind, RegRule, Rule
+
+MAX_BLOCKS = 1 << 12
+"""Most blocks of a table that repeats (PLT) which are written one by one."""
+
+Said = dict[str, str]
+"""Register -> expression."""
+
+
+class CfiText:
+    """Writes rows of one architecture. left_out: why -> how many rows; written: rows."""
+
+    def __init__(self, arch: Arch, base: int) -> None:
+        """base: svma of the module's load address."""
+        self._arch = arch
+        self._base = base
+        self._prefix = "$" if arch.name in DOLLAR else ""
+        self.left_out: Counter[str] = Counter()
+        self.written = 0
+
+    def lines(self, function: FunctionRows) -> Iterator[str]:
+        """Records of one function: an INIT for each run of rows that can be said."""
+        step = function.repeat or function.end - function.start
+        if function.repeat and (function.end - function.start) // step > MAX_BLOCKS:
+            self.left_out["tables that repeat too often"] += 1
+            return
+        for block in range(function.start, function.end, step):
+            shift = block - function.start
+            limit = min(block + step, function.end)
+            ends = [*(start + shift for start in function.starts[1:]), limit]
+            run: list[tuple[int, int, Said]] = []
+            for start, end, rule in zip(function.starts, ends, function.rules, strict=True):
+                said = self.said(rule)
+                if said is not None and start + shift < min(end, limit):
+                    run.append((start + shift, min(end, limit), said))
+                elif said is None:
+                    yield from self._run(run)
+                    run = []
+            yield from self._run(run)
+
+    def _run(self, run: list[tuple[int, int, Said]]) -> Iterator[str]:
+        if not run:
+            return
+        self.written += len(run)
+        start, _, before = run[0]
+        size = run[-1][1] - start
+        yield f"STACK CFI INIT {start - self._base:x} {size:x} {_words(before)}"
+        for start, _, said in run[1:]:
+            changed = {name: how for name, how in said.items() if before.get(name) != how}
+            changed |= {name: self._unsaid(name) for name in before if name not in said}
+            if changed:
+                yield f"STACK CFI {start - self._base:x} {_words(changed)}"
+            before = {**before, **changed}
+
+    def said(self, rule: Rule) -> Said | None:
+        """None for a rule that cannot be said, which is counted."""
+        arch = self._arch
+        reason = _unsayable(rule, arch)
+        if reason:
+            self.left_out[reason] += 1
+            return None
+        cfa = self._sum(self.name(rule.cfa_reg), rule.cfa_off) + " ^" * rule.cfa_deref
+        ra = RegRule(RegKind.REG_PLUS, 0, arch.lr) if rule.ra == SAME else rule.ra
+        said = {".cfa": cfa, ".ra": self._value(ra, arch.pc)}
+        for column, how in rule.regs:
+            if column == arch.pc or (how == UNDEFINED and column not in arch.callee_saved and column != arch.sp):
+                continue
+            if how.kind in (RegKind.EXPR, RegKind.AT_EXPR):
+                self.left_out["registers by expressions (written as lost)"] += 1
+            said[self.name(column)] = self._value(how, column)
+        return said
+
+    def name(self, column: int) -> str:
+        return self._prefix + self._arch.registers[column]
+
+    def _unsaid(self, name: str) -> str:
+        """What a register is that a row does not name, after one that did."""
+        column = self._arch.registers.index(name.removeprefix("$"))
+        if column == self._arch.sp:
+            return ".cfa"
+        return name if column in self._arch.callee_saved else UNDEF
+
+    def _value(self, rule: RegRule, column: int) -> str:
+        match rule.kind:
+            case RegKind.SAME:
+                return self.name(column)
+            case RegKind.AT_CFA:
+                return self._sum(".cfa", rule.n) + " ^"
+            case RegKind.CFA_PLUS:
+                return self._sum(".cfa", rule.n)
+            case RegKind.REG_PLUS:
+                return self._sum(self.name(rule.reg), rule.n)
+            case RegKind.AT_REG:
+                return self._sum(self.name(rule.reg), rule.n) + " ^"
+            case _:
+                return UNDEF
+
+    def _sum(self, base: str, n: int) -> str:
+        return f"{base} {n} +" if n else base
+
+
+def _words(said: Said) -> str:
+    return " ".join(f"{name}: {how}" for name, how in said.items())
+
+
+def _unsayable(rule: Rule, arch: Arch) -> str:
+    """Why a rule cannot be said, "" if it can."""
+    if rule.ra.kind is RegKind.UNDEFINED:
+        return "outermost frames"
+    if rule.signal:
+        return "signal frames"
+    if rule.cfa_reg < 0 or rule.ra.kind in (RegKind.EXPR, RegKind.AT_EXPR):
+        return "expressions"
+    if rule.ra.kind is RegKind.SAME and arch.lr < 0:
+        return "return addresses that are where they were"
+    return ""

@@ -1,0 +1,115 @@
+"""STACK WIN records of a Breakpad symbol file: the caller of one frame of 32-bit x86 Windows code.
+
+Pure functions: a record, registers and memory in, registers out. Registers have their names without "$"; those that are
+not in the result are lost. Source: docs/symbol_files.md of Breakpad; src/processor/stackwalker_x86.cc; the walker of
+rust-minidump, breakpad-symbols/src/sym_file/walker.rs, whose prose is the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyprof.objfile.breakpad.records import WinRecord
+from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.unwind.expr import Read
+from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem, run
+
+WORD = 4
+MASK = 0xFFFF_FFFF
+FRAME_DATA, FPO = 4, 0
+RESULTS = ("eip", "esp", "ebp", "ebx", "esi", "edi")
+"""What a program may assign for the caller."""
+PRESERVED = ("ebp", "ebx", "esi", "edi")
+SAVED = frozenset({"ebx", "esi", "edi"})
+"""What the bytes of saved registers are surely of: an ebp that the frame is built on is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """What a frame called. parameters: its bytes of arguments on the stack, by its STACK WIN rather than its FUNC, 0
+    for the innermost frame. innermost: there is no callee.
+    """
+
+    parameters: int = 0
+    innermost: bool = False
+
+
+INNERMOST = Callee(innermost=True)
+
+
+def caller(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
+    """The caller's registers; eip 0 is the end of the stack. Raises PostfixFailed where they cannot be told."""
+    if record.program:
+        return by_program(record, registers, callee, read)
+    return by_frame_size(record, registers, callee, read)
+
+
+def parameters_at(file: SymbolFile, address: int) -> int:
+    """Bytes of arguments of the function at an address, for Callee: by STACK WIN, else by FUNC or PUBLIC, else 0."""
+    record = file.win_at(address) or file.function_at(address) or file.public_at(address)
+    return record.parameters if record else 0
+
+
+def frame_size(record: WinRecord, callee: Callee) -> int:
+    """Bytes from esp to the return address: locals, saved registers and what the callee was passed."""
+    return record.locals + record.saved + callee.parameters
+
+
+def by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
+    """Frame data: a program that assigns the caller's registers. A program with "@" aligns esp, so that the return
+    address is found by ebp: the caller's ebp was pushed right behind it.
+    """
+    if "@" in record.program:
+        search = _known(registers, "ebp") + WORD
+    else:
+        search = _known(registers, "esp") + frame_size(record, callee)
+    names = {f"${name}": value & MASK for name, value in registers.items()}
+    names |= {
+        ".cbParams": record.parameters,
+        ".cbCalleeParams": callee.parameters,
+        ".cbSavedRegs": record.saved,
+        ".cbLocals": record.locals,
+        ".raSearch": search & MASK,
+        ".raSearchStart": search & MASK,
+    }
+    assigned = run(record.program, names, read, WORD)
+    found = {name: assigned[f"${name}"] for name in RESULTS if f"${name}" in assigned}
+    if WORD * len(found.keys() & SAVED) >= record.saved:  # all that was saved is told: the rest was left alone
+        found |= {name: registers[name] for name in PRESERVED if name in registers and name not in found}
+    for name in ("eip", "esp"):
+        _known(found, name)
+    return found
+
+
+def by_frame_size(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
+    """FPO: the sizes tell where the return address is.
+
+    An innermost frame of a system call may have a return address left over, its own eip: the next word is meant.
+    A function that leaves ebp alone leaves ebx alone, too: walks through ntdll depend on it.
+    """
+    esp = _known(registers, "esp")
+    at = esp + frame_size(record, callee)
+    eip = _word(read, at)
+    if callee.innermost and eip == registers.get("eip"):
+        at += WORD
+        eip = _word(read, at)
+    found = {"eip": eip, "esp": at + WORD & MASK}
+    if record.allocates_base_pointer:
+        found["ebp"] = _word(read, esp + callee.parameters + record.saved - 8)
+    else:
+        found |= {name: registers[name] for name in ("ebp", "ebx") if name in registers}
+    return found
+
+
+def _known(registers: Mapping[str, int], name: str) -> int:
+    if name not in registers:
+        raise PostfixFailed(PostfixProblem.UNKNOWN_NAME, f"${name}")
+    return registers[name]
+
+
+def _word(read: Read, avma: int) -> int:
+    value = read(avma & MASK, WORD)
+    if value is None:
+        raise PostfixFailed(PostfixProblem.UNREADABLE, "^", avma & MASK)
+    return value

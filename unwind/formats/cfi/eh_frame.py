@@ -1,0 +1,113 @@
+""".eh_frame: the unwind table that nearly all native code has, found through .eh_frame_hdr.
+
+Where the search table of .eh_frame_hdr is absent or broken, the section is indexed once, and that is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.model.walk import Trust
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.unwind.base import Extents
+from pyprof.unwind.formats.cfi.eh_frame_hdr import NAME as HDR_NAME
+from pyprof.unwind.formats.cfi.eh_frame_hdr import SearchTable, read_search_table
+from pyprof.unwind.formats.cfi.entries import CfiSection, Fde
+from pyprof.unwind.formats.cfi.source import CfiTable, cfi_section
+from pyprof.unwind.rules import FunctionRows
+
+MAX_NESTED = 8
+"""Most entries of the search table looked at for one address: FDEs may overlap or be empty."""
+
+NO_TABLE = "no table in .eh_frame_hdr: .eh_frame indexed"
+BROKEN_TABLE = "broken table in .eh_frame_hdr: .eh_frame indexed"
+
+
+class EhFrame:
+    """Source of rules from .eh_frame. Implements pyprof.unwind.base.Source."""
+
+    name = "eh_frame"
+    trust = Trust.EH_FRAME
+    exact = True
+
+    def __init__(
+        self,
+        section: CfiSection,
+        header: tuple[memoryview, int] | None,
+        arch: Arch,
+        diagnostics: Diagnostics,
+        *,
+        stop_at_terminator: bool = False,
+    ) -> None:
+        """header: bytes and svma of .eh_frame_hdr. stop_at_terminator: the section's end is not known for sure."""
+        self._table = CfiTable(section, arch, diagnostics, stop_at_terminator=stop_at_terminator)
+        self._diagnostics = diagnostics
+        self._search: SearchTable | None = None
+        self._uncounted = NO_TABLE
+        try:
+            self._search = read_search_table(*header, section) if header else None
+        except FormatError:
+            self._uncounted = BROKEN_TABLE
+
+    def expect_no_table(self) -> None:
+        """The search table is a linker's work, and no linker saw this file."""
+        self._uncounted = ""
+
+    def function_at(self, svma: int) -> FunctionRows | None:
+        """Raises FormatError where the function's own entry is broken."""
+        return self._table.rows_at(self._find(svma), svma)
+
+    def extents(self) -> Extents:
+        return self._table.index.start, self._table.index.end
+
+    def functions(self) -> Iterator[FunctionRows]:
+        return self._table.functions()
+
+    def _find(self, svma: int) -> Fde | None:
+        if self._search is not None:
+            try:
+                return self._find_in(self._search, svma)
+            except FormatError:
+                self._search = None
+                self._uncounted = BROKEN_TABLE
+        if self._uncounted and len(self._table.index.start):
+            self._diagnostics.count(self._uncounted)
+        self._uncounted = ""
+        return self._table.find(svma)
+
+    def _find_in(self, search: SearchTable, svma: int) -> Fde | None:
+        """The tightest FDE that covers svma. Raises FormatError where the table leads to something else."""
+        starts, offsets, fde_at = search.start, search.offset, self._table.entries.fde
+        found: Fde | None = None
+        last = search.last_at(svma)
+        for at in range(last, max(last - MAX_NESTED, -1), -1):
+            if found is not None and starts[at] != found.start:
+                break
+            fde = fde_at(offsets[at])
+            if fde.start != starts[at]:
+                raise FormatError(HDR_NAME, at, f"says {starts[at]:#x}, the FDE says {fde.start:#x}")
+            if svma < fde.end and (found is None or (fde.end, fde.offset) < (found.end, found.offset)):
+                found = fde
+        return found
+
+
+def eh_frame_source(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> EhFrame | None:
+    """The file's .eh_frame, None if it has none. Raises FormatError where the section's bytes cannot be had."""
+    data = elf.section(".eh_frame")
+    if data is None:
+        return None
+    section = cfi_section(elf, ".eh_frame", data)
+    header = None
+    try:
+        header_data = elf.section(HDR_NAME)
+        if header_data is not None:
+            header = header_data, elf.sections[HDR_NAME].addr
+    except FormatError:
+        header = memoryview(b""), 0
+    source = EhFrame(section, header, arch, diagnostics, stop_at_terminator=elf.sections[".eh_frame"].index < 0)
+    if not elf.loads:
+        source.expect_no_table()
+    return source

@@ -1,0 +1,299 @@
+"""CIEs and FDEs of one .eh_frame or .debug_frame section.
+
+In: the section's bytes and its address. Out: Cie and Fde values with svma ranges and instruction bytes; nothing is
+executed here. Sources: DWARF 5, 6.4.1; LSB Core, "Exception Frames"; GNU as and libgcc for what they do beyond.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from pyprof.errors import FormatError
+from pyprof.unwind.formats.cfi.pointers import (
+    ABSPTR,
+    APPLICATION,
+    FORMAT,
+    INDIRECT,
+    NO_BASES,
+    OMIT,
+    PCREL,
+    SIGNED,
+    Bases,
+    fixed_size,
+    read_encoded,
+    sleb128,
+    uleb128,
+)
+
+EXTENDED = 0xFFFF_FFFF
+"""Length word of an entry in the 64-bit DWARF format; the length follows in 8 bytes."""
+
+_SIZES = {2: "H", 4: "I", 8: "Q"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cie:
+    """What FDEs share. code_align, data_align: factors of the instructions' operands. ra: DWARF column.
+
+    encoding: DW_EH_PE of the FDEs' addresses. lsda: their augmentation data is led by its length ('z').
+    signal: a signal trampoline's ('S'). initial: instructions run before each FDE's own.
+    """
+
+    offset: int
+    version: int
+    augmentation: str
+    address_size: int
+    segment_size: int
+    code_align: int
+    data_align: int
+    ra: int
+    encoding: int
+    sized: bool
+    signal: bool
+    initial: bytes
+    initial_offset: int
+    span: struct.Struct | None = field(compare=False, repr=False)
+
+    @property
+    def program_key(self) -> tuple[object, ...]:
+        """Equal for CIEs whose FDEs mean the same by the same instructions (each unit brings its own copy)."""
+        return (self.address_size, self.code_align, self.data_align, self.ra, self.signal, self.initial, self.encoding)
+
+
+@dataclass(frozen=True, slots=True)
+class Fde:
+    """One function. start, end: svma. instructions_offset: where in the section the instructions stand."""
+
+    offset: int
+    cie: Cie
+    start: int
+    end: int
+    instructions: bytes
+    instructions_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CfiSection:
+    """One section. svma: address of its first byte. eh: .eh_frame's layout, else .debug_frame's.
+
+    address_size: of CIEs that do not state theirs, 4 or 8.
+    """
+
+    name: str
+    data: memoryview
+    svma: int
+    eh: bool
+    byteorder: str = "little"
+    address_size: int = 8
+    bases: Bases = NO_BASES
+
+
+class CfiEntries:
+    """Reads entries by offset. CIEs are kept: thousands of FDEs share one."""
+
+    def __init__(self, section: CfiSection) -> None:
+        self.section = section
+        self._order = "<" if section.byteorder == "little" else ">"
+        self._head = struct.Struct(self._order + "II")
+        self._long = struct.Struct(self._order + "Q")
+        self._cies: dict[int, Cie | FormatError] = {}
+
+    def fde(self, offset: int) -> Fde:
+        """The FDE at offset. FormatError where it is none, is broken, or uses a broken CIE."""
+        try:
+            body, end, cie_offset = self._open(offset)
+            if cie_offset is None:
+                raise ValueError("a CIE where an FDE must stand")
+            cie = self.cie(cie_offset)
+            return self._fde(offset, cie, body, end)
+        except FormatError:
+            raise
+        except (ValueError, IndexError, struct.error) as error:
+            raise FormatError(self.section.name, offset, f"FDE: {error}") from None
+
+    def is_cie(self, offset: int) -> bool:
+        """Raises FormatError where no entry can stand."""
+        try:
+            return self._open(offset)[2] is None
+        except (ValueError, IndexError, struct.error) as error:
+            raise FormatError(self.section.name, offset, str(error)) from None
+
+    def cie(self, offset: int) -> Cie:
+        """The CIE at offset. FormatError where it is none or broken, the same each time."""
+        known = self._cies.get(offset)
+        if known is None:
+            try:
+                known = self._cie(offset)
+            except (ValueError, IndexError, struct.error) as error:
+                known = FormatError(self.section.name, offset, f"CIE: {error}")
+            self._cies[offset] = known
+        if isinstance(known, FormatError):
+            raise known.with_traceback(None)
+        return known
+
+    def _open(self, offset: int) -> tuple[int, int, int | None]:
+        """(offset behind the CIE pointer, end of the entry, offset of its CIE or None if it is one)."""
+        section = self.section
+        if offset < 0:
+            raise ValueError("before the section")
+        length, pointer = self._head.unpack_from(section.data, offset)
+        at = offset + 4
+        wide = length == EXTENDED
+        if wide:
+            (length,) = self._long.unpack_from(section.data, at)
+            at += 8
+        end = at + length
+        if end > len(section.data):
+            raise ValueError(f"length {length:#x} runs past the section")
+        if length < 4:
+            raise ValueError(f"length {length:#x} is too short")
+        # LSB: .eh_frame keeps 4 bytes here in the 64-bit format, too; a back reference from this very field.
+        if section.eh:
+            if wide:
+                pointer = int.from_bytes(section.data[at : at + 4], "little" if self._order == "<" else "big")
+            return at + 4, end, at - pointer if pointer else None
+        if wide:
+            (pointer,) = self._long.unpack_from(section.data, at)
+            return at + 8, end, None if pointer == 0xFFFF_FFFF_FFFF_FFFF else pointer
+        return at + 4, end, None if pointer == EXTENDED else pointer
+
+    def _cie(self, offset: int) -> Cie:
+        section = self.section
+        at, end, of = self._open(offset)
+        if of is not None:
+            raise ValueError("an FDE where a CIE must stand")
+        data = section.data[:end]
+        version = data[at]
+        if version not in (1, 3, 4):
+            raise ValueError(f"unknown version {version}")
+        zero = bytes(data[at + 1 : at + 65]).find(0)
+        if zero < 0:
+            raise ValueError("augmentation without end")
+        augmentation = bytes(data[at + 1 : at + 1 + zero]).decode("latin-1")
+        at += zero + 2
+        address_size, segment_size = section.address_size, 0
+        if version >= 4:
+            address_size, segment_size = data[at], data[at + 1]
+            if address_size not in (4, 8):
+                raise ValueError(f"addresses of {address_size} bytes")
+            at += 2
+        if augmentation.startswith("eh"):  # g++ 2: a pointer to exception data
+            at += address_size
+        code_align, at = uleb128(data, at)
+        data_align, at = sleb128(data, at)
+        if version == 1:
+            ra, at = data[at], at + 1
+        else:
+            ra, at = uleb128(data, at)
+        encoding, at = self._augmentation(augmentation, data, at, address_size)
+        return Cie(
+            offset=offset,
+            version=version,
+            augmentation=augmentation,
+            address_size=address_size,
+            segment_size=segment_size,
+            code_align=code_align,
+            data_align=data_align,
+            ra=ra,
+            encoding=encoding,
+            sized=augmentation.startswith("z"),
+            signal="S" in augmentation,
+            initial=bytes(data[at:end]),
+            initial_offset=at,
+            span=self._span(encoding, address_size),
+        )
+
+    def _augmentation(self, augmentation: str, data: memoryview, at: int, address_size: int) -> tuple[int, int]:
+        """(encoding of the FDEs' addresses, offset of the initial instructions)."""
+        sized = augmentation.startswith("z")
+        encoding = ABSPTR
+        if not sized:
+            # GNU as writes the letters that bring no data into .debug_frame without a 'z'.
+            if augmentation.removeprefix("eh").strip("SBG"):
+                raise ValueError(f"unknown augmentation {augmentation!r}")
+            return encoding, at
+        size, at = uleb128(data, at)
+        end = at + size
+        if end > len(data):
+            raise ValueError("augmentation data run past the entry")
+        data = data[:end]
+        for position, letter in enumerate(augmentation[1:], 1):
+            if letter == "R":
+                encoding, at = data[at], at + 1
+            elif letter == "L":
+                at += 1
+            elif letter == "P":
+                personality, at = data[at], at + 1
+                if personality != OMIT:
+                    _, at = read_encoded(
+                        data,
+                        at,
+                        personality & ~(INDIRECT | APPLICATION) if personality & APPLICATION != 0x50 else 0x50,
+                        address_size=address_size,
+                        byteorder=self.section.byteorder,
+                        svma=self.section.svma,
+                        bases=self.section.bases,
+                    )
+            elif letter not in "SBG":
+                # Its data have an unknown size: what follows in the data is lost, and may be lost only if unneeded.
+                if "R" in augmentation[position:]:
+                    raise ValueError(f"unknown augmentation {augmentation!r}")
+                break
+        return encoding, end
+
+    def _span(self, encoding: int, address_size: int) -> struct.Struct | None:
+        """The quick way to read (start, size) of an FDE: fixed size, absolute or relative to its place."""
+        size = fixed_size(encoding, address_size)
+        if encoding & ~FORMAT not in (0, PCREL) or size not in _SIZES:
+            return None
+        letter = _SIZES[size]
+        return struct.Struct(self._order + (letter.lower() if encoding & SIGNED else letter) + letter)
+
+    def _fde(self, offset: int, cie: Cie, at: int, end: int) -> Fde:
+        section = self.section
+        data = section.data
+        at += cie.segment_size
+        mask = (1 << (8 * cie.address_size)) - 1
+        if cie.span is not None:
+            start, size = cie.span.unpack_from(data, at)
+            if cie.encoding & PCREL:
+                start += section.svma + at
+            start &= mask
+            at += cie.span.size
+        else:
+            start, at = self._pointer(cie, end, at, cie.encoding)
+            size, at = self._pointer(cie, end, at, cie.encoding & FORMAT)
+        if cie.sized:
+            skip, at = uleb128(data, at)
+            at += skip
+        if at > end:
+            raise ValueError("fields run past the entry")
+        if start + size > mask + 1:
+            raise ValueError(f"range {start:#x}+{size:#x} wraps around")
+        return Fde(offset, cie, start, start + size, bytes(data[at:end]), at)
+
+    def _pointer(self, cie: Cie, end: int, at: int, encoding: int) -> tuple[int, int]:
+        section = self.section
+        return read_encoded(
+            section.data[:end],
+            at,
+            encoding,
+            address_size=cie.address_size,
+            byteorder=section.byteorder,
+            svma=section.svma,
+            bases=section.bases,
+        )
+
+    def set_loc(self, cie: Cie, code: bytes, at: int, code_offset: int) -> tuple[int, int]:
+        """Operand of DW_CFA_set_loc at code[at]; code_offset: where in the section code[0] stands."""
+        section = self.section
+        return read_encoded(
+            memoryview(code),
+            at,
+            cie.encoding,
+            address_size=cie.address_size,
+            byteorder=section.byteorder,
+            svma=section.svma + code_offset,
+            bases=section.bases,
+        )

@@ -1,0 +1,217 @@
+"""Which FDE covers an address: one pass over a section, once.
+
+In: a CfiSection. Out: columns start, end (svma) and offset, sorted for bisection. A section of a large binary has
+hundreds of thousands of entries: the lengths are followed one by one (each tells where the next entry is), everything
+else is done in columns. Entries of unusual form (64-bit DWARF, odd encodings) are read one by one.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.errors import FormatError
+from pyprof.unwind.formats.cfi.entries import EXTENDED, CfiEntries, CfiSection
+from pyprof.unwind.formats.cfi.pointers import APPLICATION, PCREL, SIGNED, fixed_size
+
+Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]
+"""start, end, offset; equal lengths."""
+
+MAX_BROKEN_CIES = 1000
+"""After so many unreadable CIEs no further one is tried: a section of nonsense must not take minutes."""
+
+MAX_NESTED = 64
+"""Most FDEs looked at for one address. Overlaps are rare and shallow; a hostile file must not cost more."""
+
+
+@dataclass(frozen=True)
+class CfiIndex:
+    """FDEs sorted by start; of equal starts the tightest last, of equal ranges the first in the section last.
+
+    start, end: (n,) uint64 svma. offset: (n,) int64, where the FDE stands in its section. reach: (n,) uint64, the
+    highest end up to here. oddities: what was tolerated -> how often.
+    """
+
+    start: npt.NDArray[np.uint64]
+    end: npt.NDArray[np.uint64]
+    offset: npt.NDArray[np.int64]
+    reach: npt.NDArray[np.uint64]
+    oddities: Counter[str]
+    _starts: memoryview = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_starts", self.start.data)
+
+    def offset_at(self, svma: int) -> int | None:
+        """The FDE that covers svma, the tightest of several."""
+        last = bisect_right(self._starts, svma) - 1
+        for at in range(last, max(last - MAX_NESTED, -1), -1):
+            if svma < self.end[at]:
+                return int(self.offset[at])
+            if svma >= self.reach[at]:
+                break
+        return None
+
+
+def build_index(
+    entries: CfiEntries, *, stop_at_terminator: bool = False, live: tuple[tuple[int, int], ...] = ()
+) -> CfiIndex:
+    """Index of a section. Never raises: what is broken is left out and counted.
+
+    stop_at_terminator: the section's end is not known, a zero length ends it. live: svma ranges outside of which a
+    start means that the linker dropped the function; () for everywhere.
+    """
+    section = entries.section
+    oddities: Counter[str] = Counter()
+    plain, wide = _offsets(section, stop_at_terminator, oddities)
+    starts, ends, offsets = _plain_columns(entries, plain, wide, oddities)
+    if wide:
+        more = _scalar_columns(entries, wide, oddities)
+        starts, ends, offsets = (np.concatenate(pair) for pair in zip((starts, ends, offsets), more, strict=True))
+    covering = ends > starts
+    if live:
+        covering &= np.any([(starts >= np.uint64(a)) & (starts < np.uint64(b)) for a, b in live], axis=0)
+    starts, ends, offsets = starts[covering], ends[covering], offsets[covering]
+    # Tightest and first last: the last key of lexsort is the first to compare; ~x descends.
+    order = np.lexsort((~offsets, ~ends, starts))
+    starts, ends, offsets = starts[order], ends[order], offsets[order]
+    return CfiIndex(starts, ends, offsets, np.maximum.accumulate(ends), oddities)
+
+
+def _offsets(section: CfiSection, stop_at_terminator: bool, oddities: Counter[str]) -> tuple[list[int], list[int]]:
+    """(offsets of entries in the 32-bit DWARF format, of those in the 64-bit format)."""
+    data = section.data
+    order = "<" if section.byteorder == "little" else ">"
+    word = struct.Struct(order + "I").unpack_from
+    long = struct.Struct(order + "Q").unpack_from
+    plain: list[int] = []
+    wide: list[int] = []
+    found = plain.append
+    at, last = 0, len(data) - 8
+    while at <= last:
+        (length,) = word(data, at)
+        if length - 4 <= last - at:  # the whole entry lies in the section; EXTENDED never does
+            if length < 4:
+                if length or stop_at_terminator:
+                    break
+                at += _zeros(data, at)  # terminators between the contributions of two object files
+                continue
+            found(at)
+            at += length + 4
+        elif length == EXTENDED and at + 12 <= len(data) and long(data, at + 4)[0] <= len(data) - at - 12:
+            wide.append(at)
+            at += long(data, at + 4)[0] + 12
+        else:
+            break
+    ended = at >= len(data) or stop_at_terminator or not any(data[at : at + 4])
+    if not ended:
+        oddities[f"{section.name} breaks off: the rest is not used"] += 1
+    return plain, wide
+
+
+def _zeros(data: memoryview, at: int) -> int:
+    """Length of the zero words at `at`, at least one word, at most 4 KiB."""
+    chunk = bytes(data[at : at + 4096])
+    return max((len(chunk) - len(chunk.lstrip(b"\0"))) & ~3, 4)
+
+
+def _words(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int, dtype: str) -> npt.NDArray[np.uint64]:
+    """Words at any offsets, as 64 bits (sign-extended where dtype is signed)."""
+    words = np.zeros(len(at), dtype)
+    raw = words.view(np.uint8).reshape(-1, size)
+    for byte in range(size):
+        raw[:, byte] = data[at + byte]
+    return words.astype(np.int64).view(np.uint64) if dtype[1] == "i" else words.astype(np.uint64)
+
+
+def _plain_columns(entries: CfiEntries, plain: list[int], odd: list[int], oddities: Counter[str]) -> Columns:
+    """FDEs with fixed-size addresses; others are added to odd."""
+    section = entries.section
+    order = "<" if section.byteorder == "little" else ">"
+    data = np.frombuffer(section.data, np.uint8)
+    at = np.array(plain, np.int64)
+    length = _words(data, at, 4, order + "u4").astype(np.int64)
+    pointer = _words(data, at + 4, 4, order + "u4").astype(np.int64)
+    if section.eh:
+        is_fde = pointer != 0
+        cie = at + 4 - pointer
+    else:
+        is_fde = pointer != EXTENDED
+        cie = pointer
+    at, length, cie = at[is_fde], length[is_fde], cie[is_fde]
+    parts: list[Columns] = []
+    unique, group, counts = np.unique(cie, return_inverse=True, return_counts=True)
+    # Each compilation unit brings its own CIE; most are alike, and what matters here is how they write addresses.
+    kinds: dict[tuple[int, int, int], list[int]] = {}
+    broken = 0
+    for number, offset in enumerate(unique.tolist()):
+        try:
+            known = entries.cie(offset) if broken < MAX_BROKEN_CIES else None
+        except FormatError:
+            known = None
+        if known is None:
+            broken += 1
+            oddities[f"{section.name}: functions of an unreadable CIE left out"] += int(counts[number])
+            continue
+        kinds.setdefault((known.encoding, known.address_size, known.segment_size), []).append(number)
+    for (encoding, address_size, segment_size), numbers in kinds.items():
+        member = np.zeros(len(unique), np.bool_)
+        member[numbers] = True
+        mine = member[group]
+        size = fixed_size(encoding, address_size)
+        if encoding & APPLICATION not in (0, PCREL) or encoding & 0x80 or size not in (2, 4, 8):
+            odd.extend(at[mine].tolist())
+            continue
+        parts.append(_addresses(section, data, at[mine], length[mine], encoding, address_size, size, segment_size))
+    if not parts:
+        return np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    starts, ends, offsets = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return starts, ends, offsets
+
+
+def _addresses(
+    section: CfiSection,
+    data: npt.NDArray[np.uint8],
+    at: npt.NDArray[np.int64],
+    length: npt.NDArray[np.int64],
+    encoding: int,
+    address_size: int,
+    size: int,
+    segment_size: int,
+) -> Columns:
+    whole = length >= 4 + segment_size + 2 * size
+    at = at[whole]
+    order = "<" if section.byteorder == "little" else ">"
+    field = at + 8 + segment_size
+    start = _words(data, field, size, f"{order}{'i' if encoding & SIGNED else 'u'}{size}")
+    if encoding & APPLICATION == PCREL:
+        start = start + field.astype(np.uint64) + np.uint64(section.svma)
+    if address_size == 4:
+        start = start & np.uint64(0xFFFF_FFFF)
+    end = start + _words(data, field + size, size, f"{order}u{size}")
+    if address_size == 4:
+        end = np.minimum(end, np.uint64(1 << 32))
+    return start, end, at  # an end that wrapped around is below its start: covers nothing
+
+
+def _scalar_columns(entries: CfiEntries, odd: list[int], oddities: Counter[str]) -> Columns:
+    rows: list[tuple[int, int, int]] = []
+    for offset in odd:
+        try:
+            if entries.is_cie(offset):
+                continue
+            fde = entries.fde(offset)
+        except FormatError:
+            oddities[f"{entries.section.name}: unreadable FDE left out"] += 1
+            continue
+        rows.append((fde.start, min(fde.end, (1 << 64) - 1), offset))
+    return (
+        np.array([r[0] for r in rows], np.uint64),
+        np.array([r[1] for r in rows], np.uint64),
+        np.array([r[2] for r in rows], np.int64),
+    )

@@ -1,0 +1,79 @@
+"""What .eh_frame and .debug_frame have in common as sources of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection, Fde
+from pyprof.unwind.formats.cfi.index import CfiIndex, build_index
+from pyprof.unwind.formats.cfi.pointers import Bases
+from pyprof.unwind.formats.cfi.program import CfiPrograms
+from pyprof.unwind.rules import FunctionRows
+
+
+def cfi_section(elf: ElfFile, name: str, data: memoryview) -> CfiSection:
+    """A section of an ELF file with what its pointers are relative to."""
+    sections = elf.sections
+    text, got = sections.get(".text"), sections.get(".got.plt") or sections.get(".got")
+    return CfiSection(
+        name=name,
+        data=data,
+        svma=sections[name].addr if name in sections else 0,
+        eh=name == ".eh_frame",
+        byteorder=elf.byteorder,
+        address_size=elf.elf_class // 8,
+        bases=Bases(text.addr if text else 0, got.addr if got else 0),
+    )
+
+
+class CfiTable:
+    """The functions of one section, through an index that is built when first needed."""
+
+    def __init__(
+        self,
+        section: CfiSection,
+        arch: Arch,
+        diagnostics: Diagnostics,
+        *,
+        stop_at_terminator: bool = False,
+        live: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        """live: svma ranges outside of which no function is believed to start; () for everywhere."""
+        self.entries = CfiEntries(section)
+        self.programs = CfiPrograms(self.entries, arch)
+        self._diagnostics = diagnostics
+        self._stop_at_terminator = stop_at_terminator
+        self._live = live
+        self._index: CfiIndex | None = None
+
+    @property
+    def index(self) -> CfiIndex:
+        if self._index is None:
+            self._index = build_index(self.entries, stop_at_terminator=self._stop_at_terminator, live=self._live)
+            for oddity, times in self._index.oddities.items():
+                self._diagnostics.count(oddity, times)
+        return self._index
+
+    def find(self, svma: int) -> Fde | None:
+        """The FDE that covers svma, by the index."""
+        offset = self.index.offset_at(svma)
+        return None if offset is None else self.entries.fde(offset)
+
+    def rows_at(self, fde: Fde | None, svma: int) -> FunctionRows | None:
+        """The rows of a function, if they cover svma. Raises FormatError."""
+        if fde is None:
+            return None
+        rows = self.programs.rows(fde)
+        return rows if rows.start <= svma < rows.end else None
+
+    def functions(self) -> Iterator[FunctionRows]:
+        """All functions whose rows can be read, ascending by start; the others are counted."""
+        for offset in self.index.offset.tolist():
+            try:
+                yield self.programs.rows(self.entries.fde(offset))
+            except FormatError:
+                self._diagnostics.count(f"{self.entries.section.name}: function with broken instructions")

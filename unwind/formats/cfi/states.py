@@ -1,0 +1,273 @@
+"""States of the CFI row machine, and what each instruction does to them.
+
+A state is what one row says: the CFA and a rule per register. States are interned and remember where each instruction
+led, so that a function is decoded by following links; only an instruction not met before in this state costs more. The
+states of one program key (Cie.program_key) form one machine.
+Sources: DWARF 5, 6.4.2; LSB Core; AADWARF64 for the return-address signing; libgcc and GNU as for the GNU codes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyprof.model.arch import Arch
+from pyprof.unwind.formats.cfi.expressions import BREG0, BREGX, DEREF, LIT0
+from pyprof.unwind.formats.cfi.pointers import signed64, sleb128, uleb128
+from pyprof.unwind.rules import SAME, UNDEFINED, RegKind, RegRule, Rule
+
+(
+    SET_LOC,
+    ADVANCE_LOC1,
+    ADVANCE_LOC2,
+    ADVANCE_LOC4,
+    OFFSET_EXTENDED,
+    RESTORE_EXTENDED,
+    UNDEFINED_OP,
+    SAME_VALUE,
+    REGISTER,
+    REMEMBER_STATE,
+    RESTORE_STATE,
+    DEF_CFA,
+    DEF_CFA_REGISTER,
+    DEF_CFA_OFFSET,
+    DEF_CFA_EXPRESSION,
+    EXPRESSION,
+    OFFSET_EXTENDED_SF,
+    DEF_CFA_SF,
+    DEF_CFA_OFFSET_SF,
+    VAL_OFFSET,
+    VAL_OFFSET_SF,
+    VAL_EXPRESSION,
+) = range(0x01, 0x17)
+NOP = 0x00
+ADVANCE_LOC, OFFSET, RESTORE = 0x40, 0x80, 0xC0
+MIPS_ADVANCE_LOC8 = 0x1D
+AARCH64_NEGATE_RA_STATE_WITH_PC = 0x2C
+GNU_WINDOW_SAVE = AARCH64_NEGATE_RA_STATE = 0x2D
+GNU_ARGS_SIZE = 0x2E
+GNU_NEGATIVE_OFFSET_EXTENDED = 0x2F
+
+RA = -1
+"""Key of the return-address column in State.regs where it is no column of the Arch."""
+
+RA_SIGN_STATE = 34
+"""AArch64's pseudo register: 1 while the return address is signed."""
+
+Step = tuple[int, ...] | tuple[int, int, bytes]
+"""An instruction with its operands: what leads from state to state."""
+
+
+class State:
+    """One row's content, immutable. reg: column of the CFA's register, -1 for none yet. regs: column -> rule.
+
+    next: instruction -> state that it leads to. rule: made when a row first needs it.
+    """
+
+    __slots__ = ("cfa_expr", "cfa_off", "cfa_reg", "next", "pac", "regs", "rule")
+
+    def __init__(self, cfa_reg: int, cfa_off: int, cfa_expr: bytes | None, pac: bool, regs: dict[int, RegRule]) -> None:
+        self.cfa_reg = cfa_reg
+        self.cfa_off = cfa_off
+        self.cfa_expr = cfa_expr
+        self.pac = pac
+        self.regs = regs
+        self.next: dict[Step | int, State] = {}
+        self.rule: Rule | None = None
+
+    @property
+    def has_cfa(self) -> bool:
+        return self.cfa_reg >= 0 or self.cfa_expr is not None
+
+
+class StateMachine:
+    """The states of one program key.
+
+    data_align, ra, signal: the CIE's. rules: interns the rules, shared by the machines of a source.
+    start: the state before a function's own instructions; whoever runs the CIE's instructions calls begin().
+    """
+
+    def __init__(self, arch: Arch, data_align: int, ra: int, signal: bool, rules: dict[Rule, Rule]) -> None:
+        self.arch = arch
+        self.data_align = data_align
+        self.ra = arch.dwarf.get(ra, RA)
+        self._ra_dwarf = ra
+        self._signal = signal
+        self._rules = rules
+        self._states: dict[object, State] = {}
+        self.start = self._state(-1, 0, None, False, {})
+
+    def begin(self, start: State) -> None:
+        """start: what the CIE's instructions led to, and what DW_CFA_restore goes back to from now on."""
+        self.start = start
+        for state in self._states.values():
+            state.next.clear()
+
+    def step(self, state: State, key: Step | int) -> State:
+        """Where the instruction leads. key: OFFSET | register | operand << 8, RESTORE | register, or a Step.
+
+        Raises ValueError for an instruction that cannot stand here.
+        """
+        if isinstance(key, int):
+            operation, register = key & 0xC0, key & 0x3F
+            if operation == OFFSET:
+                after = self._set(state, register, RegRule(RegKind.AT_CFA, self._factored(key >> 8)))
+            else:
+                after = self._restore(state, register)
+        else:
+            after = self._extended(state, key)
+        state.next[key] = after
+        return after
+
+    def rule_of(self, state: State) -> Rule:
+        """The row's rule, interned. Raises ValueError where the state has no CFA."""
+        if not state.has_cfa:
+            raise ValueError("a row without a CFA")
+        rule = self._make_rule(state)
+        state.rule = rule = self._rules.setdefault(rule, rule)
+        return rule
+
+    def _factored(self, operand: int) -> int:
+        return signed64(operand * self.data_align)
+
+    def _state(self, reg: int, off: int, expr: bytes | None, pac: bool, regs: dict[int, RegRule]) -> State:
+        key = (reg, off, expr, pac, frozenset(regs.items()))
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = State(reg, off, expr, pac, regs)
+        return state
+
+    def _with_cfa(self, state: State, reg: int, off: int, expr: bytes | None = None) -> State:
+        return self._state(reg, off, expr, state.pac, state.regs)
+
+    def _column(self, register: int) -> int | None:
+        """Where a DWARF register is kept; None for those that the Arch does not have (xmm0 and the like)."""
+        column = self.arch.dwarf.get(register)
+        if column is None and register == self._ra_dwarf:
+            return RA
+        return column
+
+    def _set(self, state: State, register: int, rule: RegRule | None) -> State:
+        column = self._column(register)
+        if column is None:
+            return state
+        regs = dict(state.regs)
+        if rule is None:
+            regs.pop(column, None)
+        else:
+            regs[column] = rule
+        return self._state(state.cfa_reg, state.cfa_off, state.cfa_expr, state.pac, regs)
+
+    def _restore(self, state: State, register: int) -> State:
+        column = self._column(register)
+        return state if column is None else self._set(state, register, self.start.regs.get(column))
+
+    def _cfa_column(self, register: int) -> int:
+        column = self.arch.dwarf.get(register)
+        if column is None:
+            raise ValueError(f"the CFA is in register {register}, which {self.arch.name} does not have")
+        return column
+
+    def _extended(self, state: State, step: Step) -> State:
+        match step:
+            case (op, int(offset)) if op == DEF_CFA_OFFSET:
+                return self._with_cfa(state, state.cfa_reg, signed64(offset), state.cfa_expr)
+            case (op, int(offset)) if op == DEF_CFA_OFFSET_SF:
+                return self._with_cfa(state, state.cfa_reg, self._factored(offset), state.cfa_expr)
+            case (op, int(register)) if op == DEF_CFA_REGISTER:
+                return self._with_cfa(state, self._cfa_column(register), state.cfa_off)
+            case (op, int(register), int(offset)) if op == DEF_CFA:
+                return self._with_cfa(state, self._cfa_column(register), signed64(offset))
+            case (op, int(register), int(offset)) if op == DEF_CFA_SF:
+                return self._with_cfa(state, self._cfa_column(register), self._factored(offset))
+            case (op, _, bytes(expression)) if op == DEF_CFA_EXPRESSION and expression:
+                return self._with_cfa(state, state.cfa_reg, state.cfa_off, expression)
+            case (op, int(register), int(offset)) if op in (OFFSET_EXTENDED, OFFSET_EXTENDED_SF):
+                return self._set(state, register, RegRule(RegKind.AT_CFA, self._factored(offset)))
+            case (op, int(register), int(offset)) if op == GNU_NEGATIVE_OFFSET_EXTENDED:
+                return self._set(state, register, RegRule(RegKind.AT_CFA, self._factored(-offset)))
+            case (op, int(register), int(offset)) if op in (VAL_OFFSET, VAL_OFFSET_SF):
+                return self._set(state, register, RegRule(RegKind.CFA_PLUS, self._factored(offset)))
+            case (op, int(register)) if op == RESTORE_EXTENDED:
+                return self._restore(state, register)
+            case (op, int(register)) if op == UNDEFINED_OP:
+                return self._set(state, register, UNDEFINED)
+            case (op, int(register)) if op == SAME_VALUE:
+                return self._set(state, register, SAME)
+            case (op, int(register), int(source)) if op == REGISTER:
+                return self._set(state, register, self._moved(register, source))
+            case (op, int(register), bytes(expression)) if op == EXPRESSION:
+                return self._set(state, register, self._simple(RegKind.AT_EXPR, expression))
+            case (op, int(register), bytes(expression)) if op == VAL_EXPRESSION:
+                if register == RA_SIGN_STATE and self.arch.name.startswith("aarch64"):
+                    return self._sign_state(state, expression)
+                return self._set(state, register, self._simple(RegKind.EXPR, expression))
+            case (op,):
+                return self._vendor(state, op)
+        raise ValueError("a CFA by an empty expression")
+
+    def _vendor(self, state: State, op: int) -> State:
+        """0x2c and 0x2d mean something on AArch64 and on SPARC only."""
+        name = self.arch.name
+        if name.startswith("aarch64"):
+            return self._state(state.cfa_reg, state.cfa_off, state.cfa_expr, not state.pac, state.regs)
+        if name.startswith("sparc") and op == GNU_WINDOW_SAVE:
+            for register in range(16, 32):  # %l0..%l7, %i0..%i7 in the window's save area
+                state = self._set(state, register, RegRule(RegKind.AT_CFA, (register - 16) * self.arch.word))
+            return state
+        raise ValueError(f"instruction {op:#x} means nothing on {name}")
+
+    def _sign_state(self, state: State, expression: bytes) -> State:
+        if len(expression) != 1 or not LIT0 <= expression[0] <= LIT0 + 3:
+            raise ValueError("the state of the return address's signature is no constant")
+        pac = expression[0] != LIT0
+        return self._state(state.cfa_reg, state.cfa_off, state.cfa_expr, pac, state.regs)
+
+    def _moved(self, register: int, source: int) -> RegRule:
+        column = self.arch.dwarf.get(source)
+        if column is not None:
+            return RegRule(RegKind.REG_PLUS, 0, column)
+        if register == self._ra_dwarf:
+            raise ValueError(f"the return address is in register {source}, which {self.arch.name} does not have")
+        return UNDEFINED  # it went where no sample looks
+
+    def _simple(self, kind: RegKind, expression: bytes) -> RegRule:
+        """The expression as a rule without one, where it is register + n or [register + n]."""
+        base = self._based(expression)
+        if base is None:
+            return RegRule(kind, expr=expression)
+        reg, off, deref = base
+        if kind == RegKind.EXPR:
+            return RegRule(RegKind.AT_REG if deref else RegKind.REG_PLUS, off, reg)
+        return RegRule(kind, expr=expression) if deref else RegRule(RegKind.AT_REG, off, reg)
+
+    def _based(self, expression: bytes) -> tuple[int, int, bool] | None:
+        """(column, n, deref) of the expressions "breg n" and "breg n; deref"."""
+        try:
+            register, at = expression[0] - BREG0, 1
+            if expression[0] == BREGX:
+                register, at = uleb128(expression, at)
+            elif not 0 <= register < 32:
+                return None
+            off, at = sleb128(expression, at)
+        except (IndexError, ValueError):
+            return None
+        column = self.arch.dwarf.get(register)
+        rest = expression[at:]
+        if column is None or rest not in (b"", bytes([DEREF])):
+            return None
+        return column, off, bool(rest)
+
+    def _make_rule(self, state: State) -> Rule:
+        arch, ra = self.arch, state.regs.get(self.ra)
+        if ra is None or ra.kind == RegKind.SAME:
+            # GCC and gdb: a return-address column without a rule is the register itself (a leaf's link register).
+            ra = SAME if self.ra in (RA, arch.pc) else RegRule(RegKind.REG_PLUS, 0, self.ra)
+        regs = tuple(sorted((c, r) for c, r in state.regs.items() if c not in (RA, arch.pc)))
+        rule = Rule(state.cfa_reg, state.cfa_off, ra, regs, signal=self._signal, pac=state.pac)
+        if state.cfa_expr is None:
+            return rule
+        base = self._based(state.cfa_expr)
+        if base is None:
+            return replace(rule, cfa_reg=-1, cfa_off=0, cfa_expr=state.cfa_expr)
+        reg, off, deref = base
+        return replace(rule, cfa_reg=reg, cfa_off=off, cfa_deref=deref)

@@ -1,0 +1,205 @@
+""".ARM.exidx and .ARM.extab: which code an entry covers, and its instruction bytes.
+
+    index entry   prel31 of a function's start, then  1: cannot unwind | bit 31: compact entry | prel31 of extab entry
+    extab entry   bit 31: compact entry | prel31 of a personality routine, then its data
+    compact       bits 24-27: 0: three instruction bytes; 1, 2: bits 16-23 = further words, then two bytes and those
+    personality   its data's layout is its own; GCC's and LLVM's __gxx_personality_v0 and __gcc_personality_v0 have
+                  bits 24-31 = further words, three bytes and those
+
+Source: ehabi32, "Index table entries", "Exception-handling table entries", "Arm-defined personality routines".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.errors import FormatError
+from pyprof.objfile.elf.file import PF_X, PT_ARM_EXIDX, SHT_ARM_EXIDX, ElfFile, Segment
+
+SECTION, TABLE = ".ARM.exidx", ".ARM.extab"
+CANT_UNWIND = 1
+MAX_INDEX = 1 << 28
+_ADDRESS = 0xFFFF_FFFF
+
+
+class Model(Enum):
+    """Where an entry's instructions stand."""
+
+    CANT_UNWIND = "cannot unwind"
+    INLINE = "inline"
+    COMPACT = "compact"
+    GENERIC = "generic"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One index entry: code of start .. end (svma), its instruction bytes, most significant first.
+
+    personality: number of the routine (compact) or its svma (generic), -1 if there is none. table: svma of its
+    .ARM.extab entry, -1 if there is none.
+    """
+
+    start: int
+    end: int
+    model: Model
+    code: bytes
+    personality: int
+    table: int
+
+
+class IndexedFile(Protocol):
+    """What the index needs of the file that it belongs to."""
+
+    @property
+    def order(self) -> str: ...
+
+    @property
+    def loads(self) -> tuple[Segment, ...]: ...
+
+    def at_svma(self, svma: int, size: int) -> memoryview: ...
+
+
+class ExidxIndex:
+    """The index of one ELF file, sorted by start.
+
+    starts: svma, without the Thumb bit. oddities: what was tolerated.
+    """
+
+    def __init__(self, elf: IndexedFile, addr: int, data: bytes | memoryview) -> None:
+        """addr: svma of the index; data: its bytes. Raises FormatError."""
+        if len(data) > MAX_INDEX:
+            raise FormatError(SECTION, 0, f"{len(data)} bytes long")
+        self.oddities: list[str] = []
+        if len(data) % 8:
+            self.oddities.append("exidx: index ends within an entry")
+        words = np.frombuffer(data, f"{elf.order}u4", len(data) // 8 * 2).reshape(-1, 2)
+        place = (addr + 8 * np.arange(len(words), dtype=np.int64)) & _ADDRESS
+        starts = (place + _prel31(words[:, 0])) & (_ADDRESS - 1)  # bit 0: Thumb
+        if bool((words[:, 0] >> 31).any()):
+            raise FormatError(SECTION, 8 * int((words[:, 0] >> 31).argmax()), "bit 31 of a key is set")
+        order = np.arange(len(words))
+        if bool((np.diff(starts) < 0).any()):
+            self.oddities.append("exidx: index is not sorted")
+            order = np.argsort(starts, kind="stable")
+        self.starts: list[int] = starts[order].tolist()
+        self._order: list[int] = order.tolist()
+        self._words: list[int] = words[:, 1].tolist()
+        self._addr = addr
+        self._elf = elf
+        self._text = sorted((s.vaddr, s.vaddr + s.memsz) for s in elf.loads if s.flags & PF_X and s.memsz)
+        self._text_starts = [start for start, _ in self._text]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def find(self, svma: int) -> int:
+        """Position of the entry that covers svma, -1 if none does."""
+        at = bisect_right(self.starts, svma) - 1
+        return at if at >= 0 and svma < self.end(at) else -1
+
+    def end(self, position: int) -> int:
+        """The next start, at most the end of the text segment; the start itself where nothing is executable."""
+        start = self.starts[position]
+        at = bisect_right(self._text_starts, start) - 1
+        end = self._text[at][1] if at >= 0 else start
+        if position + 1 < len(self.starts):
+            end = min(end, self.starts[position + 1])
+        return max(start, end)
+
+    def extents(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """start, end (n,) svma of the entries that do not say "cannot unwind"."""
+        words = np.array(self._words, np.uint64)[self._order]
+        known = np.flatnonzero(words != CANT_UNWIND)
+        ends = [self.end(position) for position in known.tolist()]
+        return np.array(self.starts, np.uint64)[known], np.array(ends, np.uint64)
+
+    def offset(self, position: int) -> int:
+        """Offset of an entry in the section, for messages."""
+        return 8 * self._order[position]
+
+    def entry(self, position: int) -> Entry:
+        """Raises FormatError where the entry or its table is broken."""
+        start, end, at = self.starts[position], self.end(position), self.offset(position)
+        word = self._words[self._order[position]]
+        if word == CANT_UNWIND:
+            return Entry(start, end, Model.CANT_UNWIND, b"", -1, -1)
+        if word >> 31:
+            if word >> 24 != 0x80:
+                raise FormatError(SECTION, at, f"inline entry of personality routine {word >> 24 & 0x7F}")
+            return Entry(start, end, Model.INLINE, word.to_bytes(4, "big")[1:], 0, -1)
+        table = (self._addr + at + 4 + _signed31(word)) & _ADDRESS
+        return self._table_entry(start, end, table)
+
+    def code(self, svma: int, size: int) -> bytes:
+        """At most size bytes of code at svma."""
+        return bytes(self._elf.at_svma(svma, size))
+
+    def _table_entry(self, start: int, end: int, table: int) -> Entry:
+        word = self._read(table, 1)[0]
+        if not word >> 31:
+            personality = (table + _signed31(word)) & (_ADDRESS - 1)
+            head = self._read(table + 4, 1)[0]
+            more = self._read(table + 8, head >> 24)
+            return Entry(start, end, Model.GENERIC, _instructions(head, 3, more), personality, table)
+        number = word >> 24 & 0x7F
+        if number > 2:
+            raise FormatError(TABLE, table, f"personality routine {number} is reserved")
+        if number == 0:
+            return Entry(start, end, Model.COMPACT, _instructions(word, 3, ()), 0, table)
+        more = self._read(table + 4, word >> 16 & 0xFF)
+        return Entry(start, end, Model.COMPACT, _instructions(word, 2, more), number, table)
+
+    def _read(self, svma: int, count: int) -> tuple[int, ...]:
+        data = self._elf.at_svma(svma, 4 * count)
+        if len(data) < 4 * count:
+            raise FormatError(TABLE, svma, f"entry of {count} words at svma {svma:#x} lies outside of the file")
+        return tuple(np.frombuffer(data, f"{self._elf.order}u4").tolist())
+
+
+def locate(elf: ElfFile) -> tuple[int, memoryview] | None:
+    """(svma, bytes) of the index: by segment, then by section name, then by section type. Raises FormatError."""
+    for segment in elf.segments:
+        if segment.type == PT_ARM_EXIDX and segment.filesz:
+            size = min(segment.filesz, MAX_INDEX + 1)
+            data = elf.at_svma(segment.vaddr, size)
+            if len(data) < size:
+                raise FormatError(SECTION, segment.offset, "past the end of its segment")
+            return segment.vaddr, data
+    named = elf.sections.get(SECTION)
+    for section in [named] if named else [s for s in elf.section_list if s.type == SHT_ARM_EXIDX]:
+        content = elf.content(section)
+        if content is not None:
+            return section.addr, content
+    return None
+
+
+def entries(index: ExidxIndex) -> Iterator[Entry | FormatError]:
+    """All entries that cover code, ascending; the error in the place of a broken one."""
+    for position in range(len(index)):
+        if index.end(position) > index.starts[position]:
+            try:
+                yield index.entry(position)
+            except FormatError as error:
+                yield error
+
+
+def _prel31(words: np.ndarray[tuple[int, ...], np.dtype[np.uint32]]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    low = words.astype(np.int64) & 0x7FFF_FFFF
+    return low - ((low & 0x4000_0000) << 1)
+
+
+def _signed31(word: int) -> int:
+    low = word & 0x7FFF_FFFF
+    return low - ((low & 0x4000_0000) << 1)
+
+
+def _instructions(head: int, count: int, more: tuple[int, ...]) -> bytes:
+    """The last count bytes of head, then the words of more, each most significant byte first."""
+    return head.to_bytes(4, "big")[4 - count :] + b"".join(word.to_bytes(4, "big") for word in more)

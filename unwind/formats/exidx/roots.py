@@ -1,0 +1,86 @@
+"""Code that has no caller though its table only says "cannot unwind": where a process and its threads begin.
+
+    the entry point         the first ENTRY_POINT_SIZE bytes from e_entry, if they begin as _start does: a shared
+                            library's entry point may be any function
+    clone, __clone          its call of the thread's function and what follows (before that it still has its caller)
+
+The C libraries mark both CANTUNWIND, like much code that merely lacks a table: only here the stack is whole.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.objfile.elf.file import ElfFile
+
+ENTRY_POINT_SIZE = 48
+"""glibc's _start is 44 bytes of code on A32 and T32, its literals not counted."""
+ENTRY_CODE = tuple(
+    bytes.fromhex(code)
+    for code in (
+        "4ff0000b4ff0000e",  # T32 mov fp, #0; mov lr, #0 (glibc, musl)
+        "00b0a0e300e0a0e3",  # A32, the same
+        "6846",  # T32 mov r0, sp (the dynamic linker)
+        "0d00a0e1",  # A32, the same
+    )
+)
+THREAD_STARTS = (b"clone", b"__clone")
+MAX_CLONE = 128
+AFTER_CALL = 12
+"""Bytes that the end of a thread takes: its exit status, a system call."""
+
+
+def roots(elf: ElfFile, arch: Arch) -> list[tuple[int, int]]:
+    """(start, end) svma ranges, sorted. A broken symbol table costs the threads' starts only."""
+    found = set()
+    entry = elf.entry & arch.pc_mask
+    if bytes(elf.at_svma(entry, 8)).startswith(ENTRY_CODE):
+        found.add((entry, entry + ENTRY_POINT_SIZE))
+    try:
+        functions = _symbols(elf)
+    except FormatError:
+        functions = []
+    for value in functions:
+        start = value & arch.pc_mask
+        call = _thread_call(bytes(elf.at_svma(start, MAX_CLONE)), thumb=bool(value & 1))
+        if call is not None:
+            found.add((start + call[0], start + call[1] + AFTER_CALL))
+    return sorted(found)
+
+
+def _thread_call(code: bytes, thumb: bool) -> tuple[int, int] | None:
+    """(start, end) offsets of the first call through a register after the first system call."""
+    step, called = (2 if thumb else 4), False
+    for at in range(0, len(code) - step + 1, step):
+        word = int.from_bytes(code[at : at + step], "little")
+        called = called or (word == 0xDF00 if thumb else word >> 24 == 0xEF)
+        if called and (word & 0xFF87 == 0x4780 if thumb else word & 0xFFFF_FFF0 == 0xE12F_FF30):
+            return at, at + step
+    return None
+
+
+def _symbols(elf: ElfFile) -> list[int]:
+    """Values (bit 0: Thumb) of the symbols that THREAD_STARTS names. Raises FormatError. 32-bit ELF only."""
+    found: set[int] = set()
+    for table, strings in ((".dynsym", ".dynstr"), (".symtab", ".strtab")):
+        symbols, names = elf.section(table), elf.section(strings)
+        if symbols is None or names is None:
+            continue
+        text = bytes(names)
+        name = np.frombuffer(symbols[: len(symbols) & ~15], f"{elf.order}u4")[0::4]
+        for wanted in THREAD_STARTS:
+            at = text.find(b"\0" + wanted + b"\0")
+            # the linker lets names share their ends: "clone" may stand inside "__clone"
+            tail = text.find(wanted + b"\0")
+            for place in {at + 1 if at >= 0 else -1, tail} - {-1}:
+                for row in np.flatnonzero(name == place)[:4].tolist():
+                    (value,) = struct.unpack_from(elf.order + "I", symbols, 16 * row + 4)
+                    if value:
+                        found.add(value)
+        if found:
+            break
+    return sorted(found)

@@ -1,0 +1,194 @@
+"""Rows of a function within its prologue and epilogues, which EXIDX says nothing of.
+
+The table's rule holds once the frame stands: at every call. A sample's innermost frame may stand anywhere, one time in
+ten where the frame is being built or taken down. The instructions there are few, and the table says what they must add
+up to: the frame's size. Where the code of a function adds up to it, it is believed; else the table's rule stands alone.
+
+    depth d = cfa - sp: 0 at the function's start
+    cfa = sp + d;  registers that the table has at [cfa - n]: there if n <= d, else still (or again) in the register
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pyprof.model.arch import Arch
+from pyprof.unwind.formats.exidx.code import Decoder, Effect, Insn
+from pyprof.unwind.rules import RegKind, RegRule, Rule
+
+MAX_CODE = 1 << 14
+"""Bytes of a function that are looked at."""
+MODE_CODE = 1 << 9
+"""Bytes within which a prologue must tell A32 from T32."""
+MAX_PROLOGUE, MAX_EPILOGUE = 256, 64
+"""Bytes of code that build a frame and take it down."""
+
+Rows = tuple[tuple[int, ...], tuple[Rule, ...]]
+"""(starts, rules) of FunctionRows."""
+
+Spans = dict[int, tuple[int, Rule]]
+"""start -> (end, rule), svma."""
+
+
+class RowReader:
+    """The rows of one file's functions. read: (svma, size) -> code."""
+
+    def __init__(self, arch: Arch, read: Callable[[int, int], bytes]) -> None:
+        self._sp, self._lr = arch.sp, arch.lr
+        self._read = read
+        self._decoder = Decoder()
+
+    def rows(self, rule: Rule, start: int, end: int) -> Rows:
+        """rule: the table's, of start .. end (svma)."""
+        alone: Rows = (start,), (rule,)
+        if rule.cfa_deref or rule.cfa_reg < 0 or rule.signal or (rule.cfa_reg == self._sp and not rule.cfa_off):
+            return alone
+        if any(how.kind is not RegKind.AT_CFA for _, how in rule.regs):
+            return alone
+        code = self._read(start, min(end - start, MAX_CODE))
+        modes = [t for t in (True, False) if self._prologues(rule, start, self._sweep(code[:MODE_CODE], start, t))]
+        if len(modes) != 1:  # no code of a compiler, or it may be A32 and T32: the index does not say which
+            return alone
+        insns = self._sweep(code, start, modes[0])
+        spans = self._prologues(rule, start, insns)
+        for last, insn in enumerate(insns):
+            if insn.effect is Effect.LEAVE:
+                spans.update(self._epilogue(rule, start, insns, last))
+        return _merged(rule, start, end, spans)
+
+    def _sweep(self, code: bytes, start: int, thumb: bool) -> list[Insn]:
+        return self._decoder.sweep(code, start, thumb)
+
+    def _prologues(self, rule: Rule, start: int, insns: list[Insn]) -> Spans:
+        """Spans of each prologue; {} if there is none. An entry may cover several functions."""
+        found: Spans = {}
+        early: Spans = {}  # paths that return before a frame is begun
+        first = 0
+        while first < len(insns):
+            spans = self._prologue(rule, start, insns, first)
+            if spans:
+                found.update(early)
+                found.update(spans)
+            last = first
+            while last < len(insns) and insns[last].effect is not Effect.LEAVE:
+                last += 1
+            if not found and last == first:
+                begin, after = _span(start, insns, first)
+                early[begin] = after, self._at_depth(rule, self._sp, 0)
+            first = last + 1
+        return found
+
+    def _prologue(self, rule: Rule, start: int, insns: list[Insn], first: int) -> Spans:
+        """Spans up to the instruction that completes the frame; {} if the code does not add up to it."""
+        spans: Spans = {}
+        depth = 0
+        for position in range(first, len(insns)):
+            insn = insns[position]
+            begin, after = _span(start, insns, position)
+            if after - _span(start, insns, first)[0] > MAX_PROLOGUE:
+                return {}
+            spans[begin] = after, self._at_depth(rule, self._sp, depth)
+            if insn.effect is Effect.MOVE:
+                if insn.n > 0:
+                    return {}
+                depth -= insn.n
+                if rule.cfa_reg == self._sp and depth >= rule.cfa_off:
+                    return spans if depth == rule.cfa_off else {}
+            elif insn.effect is Effect.FRAME:
+                if insn.reg == rule.cfa_reg:
+                    if depth - insn.n != rule.cfa_off:
+                        return {}
+                    return self._pushed_later(rule, insns, position, depth, spans)
+            elif insn.effect is not Effect.RAISE:
+                return {}
+        return {}
+
+    def _pushed_later(self, rule: Rule, insns: list[Insn], frame: int, depth: int, spans: Spans) -> Spans:
+        """Spans of a prologue that pushes the rest of its registers when its frame register is set (r8 to r11, by clang
+        in T32). frame: position of what set it; depth: of sp there.
+        """
+        for position in range(frame + 1, len(insns)):
+            insn = insns[position]
+            begin, after = insns[position - 1].at + insns[position - 1].size, insn.at + insn.size
+            waits = any(-how.n > depth for _, how in rule.regs)
+            if not waits or insn.effect is not Effect.MOVE or insn.n > 0 or after - insns[frame].at > MAX_PROLOGUE:
+                break
+            regs = tuple((column, how) for column, how in rule.regs if -how.n <= depth)
+            spans[begin] = after, replace(rule, regs=regs)
+            depth -= insn.n
+        return spans
+
+    def _epilogue(self, rule: Rule, start: int, insns: list[Insn], last: int) -> Spans:
+        """Spans that lead to an instruction that leaves, back to where the frame stood.
+
+        A return leaves nothing on the stack, so each instruction on the way to it is sure. A branch is a call of
+        another function in the place of this one only if it finds the whole frame taken down: else {}.
+        """
+        end, by_sp = insns[last], rule.cfa_reg == self._sp
+        spans: Spans = {}
+        sure = spans if end.n or end.reg == self._lr else {}
+        depth, raised = 0, -1  # raised: the cfa's distance from the frame register from which sp was set
+        for position in range(last, -1, -1):
+            insn = insns[position]
+            if end.at - insn.at > MAX_EPILOGUE:
+                return sure
+            if position != last and insn.effect in (Effect.CALL, Effect.LEAVE, Effect.UNKNOWN):
+                return sure
+            if raised >= 0:
+                if insn.effect is Effect.RAISE and insn.reg == rule.cfa_reg:
+                    return spans if raised + insn.n == rule.cfa_off else sure
+            elif insn.effect is Effect.BACK:
+                if insn.reg != rule.cfa_reg:
+                    return sure
+                raised = depth + insn.n
+                if raised == rule.cfa_off:
+                    return spans
+            elif insn.effect in (Effect.MOVE, Effect.LEAVE):
+                if insn.n < 0:
+                    return sure
+                depth += insn.n
+                if by_sp and depth == rule.cfa_off:
+                    return spans
+            begin, after = _span(start, insns, position)
+            begin = max(begin, end.at - MAX_EPILOGUE)
+            state = self._at_depth(rule, rule.cfa_reg, raised) if raised >= 0 else self._at_depth(rule, self._sp, depth)
+            spans[begin] = after, state
+        return sure
+
+    def _at_depth(self, rule: Rule, base: int, depth: int) -> Rule:
+        """The rule while cfa = base + depth; what lies below sp is not saved there, or not any more."""
+        whole = base != self._sp
+        regs = tuple((column, how) for column, how in rule.regs if whole or -how.n <= depth)
+        saved = rule.ra.kind is RegKind.AT_CFA and (whole or -rule.ra.n <= depth)
+        return Rule(base, depth, rule.ra if saved else RegRule(RegKind.REG_PLUS, 0, self._lr), regs)
+
+
+def _span(start: int, insns: list[Insn], position: int) -> tuple[int, int]:
+    """From behind the instruction before, to the end of this one: nothing happens to sp in between."""
+    before = insns[position - 1] if position else None
+    insn = insns[position]
+    return (before.at + before.size if before else start), insn.at + insn.size
+
+
+def _merged(rule: Rule, start: int, end: int, spans: Spans) -> Rows:
+    """The spans, and the table's rule elsewhere."""
+    starts: list[int] = []
+    rules: list[Rule] = []
+
+    def add(at: int, state: Rule) -> None:
+        if not rules or rules[-1] != state:
+            starts.append(at)
+            rules.append(state)
+
+    reached = start
+    for begin, (after, state) in sorted(spans.items()):
+        if begin < reached:
+            continue
+        if begin > reached:
+            add(reached, rule)
+        add(begin, state)
+        reached = after
+    if reached < end:
+        add(reached, rule)
+    return tuple(starts), tuple(rules)

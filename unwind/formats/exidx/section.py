@@ -1,0 +1,104 @@
+"""ARM's exception index as a source of rules.
+
+What it promises holds at call sites only (ehabi32: tables serve exceptions, not prologues), so the order of the
+sources asks .debug_frame first at an exact pc; prologues and epilogues get their rows from the code (exidx_rows). A
+function that cannot be unwound (CANTUNWIND, "refuse to unwind") is not covered: the next source, and in the end the
+link register of an innermost frame, may still know. Where a process and its threads begin is the exception
+(exidx_roots): it has no caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.model.walk import Trust
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.unwind.base import Extents
+from pyprof.unwind.formats.exidx import opcodes as exidx_opcodes
+from pyprof.unwind.formats.exidx.index import SECTION, TABLE, Entry, ExidxIndex, Model, entries, locate
+from pyprof.unwind.formats.exidx.roots import roots
+from pyprof.unwind.formats.exidx.rows import RowReader
+from pyprof.unwind.formats.exidx.rules import rule_of
+from pyprof.unwind.rules import UNDEFINED, FunctionRows, Rule
+
+
+class Exidx:
+    """Source of one ELF file. index: its entries, for inspection. exact: its promise holds at call sites only."""
+
+    name = "exidx"
+    trust = Trust.EXIDX
+    exact = False
+
+    def __init__(self, index: ExidxIndex, arch: Arch, roots: list[tuple[int, int]], diagnostics: Diagnostics) -> None:
+        """roots: (start, end) svma of code that has no caller."""
+        self.index = index
+        self._arch = arch
+        self._roots = roots
+        self._rows_in_code = RowReader(arch, index.code)
+        self._outermost = Rule(arch.sp, 0, UNDEFINED)
+        self._diagnostics = diagnostics
+        self._rules: dict[bytes, Rule | None] = {}
+
+    def function_at(self, svma: int) -> FunctionRows | None:
+        """None if no entry covers svma, or the entry says that its function cannot be unwound.
+
+        Raises FormatError, at this svma only.
+        """
+        position = self.index.find(svma)
+        if position < 0:
+            return None
+        entry = self.index.entry(position)
+        return self._rows(entry) or self._root_rows(entry, svma)
+
+    def extents(self) -> Extents:
+        return self.index.extents()
+
+    def functions(self) -> Iterator[FunctionRows]:
+        """All functions with a rule, ascending; a broken entry is counted and left out."""
+        for entry in entries(self.index):
+            try:
+                rows = self._rows(entry) if isinstance(entry, Entry) else None
+            except FormatError as error:
+                rows, entry = None, error
+            if isinstance(entry, FormatError):
+                self._diagnostics.count("exidx: broken entry left out")
+            if rows is not None:
+                yield rows
+
+    def _rows(self, entry: Entry) -> FunctionRows | None:
+        rule = self._rule(entry)
+        if rule is None:
+            return None
+        starts, rules = self._rows_in_code.rows(rule, entry.start, entry.end)
+        return FunctionRows(entry.start, entry.end, starts, rules)
+
+    def _rule(self, entry: Entry) -> Rule | None:
+        if entry.model is Model.CANT_UNWIND:
+            return None
+        if entry.code not in self._rules:
+            section, at = (SECTION, entry.start) if entry.table < 0 else (TABLE, entry.table)
+            opcodes = exidx_opcodes.decode(entry.code, section, at)
+            self._rules[entry.code] = rule_of(opcodes, self._arch, section, at)
+        return self._rules[entry.code]
+
+    def _root_rows(self, entry: Entry, svma: int) -> FunctionRows | None:
+        for start, end in self._roots:
+            if start <= svma < end:
+                start, end = max(start, entry.start), min(end, entry.end)
+                return FunctionRows(start, end, (start,), (self._outermost,))
+        return None
+
+
+def exidx_source(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> Exidx | None:
+    """None if the file has no index. Raises FormatError if the index as a whole is broken."""
+    found = locate(elf)
+    if found is None or arch.word != 4 or arch.lr < 0:
+        return None
+    addr, data = found
+    index = ExidxIndex(elf, addr, data)
+    for oddity in index.oddities:
+        diagnostics.count(oddity)
+    return Exidx(index, arch, roots(elf, arch), diagnostics)

@@ -1,0 +1,169 @@
+"""The tables that libunwind's dynamic unwind-info points to, as rows; addresses are avma.
+
+    TABLE             table_data -> unw_debug_frame_list: start, end, debug_frame*, size, index*, ...: a .debug_frame in
+                      the target's memory, its addresses relative to segbase
+    REMOTE_TABLE      (i32 start, i32 FDE) pairs, both relative to segbase; FDEs as in .eh_frame
+    REMOTE_TABLE_64   the same with i64
+    IP_OFFSET         the starts are relative to start_ip
+    ARM_EXIDX         an .ARM.exidx in the target's memory
+
+libunwind wants pairs sorted; Julia does not promise it, so they are sorted here. Read once, but for FDEs, which are
+read when a pc needs them.
+Source: include/dwarf.h and src/dwarf/Gfind_proc_info-lsb.c of libunwind 1.8.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.model.modules import ReadMemory
+from pyprof.objfile.target_structs import TargetStructs
+from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection
+from pyprof.unwind.formats.cfi.program import CfiPrograms
+from pyprof.unwind.formats.cfi.source import CfiTable
+from pyprof.unwind.formats.exidx.memory import memory_exidx
+from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, SECTION, DynInfo, Format, table_bytes
+from pyprof.unwind.rules import FunctionRows
+
+MAX_ENTRY = 1 << 16
+"""Most bytes of one CIE or FDE."""
+
+MAX_KNOWN = 1 << 12
+
+
+class Table(Protocol):
+    def function_at(self, avma: int) -> FunctionRows | None:
+        """The rows of the function that covers avma. Raises FormatError."""
+        ...
+
+
+def open_table(
+    info: DynInfo, read: ReadMemory, arch: Arch, diagnostics: Diagnostics, most: int = MAX_TABLE_BYTES
+) -> Table | None:
+    """The table of an info; None of one that cannot be of this architecture. most: bytes that may be kept of it.
+
+    Raises FormatError, also where it has more.
+    """
+    structs = TargetStructs(read, arch, SECTION, 2 * MAX_TABLE_BYTES)
+    if info.head.format == Format.TABLE:
+        return DebugFrameInMemory(info, structs, diagnostics, most)
+    _check_size(info, table_bytes(info.head.format, info.table_len, arch.word), most)
+    if info.head.format == Format.ARM_EXIDX:
+        return memory_exidx(info.table_data, structs.exactly(info.table_data, info.table_len), read, arch, diagnostics)
+    return PairTable(info, structs)
+
+
+def held_bytes(info: DynInfo, table: Table | None, arch: Arch) -> int:
+    """How much of the target's memory an open table keeps."""
+    if table is None:
+        return 0
+    if isinstance(table, DebugFrameInMemory):
+        return table.size
+    return table_bytes(info.head.format, info.table_len, arch.word)
+
+
+def _check_size(info: DynInfo, size: int, most: int) -> None:
+    if size > most:
+        raise FormatError(SECTION, info.table_data, f"a table of {size} bytes: more tables than are read")
+
+
+class DebugFrameInMemory:
+    """Format TABLE. size: of the .debug_frame, in bytes."""
+
+    def __init__(self, info: DynInfo, structs: TargetStructs, diagnostics: Diagnostics, most: int) -> None:
+        start, end, debug_frame, size = structs.unpack(info.table_data, structs.layout("PPPP"))
+        if not start <= info.head.start < end:
+            raise FormatError(SECTION, info.table_data, f"a table of {start:#x} to {end:#x}")
+        if not 0 < size <= MAX_TABLE_BYTES:
+            raise FormatError(SECTION, info.table_data, f".debug_frame of {size} bytes")
+        _check_size(info, size, most)
+        data = structs.exactly(debug_frame, size)
+        self.size = size
+        section = CfiSection(
+            ".debug_frame", memoryview(data), debug_frame, False, structs.arch.byteorder, structs.arch.word
+        )
+        self._shift = info.segbase + info.load_offset
+        self._mask = structs.arch.mask
+        self._table = CfiTable(section, structs.arch, diagnostics)
+
+    def function_at(self, avma: int) -> FunctionRows | None:
+        svma = avma - self._shift & self._mask
+        rows = self._table.rows_at(self._table.find(svma), svma)
+        return None if rows is None else shifted(rows, avma - svma)
+
+
+class PairTable:
+    """Formats REMOTE_TABLE, REMOTE_TABLE_64 and IP_OFFSET."""
+
+    def __init__(self, info: DynInfo, structs: TargetStructs) -> None:
+        size = table_bytes(info.head.format, info.table_len, structs.word)
+        width = 8 if info.head.format == Format.REMOTE_TABLE_64 else 4
+        data = structs.exactly(info.table_data, size - size % (2 * width))
+        pairs = np.frombuffer(data, f"{structs.order}i{width}").reshape(-1, 2).astype(f"i{width}")
+        order = np.argsort(pairs[:, 0], kind="stable")
+        self._starts = pairs[order, 0]  # arrays: as lists of numbers they would be ten times as large as the table
+        self._fdes = pairs[order, 1]
+        self._segbase = info.segbase
+        self._load_offset = info.load_offset
+        self._base = info.head.start if info.head.format == Format.IP_OFFSET else info.segbase
+        self._mask = structs.arch.mask
+        self._reader = FdeReader(structs)
+
+    def function_at(self, avma: int) -> FunctionRows | None:
+        wrapped = avma - self._base - self._load_offset & self._mask
+        offset = wrapped - (self._mask + 1) if wrapped > self._mask >> 1 else wrapped
+        at = bisect_right(self._starts, offset) - 1
+        if at < 0:
+            return None
+        rows = self._reader.rows(self._segbase + int(self._fdes[at]) & self._mask)
+        if self._load_offset:
+            rows = shifted(rows, self._load_offset)
+        return rows if rows.start <= avma < rows.end else None
+
+
+class FdeReader:
+    """FDEs of an .eh_frame in the target's memory, one by one."""
+
+    def __init__(self, structs: TargetStructs) -> None:
+        self._structs = structs
+        self._length = structs.layout("I")
+        self._known: dict[int, FunctionRows] = {}
+
+    def rows(self, avma: int) -> FunctionRows:
+        """The rows of the FDE at avma. Raises FormatError."""
+        if avma not in self._known:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[avma] = self._read(avma)
+        return self._known[avma]
+
+    def _read(self, avma: int) -> FunctionRows:
+        """The FDE and its CIE are put side by side, the FDE at its own address: what is relative stays right."""
+        structs = self._structs
+        fde = self._entry(avma)
+        (back,) = self._length.unpack_from(fde, 4)
+        if not back:
+            raise FormatError(SECTION, avma, "a CIE where an FDE must stand")
+        cie = self._entry(avma + 4 - back & structs.arch.mask)
+        data = cie + fde[:4] + self._length.pack(len(cie) + 4) + fde[8:]
+        svma = avma - len(cie) & structs.arch.mask
+        section = CfiSection(".eh_frame", memoryview(data), svma, True, structs.arch.byteorder, structs.arch.word)
+        entries = CfiEntries(section)
+        return CfiPrograms(entries, structs.arch).rows(entries.fde(len(cie)))
+
+    def _entry(self, avma: int) -> bytes:
+        (length,) = self._structs.unpack(avma, self._length)
+        if not 4 <= length <= MAX_ENTRY:
+            raise FormatError(SECTION, avma, f"a CIE or FDE of {length} bytes")
+        return self._structs.exactly(avma, 4 + length)
+
+
+def shifted(rows: FunctionRows, by: int) -> FunctionRows:
+    return replace(rows, start=rows.start + by, end=rows.end + by, starts=tuple(start + by for start in rows.starts))

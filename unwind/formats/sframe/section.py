@@ -1,0 +1,238 @@
+"""SFrame, V1 to V3, as a Source: the index is loaded once, a function's rows when a pc first needs them.
+
+In: an ElfFile, or a section's bytes and its svma (a file's or a live image's: both are read the same way).
+Out: FunctionRows. Finding the section is sframe_locate's work, the columns sframe_index's, the rules sframe_rules'.
+What SFrame cannot say, and where its producers are less exact than .eh_frame: docs/sframe.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.arch import Arch
+from pyprof.model.walk import Trust
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.unwind.base import Extents
+from pyprof.unwind.formats.sframe.index import (
+    AARCH64_BIG,
+    AARCH64_LITTLE,
+    AMD64_LITTLE,
+    FLAG_FRAME_POINTER,
+    S390X_BIG,
+    SFrameIndex,
+    read_index,
+)
+from pyprof.unwind.formats.sframe.locate import locate
+from pyprof.unwind.formats.sframe.rules import RowReader
+from pyprof.unwind.rules import FunctionRows, Rule
+
+ABI_ARCH = {AARCH64_BIG: "aarch64", AARCH64_LITTLE: "aarch64", AMD64_LITTLE: "x86_64", S390X_BIG: "s390x"}
+"""SFrame's ABI -> how the name of the Arch begins."""
+
+INFO_PCMASK, INFO_KEY_B, INFO_SIGNAL = 0x10, 0x20, 0x80
+TYPE_DEFAULT, TYPE_FLEX = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionEntry:
+    """One FDE as the index states it, before its rows are read. start, size: svma and bytes. count: rows."""
+
+    start: int
+    size: int
+    count: int
+    repeat: int
+    signal: bool
+    flex: bool
+    pauth_key: str
+
+
+class SFrame:
+    """One .sframe section.
+
+    version: 1 to 3. exact: rows hold at every instruction, not only at call sites; before V3 they do not in PLTs and
+    where the producer dropped what the format could not say (docs/sframe.md). frame_pointers: the producer promises
+    that all functions of the object keep the frame pointer (SFRAME_F_FRAME_POINTER), so code without an FDE may be
+    unwound by it.
+    """
+
+    name = "sframe"
+    trust = Trust.SFRAME
+
+    def __init__(self, data: memoryview, svma: int, arch: Arch, diagnostics: Diagnostics, section: str, file: str):
+        """Raises FormatError where the header or the extent of the index is broken. See read_sframe."""
+        self.index: SFrameIndex = read_index(data, svma, section)
+        if not arch.name.startswith(ABI_ARCH[self.index.abi]) or arch.byteorder != self.index.byteorder:
+            raise FormatError(section, 4, f"abi {self.index.abi} is not that of {arch.name}")
+        self.version = self.index.version
+        self.exact = self.version >= 3
+        self.frame_pointers = self.version < 3 and bool(self.index.flags & FLAG_FRAME_POINTER)
+        self._data = bytes(data[: self.index.rows_end])
+        self._sp = arch.sp
+        self._section = section
+        self._file = file
+        self._diagnostics = diagnostics
+        self._reader = RowReader(self.index, arch, section)
+        for oddity in self.index.oddities:
+            diagnostics.count(oddity)
+
+    def __len__(self) -> int:
+        """Number of functions in the index, those without rows included."""
+        return len(self.index)
+
+    def function_at(self, svma: int) -> FunctionRows | None:
+        """The rows of the function that covers svma, None where no row does. Raises FormatError."""
+        if not 0 <= svma < 1 << 64:
+            return None
+        i = int(np.searchsorted(self.index.start, np.uint64(svma), side="right")) - 1
+        if i < 0 or svma - int(self.index.start[i]) >= int(self.index.size[i]):
+            return None
+        rows = self.function(i)
+        if rows is None:
+            return None
+        offset = svma - rows.start
+        if rows.repeat:
+            offset %= rows.repeat
+        return rows if rows.starts[0] - rows.start <= offset else None
+
+    def extents(self) -> Extents:
+        order = np.argsort(self.index.start, kind="stable")
+        start = self.index.start[order]
+        return start, start + self.index.size[order].astype(np.uint64)
+
+    def functions(self) -> Iterator[FunctionRows]:
+        """All functions that have rows, ascending by start. A broken one is counted, and a problem of the file."""
+        budget = len(self._data)  # functions may not share rows: the work stays linear in the section's size
+        for i in range(len(self.index)):
+            budget -= int(self.index.count[i])
+            try:
+                if budget < 0:
+                    raise FormatError(self._section, int(self.index.entry_at[i]), "functions share their rows")
+                rows = self.function(i)
+            except FormatError as error:
+                self._diagnostics.count("sframe: function with broken rows")
+                self._diagnostics.problem(self._file, error.message)
+                if budget < 0:
+                    return
+                continue
+            if rows is not None:
+                yield rows
+
+    def entry(self, i: int) -> FunctionEntry:
+        """What the index says of function i (0 <= i < len(self), ascending by start)."""
+        index = self.index
+        info = int(index.info[i])
+        return FunctionEntry(
+            start=int(index.start[i]),
+            size=int(index.size[i]),
+            count=int(index.count[i]),
+            repeat=int(index.repeat[i]) if info & INFO_PCMASK else 0,
+            signal=bool(info & INFO_SIGNAL) and self.version >= 3,
+            flex=int(index.info2[i]) & 0x1F == TYPE_FLEX,
+            pauth_key="b" if info & INFO_KEY_B else "a",
+        )
+
+    def function(self, i: int) -> FunctionRows | None:
+        """Rows of function i, None where it has none (nothing known, not: outermost). Raises FormatError."""
+        index, entry = self.index, self.entry(i)
+        at, count = int(index.rows_at[i]), entry.count
+        problem = _entry_problem(entry, at, int(index.info[i]), int(index.info2[i]))
+        if problem:
+            raise FormatError(self._section, int(index.entry_at[i]), problem)
+        if not count:
+            # a DEFAULT function of V3 without rows is outermost; in a signal frame producers leave
+            # the rows away because they cannot express them (measured: binutils 2.47, .cfi_escape)
+            if self.version < 3 or entry.signal or entry.flex or not entry.size:
+                return None
+            return self._rows(i, entry, [0], [self._reader.outermost(False)])
+        starts, rules = self._read_rows(entry, at, 1 << (int(index.info[i]) & 0xF))
+        if entry.repeat and self.index.abi == AMD64_LITTLE and starts == [0] and self._is_wrong_plt_got(rules[0]):
+            self._diagnostics.count("sframe: row of .plt.got corrected")
+            rules = [replace(rules[0], cfa_off=8)]
+        return self._rows(i, entry, starts, rules)
+
+    def _is_wrong_plt_got(self, rule: Rule) -> bool:
+        """GNU ld 2.44 to 2.47 writes cfa = sp + 16 for .plt.got, whose blocks are one jump each: it is sp + 8.
+
+        (At the first instruction of whatever was called, the return address is the only word pushed.)
+        """
+        return (rule.cfa_reg, rule.cfa_off, rule.cfa_deref) == (self._sp, 16, False)
+
+    def _rows(self, i: int, entry: FunctionEntry, starts: list[int], rules: list[Rule]) -> FunctionRows | None:
+        """A function ends where the next one starts: ld 2.40 states the PLT of IBT longer than it is."""
+        end = entry.start + entry.size
+        if i + 1 < len(self.index) and entry.start < int(self.index.start[i + 1]) < end:
+            end = int(self.index.start[i + 1])
+        absolute = tuple(entry.start + start for start in starts if entry.start + start < end)
+        if not absolute:
+            return None
+        return FunctionRows(entry.start, end, absolute, tuple(rules[: len(absolute)]), entry.repeat)
+
+    def _read_rows(self, entry: FunctionEntry, at: int, start_size: int) -> tuple[list[int], list[Rule]]:
+        """(offsets from the function or block, rules), ascending; of rows at one offset the last counts."""
+        data, end, order = self._data, self.index.rows_end, self.index.byteorder
+        rule, flex, signal = self._reader.rule, entry.flex, entry.signal
+        limit = entry.repeat or entry.size
+        starts: list[int] = []
+        rules: list[Rule] = []
+        last = -1
+        for _ in range(entry.count):
+            info_at = at + start_size
+            if info_at >= end:
+                raise FormatError(self._section, at, "row passes the section's end")
+            start = data[at] if start_size == 1 else int.from_bytes(data[at:info_at], order)
+            info = data[info_at]
+            if info & 0x60 == 0x60:
+                raise FormatError(self._section, info_at, "data words of unknown size")
+            after = info_at + 1 + ((info >> 1 & 0xF) << (info >> 5 & 3))
+            if after > end:
+                raise FormatError(self._section, at, "row passes the section's end")
+            if start < last:
+                raise FormatError(self._section, at, "rows do not ascend")
+            if start < limit:  # a row at the very end covers nothing (binutils bug 33131)
+                if start == last:
+                    starts.pop()
+                    rules.pop()
+                starts.append(start)
+                rules.append(rule(data[info_at:after], flex, signal, info_at))
+            last = start
+            at = after
+        return starts, rules
+
+
+def _entry_problem(entry: FunctionEntry, at: int, info: int, info2: int) -> str:
+    """What is wrong with an FDE, "" if nothing is."""
+    if at < 0:
+        return "rows outside the section"
+    if info & 0xF > 2:
+        return f"row type {info & 0xF} is unknown"
+    if info2 & 0x1F > TYPE_FLEX:
+        return f"function type {info2 & 0x1F} is unknown"
+    if info & INFO_PCMASK and not entry.repeat:
+        return "repeating block of no size"
+    return ""
+
+
+def read_sframe(
+    data: bytes | memoryview,
+    svma: int,
+    arch: Arch,
+    diagnostics: Diagnostics | None = None,
+    section: str = ".sframe",
+    file: str = "",
+) -> SFrame:
+    """The SFrame section whose bytes are data and which stands at svma (in memory: avma minus the load bias).
+
+    data may be longer than the section (a segment is). file: path for problems. Raises FormatError(section, …).
+    """
+    return SFrame(memoryview(data), svma, arch, diagnostics or Diagnostics(), section, file)
+
+
+def sframe_source(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> SFrame | None:
+    """The SFrame table of a file or memory image, None where it has none. Raises FormatError."""
+    found = locate(elf)
+    return None if found is None else read_sframe(found.data, found.svma, arch, diagnostics, found.name, elf.name)

@@ -1,0 +1,379 @@
+"""Stacks that are longer than what is copied of them: the inner part walked in the sample's own copy, the outer part
+walked once, in memory that was read while the thread ran, and shared by all samples that agree with it.
+
+In: a lane, its rules, what is known of the rest of its stack (model.sample.Beyond). Out: its walk, with shared frames
+where it meets a frame that the known chain has, too: same pc, same sp, same fp as far as the chain needs it. All words
+that the walk from there on reads must then be as they were, and those of them that were read with the sample are
+compared: of the lane's own copy, and of spots all over the rest. What lies between the spots is not proved; shared
+frames say so by their trust (COMPLETED).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.arch import Arch
+from pyprof.model.sample import Outer, Piece, SampleBatch, StackSlab
+from pyprof.model.walk import SharedFrames, StackEnd, Trust
+from pyprof.unwind.heuristics.cached_frames import Tail
+from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
+from pyprof.unwind.single_lane import OUTERMOST_RULE, UNKNOWN, PlainRules, Run
+from pyprof.unwind.table import CFA_FP, FP_SAVED, RuleTable
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_INNER = 32
+"""Frames walked with all registers before the plain rules are tried, and again where those do not hold."""
+_MOST_SCALAR = 1 << 14
+_AGREE = 8
+"""So many frames of the known chain must lie in the lane's own copy, and be equal."""
+_MOST_THREADS = 64
+_FIRST_RUN = 256
+_RENEW = 4096
+"""Where a whole copy had so many frames of its own, its chain is the better one to know."""
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """A whole chain. fp: of each frame; needs_fp: the walk from there on reads it. slots, values: the words that the
+    walk has read, ascending by address. top: as in LaneWalk. number: of the Outer that it was walked in, 0 if none.
+    """
+
+    frames: SharedFrames
+    fp: U64
+    needs_fp: Mask
+    slots: U64
+    values: U64
+    top: int
+    number: int
+
+
+@dataclass(slots=True)
+class _Join:
+    """The walk's frame `own` is the frame `at` of the known chain."""
+
+    known: _Known
+    own: int
+    at: int
+
+
+_Columns = tuple[U64, U64, U64, Mask, npt.NDArray[np.uint8], I64]
+"""pc, sp, fp, exact, trust, and the id of the rule by which the frame was found, -1 where that was not a plain one."""
+
+
+class _Path:
+    """Frames under way. last: the rule of the outermost frame, top: its cfa, once it is found."""
+
+    def __init__(self, walk: LaneWalk, fp: int) -> None:
+        """The beginning, from a walk that kept its registers. fp: its column."""
+        self._parts: list[_Columns] = []
+        self._count = 0
+        self.last, self.top = -1, 0
+        self.join: _Join | None = None
+        self.add_walk(walk, fp)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add_walk(self, walk: LaneWalk, fp: int) -> None:
+        frames = Tail.of(walk.frames)
+        fps = [registers.values[fp] for registers in walk.registers or ()]
+        known = np.array([UNKNOWN if value is None else value for value in fps], np.uint64)
+        self._add(frames.pc, frames.sp, known, frames.exact, frames.trust, np.full(len(known), -1, np.int64))
+
+    def add(self, run: Run, table: RuleTable) -> None:
+        """What follows the last frame."""
+        self._add(run.pc, run.sp, run.fp, np.zeros(len(run), np.bool_), table.trust[run.rule], run.rule)
+        self.last, self.top = run.last, run.top
+
+    def _add(self, *columns: *_Columns) -> None:
+        if len(columns[0]):
+            self._parts.append(columns)
+            self._count += len(columns[0])
+
+    def since(self, first: int) -> _Columns:
+        """The frames from one on."""
+        count, parts = self._count - first, list[_Columns]()
+        for part in reversed(self._parts):
+            if count <= 0:
+                break
+            parts.append(part)
+            count -= len(part[0])
+        pc, sp, fp, exact, trust, rule = (
+            np.concatenate([part[column] for part in reversed(parts)])[max(-count, 0) :] for column in range(6)
+        )
+        return pc, sp, fp, exact, trust, rule
+
+    def state(self, back: int = 1) -> tuple[int, int, int, bool]:
+        """pc, sp, fp, exact of the last frame, or of one further inside."""
+        pc, sp, fp, exact, _, _ = self.since(self._count - back)
+        return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
+
+    def cut(self, frames: int) -> Tail:
+        """The first frames."""
+        pc, sp, _, exact, trust, _ = self.since(0)
+        return Tail(pc[:frames], exact[:frames], trust[:frames], sp[:frames])
+
+
+class _Noting(LaneMemory):
+    """Memory that notes which words were asked for."""
+
+    def __init__(self, batch: SampleBatch, lane: int) -> None:
+        super().__init__(batch, lane)
+        self.asked: set[int] = set()
+
+    def word(self, avma: int) -> int | None:
+        self.asked.add(avma)
+        return super().word(avma)
+
+    def read(self, avma: int, size: int) -> int | None:
+        self.asked.update(range(avma, avma + size, 4))
+        return super().read(avma, size)
+
+
+class DeepStacks:
+    """Of the threads of one address space."""
+
+    def __init__(self, arch: Arch, rules: PlainRules, table: RuleTable) -> None:
+        self._arch = arch
+        self._rules = rules
+        self._table = table
+        self._known: dict[int, _Known] = {}
+        self._tried: dict[int, int] = {}
+        self._version = (0, 0)
+
+    def renew(self, version: tuple[int, int]) -> None:
+        """version: another value wherever rules may be others than before."""
+        if version != self._version:
+            self._version = version
+            self._rules.forget()
+            self._known.clear()
+            self._tried.clear()
+
+    def walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk:
+        """The walk of a lane whose stack is longer than its copy, or whose copy is long."""
+        tid = int(batch.tid[lane])
+        beyond = batch.stack.beyond.get(lane)
+        outer, spots = (beyond.outer, beyond.spots) if beyond is not None else (None, ())
+        sample, number = (batch, lane), 0
+        if outer is not None and self._tried.get(tid) != outer.number:
+            self._tried[tid] = number = outer.number
+            batch, lane = _over(batch, lane, outer), 0
+        known = self._known.get(tid)
+        low = None if known is None else self._agrees(known, batch, lane)
+        memory = _Noting(batch, lane)
+        walk, path = self._follow(registers, memory, walker, _words(batch, lane), None if low is None else known, low)
+        if path is None:
+            return walk
+        own = len(path) if path.join is None else path.join.own
+        if walk.end is StackEnd.ROOT and (number or (outer is None and own > _RENEW)):
+            known = self._remember(tid, path, walk, memory, _words(batch, lane), number)
+            if outer is not None and not self._as_at_stop(known, spots):
+                return self._cut(*sample, registers, walker)
+            own = min(own, _INNER)
+            path.join = _Join(known, own, own)
+        walk.tail = path.cut(own)
+        if path.join is not None:
+            frames, at = path.join.known.frames, path.join.at
+            if own + len(frames) - at <= walker.max_depth:
+                walk.shared = frames, at
+            else:
+                walk.end = StackEnd.DEPTH
+                walk.tail = walk.tail.before(_part(frames, at, at + max(walker.max_depth - own, 0)))
+        return walk
+
+    def _agrees(self, known: _Known, batch: SampleBatch, lane: int) -> int | None:
+        """From which address on all words of the known chain that came with the sample are as they were; None if they
+        are not, or nothing says that the rest is.
+        """
+        memory = LaneMemory(batch, lane)
+        differs = _differs(known, memory.low, _words(batch, lane))
+        if memory.high < known.top:
+            beyond = batch.stack.beyond.get(lane)
+            if beyond is None or beyond.outer is None or beyond.outer.number != known.number or not beyond.spots:
+                return None
+            if not self._as_at_stop(known, beyond.spots):
+                return None
+        return max(memory.low, differs + self._arch.word)
+
+    def _as_at_stop(self, known: _Known, spots: tuple[Piece, ...]) -> bool:
+        """Is the known chain as the spots that were read with a sample are?"""
+        word = self._arch.word
+        return bool(spots) and all(
+            _differs(known, spot.avma, np.frombuffer(spot.data, f"u{word}", len(spot.data) // word)) < 0
+            for spot in spots
+        )
+
+    def _cut(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk:
+        """The walk in the lane's own copy alone."""
+        walk, path = self._follow(registers, _Noting(batch, lane), walker, _words(batch, lane), None, None)
+        if path is not None:
+            walk.tail = path.cut(len(path))
+        return walk
+
+    def _follow(
+        self,
+        registers: Registers,
+        memory: _Noting,
+        walker: ScalarWalker,
+        words: npt.NDArray[np.unsignedinteger],
+        known: _Known | None,
+        low: int | None,
+    ) -> tuple[LaneWalk, _Path | None]:
+        """The walk in a lane's memory up to where it ends, or where it joins the known chain at an address from `low`
+        on. Without a path it is a plain one, complete with its frames.
+        """
+        arch, fp = self._arch, self._arch.fp
+        inner = replace(walker, max_depth=_INNER)
+        walk = inner.walk(registers, memory, keep_registers=True)
+        if walk.end is not StackEnd.DEPTH or walk.registers is None or walk.registers[-1].exact:
+            return (walker.walk(registers, memory) if walk.end is StackEnd.DEPTH else walk), None
+        path = _Path(walk, fp)
+        result = LaneWalk([], top=walk.top)
+        asked, by_scalar, checked = _FIRST_RUN, 0, 1
+        while True:
+            if known is not None and low is not None:
+                path.join = _join(known, low, memory.high, path, checked)
+                checked = len(path)
+            if path.join is not None:
+                result.end, result.top = StackEnd.ROOT, known.top if known else 0
+                return result, path
+            if len(path) >= walker.max_depth or by_scalar > _MOST_SCALAR:
+                result.end = StackEnd.DEPTH if len(path) >= walker.max_depth else StackEnd.NO_RULE
+                return result, path
+            pc, sp, last_fp, _ = path.state()
+            result.top = max(result.top, min(sp, memory.high))
+            asked = min(2 * asked, walker.max_depth - len(path))
+            run = self._rules.run(words, memory.low, pc, sp, last_fp, asked)
+            path.add(run, self._table)
+            if run.root:
+                result.end, result.top = StackEnd.ROOT, max(result.top, min(path.top, memory.high))
+                return result, path
+            if len(run) == asked:
+                continue
+            pc, sp, last_fp, _ = path.state()
+            called_pc, _, _, called_exact = path.state(2)
+            values: list[int | None] = [None] * len(arch.registers)
+            values[arch.pc], values[arch.sp], values[fp] = pc, sp, None if last_fp == UNKNOWN else last_fp
+            part = LaneWalk([], registers=[])
+            walker.go_on(part, Registers(values, False, called=called_pc - (not called_exact)), memory, _INNER)
+            by_scalar += len(part.frames)
+            if part.registers is not None:
+                path.add_walk(part, fp)
+                path.last = -1
+            if part.end is not StackEnd.DEPTH or not part.registers or part.registers[-1].exact:
+                result.end, result.missing, result.top = part.end, part.missing, max(result.top, part.top)
+                if part.end is StackEnd.DEPTH:
+                    result.end = StackEnd.NO_RULE
+                return result, path
+
+    def _remember(
+        self,
+        tid: int,
+        path: _Path,
+        walk: LaneWalk,
+        memory: _Noting,
+        words: npt.NDArray[np.unsignedinteger],
+        number: int,
+    ) -> _Known:
+        """Of a whole walk. number: of the Outer that was its memory, 0 if it was a copy of one moment."""
+        join, table, word = path.join, self._table, self._arch.word
+        own = len(path) if join is None else join.own
+        _, sps, fps, _, _, rules = path.since(0)
+        rule = rules[1 : own + 1] if join is not None else np.append(rules[1:], path.last)
+        plain, flags = rule >= 0, table.flags[rule]
+        uses = np.where(plain, (flags & CFA_FP) != 0, rule != OUTERMOST_RULE)
+        saves = plain & ((flags & FP_SAVED) != 0)
+        needs_after = bool(join.known.needs_fp[join.at]) if join is not None else False
+        needs = _needed(uses, saves, needs_after)
+        above = np.append(sps[1:own], sps[own] if join is not None else np.uint64(path.top))
+        cfa = above - np.uint64(self._arch.sp_off & 0xFFFFFFFFFFFFFFFF)
+        restored = saves & np.append(needs[1:], needs_after)
+        slots = np.concatenate(
+            [
+                (cfa + table.ra_off[rule])[plain],
+                (cfa + table.fp_off[rule])[restored],
+                np.array(sorted(memory.asked), np.uint64) & np.uint64(-word & 0xFFFFFFFFFFFFFFFF),
+            ]
+        )
+        low, high = np.uint64(memory.low), np.uint64(memory.low + words.nbytes - word)
+        slots = np.sort(slots[(slots >= low) & (slots <= high)], kind="stable")
+        slots = slots[np.append(True, slots[1:] != slots[:-1])]
+        values = words[((slots - low) // np.uint64(word)).view(np.int64)].astype(np.uint64, copy=False)
+        inner, fp = path.cut(own), fps[:own]
+        top, before = walk.top, None
+        if join is not None:
+            known, at = join.known, join.at
+            frames, top, before = known.frames, known.top, (known.frames, at, own)
+            beyond = slice(int(np.searchsorted(known.slots, frames.sp[at])), None)
+            kept = slots < frames.sp[at]
+            slots = np.concatenate([slots[kept], known.slots[beyond]])
+            values = np.concatenate([values[kept], known.values[beyond]])
+            fp, needs = np.append(fp, known.fp[at:]), np.append(needs, known.needs_fp[at:])
+            inner = inner.before(_part(frames, at, len(frames)))
+        trust = np.full(len(inner), Trust.COMPLETED, np.uint8) if number else inner.trust
+        shared = SharedFrames(inner.pc, inner.exact, trust, inner.sp, before)
+        if tid not in self._known and len(self._known) >= _MOST_THREADS:
+            self._known.clear()
+        found = self._known[tid] = _Known(shared, fp, needs, slots, values, top, number)
+        return found
+
+
+def _needed(uses: Mask, saves: Mask, after: bool) -> Mask:
+    """Of each frame: does the walk from there on read the register before it restores it?"""
+    n = len(uses)
+    frame = np.arange(n)
+    use = np.append(np.where(uses, frame, n + 1), n if after else n + 1)
+    save = np.append(np.where(saves & ~uses, frame, n + 1), n + 1 if after else n)
+    found: Mask = (np.minimum.accumulate(use[::-1])[::-1] < np.minimum.accumulate(save[::-1])[::-1])[:n]
+    return found
+
+
+def _join(known: _Known, low: int, high: int, path: _Path, first: int) -> _Join | None:
+    """Where the frames of a path from `first` on meet the known chain."""
+    frames = known.frames
+    if first >= len(path):
+        return None
+    pc, sp, fp, exact, _, _ = path.since(first)
+    at = np.minimum(np.searchsorted(frames.sp, sp), len(frames) - 1)
+    same = (frames.sp[at] == sp) & (frames.pc[at] == pc) & (sp >= low) & (at > 0) & ~frames.exact[at]
+    same &= ~exact & ((known.fp[at] == fp) | ~known.needs_fp[at])
+    same &= frames.sp[np.minimum(at + _AGREE, len(frames) - 1)] <= high
+    found = int(np.argmax(same))
+    return _Join(known, first + found, int(at[found])) if same[found] else None
+
+
+def _differs(known: _Known, avma: int, words: npt.NDArray[np.unsignedinteger]) -> int:
+    """The highest address of a word that the known chain has read and that is another one in memory, -1 if none is."""
+    word = words.itemsize
+    first, last = np.searchsorted(known.slots, np.array([avma, avma + max(words.nbytes - word + 1, 0)], np.uint64))
+    slots = known.slots[first:last]
+    place = ((slots - np.uint64(avma)) // np.uint64(word)).view(np.int64)
+    differ = np.flatnonzero(words[place] != known.values[first:last])
+    return int(slots[differ[-1]]) if len(differ) else -1
+
+
+def _words(batch: SampleBatch, lane: int) -> npt.NDArray[np.unsignedinteger]:
+    """A view of a lane's copy."""
+    stack, word = batch.stack, batch.arch.word
+    offset, size = int(stack.offset[lane]), int(stack.size[lane])
+    return stack.data[offset : offset + (size & -word)].view(f"u{word}")
+
+
+def _over(batch: SampleBatch, lane: int, outer: Outer) -> SampleBatch:
+    """The lane alone, with all of the outer memory as its copy."""
+    data = outer.words.view(np.uint8)
+    one = np.array([lane], np.int64)
+    stack = StackSlab(data, np.array([outer.avma], np.uint64), np.zeros(1, np.int64), np.array([len(data)], np.int64))
+    return replace(batch.take(one), stack=stack)
+
+
+def _part(frames: SharedFrames, first: int, last: int) -> Tail:
+    some = slice(first, last)
+    return Tail(frames.pc[some], frames.exact[some], frames.trust[some], frames.sp[some])

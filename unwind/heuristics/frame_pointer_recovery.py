@@ -1,0 +1,290 @@
+"""The frame pointer of a thread that was read from outside while it slept, found in its stack copy, or not at all.
+
+Such a sample knows sp and pc only. If a frame needs the frame pointer and no inner frame saved it, places of the copy
+where a return address stands are tried as the frame's record, and the evidence is weighed:
+
+- The call before the return address (heuristics/calls.py): a direct call of the frame's function proves, an indirect
+  one only allows, a direct call of another function refutes.
+- The room that the function makes on the stack (heuristics/frame_room.py): where its code tells it, the record stands
+  there. That holds for each frame on the way, too.
+- From the record the tables must lead on, upwards, to the root, and no call on the way may be refuted.
+
+The place that the room tells is believed if its call allows it. A function that moves sp as it likes (alloca) tells no
+place; then a call must prove it, or all other places must be on its way. What earlier calls left behind may look the
+same: where another place may be right as well, it is not decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+from pyprof.model.walk import StackEnd, Trust, lookup_pc
+from pyprof.unwind.code import Code
+from pyprof.unwind.heuristics.calls import Calls, Link
+from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline
+from pyprof.unwind.heuristics.frame_room import FrameRoom, Room
+from pyprof.unwind.index import SpaceIndex
+from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.rules import RegKind
+from pyprof.unwind.scalar import Accept, LaneWalk, Registers, ScalarWalker
+from pyprof.unwind.table import KnownRule
+
+MAX_PLACES = 512
+"""Words that are addresses of code and are looked at, from the frame upwards."""
+
+MAX_RIVALS = 16
+"""Places inside of the one that a call proves whose calls only allow; with more it is not decided."""
+
+BEGINNING = 3
+"""Frames at the root of which one called the thread's first function, once."""
+
+JOINT = 2
+"""Frames within which a place that was left behind meets the ones that are still there."""
+
+MAX_PROOF = 4096
+"""Frames to the root in which a proof must come to its end."""
+
+MAX_FRAMES = 3 * MAX_PROOF
+"""Frames that are walked for one sample, in all trials."""
+
+MAX_WORDS = 1 << 17
+"""Words of the stack copy that are looked at."""
+
+_HIGHEST = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Where a rule finds the return address: at cfa + ra_off, cfa being fp + cfa_off, or [fp + cfa_off] if deref."""
+
+    cfa_off: int
+    ra_off: int
+    deref: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A frame pointer that may be the one, the caller's sp then, and what the call before the return address says."""
+
+    fp: int
+    caller_sp: int
+    link: Link
+
+
+class Recovery:
+    """Recovery in one address space."""
+
+    def __init__(self, arch: Arch, space: AddressSpace, code: Code, index: SpaceIndex) -> None:
+        self._arch = arch
+        self._space = space
+        self._index = index
+        self._calls = Calls(arch, space, code, index)
+        self._room = FrameRoom(arch, code, self._calls)
+        spans = [(m.start, m.end) for m in space.mappings if m.executable]
+        self._starts = np.array([start for start, _ in spans], np.uint64)
+        self._ends = np.array([min(end, _HIGHEST) for _, end in spans], np.uint64)
+
+    def rest(
+        self, walker: ScalarWalker, registers: Registers, memory: LaneMemory, known: KnownRule | None
+    ) -> LaneWalk | None:
+        """The callers of a frame whose rule needs the frame pointer; None where no record is believed."""
+        arch = self._arch
+        shape, sp, pc = self._shape(known), registers.values[arch.sp], registers.values[arch.pc]
+        if shape is None or sp is None or pc is None or arch.fp not in registers.withheld:
+            return None
+        self._calls.begin()
+        trial = _Trial(self._joins, walker, registers, memory)
+        room = self._room_of(registers) if self._is_plain(shape) else Room()
+        told = [self._place_at(sp + depth, registers, memory) for depth in room.told]
+        if any(place.link is not Link.REFUTED for place in told):
+            found = _told(trial, told)
+        else:
+            places = list(self._places(registers, memory, sp, sp + room.least, shape))
+            found = _proved(trial, places) or (_allowed(trial, places) if room.known else None)
+        if found is None:
+            return self._longer_copy(trial, sp)
+        if found.frames:
+            pc, exact, _, caller_sp = found.frames[0]
+            found.frames[0] = (pc, exact, Trust.FP, caller_sp)
+        return found
+
+    def _shape(self, known: KnownRule | None) -> _Shape | None:
+        """None if the rule is not of a kind that says where the return address is, given the frame pointer."""
+        arch = self._arch
+        if known is None:
+            chain = arch.chain
+            if chain is None or chain.base != arch.fp or chain.ra_in_next or chain.cfa_off is None:
+                return None
+            return _Shape(chain.cfa_off, chain.ra_off - chain.cfa_off)
+        rule = known.rule
+        if rule.cfa_reg != arch.fp or rule.ra.kind is not RegKind.AT_CFA:
+            return None
+        return _Shape(rule.cfa_off, rule.ra.n, rule.cfa_deref)
+
+    def _is_plain(self, shape: _Shape | None) -> bool:
+        """The frame pointer points to the record that a prologue has linked."""
+        return shape == _Shape(2 * self._arch.word, -self._arch.word)
+
+    def _room_of(self, registers: Registers) -> Room:
+        pc = registers.values[self._arch.pc] or 0
+        return self._room.at(pc, lookup_pc(pc, registers.exact), registers.exact)
+
+    def _place_at(self, fp: int, registers: Registers, memory: LaneMemory) -> _Place:
+        """The place of a plain record; a word that the copy does not hold refutes nothing."""
+        word = memory.word(fp + self._arch.word)
+        link = Link.ALLOWED if word is None else self._link(self._arch.code_address(word, True), registers)
+        return _Place(fp, fp + 2 * self._arch.word, link)
+
+    def _places(self, registers: Registers, memory: LaneMemory, sp: int, least: int, shape: _Shape) -> Iterator[_Place]:
+        """Frame pointers from `least` on whose return address may be one, ascending."""
+        size = self._arch.word
+        first, words = memory.words(sp, MAX_WORDS)
+        at = np.searchsorted(self._starts, words, side="right") - 1
+        code = (at >= 0) & (words < self._ends[at]) if len(self._starts) else np.zeros(len(words), np.bool_)
+        avmas = np.uint64(first) + np.arange(len(words), dtype=np.uint64) * np.uint64(size)
+        if shape.deref:
+            slots = words + _u64(shape.ra_off)
+            nth = np.where((words > avmas) & (slots % _u64(size) == 0), (slots - _u64(first)) // _u64(size), _u64(-1))
+            held = np.flatnonzero(nth < len(words))
+            held = held[code[nth[held]]]
+            cfas, fps, words = words[held], avmas[held] - _u64(shape.cfa_off), words[nth[held]]
+        else:
+            held = np.flatnonzero(code)
+            cfas, words = avmas[held] - _u64(shape.ra_off), words[held]
+            fps = cfas - _u64(shape.cfa_off)
+        near = np.flatnonzero((fps >= least) & (fps <= avmas[-1:]))[:MAX_PLACES]
+        for fp, cfa, word in zip(fps[near].tolist(), cfas[near].tolist(), words[near].tolist(), strict=True):
+            link = self._link(self._arch.code_address(word, True), registers)
+            if link is not Link.REFUTED:
+                yield _Place(fp, cfa + self._arch.sp_off, link)
+
+    def _link(self, ra: int, callee: Registers) -> Link:
+        """May a function that returns to ra be the one of a frame? A signal handler returns to the trampoline."""
+        if returns_to_trampoline(self._index.known, ra):
+            return Link.ALLOWED
+        return self._calls.link(ra, lookup_pc(callee.values[self._arch.pc] or 0, callee.exact), callee.exact)
+
+    def _joins(self, callee: Registers, caller: Registers) -> bool:
+        """May the caller have called? Where a signal interrupted the caller, the kernel's frame is proof."""
+        if caller.exact:
+            return True
+        arch = self._arch
+        fp, sp, pc = (callee.values[column] or 0 for column in (arch.fp, arch.sp, arch.pc))
+        known = self._index.known(lookup_pc(pc, callee.exact), callee.exact)
+        if self._is_plain(self._shape(known)):
+            room = self._room_of(callee)
+            if fp - sp < room.least or (room.told and fp - sp not in room.told):
+                return False
+        return self._link(caller.values[arch.pc] or 0, callee) is not Link.REFUTED
+
+    def _longer_copy(self, trial: _Trial, sp: int) -> LaneWalk | None:
+        """No caller, because the stack copy is too short to tell; None if it is not that."""
+        mapping = self._space.mapping_at(sp)
+        if not trial.missing or mapping is None or self._space.mapping_at(trial.missing) is not mapping:
+            return None
+        return LaneWalk([], StackEnd.UNREADABLE, trial.missing)
+
+
+def _u64(number: int) -> np.uint64:
+    return np.uint64(number & _HIGHEST)
+
+
+class _Trial:
+    """Walks from places of one frame. missing: avma of a word that a walk lacked. spent: no more is walked."""
+
+    def __init__(self, joins: Accept, walker: ScalarWalker, registers: Registers, memory: LaneMemory) -> None:
+        self._joins = joins
+        self._walker = walker
+        self._registers = registers
+        self._memory = memory
+        self._left = MAX_FRAMES
+        self.missing = 0
+
+    @property
+    def spent(self) -> bool:
+        return self._left <= 0
+
+    def walk(self, fp: int) -> LaneWalk | None:
+        """The callers of the frame with this frame pointer; None if there are none."""
+        arch = self._walker.arch
+        values = list(self._registers.values)
+        values[arch.fp] = fp
+        start = Registers(values, self._registers.exact, self._registers.withheld - {arch.fp}, self._registers.called)
+        walk = LaneWalk([])
+        self._walker.go_on(walk, start, self._memory, min(self._walker.max_depth, MAX_PROOF, self._left), self._joins)
+        self._left -= len(walk.frames)
+        if walk.end is StackEnd.UNREADABLE:
+            self.missing = self.missing or walk.missing
+        return walk if walk.frames else None
+
+
+def _told(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
+    """The walk from one of the places that the room tells. If its call proves it, it may end anywhere."""
+    for place in places:
+        walk = trial.walk(place.fp) if place.link is not Link.REFUTED else None
+        if walk is not None and (walk.end is StackEnd.ROOT or (place.link is Link.PROVED and not trial.spent)):
+            return walk
+    return None
+
+
+def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
+    """The walk to the root from the innermost place that a call proves, if it has the most frames."""
+    walks = _to_root(trial, [place for place in places if place.link is Link.PROVED])
+    if not walks or len(walks) == MAX_RIVALS or any(len(walk.frames) >= len(walks[0].frames) for walk in walks[1:]):
+        return None
+    return None if _is_rivalled(trial, walks[0], places) or trial.spent else walks[0]
+
+
+def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
+    """The walk to the root from the innermost place, if calls prove none, and all others that lead there are on its
+    way, but not where its caller was called.
+    """
+    if not 0 < len(places) <= MAX_RIVALS or any(place.link is Link.PROVED for place in places):
+        return None
+    walks = _to_root(trial, places)
+    if len(walks) != 1 or trial.spent or walks[0].frames[0][3] != places[0].caller_sp:
+        return None
+    return None if any(place.caller_sp in _inner(walks[0])[1:2] for place in places) else walks[0]
+
+
+def _inner(walk: LaneWalk) -> list[int]:
+    """The sp of a walk's frames, without those at the root."""
+    return [sp for _, _, _, sp in walk.frames[:-BEGINNING]]
+
+
+def _to_root(trial: _Trial, places: Sequence[_Place]) -> list[LaneWalk]:
+    """The walks to the root, innermost first, without those that begin on the way of an earlier one."""
+    found: list[LaneWalk] = []
+    for place in places:
+        if len(found) < MAX_RIVALS and not any(_passes(walk, place.caller_sp) for walk in found):
+            walk = trial.walk(place.fp)
+            if walk is not None and walk.end is StackEnd.ROOT:
+                found.append(walk)
+    return found
+
+
+def _passes(walk: LaneWalk, caller_sp: int) -> bool:
+    return any(sp == caller_sp for _, _, _, sp in walk.frames)
+
+
+def _is_rivalled(trial: _Trial, found: LaneWalk, places: Sequence[_Place]) -> bool:
+    """May the record of a proved call have been left behind, and the frame have been called anew since?
+
+    Then that call stands where the proved caller's own record ends, or its record leads to one of the first frames.
+    """
+    near = [sp for _, _, _, sp in found.frames[:JOINT]]
+    if any(place.caller_sp in _inner(found)[1:2] for place in places):
+        return True
+    rivals = [place for place in places if place.caller_sp < near[-1] and not _passes(found, place.caller_sp)]
+    if len(rivals) > MAX_RIVALS:
+        return True
+    return any(
+        walk.end is StackEnd.ROOT and any(_passes(walk, sp) for sp in near)
+        for walk in (trial.walk(place.fp) for place in rivals)
+        if walk is not None
+    )

@@ -1,0 +1,52 @@
+"""Frame records followed for many lanes at once: the plain case of heuristics/frame_pointers.py, its specification.
+
+In: Lanes of which some stand in code that no table covers. Out: which of them are at their callers now. What is not
+plain (an exact pc, a record that fails a check) is left to heuristics/frame_pointers.py, lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.arch import Arch
+from pyprof.model.walk import lookup_pc
+from pyprof.unwind.code import Code, Verdict
+from pyprof.unwind.step import Lanes, Words, load
+
+
+def follow_records(
+    lanes: Lanes, which: npt.NDArray[np.int64], words: Words, arch: Arch, code: Code
+) -> npt.NDArray[np.int64]:
+    """Step some lanes by the records that their frame pointers point to. which, result: indexes into lanes."""
+    chain = arch.chain
+    which = which[lanes.fp_known[which] & ~lanes.exact[which]]
+    if chain is None or chain.base != arch.fp or chain.ra_in_next or chain.cfa_off is None or not chain.sp_known:
+        return which[:0]
+    if not len(which):
+        return which[:0]
+    some = lanes.take(which)
+    base, mask = some.fp, np.uint64(arch.mask)
+    following, out, crooked, _ = load(base + np.uint64(chain.next_off), some, words, mask)
+    ra, ra_out, ra_crooked, _ = load(base + np.uint64(chain.ra_off), some, words, mask)
+    pc = ra & np.uint64(arch.pc_mask & ~arch.pac_mask)
+    plain = (base >= some.sp) & (base & np.uint64(arch.word - 1) == 0) & (base != 0) & (pc != 0)
+    plain &= ~(out | crooked | ra_out | ra_crooked) & ((following > base) | (following == 0))
+    plain &= _each(lambda found: code.return_address(found) is not Verdict.NO, pc)
+    plain &= _each(lambda at: not code.impossible(lookup_pc(at, False)), some.pc)
+
+    done: npt.NDArray[np.int64] = which[plain]
+    cfa = base[plain] + np.uint64(chain.cfa_off) & mask
+    inside = cfa - some.base[plain] <= some.last[plain] + np.uint64(arch.word)
+    lanes.top[done] = np.where(inside, np.maximum(some.top[plain], cfa), some.top[plain])
+    lanes.pc[done], lanes.sp[done], lanes.fp[done] = pc[plain], cfa, following[plain]
+    lanes.lr_known[done] = False
+    return done
+
+
+def _each(question: Callable[[int], bool], addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """The answer for each address; each different one is asked once."""
+    unique, inverse = np.unique(addresses, return_inverse=True)
+    return np.array([question(address) for address in unique.tolist()], np.bool_)[inverse]

@@ -1,0 +1,63 @@
+"""Where a function's code says that its frame pointer is, seen from sp.
+
+In: a frame that links a frame record. Out: Room. A function makes room for its frame once, behind the push of its
+caller's frame pointer; unless it moves sp again (alloca, arrays of variable size, realigned frames), the distance of
+the two is in its code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyprof.model.arch import Arch
+from pyprof.model.arch_type import Depth
+from pyprof.unwind.code import Code
+from pyprof.unwind.heuristics.calls import MOST_FUNCTION, Calls
+
+_ROOM = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """least: bytes from sp to the frame pointer, at least. told: what it is, one of these; none where that is open.
+
+    known: the function's prologue is.
+    """
+
+    least: int = 0
+    told: tuple[int, ...] = ()
+    known: bool = False
+
+
+class FrameRoom:
+    """Rooms of the functions of one address space."""
+
+    def __init__(self, arch: Arch, code: Code, calls: Calls) -> None:
+        self._arch = arch
+        self._code = code
+        self._calls = calls
+        self._known: dict[int, Room] = {}
+
+    def at(self, pc: int, lookup_pc: int, exact: bool) -> Room:
+        """The room of the frame at pc."""
+        if len(self._known) > _ROOM:
+            self._known.clear()
+        if pc not in self._known:
+            self._known[pc] = self._find(pc, lookup_pc, exact)
+        return self._known[pc]
+
+    def _find(self, pc: int, lookup_pc: int, exact: bool) -> Room:
+        frames = self._arch.frame_code
+        body = self._calls.body(lookup_pc, exact)
+        if frames is None or body is None:
+            return Room()
+        start, end = body
+        depth: Depth | None = None
+        if pc - start <= MOST_FUNCTION:
+            depth = frames.depth(self._code.read(start, min(end - start, MOST_FUNCTION)), pc - start)
+        if depth is None:
+            return Room()
+        if not depth.fixed or end - start > MOST_FUNCTION:
+            return Room(depth.least, known=True)
+        popped = 0 if exact else frames.popped(self._code.read(pc, 8))
+        return Room(depth.least, (depth.least + popped, depth.least) if popped else (depth.least,), known=True)

@@ -1,0 +1,99 @@
+"""Frames of 32-bit Windows code, by the STACK WIN records of its symbol file.
+
+What such a record says is no rule of a pc: it depends on what the frame called (how many bytes of arguments that takes
+off the stack), and its programs may want any register.
+"""
+
+from __future__ import annotations
+
+from pyprof.model.arch import Arch
+from pyprof.model.modules import AddressSpace
+from pyprof.model.walk import StackEnd, Trust, lookup_pc
+from pyprof.objfile.breakpad.records import WinRecord
+from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile.images import ImageStore
+from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem
+from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, Callee, caller, parameters_at
+from pyprof.unwind.memory import LaneMemory
+from pyprof.unwind.scalar import Caller, Fallback, Outcome, Registers, Stop
+
+STACK_WIN_ARCH = "i386"
+
+
+class StackWinRecords:
+    """The records of the modules of one address space. pcs are lookup pcs."""
+
+    def __init__(self, space: AddressSpace, images: ImageStore) -> None:
+        self._space = space
+        self._images = images
+
+    def at(self, pc: int) -> WinRecord | None:
+        file, rel = self._symbols(pc)
+        return file.win_at(rel) if file else None
+
+    def covers(self, pc: int) -> bool:
+        return self.at(pc) is not None
+
+    def parameters(self, pc: int) -> int:
+        """Bytes of arguments of the function at a pc."""
+        file, rel = self._symbols(pc)
+        return parameters_at(file, rel) if file else 0
+
+    def _symbols(self, pc: int) -> tuple[SymbolFile | None, int]:
+        image = self._images.image(self._space, pc)
+        return (None, 0) if image is None else (image.symbols, image.rel(pc))
+
+
+class StackWinFallback:
+    """Asks STACK WIN before another fallback. One address space."""
+
+    needs_all = True
+
+    def __init__(self, arch: Arch, space: AddressSpace, records: StackWinRecords, otherwise: Fallback) -> None:
+        self._arch = arch
+        self._space = space
+        self._records = records
+        self._otherwise = otherwise
+        self._columns = {f"${name}": column for column, name in enumerate(arch.registers)}
+        self.enabled = otherwise.enabled
+
+    def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
+        """By the record of the pc. As the other fallback says where there is none, where it cannot be followed, and
+        where it leads into no module (its sizes were not those of this frame), but the other does.
+        """
+        arch = self._arch
+        pc = lookup_pc(registers.values[arch.pc] or 0, registers.exact)
+        record = self._records.at(pc)
+        if record is None:
+            return self._otherwise.caller(registers, memory)
+        known = {name: value for name, value in zip(arch.registers, registers.values, strict=True) if value is not None}
+        try:
+            found = caller(record, known, self._callee(registers), memory.read)
+        except PostfixFailed as failed:
+            if failed.problem is PostfixProblem.UNREADABLE:
+                sp = registers.values[arch.sp]
+                mapping = self._space.mapping_at(failed.avma)
+                if mapping is not None and mapping is self._space.mapping_at(sp or 0):
+                    return Stop(StackEnd.UNREADABLE, missing=failed.avma)
+            column = self._columns.get(failed.token, -1)
+            if failed.problem is PostfixProblem.UNKNOWN_NAME and column in registers.withheld:
+                return Stop(StackEnd.NO_RULE, needs=column)
+            return self._otherwise.caller(registers, memory)
+        if not found["eip"]:
+            return Stop(StackEnd.ROOT)
+        if found["esp"] <= known.get("esp", 0):
+            return Stop(StackEnd.STUCK)
+        values = [found.get(name) for name in arch.registers]
+        told = Caller(Registers(values, False), found["esp"], Trust.BREAKPAD)
+        if not self._leads_into_module(told):
+            other = self._otherwise.caller(registers, memory)
+            if isinstance(other, Caller) and self._leads_into_module(other):
+                return other
+        return told
+
+    def _leads_into_module(self, caller: Caller) -> bool:
+        pc = caller.registers.values[self._arch.pc]
+        return pc is not None and self._space.module_at(lookup_pc(pc, False)) is not None
+
+    def _callee(self, registers: Registers) -> Callee:
+        return INNERMOST if registers.called is None else Callee(self._records.parameters(registers.called))
