@@ -51,7 +51,7 @@ def _reads(rate: float) -> list[float]:
 
     took: list[float] = []
     rehearsing = False
-    copy, rehearse = PythonProcess.copy, StackCopy.rehearse
+    copy, warm_up = PythonProcess.copy, StackCopy.warm_up
 
     def timed_copy(self: Any, *arguments: Any) -> None:
         begin = time.perf_counter_ns()
@@ -62,17 +62,17 @@ def _reads(rate: float) -> list[float]:
     def marked_rehearse(self: Any, *arguments: Any) -> None:
         nonlocal rehearsing
         rehearsing = True
-        rehearse(self, *arguments)
+        warm_up(self, *arguments)
         rehearsing = False
 
-    PythonProcess.copy, StackCopy.rehearse = timed_copy, marked_rehearse  # type: ignore[method-assign]
+    PythonProcess.copy, StackCopy.warm_up = timed_copy, marked_rehearse  # type: ignore[method-assign]
     try:
         with subprocess.Popen([sys.executable, "-c", PROGRAM]) as target:
             time.sleep(0.5)
             _record(target.pid, rate)
             target.kill()
     finally:
-        PythonProcess.copy, StackCopy.rehearse = copy, rehearse  # type: ignore[method-assign]
+        PythonProcess.copy, StackCopy.warm_up = copy, warm_up  # type: ignore[method-assign]
     return took[10:]
 
 

@@ -11,7 +11,7 @@ from pyprof.model.profile import ThreadInfo
 
 
 @dataclass
-class Past:
+class ClosedCollectors:
     """Of all that were added."""
 
     stats: CollectorStats = field(default_factory=lambda: CollectorStats(0, Pauses(), 0, 0, 0, {}, ()))

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from pyprof.collectors.base import Collector
 from pyprof.collectors.hybrid.by_image import ByImage
-from pyprof.collectors.hybrid.collector import HandOver
-from pyprof.collectors.hybrid.stop_candidates import Chosen
-from pyprof.collectors.hybrid.whole_process import Turns
+from pyprof.collectors.hybrid.collector import HybridCollector
+from pyprof.collectors.hybrid.stop_candidates import StopCandidates
+from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.offcpu.collector import WholeTime
+from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import USER_ONLY, PerfCollector
 from pyprof.collectors.perf.switches import Switches
@@ -72,7 +72,7 @@ def open_collector(
         own = replace(selection)  # its budget of looks is its own
         return PtraceCollector(pid, asleep, diagnostics, note=FROM_OUTSIDE, ids=ids, readers=readers, selection=own)
 
-    def by_stops_of(chosen: Chosen) -> PtraceCollector:
+    def by_stops_of(chosen: StopCandidates) -> PtraceCollector:
         """Threads whose stacks the kernel cannot copy, and processes with interpreters."""
         own = replace(options, subprocesses=False)
         first = chosen.pids[0]
@@ -85,7 +85,7 @@ def open_collector(
             raise PerfNotAllowed(USER_ONLY)
         return perf
 
-    def whole_time(pids: tuple[int, ...], launched: bool) -> WholeTime:
+    def whole_time(pids: tuple[int, ...], launched: bool) -> WallClockCollector:
         switches = Switches(options, diagnostics, selection.everything)
         try:
             perf = seeing_all(by_perf(pids, launched))
@@ -93,7 +93,7 @@ def open_collector(
             switches.close()
             raise
         try:
-            return WholeTime(perf, switches, from_outside, options)
+            return WallClockCollector(perf, switches, from_outside, options)
         except BaseException:
             perf.close()
             switches.close()
@@ -104,11 +104,11 @@ def open_collector(
             perf = seeing_all(by_perf())
             by_depth = not options.kernel and options.stack_size > NO_STOPS
             if by_depth or by_image:
-                return HandOver(perf, by_stops_of, by_image, by_depth, launched)
+                return HybridCollector(perf, by_stops_of, by_image, by_depth, launched)
             return perf
         if by_image is None:
             return whole_time(selection.pids, launched)
-        return Turns(
+        return WholeProcessCollector(
             whole=lambda pids, first: whole_time(tuple(pids), first and launched),
             stopping=lambda pids, _: by_stops("", tuple(pids)),
             by_image=by_image,

@@ -14,7 +14,7 @@ FIRST_PAUSE_NS = 200_000
 """What the first round of stops is believed to cost, so that a limit holds from the first second on."""
 
 
-class Pace:
+class SamplingClock:
     """start_ns: monotonic clock. max_overhead: most share of time spent in stops, None for no limit.
 
     random: uniform in [0, 1). left_out: slots not used for the limit's sake.

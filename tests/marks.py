@@ -27,7 +27,7 @@ TABLE = {
     "cli/test_output.py": "system",
     "cli/test_inspect.py": "system",
     "cli/*": "live system",
-    "collectors/test_pace.py": "unit",
+    "collectors/test_sampling_clock.py": "unit",
     "collectors/test_syscall_numbers.py": "matrix system",
     "collectors/*": "live system",
     "core/*": "matrix system",

@@ -23,7 +23,7 @@ from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import FALLBACK, UnwindOptions
 from pyprof.unwind.base import Source
 from pyprof.unwind.code import Code
-from pyprof.unwind.heuristics.epilogue import MOST_CODE, way_out_rule
+from pyprof.unwind.heuristics.epilogue import MOST_CODE, epilogue_rule
 from pyprof.unwind.rules import FunctionRows, Rule
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.sigreturn import sigreturn_rule
@@ -263,13 +263,13 @@ class Index:
 
     def untold(self, code: Code, pc: int, exact: bool) -> int:
         """The rule id of a lookup pc of which nobody says anything: as the kernel's code, or by what follows it."""
-        return self.uncovered(code, pc, exact) or self._way_out(code, pc, exact)
+        return self.uncovered(code, pc, exact) or self._epilogue(code, pc, exact)
 
-    def _way_out(self, code: Code, pc: int, exact: bool) -> int:
+    def _epilogue(self, code: Code, pc: int, exact: bool) -> int:
         if FALLBACK not in self._names:
             return UNCOVERED_ID
-        rule = way_out_rule(self.arch, code.read(pc if exact else pc + 1, MOST_CODE))
-        return UNCOVERED_ID if rule is None else self.rules.intern(rule, Trust.WAY_OUT)
+        rule = epilogue_rule(self.arch, code.read(pc if exact else pc + 1, MOST_CODE))
+        return UNCOVERED_ID if rule is None else self.rules.intern(rule, Trust.EPILOGUE)
 
     def uncovered(self, code: Code, pc: int, exact: bool) -> int:
         """The rule id of a lookup pc that no table covers: the kernel's signal trampoline, or none."""

@@ -14,7 +14,7 @@ from typing import Protocol
 from pyprof.model.arch import Arch
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, lookup_pc
 from pyprof.unwind.expr import ExprProblem, Failed, Machine, evaluate
-from pyprof.unwind.heuristics.cached_frames import Tail
+from pyprof.unwind.heuristics.cached_frames import CachedFrames
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.table import KnownRule
@@ -217,7 +217,7 @@ class LaneWalk:
     needs: int = -1
     no_frame: bool = False
     registers: list[Registers] | None = None
-    tail: Tail | None = None
+    tail: CachedFrames | None = None
     shared: tuple[SharedFrames, int] | None = None
 
 
@@ -227,7 +227,7 @@ class Known(Protocol):
     @property
     def top(self) -> int: ...
 
-    def join(self, registers: Registers, sp: int, depth: int) -> Tail | None:
+    def join(self, registers: Registers, sp: int, depth: int) -> CachedFrames | None:
         """The callers of the frame with these registers, up to the root, if they are known. depth: frames so far."""
         ...
 

@@ -165,14 +165,14 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     if arch.word < 8:
         cfa &= mask
 
-    ra, unreadable, crooked, missing = load(cfa + rules.ra_off[ids], lanes, words, mask)
+    ra, unreadable, misaligned, missing = load(cfa + rules.ra_off[ids], lanes, words, mask)
     if union & RA_LR:
         by_lr = (flags & RA_LR) != 0
         ra = np.where(by_lr, lanes.lr, ra)
         unreadable &= ~by_lr
-        crooked &= ~by_lr
+        misaligned &= ~by_lr
         slow = slow | (by_lr & ~lanes.lr_known & ~stay)
-    slow = slow | (crooked & ~stay)
+    slow = slow | (misaligned & ~stay)
 
     fp, fp_known = lanes.fp, lanes.fp_known
     if union & FP_SAVED:
@@ -180,11 +180,11 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
         saved = (flags & FP_SAVED) != 0
         if arch.word < 8:
             slot &= mask
-        value, lost, askew, _ = load(slot, lanes, words, mask)
+        value, lost, value_misaligned, _ = load(slot, lanes, words, mask)
         saved &= ~lost | (slot >= lanes.sp)  # popped: the register has the caller's value
         fp = np.where(saved, value, fp)
         fp_known = np.where(saved, ~lost, fp_known)
-        slow = slow | (saved & askew & ~stay)
+        slow = slow | (saved & value_misaligned & ~stay)
     if union & FP_UNKNOWN:
         fp_known = fp_known & ((flags & FP_UNKNOWN) == 0)
 
@@ -231,16 +231,16 @@ def load(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, M
     avma = avma & mask if mask != _ALL else avma
     offset = avma - lanes.base
     out = offset > lanes.last
-    crooked = (offset & words.misaligned) != 0
+    misaligned = (offset & words.misaligned) != 0
     place = lanes.first + (offset >> words.shift)
-    bad = out | crooked
+    bad = out | misaligned
     if bad.any():
         place[bad] = 0
-        crooked &= ~out
+        misaligned &= ~out
     value = words.words[place.view(np.int64)].astype(np.uint64, copy=False)
     if bad.any():
         value[bad] = 0
-    return value, out, crooked, avma
+    return value, out, misaligned, avma
 
 
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)

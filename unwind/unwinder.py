@@ -17,10 +17,10 @@ from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.images import ImageStore
 from pyprof.options import FALLBACK, SCAN, UnwindOptions
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
-from pyprof.unwind.heuristics.frame_pointer_recovery import Recovery
-from pyprof.unwind.heuristics.frame_pointers import RecordFallback
+from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery
+from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
 from pyprof.unwind.heuristics.scan import ScanFallback
-from pyprof.unwind.heuristics.stack_cache import OuterParts
+from pyprof.unwind.heuristics.stack_cache import StackCache
 from pyprof.unwind.heuristics.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
 from pyprof.unwind.index import Index, SpaceIndex
 from pyprof.unwind.memory import LaneMemory
@@ -39,7 +39,7 @@ class _Space:
 
     index: SpaceIndex
     walker: ScalarWalker
-    outer: OuterParts
+    outer: StackCache
     deep: DeepStacks
 
 
@@ -142,22 +142,22 @@ class Unwinder:
         key = arch.name, arch.pac_mask, space.id
         if key not in self._spaces:
             index = self._index(arch).space(space)
-            recovery = Recovery(arch, space, index.code, index)
+            recovery = FramePointerRecovery(arch, space, index.code, index)
             fallback = self._fallback(arch, space, index, recovery)
             self._spaces[key] = _Space(
                 index,
                 ScalarWalker(arch, index.known, index.bias, fallback, recovery.rest, self._options.max_depth),
-                OuterParts(),
+                StackCache(),
                 DeepStacks(arch, PlainRules(arch, index, self._index(arch).rules), self._index(arch).rules),
             )
         return self._spaces[key]
 
-    def _fallback(self, arch: Arch, space: AddressSpace, index: SpaceIndex, recovery: Recovery) -> Fallback:
+    def _fallback(self, arch: Arch, space: AddressSpace, index: SpaceIndex, recovery: FramePointerRecovery) -> Fallback:
         options = self._options
         windows = None
         if arch.name == STACK_WIN_ARCH and "breakpad" in options.sources and options.symbols:
             windows = StackWinRecords(space, self._images)
-        found: Fallback = RecordFallback(
+        found: Fallback = FramePointerFallback(
             arch,
             space,
             self._images,

@@ -17,7 +17,7 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_records import follow_records
-from pyprof.unwind.heuristics.stack_cache import LEAST_FRAMES, OuterParts
+from pyprof.unwind.heuristics.stack_cache import LEAST_FRAMES, StackCache
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker, Stop
@@ -92,7 +92,7 @@ class BatchWalk:
             self._settle(lane, walk)
             self._replaced[lane] = True
 
-    def deep(self, lane: I64, walker: ScalarWalker, outer: OuterParts) -> I64:
+    def deep(self, lane: I64, walker: ScalarWalker, outer: StackCache) -> I64:
         """Walk the lanes of which the outer part is known; those that are left."""
         if not outer:
             return lane
@@ -126,7 +126,7 @@ class BatchWalk:
             self._joined.add(one)
         return np.array(left, np.int64)
 
-    def learn(self, walk: Walk, lanes: I64, walker: ScalarWalker, outer: OuterParts) -> None:
+    def learn(self, walk: Walk, lanes: I64, walker: ScalarWalker, outer: StackCache) -> None:
         """What these lanes, walked to their ends, have that deep stacks of later batches may have in common."""
         batch = self._batch
         deep = (np.diff(walk.start)[lanes] >= LEAST_FRAMES) & (walk.end[lanes] == StackEnd.ROOT)

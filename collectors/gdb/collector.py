@@ -19,7 +19,7 @@ from pyprof.collectors.gdb.control import Control, Stepping
 from pyprof.collectors.gdb.spaces import RemoteSpaces
 from pyprof.collectors.gdb.stub import ThreadId
 from pyprof.collectors.gdb.threads import RemoteThread, RemoteThreads
-from pyprof.collectors.sampling_clock import Pace
+from pyprof.collectors.sampling_clock import SamplingClock
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.model.arch import Arch
@@ -49,7 +49,7 @@ class GdbRemoteCollector:
         self._ticks = self._ticking_ns = 0
         self._due_ns: int | None = None
         self._infos: dict[int, ThreadInfo] = {}
-        self._pace = Pace(options.rate_hz, options.max_overhead, time.monotonic_ns(), random.random)
+        self._pace = SamplingClock(options.rate_hz, options.max_overhead, time.monotonic_ns(), random.random)
         self._target = target = connect(remote, not options.flush_s, diagnostics)
         self._spaces = RemoteSpaces(target.modules, target.memory, target.files, remote.sysroot)
         first = _FIRST_OF_PROCESS if target.modules.is_process else _FIRST

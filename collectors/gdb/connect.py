@@ -13,7 +13,7 @@ from pyprof.collectors.gdb.control import AllStop, Control, Stepping, first_stop
 from pyprof.collectors.gdb.files import RemoteFiles
 from pyprof.collectors.gdb.link import ANSWER_S, Link
 from pyprof.collectors.gdb.memory import RemoteMemory
-from pyprof.collectors.gdb.modules import Program, RemoteModules, program_of
+from pyprof.collectors.gdb.modules import RemoteModules, StubImage, program_of
 from pyprof.collectors.gdb.non_stop import NonStop
 from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
 from pyprof.collectors.gdb.target import (
@@ -109,7 +109,7 @@ def connect(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> Rem
         memory.reachable = control.reachable
         modules = RemoteModules(stub, arch, pid, memory, program)
         if not program.path:
-            program = modules.program = Program(modules.executed() or "/[program]", program.elf)
+            program = modules.program = StubImage(modules.executed() or "/[program]", program.elf)
         files = RemoteFiles(stub, program.path, options.exe, options.sysroot, diagnostics)
         undo.pop_all()
         return RemoteTarget(
@@ -142,7 +142,7 @@ def _control(
     return AllStop(stub, pid, hold)
 
 
-def _registers(stub: Stub, thread: ThreadId | None, program: Program) -> tuple[Arch, RegisterMap]:
+def _registers(stub: Stub, thread: ThreadId | None, program: StubImage) -> tuple[Arch, RegisterMap]:
     """The architecture, and where its registers are in what the stub sends."""
     if thread is not None:
         stub.select(thread)  # gdbserver describes the selected thread, and aborts if there is none

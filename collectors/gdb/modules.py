@@ -32,7 +32,7 @@ _VDSO_SIZE = 2 * PAGE
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class StubImage:
     """The main program. path: as the target names it, else the user's file, else "". elf: the user's file, or None."""
 
     path: str
@@ -42,7 +42,7 @@ class Program:
 class RemoteModules:
     """Makes the mappings of one target. how: which of the ways was gone, for the summary."""
 
-    def __init__(self, stub: Stub, arch: Arch, pid: int, memory: RemoteMemory, program: Program) -> None:
+    def __init__(self, stub: Stub, arch: Arch, pid: int, memory: RemoteMemory, program: StubImage) -> None:
         self._stub = stub
         self._arch = arch
         self._pid = pid
@@ -238,7 +238,7 @@ def _perms(flags: int) -> str:
     return "".join(c if flags & bit else "-" for c, bit in (("r", 4), ("w", 2), ("x", 1))) + "p"
 
 
-def program_of(stub: Stub, pid: int, exe: str | None) -> Program:
+def program_of(stub: Stub, pid: int, exe: str | None) -> StubImage:
     """The program's name and file. exe: the user's. Raises RemoteError where that is no ELF file."""
     elf = None
     if exe is not None:
@@ -254,4 +254,4 @@ def program_of(stub: Stub, pid: int, exe: str | None) -> Program:
         path = os.fsdecode(data) if data else None
     if not path or not path.startswith("/"):
         path = os.path.abspath(exe) if exe is not None else ""
-    return Program(path, elf)
+    return StubImage(path, elf)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.closed_collectors import Past, joined
+from pyprof.collectors.closed_collectors import ClosedCollectors, joined
 from pyprof.collectors.hybrid.by_image import BY_STOPS, ByImage
-from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, Chosen
+from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, StopCandidates
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.errors import NoSuchProcess, PyprofError
@@ -22,13 +22,13 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 
 
-class HandOver:
+class HybridCollector:
     """perf: samples everything else. open_stops: opens the collector that stops; may raise what that raises."""
 
     def __init__(
         self,
         perf: PerfCollector,
-        open_stops: Callable[[Chosen], PtraceCollector],
+        open_stops: Callable[[StopCandidates], PtraceCollector],
         by_image: ByImage | None = None,
         by_depth: bool = True,
         launched: bool = False,
@@ -43,8 +43,8 @@ class HandOver:
         self._launched = launched
         self._copied = False
         self._stops: PtraceCollector | None = None
-        self._chosen = Chosen()
-        self._past = Past()
+        self._chosen = StopCandidates()
+        self._past = ClosedCollectors()
         self._by_stops = False
         self._stopping = False
         perf.slots = self._slots

@@ -57,7 +57,7 @@ class _Case:
     started: int | None = None
 
 
-class Chosen:
+class StopCandidates:
     """What the ptrace collector asks of a selection. threads, processes: how often one was chosen for its stacks.
     watch: called before it is said who is chosen.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
-from pyprof.collectors.closed_collectors import Past, joined
+from pyprof.collectors.closed_collectors import ClosedCollectors, joined
 from pyprof.collectors.hybrid.by_image import BY_STOPS, ByImage
 from pyprof.errors import PyprofError
 from pyprof.model.profile import ThreadInfo
@@ -34,7 +34,7 @@ Opener = Callable[[list[int], bool], Source]
 """(pids, is it the first one?) Raises what collectors raise."""
 
 
-class Turns:
+class WholeProcessCollector:
     """whole, stopping: open the one and the other collector. launched: the program has not begun yet."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Turns:
     ) -> None:
         self._openers = {False: whole, True: stopping}
         self._by_image = by_image
-        self._past = Past()
+        self._past = ClosedCollectors()
         self._stopping = False
         self._calm_ns = 0
         self._since_ns = time.monotonic_ns()

@@ -86,7 +86,7 @@ def detach(tid: int, signum: int = 0) -> int:
     return 0 if _ptrace(PTRACE_DETACH, tid, 0, signum) == 0 else -_get_errno()
 
 
-class StopDoor:
+class PtraceCalls:
     """Preallocated buffers for one stop at a time, used by one thread of ours.
 
     regs, narrow_regs: the registers last read, as words of 64 and of 32 bits. hurries: hurry() has an effect here.

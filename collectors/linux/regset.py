@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pyprof.collectors.linux.libc import StopDoor
+from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.collectors.linux.syscalls import EINTR, RESTARTS
 from pyprof.model.arch import Arch
 
@@ -20,10 +20,10 @@ _INTERRUPTED = frozenset({EINTR, *RESTARTS})
 class Regset:
     """words: the door's registers in the order of user_regs_struct; columns: the same memory as an array."""
 
-    def __init__(self, arch: Arch, door: StopDoor) -> None:
+    def __init__(self, arch: Arch, ptrace: PtraceCalls) -> None:
         self.arch = arch
         count = arch.regset_size // arch.word
-        self.words = door.regs if arch.word == 8 else door.narrow_regs
+        self.words = ptrace.regs if arch.word == 8 else ptrace.narrow_regs
         self.columns = np.frombuffer(memoryview(self.words).cast("B"), f"u{arch.word}", count)
         self._sp, self._pc = arch.prstatus[arch.sp], arch.prstatus[arch.pc]
         self._eintr = -EINTR & arch.mask

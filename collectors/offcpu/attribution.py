@@ -24,7 +24,7 @@ def set_aside(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Stretches, columns of shape (n,). whole_ns: how long each was, length_ns: the part of it that is told now; told:
+    """Intervals, columns of shape (n,). whole_ns: how long each was, length_ns: the part of it that is told now; told:
     with a stack, pooled: those that are to get one.
     """
 

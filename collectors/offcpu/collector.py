@@ -17,7 +17,7 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, beyond_copy
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.offcpu.gaps import I64
-from pyprof.collectors.offcpu.intervals import BY_WEIGHT, ENDED, LEFT_OUT, Drain, Points, Stretches, Told
+from pyprof.collectors.offcpu.intervals import BY_WEIGHT, ENDED, LEFT_OUT, Drain, OffCpuIntervals, Points, Told
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, late_looks
 from pyprof.collectors.perf.batches import by_width
 from pyprof.collectors.perf.collector import PerfCollector
@@ -32,7 +32,7 @@ _FOREVER_NS = 2**62
 _LOOKS = 2.5
 
 
-class WholeTime:
+class WallClockCollector:
     """running: samples threads on processors; switches: says when they leave them; looks: has the clock, reads threads
     that sleep, and only those. All three are this one's to close.
     """
@@ -44,7 +44,7 @@ class WholeTime:
         self._running = running
         self._switches = switches
         self._options = options
-        self._stretches = Stretches(options.running, time.monotonic_ns(), round(_LOOKS * 1e9 / options.rate_hz))
+        self._stretches = OffCpuIntervals(options.running, time.monotonic_ns(), round(_LOOKS * 1e9 / options.rate_hz))
         self._labels = WaitLabels(options.kernel)
         self._interpreted: set[int] = set()
         self._learn: Callable[[Feedback], None] = lambda feedback: None

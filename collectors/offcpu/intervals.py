@@ -99,7 +99,7 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Stretches by thread and time. began_ns: of the whole, also of one that goes on from an earlier drain (carried).
+    """Intervals by thread and time. began_ns: of the whole, also of one that goes on from an earlier drain (carried).
     sample, look: the first in each, -1 for none.
     """
 
@@ -117,7 +117,7 @@ class _Columns:
 _NOTHING_ELSE = Drain()
 
 
-class Stretches:
+class OffCpuIntervals:
     """preempted: time spent waiting for a processor is told, too. now_ns: when it began. looked_at_ns: whoever sleeps
     so long is looked at.
     """

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.processes import Family
+from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.records import (
     LOST,
     LOST_SAMPLES,
@@ -63,11 +63,11 @@ class BatchMaker:
         self,
         rings: Rings,
         scope: Scope,
-        family: Family,
+        family: TrackedProcesses,
         options: CollectOptions,
         diagnostics: Diagnostics,
     ) -> None:
-        self.strangers: set[int] = {os.getpid()}
+        self.untracked: set[int] = {os.getpid()}
         self.sampled: set[int] = set()
         self.lost = 0
         self.elsewhere: Elsewhere | None = None
@@ -170,13 +170,13 @@ class BatchMaker:
         now = time.monotonic_ns()
         if now > self._looked_ns + _LOOK_NS:
             self._looked_ns = now
-            for those in (self.strangers, self._kernel):
+            for those in (self.untracked, self._kernel):
                 those.difference_update([pid for pid in those if not os.path.exists(f"/proc/{pid}")])
 
     def known(self, pid: npt.NDArray[np.integer]) -> Mask:
         """Which of these are processes of the recording? The kernel's own, which never leave it, only once sampled."""
         if self._scope.everything:
-            fresh = set(pid.tolist()) - self._family.histories.keys() - self.strangers - self._kernel
+            fresh = set(pid.tolist()) - self._family.histories.keys() - self.untracked - self._kernel
             self._meet(fresh - self._of_kernel(fresh))
         return np.isin(pid, list(self._family.histories))
 
@@ -187,11 +187,11 @@ class BatchMaker:
         return found
 
     def _meet(self, pids: set[int]) -> None:
-        for pid in pids - self._family.histories.keys() - self.strangers:
+        for pid in pids - self._family.histories.keys() - self.untracked:
             try:
                 self._family.add(pid)
             except (ProcessLookupError, PermissionError):
-                self.strangers.add(pid)
+                self.untracked.add(pid)
 
 
 def _of_kernel(pid: int) -> bool:

@@ -26,7 +26,7 @@ from pyprof.collectors.perf.batches import BatchMaker, Elsewhere, Mask, Taken
 from pyprof.collectors.perf.copy_size import HOLD, SLACK_S, StackSize, ring_size
 from pyprof.collectors.perf.event_set import EventSet, Fork, forks_of
 from pyprof.collectors.perf.news import News
-from pyprof.collectors.perf.processes import Family
+from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.records import OVERHEAD, U64, Samples, Scan, scan
 from pyprof.collectors.perf.ring import Rings, online_cpus, open_rings
 from pyprof.collectors.perf.scope import choose_scope
@@ -79,7 +79,7 @@ class PerfCollector:
         self._diagnostics = diagnostics
         self._pid = pid
         self._stopping = self._closed = False
-        self._family = Family(ids or itertools.count(1).__next__, options.subprocesses)
+        self._family = TrackedProcesses(ids or itertools.count(1).__next__, options.subprocesses)
         self._look: Callable[[], None] | None = None
         self._trial = True
         self.joined: Callable[[list[int]], None] = lambda pids: None
@@ -163,7 +163,7 @@ class PerfCollector:
         """Processes that have come to fit."""
         if self._selection is None or self._events is None or self._everything:
             return
-        for pid in self._selection.find(self._family.histories.keys() | self._make.strangers):
+        for pid in self._selection.find(self._family.histories.keys() | self._make.untracked):
             try:
                 if not self._scope.processors:
                     self._events.attach([pid], self._forks)
@@ -171,7 +171,7 @@ class PerfCollector:
                 self._told.add(pid)
                 self.joined([pid])
             except (ProcessLookupError, PermissionError):
-                self._make.strangers.add(pid)
+                self._make.untracked.add(pid)
                 self._diagnostics.count("process may not be looked at")
 
     def batches(self) -> Iterator[SampleBatch]:

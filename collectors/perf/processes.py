@@ -22,7 +22,7 @@ from pyprof.collectors.perf.spaces import History
 from pyprof.model.profile import ThreadInfo
 
 
-class Family:
+class TrackedProcesses:
     """histories: by pid. alive: pid -> pidfd of the processes that have not ended. A name is kept as it was last.
 
     filters: there are records of processes that do not belong to it. follows: the children of those that do, do.

@@ -26,8 +26,8 @@ from pyprof.collectors.ptrace.process import Target
 from pyprof.collectors.ptrace.sampler import Sampler
 from pyprof.collectors.ptrace.stop import Stopper
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.ptrace.young_threads import Newcomers
-from pyprof.collectors.sampling_clock import Pace
+from pyprof.collectors.ptrace.young_threads import YoungThreads
+from pyprof.collectors.sampling_clock import SamplingClock
 from pyprof.collectors.targets.selection import Processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
@@ -91,7 +91,7 @@ class PtraceCollector:
         self._finder: ChildFinder | None = None
         self._accounts = Accounts(options)
         self._root_of: dict[int, int] = {}
-        self._kin: dict[int, Newcomers] = {}
+        self._kin: dict[int, YoungThreads] = {}
         self._seen: set[int] = set()
         self._refused: set[int] = set()
         self._told: dict[int, AddressSpace] = {}
@@ -119,7 +119,7 @@ class PtraceCollector:
     def _add(self, pid: int) -> Target:
         reader = self._readers(pid) if self._readers else None
         root = self._root(pid)
-        kin = self._kin.setdefault(root, Newcomers())
+        kin = self._kin.setdefault(root, YoungThreads())
         target = Target(pid, self._options, self._next_id, self._diagnostics, reader, self._chosen, kin)
         self._targets[pid] = target
         self._root_of[pid] = root
@@ -151,7 +151,7 @@ class PtraceCollector:
 
     def batches(self) -> Iterator[SampleBatch]:
         """Batches as they come, at the latest each flush_s; the first after the first tick, so that learning begins."""
-        pace = Pace(self._options.rate_hz, self._options.max_overhead, time.monotonic_ns(), random.random)
+        pace = SamplingClock(self._options.rate_hz, self._options.max_overhead, time.monotonic_ns(), random.random)
         self._pace = pace
         most_ns = round(self._options.flush_s * 1e9)
         flush_every, flushed = 0, time.monotonic_ns()
@@ -229,7 +229,7 @@ class PtraceCollector:
         """From here on nothing of ours may come between a stop and its DETACH. Called inside the try of _leave."""
         self._gc = gc.isenabled()
         self._entered = True
-        self._stopper.door.block_signals()
+        self._stopper.ptrace.block_signals()
         gc.disable()
 
     def _leave(self) -> None:
@@ -238,9 +238,9 @@ class PtraceCollector:
             self._entered = False
             if self._gc:
                 gc.enable()
-            self._stopper.door.restore_signals()
+            self._stopper.ptrace.restore_signals()
 
-    def _tick(self, pace: Pace) -> Iterator[SampleBatch]:
+    def _tick(self, pace: SamplingClock) -> Iterator[SampleBatch]:
         stopped_before = self._stopper.stopped_ns
         try:
             self._enter()
@@ -330,7 +330,7 @@ class PtraceCollector:
         deadline = time.monotonic_ns() + _FREE_NS
         while self._stopper.held and time.monotonic_ns() < deadline:
             self._guarded_poll(_PENDING_SLEEP_NS)
-        self._stopper.door.relax()
+        self._stopper.ptrace.relax()
         for target in self._targets.values():
             target.settle(self._builder)
             for info in target.names(time.monotonic_ns()):

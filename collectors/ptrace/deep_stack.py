@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pyprof.collectors.linux.libc import StopDoor
+from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.model.sample import Outer, Piece
 
 _LEAST = 64 << 10
@@ -75,7 +75,7 @@ class DeepStack:
             return False
         return length <= _MOST_OUTER and sum(outer.words.nbytes for outer in _kept) + length <= _MOST_ALL
 
-    def read(self, door: StopDoor, pid: int, base: int, copy: memoryview, length: int, word: int) -> None:
+    def read(self, ptrace: PtraceCalls, pid: int, base: int, copy: memoryview, length: int, word: int) -> None:
         """All from base on. copy: its first part, as it was at the stop."""
         words = np.empty(length // word, f"u{word}")
         data = words.view(np.uint8)
@@ -83,7 +83,7 @@ class DeepStack:
         at = len(copy)
         while at < len(data):
             size = min(_SLICE, len(data) - at)
-            got = door.read_memory(pid, base + at, size, words.ctypes.data + at)
+            got = ptrace.read_memory(pid, base + at, size, words.ctypes.data + at)
             at += max(got, 0)
             if got < size:
                 break

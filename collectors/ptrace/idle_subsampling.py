@@ -20,7 +20,7 @@ _SORT = 32
 """Rounds after which it is found out anew which threads are quiet."""
 
 
-class Rounds:
+class IdleSubsampling:
     """Of one process. random: uniform in [0, 1)."""
 
     def __init__(self, random: Callable[[], float]) -> None:

@@ -11,10 +11,10 @@ from pyprof.collectors.batch_builder import BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.map_query import MapQuery
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.ptrace.idle_subsampling import Rounds
+from pyprof.collectors.ptrace.idle_subsampling import IdleSubsampling
 from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.ptrace.young_threads import Newcomers
+from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.collectors.targets.spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import StackReader
@@ -37,7 +37,7 @@ class Target:
         diagnostics: Diagnostics,
         reader: StackReader | None = None,
         chosen: Callable[[int, int], bool] | None = None,
-        kin: Newcomers | None = None,
+        kin: YoungThreads | None = None,
     ) -> None:
         """reader: of its interpreter's frames, None where they are not wanted. chosen: (pid, tid) -> is this thread
         wanted? kin: of its family.
@@ -64,8 +64,8 @@ class Target:
         self._pattern = options.thread
         self._wants = chosen
         self._sleepers = options.idle
-        self._rounds = Rounds(random.random)
-        self._kin = kin or Newcomers()
+        self._rounds = IdleSubsampling(random.random)
+        self._kin = kin or YoungThreads()
         self._chosen: list[Thread] | None = None
         self._choose_at = 0
         self._count = -1
@@ -107,7 +107,7 @@ class Target:
         if not tids or (len(tids) == 1 and self.directory.stat().is_zombie):
             raise ProcessLookupError(self.pid)
         for thread in self.threads.values():
-            thread.hollow = False
+            thread.no_user_stack = False
         for tid in tids:
             if tid not in self.threads:
                 thread = Thread(

@@ -9,7 +9,7 @@ from pyprof.collectors.linux import task_state
 from pyprof.collectors.linux.syscalls import BlockedCall, parse_syscall, survives_stop
 from pyprof.collectors.ptrace.stop import Outcome, Stopper
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.targets.spaces import SpaceTracker, Witness
+from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.kernel import blocked_word
 from pyprof.model.sample import SampleKind
@@ -39,7 +39,7 @@ class Sampler:
         schedstat is read on both sides of a look at a sleeping thread: equal means that it has not run in between
         (of a running thread that file alone proves nothing: it moves only at ticks and switches).
         """
-        if thread.hollow:
+        if thread.no_user_stack:
             return False
         held = self._stopper.held.get(thread.tid)
         if held is not None:  # its sample, when it stops at last, stands for this one too
@@ -60,11 +60,11 @@ class Sampler:
                 return self._stop(thread, spaces, weight)
             call = parse_syscall(line)
             if call is None or call.sp == 0:
-                thread.hollow = True
+                thread.no_user_stack = True
                 return False
             if self._idle:
                 self._stopper.copy.copy(thread, spaces, call.sp)
-                witness = spaces.witness(call.pc)
+                evidence = spaces.evidence(call.pc)
                 state = task_state.state(thread.tid) if self._options.waits else ""
             at_ns = time.monotonic_ns()
             if thread.schedstat() == before:
@@ -72,7 +72,7 @@ class Sampler:
                     thread.woke()
                     thread.slept = before
                     return False
-                lane = self._fell_asleep(thread, spaces, weight, call, before, at_ns, witness)
+                lane = self._fell_asleep(thread, spaces, weight, call, before, at_ns, evidence)
                 if state:
                     self._builder.set_tip(lane, (blocked_word(thread.arch, state, call.number),))
                 return True
@@ -91,7 +91,7 @@ class Sampler:
         call: BlockedCall,
         slept: bytes,
         at_ns: int,
-        witness: Witness,
+        evidence: MapsEvidence,
     ) -> int:
         """The lane of the first sample of a sleep, just copied, or of the first look after our stop in it."""
         stopped = thread.stopped
@@ -102,9 +102,9 @@ class Sampler:
         thread.woke()
         thread.slept = slept
         thread.arch = spaces.image.arch
-        lane = self._stopper.copy.lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns, witness)
+        lane = self._stopper.copy.lane(SampleKind.BLOCKED, thread, spaces, weight, at_ns, evidence)
         self._builder.set_sp_pc(lane, call.sp, call.pc)
-        spaces.took(lane, call.pc, call.sp, witness)
+        spaces.took(lane, call.pc, call.sp, evidence)
         self.blocked += 1
         return lane
 

@@ -13,7 +13,7 @@ from pyprof.collectors.batch_builder import BatchBuilder
 from pyprof.collectors.linux import libc
 from pyprof.collectors.ptrace.deep_stack import pieces
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.targets.spaces import SpaceTracker, Witness
+from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import Beyond, Piece, SampleKind
 
@@ -28,8 +28,8 @@ class StackCopy:
     home stack of a thread that is on another one.
     """
 
-    def __init__(self, door: libc.StopDoor, builder: BatchBuilder, diagnostics: Diagnostics) -> None:
-        self._door = door
+    def __init__(self, ptrace: libc.PtraceCalls, builder: BatchBuilder, diagnostics: Diagnostics) -> None:
+        self._ptrace = ptrace
         self._builder = builder
         self._diagnostics = diagnostics
         self._arena = memoryview(builder.arena.data)
@@ -57,7 +57,7 @@ class StackCopy:
             except Exception:
                 self._reader_failed(thread)
 
-    def rehearse(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
+    def warm_up(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
         """A copy for its effects: on our caches, and on what the reader of the interpreter asks for at once."""
         self.copy(thread, spaces, sp)
         if thread.reader is not None:
@@ -73,17 +73,17 @@ class StackCopy:
 
     def _copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
         """The thread's stack into the builder's arena: base and size in _base, _size, a second part in _piece_*."""
-        builder, door, shape = self._builder, self._door, thread.shape
+        builder, ptrace, shape = self._builder, self._ptrace, thread.shape
         into = builder.arena.address + builder.used
         self._length = 0
         self._base, size = shape.length(sp, spaces.region_at)
         if size > shape.most:
             size = self._begin_deep(thread, size)
-        got = door.read_memory(thread.tid, self._base, size, into)
+        got = ptrace.read_memory(thread.tid, self._base, size, into)
         if got <= 0 and self._base < sp:  # the red zone reaches into a page that is not there
             size -= (sp & ~7) - self._base
             self._base = sp & ~7
-            got = door.read_memory(thread.tid, self._base, size, into)
+            got = ptrace.read_memory(thread.tid, self._base, size, into)
         self._size = max(got, 0)
         self._piece_size = 0
         if self._length:
@@ -98,7 +98,7 @@ class StackCopy:
         into_home = words[(words >= home.start) & (words < home.end)]
         if len(into_home):
             self._piece_base, size = shape.home_span(int(into_home.min()))
-            got = door.read_memory(thread.tid, self._piece_base, size, into + ((self._size + 7) & ~7))
+            got = ptrace.read_memory(thread.tid, self._piece_base, size, into + ((self._size + 7) & ~7))
             self._piece_size = max(got, 0)
 
     def _begin_deep(self, thread: Thread, length: int) -> int:
@@ -124,15 +124,15 @@ class StackCopy:
         if not self._size or not deep.may_read(self._length):
             return Beyond(self._length, longest=deep.longest)
         used = self._builder.used
-        deep.read(self._door, thread.tid, self._base, self._arena[used : used + self._size], self._length, word)
+        deep.read(self._ptrace, thread.tid, self._base, self._arena[used : used + self._size], self._length, word)
         return Beyond(self._length, deep.outer, spots, deep.longest)
 
     def lane(
-        self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, witness: Witness
+        self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, evidence: MapsEvidence
     ) -> int:
-        """A lane of what was copied last, in the space that the witness saw."""
-        if witness.text:
-            for earlier, space in spaces.refresh(time.monotonic_ns, text=witness.text):
+        """A lane of what was copied last, in the space that the evidence names."""
+        if evidence.text:
+            for earlier, space in spaces.refresh(time.monotonic_ns, text=evidence.text):
                 self._builder.move(earlier, space)
         builder = self._builder
         beyond = self._beyond(thread) if self._length else None

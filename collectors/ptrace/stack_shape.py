@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyprof.collectors.targets.spaces import Region
+from pyprof.collectors.targets.spaces import StackMapping
 
 RED_ZONE = 128
 """Bytes below sp that a leaf function may use (System V ABI, x86-64)."""
 
-RegionAt = Callable[[int], Region | None]
+RegionAt = Callable[[int], StackMapping | None]
 """The writable memory around an address, None where it is not listed."""
 
 _LEAST = 4096
@@ -29,7 +29,7 @@ class StackShape:
     """most: --stack-size. home: None until known. top: highest address needed in it, 0 until learned."""
 
     most: int
-    home: Region | None = None
+    home: StackMapping | None = None
     top: int = 0
     away: int = _AWAY
 
@@ -50,10 +50,10 @@ class StackShape:
         return False
 
     @property
-    def occupied(self) -> Region | None:
+    def occupied(self) -> StackMapping | None:
         """Where the frames of the home stack can be."""
         home = self.home
-        return Region(home.start, self.top or home.end) if home is not None else None
+        return StackMapping(home.start, self.top or home.end) if home is not None else None
 
     def span(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
         """(avma, size) of the copy for a thread with this sp."""
@@ -85,7 +85,7 @@ class StackShape:
             end = min(end, self.top + _SLACK)
         return base, min(end - base, self.most)
 
-    def learn(self, base: int, top: int, missing: int, region: Region | None) -> bool:
+    def learn(self, base: int, top: int, missing: int, region: StackMapping | None) -> bool:
         """What one walk needed. base: of its copy; top, missing: as in Feedback; region: around missing.
 
         True if the next copy will be another.

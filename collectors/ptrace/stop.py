@@ -26,7 +26,7 @@ from pyprof.collectors.linux.syscalls import EINTR, restartable
 from pyprof.collectors.linux.task_state import ENDED, is_own_child, signal_due, state
 from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.targets.spaces import Program, SpaceTracker, Witness
+from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker, TargetImage
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.pauses import PauseLog
@@ -75,21 +75,21 @@ class Stopper:
 
     def __init__(self, arches: Sequence[Arch], builder: BatchBuilder, diagnostics: Diagnostics, idle: bool) -> None:
         """arches: what the threads of this machine may run."""
-        self.door = libc.StopDoor()
+        self.ptrace = libc.PtraceCalls()
         self.held: dict[int, Held] = {}
         self.last_lane = -1
         self.pauses = PauseLog()
         self.stopped_ns = 0
-        self._regsets = {arch.name: Regset(arch, self.door) for arch in arches}
+        self._regsets = {arch.name: Regset(arch, self.ptrace) for arch in arches}
         self._builder = builder
         self._diagnostics = diagnostics
         self._idle = idle
-        self.copy = StackCopy(self.door, builder, diagnostics)
+        self.copy = StackCopy(self.ptrace, builder, diagnostics)
         self._last_stop_ns = 0
 
     def stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> Outcome:
         """Sample a thread by stopping it; its lane is in the builder if TAKEN."""
-        self.door.hurry()
+        self.ptrace.hurry()
         try:
             return self._stop(thread, spaces, weight)
         finally:
@@ -98,7 +98,7 @@ class Stopper:
     def relax(self) -> None:
         """Step back behind others, unless a thread that is still to stop would have to wait for us."""
         if not self.held:
-            self.door.relax()
+            self.ptrace.relax()
 
     def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> Outcome:
         tid = thread.tid
@@ -114,8 +114,8 @@ class Stopper:
             return self._lost(tid)
         deadline = held.since_ns + _BOUND_NS
         while True:
-            woken = self.door.wait_sigchld(min(_SLICE_NS, deadline - held.since_ns))
-            status = self.door.poll_stop(tid)
+            woken = self.ptrace.wait_sigchld(min(_SLICE_NS, deadline - held.since_ns))
+            status = self.ptrace.poll_stop(tid)
             if status > 0:
                 outcome = self._finish(held, status)
                 self.last_lane = len(self._builder) - 1
@@ -134,20 +134,20 @@ class Stopper:
 
         Nobody is asked whether a thread has stopped: of a child of ours that would be collected.
         """
-        tid, door = thread.tid, self.door
+        tid, ptrace = thread.tid, self.ptrace
         libc.interrupt(tid)
         if not self.held:  # else it may tell of one of those
-            door.wait_sigchld(0)
-        door.read_registers(tid)
-        self.copy.rehearse(thread, spaces, thread.last_sp)
-        spaces.rehearse()
+            ptrace.wait_sigchld(0)
+        ptrace.read_registers(tid)
+        self.copy.warm_up(thread, spaces, thread.last_sp)
+        spaces.warm_up()
         libc.detach(tid)
 
     def wait_pending(self, wait_ns: int) -> None:
         """Sleep until one of the pending threads has stopped, and read and release it."""
-        self.door.hurry()
+        self.ptrace.hurry()
         try:
-            if self.door.wait_sigchld(wait_ns):
+            if self.ptrace.wait_sigchld(wait_ns):
                 self._finish_others(None, time.monotonic_ns())
             else:
                 self.poll_pending()
@@ -162,9 +162,9 @@ class Stopper:
             if held is wanted or self._builder.full:
                 continue
             now = time.monotonic_ns()
-            status = self.door.poll_stop(tid)
+            status = self.ptrace.poll_stop(tid)
             if status > 0:
-                if self.door.hurries:
+                if self.ptrace.hurries:
                     held.since_ns = max(held.since_ns, woken_ns)
                 self._finish(held, status)
             else:
@@ -206,41 +206,41 @@ class Stopper:
                 elif status < 0:
                     self._lost(tid)
             if self.held:
-                self.door.wait_sigchld(1_000_000)
-        self.door.relax()
+                self.ptrace.wait_sigchld(1_000_000)
+        self.ptrace.relax()
 
     def _status_of(self, tid: int) -> int:
         """poll_stop, and -ESRCH for a thread that has ended. Without guarantee that nobody else waits for our tracees:
         waitpid of a launched command collects our stops, too (wait(2) reports them whatever its options).
         """
-        status = self.door.poll_stop(tid)
+        status = self.ptrace.poll_stop(tid)
         if status:
             return status
         letter = state(tid)
         if letter in ENDED:
             return -errno.ESRCH
         if letter == "t":
-            return self.door.poll_stop(tid) or self.door.stop_reason(tid)
+            return self.ptrace.poll_stop(tid) or self.ptrace.stop_reason(tid)
         return 0
 
     def _finish(self, held: Held, status: int) -> Outcome:
         """Copy what the sample needs, let the thread go, and only then make a lane of it."""
         thread, tid = held.thread, held.thread.tid
         regset: Regset | None = None
-        got, witness = 0, Witness()
+        got, evidence = 0, MapsEvidence()
         self.copy.clear()
         at = time.monotonic_ns()
         try:
-            got = self.door.read_registers(tid)
+            got = self.ptrace.read_registers(tid)
             regset = self._regset(held.spaces.image, got)
             if regset is not None:
                 thread.arch = regset.arch
                 self.copy.copy(thread, held.spaces, regset.sp)
-                witness = held.spaces.witness(regset.arch.code_address(regset.pc))
+                evidence = held.spaces.evidence(regset.arch.code_address(regset.pc))
                 if regset.interrupted:
                     self._restart(tid, status, regset)
                 if regset.arch.pac_mask and not held.spaces.image.pac_known:
-                    held.spaces.image.set_pac_mask(self.door.read_pac_mask(tid))
+                    held.spaces.image.set_pac_mask(self.ptrace.read_pac_mask(tid))
         finally:
             self._release(tid, status)
             self._last_stop_ns = time.monotonic_ns()
@@ -258,10 +258,10 @@ class Stopper:
             self._diagnostics.count(FELL_ASLEEP)
             return Outcome.ASLEEP
         self.relax()
-        self._lane(held, at, witness, regset)
+        self._lane(held, at, evidence, regset)
         return Outcome.TAKEN
 
-    def _regset(self, image: Program, size: int) -> Regset | None:
+    def _regset(self, image: TargetImage, size: int) -> Regset | None:
         """The registers that the door has just read, as those of the program's architecture, or of another one that
         the kernel knows and whose registers are of this size: a 64-bit program may run 32-bit code, and the other way
         round. None for a size that none has.
@@ -271,11 +271,11 @@ class Stopper:
             return own
         return next((regset for regset in self._regsets.values() if regset.arch.regset_size == size), None)
 
-    def _lane(self, held: Held, at_ns: int, witness: Witness, regset: Regset) -> None:
-        lane = self.copy.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, witness)
+    def _lane(self, held: Held, at_ns: int, evidence: MapsEvidence, regset: Regset) -> None:
+        lane = self.copy.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, evidence)
         self._builder.set_regset(lane, regset.columns)
         held.thread.last_sp = regset.sp
-        held.spaces.took(lane, regset.arch.code_address(regset.pc), regset.sp, witness)
+        held.spaces.took(lane, regset.arch.code_address(regset.pc), regset.sp, evidence)
 
     def _restart(self, tid: int, status: int, regset: Regset) -> None:
         """Undo the EINTR of a call in which the thread fell asleep between our look and our interrupt.
@@ -293,17 +293,17 @@ class Stopper:
         done = restartable(arch, number, regset.args) and self._code(tid, pc - len(code), len(code)) == code
         if done:
             regset.begin_again(number, len(code))
-            done = self.door.write_registers(tid, arch.regset_size) == 0
+            done = self.ptrace.write_registers(tid, arch.regset_size) == 0
             regset.put_back(-EINTR & arch.mask, pc)
             if done and signal_due(tid):
-                self.door.write_registers(tid, arch.regset_size)
+                self.ptrace.write_registers(tid, arch.regset_size)
                 return
         self._diagnostics.count(RESTARTED if done else INTERRUPTED)
 
     def _code(self, tid: int, avma: int, size: int) -> bytes:
         builder = self._builder
         at = builder.arena.size - size
-        got = self.door.read_memory(tid, avma, size, builder.arena.address + at)
+        got = self.ptrace.read_memory(tid, avma, size, builder.arena.address + at)
         return bytes(builder.arena.data[at : at + size]) if got == size else b""
 
     def _release(self, tid: int, status: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.stack_shape import StackShape
-from pyprof.collectors.ptrace.young_threads import Newcomers
+from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import StackReader
 
@@ -38,13 +38,13 @@ class Thread:
     shape: StackShape
     arch: Arch
     reader: StackReader | None = None
-    kin: Newcomers = field(default_factory=Newcomers)
+    kin: YoungThreads = field(default_factory=YoungThreads)
     first_slot: bool = True
     slept: bytes | None = None
     stop_wanted: bool = False
     stopped: tuple[int, int, bytes] | None = None
     last_sp: int = 0
-    hollow: bool = False
+    no_user_stack: bool = False
     ended: bool = False
     known: bool = False
     still: int = 0

@@ -17,7 +17,7 @@ _MOST_BEHIND = 4
 """Samples that are made up for: more were never possible."""
 
 
-class Newcomers:
+class YoungThreads:
     """Of one family of processes. share: of the times that a young thread is found, those at which it is to be sampled.
     rounds: sampling times since settle(). What was sampled too often, while that was not known, is sampled less later.
     """

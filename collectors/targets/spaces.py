@@ -37,7 +37,7 @@ _FALSE_ALARMS = 8  # after so many the kernel's answers are not to be compared w
 
 
 @dataclass(eq=False, kw_only=True)
-class Program(ProgramImage):
+class TargetImage(ProgramImage):
     """arch: of its program file. pac_known: set_pac_mask was called."""
 
     arch: Arch
@@ -51,7 +51,7 @@ class Program(ProgramImage):
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class StackMapping:
     """A stretch of readable, writable memory without a gap: where a stack lives."""
 
     start: int
@@ -72,7 +72,7 @@ class Unsettled:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class MapsEvidence:
     """What is known of the mappings at the moment of a sample. text: all of them, b"" if nobody looked; proved: the
     mapping at its pc is as in the current space.
     """
@@ -81,7 +81,7 @@ class Witness:
     proved: bool = False
 
 
-_NOBODY_LOOKED = Witness()
+_NOBODY_LOOKED = MapsEvidence()
 
 
 @dataclass(eq=False)
@@ -97,7 +97,7 @@ class SpaceTracker:
     ambiguous: Callable[[], None]
     query: MapQuery | None = None
     current: AddressSpace = field(init=False)
-    image: Program = field(init=False)
+    image: TargetImage = field(init=False)
     exec_count: int = 0
     stale: bool = False
     _text: bytes = b""
@@ -117,7 +117,7 @@ class SpaceTracker:
     _unsettled: list[Unsettled] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.image = Program(arch=program_arch(self.directory))
+        self.image = TargetImage(arch=program_arch(self.directory))
         self._text = self.directory.maps()
         self._executable = tuple(_EXECUTABLE.findall(self._text))
         self._starts, self._ends = _writable_regions(self._text)
@@ -138,18 +138,18 @@ class SpaceTracker:
         read = guarded(memory_reader(pid, self.image.is_alive), pid, mappings)
         return AddressSpace(self.next_id(), pid, generation, mappings, read, f"/proc/{pid}/root", image=self.image)
 
-    def took(self, lane: int, pc: int, sp: int, witness: Witness = _NOBODY_LOOKED) -> None:
-        """A lane was sampled in the current space, as far as is known now; for certain if the witness has a text (the
+    def took(self, lane: int, pc: int, sp: int, evidence: MapsEvidence = _NOBODY_LOOKED) -> None:
+        """A lane was sampled in the current space, as far as is known now; for certain if the evidence has a text (the
         caller has refreshed with it).
         """
-        if witness.text:
+        if evidence.text:
             return
-        self._unsettled.append(Unsettled(lane, pc, sp, witness.proved))
+        self._unsettled.append(Unsettled(lane, pc, sp, evidence.proved))
         code = self.current.mapping_at(pc)
         if code is None or not code.executable or self.region_at(sp) is None:
             self.stale = True
 
-    def witness(self, pc: int) -> Witness:
+    def evidence(self, pc: int) -> MapsEvidence:
         """The mappings as they are while the thread that is read stands still. Never raises.
 
         It is part of the pause: the text is read only where something has changed, or modules change and nothing
@@ -157,9 +157,9 @@ class SpaceTracker:
         """
         answer = self._ask(pc)
         if answer is Answer.SAME:
-            return Witness(self._text, proved=True)
+            return MapsEvidence(self._text, proved=True)
         if answer is Answer.NEAR:
-            return Witness(proved=True)
+            return MapsEvidence(proved=True)
         if answer is Answer.UNKNOWN:
             if not self.restless or self._usual_ns >= _WITNESS_NS:
                 return _NOBODY_LOOKED
@@ -167,12 +167,12 @@ class SpaceTracker:
             self.stale = True
             return _NOBODY_LOOKED
         try:
-            return Witness(self.directory.maps())
+            return MapsEvidence(self.directory.maps())
         except OSError:
             return _NOBODY_LOOKED
 
-    def rehearse(self) -> None:
-        """Like witness, where nobody stands still: its answer means nothing."""
+    def warm_up(self) -> None:
+        """Warm-up call of evidence(); the result is discarded."""
         if self.query is not None and self._vmas:
             self.query.near(self._vmas[0][0], self._known_vmas)
 
@@ -194,7 +194,7 @@ class SpaceTracker:
     ) -> list[tuple[int, AddressSpace]]:
         """Read maps if the budget allows. Lanes whose space is not the one that was current when they were taken.
 
-        text: of a witness, instead of reading. Raises ProcessLookupError.
+        text: of a MapsEvidence, instead of reading. Raises ProcessLookupError.
         """
         if text:
             return self._compare(text)
@@ -269,7 +269,7 @@ class SpaceTracker:
         self._replaced = False
         if new_image:
             self.image.alive = False
-            self.image = Program(arch=program_arch(self.directory))
+            self.image = TargetImage(arch=program_arch(self.directory))
             self.exec_count += 1
             if self.query:
                 self.query.renew()
@@ -303,10 +303,10 @@ class SpaceTracker:
             if code is None or not code.executable:
                 self.ambiguous()
 
-    def region_at(self, avma: int) -> Region | None:
+    def region_at(self, avma: int) -> StackMapping | None:
         """The writable memory around an address, as of the last read."""
         at = bisect_right(self._starts, avma) - 1
-        return Region(self._starts[at], self._ends[at]) if at >= 0 and avma < self._ends[at] else None
+        return StackMapping(self._starts[at], self._ends[at]) if at >= 0 and avma < self._ends[at] else None
 
 
 _Key = tuple[int, int, int, str, int, str]

@@ -109,7 +109,7 @@ const TRUST_TITLES = {
   interpreter: "the interpreter's own chain",
   kernel: "the kernel",
   completed: "a later whole stack of the same thread",
-  way_out: "instructions up to the return",
+  epilogue: "instructions up to the return",
 };
 
 function trustTitle(label) {

@@ -115,7 +115,7 @@ class Arch:
     address (Cortex-M: EXC_RETURN); 0 where there is no such thing.
     new_thread: pairs of (code before, code after) the pc at which a thread begins, its system call's result being 0: C
     libraries end their tables before that system call.
-    way_out: (code bytes from a pc on) -> what they do to sp up to the return: ("sp", n) sp += n, ("push", column),
+    epilogue: (code bytes from a pc on) -> what they do to sp up to the return: ("sp", n) sp += n, ("push", column),
     ("pop", column), ("fp", 0) sp = fp; None where any instruction does more. None where that is not known.
     fpregset: column -> index of its word in the kernel's floating-point registers (NT_FPREGSET), for those that
     unwinding may need.
@@ -160,7 +160,7 @@ class Arch:
     syscall_args: tuple[int, ...] = ()
     syscalls: dict[str, int] = field(default_factory=dict)
     leaf_size: Callable[[bytes], int] = _unknown_size
-    way_out: Callable[[bytes], list[tuple[str, int]] | None] | None = None
+    epilogue: Callable[[bytes], list[tuple[str, int]] | None] | None = None
     saves_lr: Callable[[bytes], bool] = never
     frame_code: FrameCode | None = None
     signal_cfi: bool = True

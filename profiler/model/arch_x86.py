@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pyprof.model import arch_calls
 from pyprof.model.arch_type import Arch, FrameChain, SigFrame
-from pyprof.model.x86_epilogue import x86_64_way_out
+from pyprof.model.x86_epilogue import x86_64_epilogue
 from pyprof.model.x86_frames import frame_code
 
 
@@ -69,7 +69,7 @@ _X86_64_GREGS = (8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16)
 
 X86_64 = Arch(
     name="x86_64",
-    way_out=x86_64_way_out,
+    epilogue=x86_64_epilogue,
     elf_machine=62,
     elf_class=64,
     byteorder="little",

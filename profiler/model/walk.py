@@ -36,7 +36,7 @@ class Trust(IntEnum):
     LR = 10  # link register of a leaf
     SIGRETURN = 11  # the kernel's signal frame, by its known layout
     SCAN = 12  # a plausible return address, guessed
-    WAY_OUT = 13  # by the instructions that lead to the frame's return
+    EPILOGUE = 13  # by the instructions that lead to the frame's return
     INTERPRETER = 14  # a frame of the interpreter's own chain, placed by the mark on the evaluator's C stack
     COMPLETED = 16  # of a whole stack of the same thread at another moment: what was read of both was the same
     KERNEL = 15  # of the kernel's own stack, or the call in which a thread sleeps

@@ -15,8 +15,8 @@ SCRATCH = frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11})
 MOST_STEPS = 32
 
 
-def x86_64_way_out(code: bytes) -> list[tuple[str, int]] | None:
-    """See Arch.way_out."""
+def x86_64_epilogue(code: bytes) -> list[tuple[str, int]] | None:
+    """See Arch.epilogue."""
     steps: list[tuple[str, int]] = []
     at = 0
     for _ in range(MOST_STEPS):

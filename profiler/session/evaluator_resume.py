@@ -30,7 +30,7 @@ _LARGEST_FRAME = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ActivationShape:
     """An activation of the evaluator as it was walked: its pc, bytes from its sp and from its mark to its CFA."""
 
     pc: int
@@ -45,7 +45,7 @@ class _Cut:
     lane: int
     keep: int
     cfa: int
-    shape: Shape
+    shape: ActivationShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Frames:
     lacks: bool
 
 
-class Resumption:
+class EvaluatorResume:
     """evaluators: of an address space, by batch and its id."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Resumption:
         self._unwinder = unwinder
         self._diagnostics = diagnostics
         self._evaluators = evaluators
-        self._shapes: dict[int, Shape] = {}
+        self._shapes: dict[int, ActivationShape] = {}
 
     def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
         changed: dict[int, _Frames] = {}
@@ -123,7 +123,7 @@ class Resumption:
                 size = sps[at + 1] - sps[at]
                 walked = Trust.INTERPRETER not in frames.trust[at : at + 2]
                 if at and walked and size < _LARGEST_FRAME and evaluators(frames.pc[at], frames.exact[at]):
-                    self._shapes[space] = Shape(frames.pc[at], size, sps[at + 1] - run.marker)
+                    self._shapes[space] = ActivationShape(frames.pc[at], size, sps[at + 1] - run.marker)
                 first = last = at + 1
                 continue
             shape = self._shapes.get(space)

@@ -25,7 +25,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import MARKER_SPACE, NOT_SAMPLED, Merge, StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Walk
-from pyprof.session.truncated_stack_repair import Completion
+from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.unfollowed import NOTHING, Spent
 
 _I64 = npt.NDArray[np.int64]
@@ -149,7 +149,7 @@ class Recorder:
     _end_ns: int = 0
 
     def __post_init__(self) -> None:
-        self._completion = Completion(self._stacks)
+        self._completion = TruncatedStackRepair(self._stacks)
         self._begin_ns = self.clock()
         self._epoch_ns = self._begin_ns - time.monotonic_ns()
         self._before = self.collector.stats()
@@ -343,7 +343,7 @@ class Recorder:
         self._spaces = {space: self._spaces[space] for space in carried if space in self._spaces}
         self._stacks, self._rows, self._held = fresh, [], {}
         self._pids = {tid: pid for tid, pid in self._pids.items() if tid in self._last}
-        self._completion = Completion(fresh)
+        self._completion = TruncatedStackRepair(fresh)
         self._begin_ns, self._before = now, after
         self.samples = 0
         return window

@@ -29,7 +29,7 @@ from pyprof.model.walk import StackEnd, Walk
 from pyprof.objfile import foreign_path
 from pyprof.objfile.images import ImageStore
 from pyprof.runtime_code.process import perf_map_name
-from pyprof.session.evaluator_resume import Resumption
+from pyprof.session.evaluator_resume import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 
 TRAMPOLINE = "py::"
@@ -159,7 +159,7 @@ class ChainMerger:
         self._unwinder = unwinder
         self._diagnostics = diagnostics
         self._evaluators: dict[int, Evaluators] = {}
-        self._resumption = Resumption(unwinder, self._of_space, diagnostics)
+        self._resumption = EvaluatorResume(unwinder, self._of_space, diagnostics)
 
     def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
         return self._resumption.complete(batch, walk)

@@ -51,7 +51,7 @@ class _Cut:
     looks: int = _LOOKS
 
 
-class Completion:
+class TruncatedStackRepair:
     """Of one window: rows are changed in place."""
 
     def __init__(self, stacks: StackTable) -> None:

@@ -29,16 +29,16 @@ class Stopping:
     def stop(self, tid: int) -> Outcome:
         """One stop; a thread that did not stop at once is waited for."""
         self.builder.take()
-        self.stopper.door.block_signals()
+        self.stopper.ptrace.block_signals()
         try:
             outcome = self.stopper.stop(self.target.threads[tid], self.target.spaces, 1)
             deadline = time.monotonic() + 10
             while tid in self.stopper.held and time.monotonic() < deadline:
-                self.stopper.door.wait_sigchld(1_000_000)
+                self.stopper.ptrace.wait_sigchld(1_000_000)
                 self.stopper.poll_pending()
                 outcome = Outcome.TAKEN
         finally:
-            self.stopper.door.restore_signals()
+            self.stopper.ptrace.restore_signals()
         return outcome
 
     def wait_stop(self, tid: int) -> None:

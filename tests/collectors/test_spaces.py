@@ -10,7 +10,7 @@ import pytest
 from pyprof.collectors.linux.map_query import Answer, Vma, executable_vmas
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.collectors.ptrace.stack_shape import StackShape
-from pyprof.collectors.targets.spaces import Region, SpaceTracker
+from pyprof.collectors.targets.spaces import SpaceTracker, StackMapping
 
 PROGRAM = "1000-2000 r-xp 00000000 08:01 10 /bin/program\n"
 ONE = "5000-6000 r-xp 00000000 08:01 11 /lib/one.so\n"
@@ -110,7 +110,7 @@ def test_memory_that_is_no_code_makes_no_new_generation() -> None:
     space = scene.tracker.current
     assert scene.change(PROGRAM, HEAP, STACK) == {}
     assert scene.tracker.current is space
-    assert scene.tracker.region_at(0x3800) == Region(0x3000, 0x4000)
+    assert scene.tracker.region_at(0x3800) == StackMapping(0x3000, 0x4000)
 
 
 def test_code_that_no_module_explains_asks_for_another_look_and_is_counted() -> None:
@@ -135,7 +135,7 @@ def test_reading_costs_at_most_its_share_of_the_time() -> None:
 
 @pytest.mark.parametrize("sp", [0xE100, 0xEFF8])
 def test_the_first_copy_reaches_the_end_of_the_mapping_and_later_ones_the_learned_top(sp: int) -> None:
-    stack = Region(0xE000, 0x1F000)
+    stack = StackMapping(0xE000, 0x1F000)
     shape = StackShape(1 << 20)
     base, size = shape.span(sp, lambda at: stack if at in stack else None)
     assert base <= sp - 128
@@ -149,10 +149,10 @@ def test_the_first_copy_reaches_the_end_of_the_mapping_and_later_ones_the_learne
 
 
 def test_a_main_stack_that_grew_since_maps_was_read_is_still_home() -> None:
-    stack = Region(0x7F00_0000, 0x7F02_0000)
+    stack = StackMapping(0x7F00_0000, 0x7F02_0000)
     shape = StackShape(1 << 20)
 
-    def region_at(avma: int) -> Region | None:
+    def region_at(avma: int) -> StackMapping | None:
         return stack if avma in stack else None
 
     shape.span(0x7F01_0000, region_at)
@@ -197,10 +197,10 @@ class Asked(Scene):
 
     def sample(self, lane: int, pc: int, sp: int) -> list[str]:
         """Names of the modules of the space that the sample is given at once."""
-        witness = self.tracker.witness(pc)
-        if witness.text:
-            self.tracker.refresh(iter([0] * 9).__next__, text=witness.text)  # no time has passed since the last read
-        self.tracker.took(lane, pc, sp, witness)
+        evidence = self.tracker.evidence(pc)
+        if evidence.text:
+            self.tracker.refresh(iter([0] * 9).__next__, text=evidence.text)  # no time has passed since the last read
+        self.tracker.took(lane, pc, sp, evidence)
         return [module.name for module in self.tracker.current.modules]
 
 

@@ -217,11 +217,11 @@ def test_a_thread_that_cannot_stop_now_is_released_as_soon_as_it_does(program: S
     target = program("c_vfork")
     wait_state(target.pid, "D")
     with stopping(target.pid) as here:
-        here.stopper.door.block_signals()
+        here.stopper.ptrace.block_signals()
         try:
             outcome = here.stopper.stop(here.target.threads[target.pid], here.target.spaces, 1)
         finally:
-            here.stopper.door.restore_signals()
+            here.stopper.ptrace.restore_signals()
         assert outcome is Outcome.PENDING
         assert target.pid in here.stopper.held
         here.stopper.poll_pending()

@@ -71,4 +71,4 @@ def test_functions_of_cpython_stand_between_the_frames_of_its_evaluator(python_w
         if python[:3] == ["<module>", "outer", "middle"] or python == ["<module>", "outer"]:
             deep += samples
     assert deep > 0.8 * recording.samples
-    assert recording.summary["trust"]["way_out"] > recording.samples
+    assert recording.summary["trust"]["epilogue"] > recording.samples

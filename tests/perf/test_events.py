@@ -16,7 +16,7 @@ import pytest
 from pyprof.collectors.perf.attr import Event, PerfNotAllowed, choose_event
 from pyprof.collectors.perf.batches import BatchMaker
 from pyprof.collectors.perf.event_set import EventSet
-from pyprof.collectors.perf.processes import Family
+from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.records import Scan, read_samples, scan
 from pyprof.collectors.perf.ring import Rings, online_cpus
 from pyprof.collectors.perf.scope import Scope
@@ -151,11 +151,13 @@ def test_other_events_that_cannot_be_had_leave_the_size_as_it_was(watched: Watch
 
 def test_a_process_that_may_not_be_looked_at_is_forgotten_when_it_has_ended(watched: Watched) -> None:
     ids = iter(range(100)).__next__
-    make = BatchMaker(watched.rings, Scope(watched.event, False, False), Family(ids), CollectOptions(), Diagnostics())
+    make = BatchMaker(
+        watched.rings, Scope(watched.event, False, False), TrackedProcesses(ids), CollectOptions(), Diagnostics()
+    )
     with started(SPINS) as process:
-        make.strangers.add(process.pid)
+        make.untracked.add(process.pid)
         make.forget_strangers()
-        assert make.strangers == {os.getpid(), process.pid}
+        assert make.untracked == {os.getpid(), process.pid}
     make._looked_ns = 0
     make.forget_strangers()
-    assert make.strangers == {os.getpid()}
+    assert make.untracked == {os.getpid()}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from pyprof.collectors.offcpu.intervals import BLOCKED, BY_WEIGHT, ENDED, IN, PREEMPTED, Drain, Points, Stretches
+from pyprof.collectors.offcpu.intervals import BLOCKED, BY_WEIGHT, ENDED, IN, PREEMPTED, Drain, OffCpuIntervals, Points
 
 MS = 1_000_000
 Moment = tuple[int, int, int]
@@ -62,7 +62,7 @@ class World:
                         records.append((tid, at + length, IN))
                 at += length
                 asleep = not asleep
-        stretches = Stretches(True, 0, round(2.5 * self.looks_ms * MS))
+        stretches = OffCpuIntervals(True, 0, round(2.5 * self.looks_ms * MS))
         stretches.meet(dict.fromkeys(range(1, self.threads + 1), 0))
         known: dict[int, int] = {}
         drains = [*range(round(drain_ms * MS), end, round(drain_ms * MS)), end]
@@ -144,7 +144,7 @@ def test_records_that_were_lost_cost_no_thread_its_time() -> None:
 
 
 def test_a_long_sleep_is_told_in_parts_as_it_passes() -> None:
-    stretches = Stretches(True, 0, 25 * MS)
+    stretches = OffCpuIntervals(True, 0, 25 * MS)
     stretches.meet({5: 0})
     none = points([])
     first = stretches.tell(none, none, points([(5, 40 * MS, 0)]), 100 * MS)
@@ -161,7 +161,7 @@ def test_a_long_sleep_is_told_in_parts_as_it_passes() -> None:
 
 
 def test_a_thread_that_ends_asleep_or_running_is_told_no_further() -> None:
-    stretches = Stretches(True, 0, 25 * MS)
+    stretches = OffCpuIntervals(True, 0, 25 * MS)
     stretches.meet({5: 0, 6: 0})
     none = points([])
     told = stretches.tell(points([(5, 10 * MS, BLOCKED), (5, 30 * MS, IN), (5, 31 * MS, ENDED), (6, 50 * MS, ENDED)]),
@@ -172,7 +172,7 @@ def test_a_thread_that_ends_asleep_or_running_is_told_no_further() -> None:
 
 
 def test_a_thread_that_runs_from_the_beginning_is_not_told() -> None:
-    stretches = Stretches(True, 0, 25 * MS)
+    stretches = OffCpuIntervals(True, 0, 25 * MS)
     stretches.meet({5: 0})
     none = points([])
     assert stretches.tell(none, none, none, 900 * MS).carried == []
@@ -183,7 +183,7 @@ def test_a_thread_that_runs_from_the_beginning_is_not_told() -> None:
 
 
 def test_a_switch_that_two_events_reported_is_one() -> None:
-    stretches = Stretches(True, 0, 25 * MS)
+    stretches = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     twice = [(5, 10 * MS, BLOCKED), (5, 10 * MS + 100, BLOCKED), (5, 20 * MS, IN), (5, 20 * MS + 100, IN)]
     samples = points([(5, 10 * MS - 300, 0), (5, 10 * MS + 50, 0)])
@@ -192,7 +192,7 @@ def test_a_switch_that_two_events_reported_is_one() -> None:
 
 
 def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_again() -> None:
-    stretches = Stretches(True, 0, 25 * MS)
+    stretches = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
 
     def busy(start: int) -> tuple[Points, Points]:
@@ -215,7 +215,7 @@ def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_agai
 
 
 def test_a_short_look_at_a_thread_left_alone_does_not_stand_for_the_time_before_it() -> None:
-    stretches = Stretches(True, 0, 25 * MS)
+    stretches = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     stretches.tell(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
     stretches.tell(none, none, none, 200 * MS, Drain(paused=frozenset({5}), ran_ns={5: 40 * MS}))
@@ -230,7 +230,7 @@ def test_a_short_look_at_a_thread_left_alone_does_not_stand_for_the_time_before_
 
 
 def test_a_thread_that_ends_while_it_is_left_alone_gets_no_more_time() -> None:
-    stretches = Stretches(True, 0, 25 * MS)
+    stretches = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     stretches.tell(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
     stretches.tell(none, none, none, 200 * MS, Drain(paused=frozenset({5}), ran_ns={5: 40 * MS}))
@@ -245,7 +245,7 @@ def test_a_thread_that_ends_while_it_is_left_alone_gets_no_more_time() -> None:
 
 
 def test_the_end_of_a_thread_that_was_left_alone_before_ends_what_it_is_owed() -> None:
-    stretches = Stretches(True, 0, 25 * MS)
+    stretches = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     stretches.tell(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
     stretches.tell(none, none, none, 200 * MS, Drain(paused=frozenset({5})))
@@ -257,7 +257,7 @@ def test_the_end_of_a_thread_that_was_left_alone_before_ends_what_it_is_owed() -
 
 
 def test_a_thread_of_which_nothing_was_heard_may_be_gone_whatever_was_believed_of_it() -> None:
-    stretches = Stretches(True, 0, 25 * MS)
+    stretches = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     stretches.meet({5: 0})
     stretches.tell(none, none, none, 100 * MS)
@@ -267,7 +267,7 @@ def test_a_thread_of_which_nothing_was_heard_may_be_gone_whatever_was_believed_o
 
 @pytest.mark.parametrize("seen", ["sample", "look"])
 def test_time_that_two_rings_lost_is_left_out_once(seen: str) -> None:
-    stretches = Stretches(True, 0, 25 * MS)
+    stretches = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     records = points([(7, 10 * MS, BLOCKED), (7, 60 * MS, IN), (7, 100 * MS, BLOCKED), (7, 110 * MS, IN)])
     samples = points([(7, 10 * MS - 1000, 0), (7, 100 * MS - 1000, 0)]) if seen == "sample" else none
@@ -279,7 +279,7 @@ def test_time_that_two_rings_lost_is_left_out_once(seen: str) -> None:
 
 
 def test_a_thread_is_met_once_and_not_again_after_its_end() -> None:
-    stretches = Stretches(True, 0, 25 * MS)
+    stretches = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     stretches.meet({7: MS})
     stretches.tell(points([(7, 50 * MS, IN), (7, 60 * MS, PREEMPTED), (7, 61 * MS, ENDED)]), none, none, 100 * MS)

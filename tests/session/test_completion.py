@@ -9,7 +9,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.stacks import MARKER_SPACE, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
-from pyprof.session.truncated_stack_repair import Completion
+from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 
 FRAME = 0x200
 DEPTH, CUT = 60, 40
@@ -22,7 +22,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.stacks = StackTable()
-        self.completion = Completion(self.stacks)
+        self.completion = TruncatedStackRepair(self.stacks)
         self.memory = np.random.default_rng(1).integers(0, 256, DEPTH * FRAME, np.uint8)
 
     def add(

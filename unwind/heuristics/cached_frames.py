@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class CachedFrames:
     """Columns of model.walk.Walk for consecutive frames, innermost first, each of shape (k,)."""
 
     pc: npt.NDArray[np.uint64]
@@ -19,20 +19,20 @@ class Tail:
     sp: npt.NDArray[np.uint64]
 
     @classmethod
-    def of(cls, frames: Sequence[tuple[int, bool, int, int]]) -> Tail:
+    def of(cls, frames: Sequence[tuple[int, bool, int, int]]) -> CachedFrames:
         """(pc, exact, Trust, sp) of each frame."""
         pc, exact, trust, sp = zip(*frames, strict=True) if frames else ((), (), (), ())
         return cls(
             np.array(pc, np.uint64), np.array(exact, np.bool_), np.array(trust, np.uint8), np.array(sp, np.uint64)
         )
 
-    def after(self, at: int) -> Tail:
+    def after(self, at: int) -> CachedFrames:
         """The callers of the frame `at`."""
-        return Tail(self.pc[at + 1 :], self.exact[at + 1 :], self.trust[at + 1 :], self.sp[at + 1 :])
+        return CachedFrames(self.pc[at + 1 :], self.exact[at + 1 :], self.trust[at + 1 :], self.sp[at + 1 :])
 
-    def before(self, outer: Tail) -> Tail:
+    def before(self, outer: CachedFrames) -> CachedFrames:
         """These frames, then their callers."""
-        return Tail(
+        return CachedFrames(
             np.concatenate((self.pc, outer.pc)),
             np.concatenate((self.exact, outer.exact)),
             np.concatenate((self.trust, outer.trust)),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pyprof.model.arch import Arch
 from pyprof.model.sample import Outer, Piece, SampleBatch, StackSlab
 from pyprof.model.walk import SharedFrames, StackEnd, Trust
-from pyprof.unwind.heuristics.cached_frames import Tail
+from pyprof.unwind.heuristics.cached_frames import CachedFrames
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 from pyprof.unwind.single_lane import OUTERMOST_RULE, UNKNOWN, PlainRules, Run
@@ -82,7 +82,7 @@ class _Path:
         return self._count
 
     def add_walk(self, walk: LaneWalk, fp: int) -> None:
-        frames = Tail.of(walk.frames)
+        frames = CachedFrames.of(walk.frames)
         fps = [registers.values[fp] for registers in walk.registers or ()]
         known = np.array([UNKNOWN if value is None else value for value in fps], np.uint64)
         self._add(frames.pc, frames.sp, known, frames.exact, frames.trust, np.full(len(known), -1, np.int64))
@@ -115,10 +115,10 @@ class _Path:
         pc, sp, fp, exact, _, _ = self.since(self._count - back)
         return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
 
-    def cut(self, frames: int) -> Tail:
+    def cut(self, frames: int) -> CachedFrames:
         """The first frames."""
         pc, sp, _, exact, trust, _ = self.since(0)
-        return Tail(pc[:frames], exact[:frames], trust[:frames], sp[:frames])
+        return CachedFrames(pc[:frames], exact[:frames], trust[:frames], sp[:frames])
 
 
 class _Noting(LaneMemory):
@@ -374,6 +374,6 @@ def _over(batch: SampleBatch, lane: int, outer: Outer) -> SampleBatch:
     return replace(batch.take(one), stack=stack)
 
 
-def _part(frames: SharedFrames, first: int, last: int) -> Tail:
+def _part(frames: SharedFrames, first: int, last: int) -> CachedFrames:
     some = slice(first, last)
-    return Tail(frames.pc[some], frames.exact[some], frames.trust[some], frames.sp[some])
+    return CachedFrames(frames.pc[some], frames.exact[some], frames.trust[some], frames.sp[some])

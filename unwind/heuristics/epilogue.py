@@ -15,9 +15,9 @@ MOST_CODE = 64
 """Bytes that are looked at."""
 
 
-def way_out_rule(arch: Arch, code: bytes) -> Rule | None:
+def epilogue_rule(arch: Arch, code: bytes) -> Rule | None:
     """The rule at the first of some bytes of code; None where they do not lead straight to a return."""
-    steps = arch.way_out(code) if arch.way_out is not None else None
+    steps = arch.epilogue(code) if arch.epilogue is not None else None
     if steps is None:
         return None
     base, height = arch.sp, 0

@@ -76,7 +76,7 @@ class _Place:
     link: Link
 
 
-class Recovery:
+class FramePointerRecovery:
     """Recovery in one address space."""
 
     def __init__(self, arch: Arch, space: AddressSpace, code: Code, index: SpaceIndex) -> None:

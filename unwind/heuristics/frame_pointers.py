@@ -53,7 +53,7 @@ def returns_to_trampoline(rules: Rules, return_address: int) -> bool:
     return known is not None and known.rule.signal
 
 
-class RecordFallback:
+class FramePointerFallback:
     """The fallback of one address space. enabled: False refuses all but to see the root, and to follow the records that
     promised (of a lookup pc) says are kept there. covered: is a lookup pc covered by records that are no rules?
     """

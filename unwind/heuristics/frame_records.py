@@ -29,11 +29,11 @@ def follow_records(
         return which[:0]
     some = lanes.take(which)
     base, mask = some.fp, np.uint64(arch.mask)
-    following, out, crooked, _ = load(base + np.uint64(chain.next_off), some, words, mask)
-    ra, ra_out, ra_crooked, _ = load(base + np.uint64(chain.ra_off), some, words, mask)
+    following, out, misaligned, _ = load(base + np.uint64(chain.next_off), some, words, mask)
+    ra, ra_out, ra_misaligned, _ = load(base + np.uint64(chain.ra_off), some, words, mask)
     pc = ra & np.uint64(arch.pc_mask & ~arch.pac_mask)
     plain = (base >= some.sp) & (base & np.uint64(arch.word - 1) == 0) & (base != 0) & (pc != 0)
-    plain &= ~(out | crooked | ra_out | ra_crooked) & ((following > base) | (following == 0))
+    plain &= ~(out | misaligned | ra_out | ra_misaligned) & ((following > base) | (following == 0))
     plain &= _each(lambda found: code.return_address(found) is not Verdict.NO, pc)
     plain &= _each(lambda at: not code.impossible(lookup_pc(at, False)), some.pc)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import StackEnd
-from pyprof.unwind.heuristics.cached_frames import Tail
+from pyprof.unwind.heuristics.cached_frames import CachedFrames
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 
@@ -35,7 +35,7 @@ U64 = npt.NDArray[np.uint64]
 
 
 @dataclass(slots=True)
-class Known:
+class CachedWalk:
     """A whole walk. words: the stack copy from base on; states: the registers of each frame; at: index by sp, of the
     innermost of equal ones; sps: ascending.
     """
@@ -44,7 +44,7 @@ class Known:
     words: U64
     top: int
     states: list[Registers]
-    frames: Tail
+    frames: CachedFrames
     at: dict[int, int]
     sps: list[int]
 
@@ -54,12 +54,12 @@ class Known:
 
 
 @dataclass(slots=True)
-class Joint:
+class CacheJoin:
     """Where the walk of one lane may join a known one: at frames whose red zone, too, lies above `low`, from which on
     memory has not changed.
     """
 
-    known: Known
+    known: CachedWalk
     low: int
     most: int
 
@@ -67,7 +67,7 @@ class Joint:
     def top(self) -> int:
         return self.known.top
 
-    def join(self, registers: Registers, sp: int, depth: int) -> Tail | None:
+    def join(self, registers: Registers, sp: int, depth: int) -> CachedFrames | None:
         """The callers of a frame, if an earlier walk met it in the same state. depth: frames so far."""
         known = self.known
         at = known.at.get(sp) if sp >= self.low + RED_ZONE else None
@@ -87,11 +87,11 @@ class _Waiting:
     left: int = 0
 
 
-class OuterParts:
+class StackCache:
     """Of the threads of one address space."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, CachedWalk] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._rules = (0, 0)
 
@@ -116,7 +116,7 @@ class OuterParts:
         low = _unchanged(known, batch, lane)
         if low is None or bisect_left(known.sps, low) > _MOST_INNER:
             return None
-        walk = walker.walk(registers, memory, True, Joint(known, low, walker.max_depth))
+        walk = walker.walk(registers, memory, True, CacheJoin(known, low, walker.max_depth))
         if walk.tail is not None:
             self._waiting.pop(tid, None)
             if len(walk.frames) > _RENEW_INNER:
@@ -148,7 +148,7 @@ class OuterParts:
             self._known.clear()
         at = {sp: n for n, sp in reversed(list(enumerate(sps)))}
         words = _words(batch, lane).copy()
-        self._known[tid] = Known(int(batch.stack.base[lane]), words, walk.top, states, frames, at, sps)
+        self._known[tid] = CachedWalk(int(batch.stack.base[lane]), words, walk.top, states, frames, at, sps)
 
 
 def _words(batch: SampleBatch, lane: int) -> U64:
@@ -158,7 +158,7 @@ def _words(batch: SampleBatch, lane: int) -> U64:
     return stack.data[offset : offset + (size & ~7)].view(np.uint64)
 
 
-def _unchanged(known: Known, batch: SampleBatch, lane: int) -> int | None:
+def _unchanged(known: CachedWalk, batch: SampleBatch, lane: int) -> int | None:
     """The address from which on the lane's copy is as the known one; None if it lacks a part of that."""
     words, base = _words(batch, lane), int(batch.stack.base[lane])
     end = base + 8 * len(words)
@@ -172,7 +172,7 @@ def _unchanged(known: Known, batch: SampleBatch, lane: int) -> int | None:
     return low + 8 * (int(differ[-1]) + 1) if len(differ) else low
 
 
-def _columns(walk: LaneWalk) -> Tail:
+def _columns(walk: LaneWalk) -> CachedFrames:
     """All frames of a walk."""
-    inner = Tail.of(walk.frames)
+    inner = CachedFrames.of(walk.frames)
     return inner if walk.tail is None else inner.before(walk.tail)

@@ -22,7 +22,7 @@ def perms_of(flags: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class SavedRange:
     """One span of memory: avma, where its bytes stand in the file, up to which avma they do. flags: PF_*."""
 
     start: int
@@ -40,16 +40,16 @@ class Region:
 class SavedMemory:
     """regions: ascending, not overlapping."""
 
-    def __init__(self, source: Source, regions: list[Region]) -> None:
+    def __init__(self, source: Source, regions: list[SavedRange]) -> None:
         self._source = source
         self.regions = regions
         self._starts = [region.start for region in self.regions]
 
-    def region_at(self, avma: int) -> Region | None:
+    def region_at(self, avma: int) -> SavedRange | None:
         at = bisect_right(self._starts, avma) - 1
         return self.regions[at] if at >= 0 and avma < self.regions[at].end else None
 
-    def between(self, start: int, end: int) -> list[Region]:
+    def between(self, start: int, end: int) -> list[SavedRange]:
         """The regions that begin from start on, before end."""
         return self.regions[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
 
@@ -75,7 +75,7 @@ class CoreMemory(SavedMemory):
     """lost: bytes that the headers promise past the end of the file."""
 
     def __init__(self, elf: ElfFile) -> None:
-        regions: list[Region] = []
+        regions: list[SavedRange] = []
         self.lost = 0
         top = 1 << elf.elf_class
         end = 0
@@ -85,19 +85,19 @@ class CoreMemory(SavedMemory):
                 continue
             stored = min(load.filesz, max(0, elf.source.size - load.offset))
             self.lost += load.filesz - stored
-            regions.append(Region(start, stop, start + stored, load.offset, load.flags))
+            regions.append(SavedRange(start, stop, start + stored, load.offset, load.flags))
             end = stop
         super().__init__(elf.source, regions)
 
 
 def pieces_of_memory(source: Source, pieces: Iterable[tuple[int, int, int]]) -> SavedMemory:
     """Memory of (avma, size, offset in the file), in any order; where they overlap the one that begins first counts."""
-    regions: list[Region] = []
+    regions: list[SavedRange] = []
     end = 0
     for start, size, offset in sorted(pieces, key=lambda piece: (piece[0], -piece[1])):
         size = min(size, max(source.size - offset, 0))
         skipped = max(end - start, 0)
         if skipped < size and start + size <= 1 << 64:
             end = start + size
-            regions.append(Region(start + skipped, end, end, offset + skipped, PF_R | PF_W))
+            regions.append(SavedRange(start + skipped, end, end, offset + skipped, PF_R | PF_W))
     return SavedMemory(source, regions)

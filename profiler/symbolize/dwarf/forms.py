@@ -43,7 +43,7 @@ class Abbrev(NamedTuple):
     attributes: frozenset[int]
 
 
-class Shape(NamedTuple):
+class FormSizes(NamedTuple):
     """What the sizes of a unit's forms depend on."""
 
     version: int
@@ -66,7 +66,7 @@ class Shape(NamedTuple):
 class Abbrevs:
     """An abbreviation table, read up to the code that is asked for."""
 
-    def __init__(self, data: Data, at: int, shape: Shape) -> None:
+    def __init__(self, data: Data, at: int, shape: FormSizes) -> None:
         self._data = data
         self._at = at
         self._shape = shape
@@ -107,7 +107,7 @@ class Abbrevs:
         self._known.setdefault(code, Abbrev(tag, bool(children), tuple(specs), steps, frozenset(s[0] for s in specs)))
 
 
-def _steps(forms: list[int], shape: Shape) -> list[int]:
+def _steps(forms: list[int], shape: FormSizes) -> list[int]:
     steps: list[int] = []
     for form in forms:
         size = shape.size(form)
@@ -129,7 +129,7 @@ def _steps(forms: list[int], shape: Shape) -> list[int]:
     return steps
 
 
-def read_form(data: Data, at: int, form: int, shape: Shape) -> tuple[int, int, int]:
+def read_form(data: Data, at: int, form: int, shape: FormSizes) -> tuple[int, int, int]:
     """(form, raw value, offset behind it). Raises FormatError."""
     size = shape.size(form)
     if size is not None:
@@ -157,7 +157,7 @@ def read_form(data: Data, at: int, form: int, shape: Shape) -> tuple[int, int, i
     raise FormatError(data.name, at, f"unknown form {form:#x}")
 
 
-def read_attributes(data: Data, at: int, abbrev: Abbrev, shape: Shape) -> tuple[dict[int, Attribute], int]:
+def read_attributes(data: Data, at: int, abbrev: Abbrev, shape: FormSizes) -> tuple[dict[int, Attribute], int]:
     """(attribute -> (form, raw value), offset behind the entry). Raises FormatError."""
     found: dict[int, Attribute] = {}
     for attribute, form, constant in abbrev.specs:

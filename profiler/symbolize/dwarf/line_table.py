@@ -109,7 +109,7 @@ class LineTable:
         if line_range == 0 or opcode_base == 0 or len(operands) < opcode_base:
             raise FormatError(data.name, at, "impossible line table header")
         if self._version >= 5:
-            shape = f.Shape(5, offset_size, address_size)
+            shape = f.FormSizes(5, offset_size, address_size)
             directories, at = self._entries(data, at, shape, deadline)
             self._directories = [path for path, _ in directories]
             self._names, at = self._entries(data, at, shape, deadline)
@@ -134,7 +134,9 @@ class LineTable:
             _, at = data.uleb(at)
             self._names.append((name, directory))
 
-    def _entries(self, data: Data, at: int, shape: f.Shape, deadline: Deadline) -> tuple[list[tuple[bytes, int]], int]:
+    def _entries(
+        self, data: Data, at: int, shape: f.FormSizes, deadline: Deadline
+    ) -> tuple[list[tuple[bytes, int]], int]:
         """(path, directory index) of a version 5 table of directories or files."""
         count, at = data.fixed(at, 1)
         kinds = []

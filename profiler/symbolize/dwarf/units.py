@@ -54,7 +54,7 @@ class Unit:
         if address_size not in (4, 8):
             raise FormatError(info.name, offset, f"addresses of {address_size} bytes")
         self.die = at
-        self.shape = f.Shape(version, offset_size, address_size)
+        self.shape = f.FormSizes(version, offset_size, address_size)
         self.abbrevs = dwarf.abbrevs(abbrevs, self.shape)
 
     @cached_property
@@ -217,7 +217,7 @@ class Dwarf:
     def __init__(self, elf: ElfFile, find_alternate: Callable[[ElfFile], ElfFile | None] | None = None) -> None:
         self.elf = elf
         self._find_alternate = find_alternate
-        self._abbrevs: dict[tuple[int, f.Shape], f.Abbrevs] = {}
+        self._abbrevs: dict[tuple[int, f.FormSizes], f.Abbrevs] = {}
         self._units: dict[int, Unit] = {}
 
     def _section(self, name: str) -> Data:
@@ -268,7 +268,7 @@ class Dwarf:
         found = self._find_alternate(self.elf) if self._find_alternate else None
         return Dwarf(found) if found else None
 
-    def abbrevs(self, at: int, shape: f.Shape) -> f.Abbrevs:
+    def abbrevs(self, at: int, shape: f.FormSizes) -> f.Abbrevs:
         if (at, shape) not in self._abbrevs:
             self._abbrevs[at, shape] = f.Abbrevs(self._abbrev, at, shape)
         return self._abbrevs[at, shape]

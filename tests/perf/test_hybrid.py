@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, Chosen
+from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, StopCandidates
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
 from pyprof.model.arch import X86_64
@@ -139,7 +139,7 @@ def feedback(tids: Sequence[int], reach: int, cut: bool = False, away: bool = Fa
 
 
 def test_stack_that_a_larger_copy_holds_is_no_reason_to_stop() -> None:
-    chosen = Chosen()
+    chosen = StopCandidates()
     chosen.learn_copied(feedback([1], 30000, cut=True))
     assert not chosen
     chosen.learn_copied(feedback([1], 65200, cut=True))
@@ -148,7 +148,7 @@ def test_stack_that_a_larger_copy_holds_is_no_reason_to_stop() -> None:
 
 
 def test_copies_of_a_thread_are_left_out_from_its_first_stop_on() -> None:
-    chosen = Chosen()
+    chosen = StopCandidates()
     chosen.learn_copied(feedback([1, 2], 65200, cut=True))
     tids, times = np.array([1, 1, 2, 3], np.int32), np.array([99, 100, 500, 500])
     pids = np.full(4, 5, np.int32)
@@ -158,7 +158,7 @@ def test_copies_of_a_thread_are_left_out_from_its_first_stop_on() -> None:
 
 
 def test_stops_that_are_worth_nothing_end_and_take_more_to_begin_again() -> None:
-    chosen = Chosen()
+    chosen = StopCandidates()
     chosen.learn_copied(feedback([1], 65200, cut=True))
     for _ in range(512):
         chosen.learn_stopped(feedback([1], 65200, cut=True))
@@ -172,7 +172,7 @@ def test_stops_that_are_worth_nothing_end_and_take_more_to_begin_again() -> None
 
 @pytest.mark.parametrize("away", [False, True])
 def test_thread_that_needed_its_stops_comes_back_at_once_and_stays_longer(away: bool) -> None:
-    chosen = Chosen()
+    chosen = StopCandidates()
     chosen.learn_copied(feedback([1], 65200, cut=True))
     chosen.learn_stopped(feedback([1], 2000 if away else 120_000, away=away))
     for _ in range(512):
@@ -186,7 +186,7 @@ def test_thread_that_needed_its_stops_comes_back_at_once_and_stays_longer(away: 
 
 
 def test_refused_thread_is_never_chosen_again() -> None:
-    chosen = Chosen()
+    chosen = StopCandidates()
     chosen.learn_copied(feedback([1], 65200, cut=True))
     chosen.refuse(1)
     chosen.learn_copied(feedback([1], 65200, cut=True))
@@ -196,7 +196,7 @@ def test_refused_thread_is_never_chosen_again() -> None:
 
 
 def test_thread_that_has_ended_is_stopped_no_more() -> None:
-    chosen = Chosen()
+    chosen = StopCandidates()
     cut = feedback([os.getpid(), 2**22 + 7], 65200, cut=True)
     chosen.learn_copied(replace(cut, batch=replace(cut.batch, pid=cut.batch.tid)))
     chosen.forget_ended()
@@ -204,7 +204,7 @@ def test_thread_that_has_ended_is_stopped_no_more() -> None:
 
 
 def test_threads_that_end_too_soon_have_their_process_stopped() -> None:
-    chosen = Chosen()
+    chosen = StopCandidates()
     own = np.int32(os.getpid())
     for tid in (2**22 + 7, 2**22 + 8, 2**22 + 9):
         assert not chosen.wants(int(own), 77)
@@ -225,7 +225,7 @@ def test_threads_that_end_too_soon_have_their_process_stopped() -> None:
 
 
 def test_many_deep_threads_have_their_process_stopped() -> None:
-    chosen = Chosen()
+    chosen = StopCandidates()
     chosen.learn_copied(feedback(list(range(1, 17)), 65200, cut=True))
     assert chosen.wants(5, 999)
     chosen.refuse(3)

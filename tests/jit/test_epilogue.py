@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unicorn import x86_const as x86
 
 from pyprof.model.arch import AARCH64, X86_64
-from pyprof.unwind.heuristics.epilogue import way_out_rule
+from pyprof.unwind.heuristics.epilogue import epilogue_rule
 from pyprof.unwind.rules import RegKind, Rule
 
 CODE, CALLEE, STACK, SP, FP, CALLER = 0x10000, 0x20000, 0x40000, 0x48000, 0x4A000, 0x30000
@@ -72,7 +72,7 @@ def predicted(rule: Rule) -> tuple[int, dict[int, int]]:
 @given(st.lists(instructions, max_size=8))
 def test_rule_says_what_the_processor_does(words: list[str]) -> None:
     code = bytes.fromhex("".join(words)) + b"\xc3"
-    rule = way_out_rule(X86_64, code)
+    rule = epilogue_rule(X86_64, code)
     if rule is None:
         return
     done = emulated(code)
@@ -85,12 +85,12 @@ def test_rule_says_what_the_processor_does(words: list[str]) -> None:
     [("4883ec08ffd14883c408c3", 8), ("ffd14883c408c3", 16), ("4883c408c3", 16), ("5b415cc3", 24), ("c3", 8)],
 )
 def test_trampolines_are_understood_from_each_instruction(code: str, cfa: int) -> None:
-    rule = way_out_rule(X86_64, bytes.fromhex(code))
+    rule = epilogue_rule(X86_64, bytes.fromhex(code))
     assert rule is not None
     assert (rule.cfa_reg, rule.cfa_off) == (X86_64.sp, cfa)
 
 
 @pytest.mark.parametrize("code", ["", "5b", "7500c3", "4883c4", "ff20c3", "4889e5c3", "c21000", "5dc9c3"])
 def test_code_that_may_do_more_is_not_guessed_at(code: str) -> None:
-    assert way_out_rule(X86_64, bytes.fromhex(code)) is None
-    assert way_out_rule(AARCH64, bytes.fromhex(code)) is None
+    assert epilogue_rule(X86_64, bytes.fromhex(code)) is None
+    assert epilogue_rule(AARCH64, bytes.fromhex(code)) is None

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.ptrace.idle_subsampling import EVERY, MANY, STILL, Rounds
+from pyprof.collectors.ptrace.idle_subsampling import EVERY, MANY, STILL, IdleSubsampling
 from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.model.arch import X86_64
@@ -20,7 +20,7 @@ def thread(tid: int = 1) -> Thread:
     return Thread(1, tid, cast("ProcDir", None), StackShape(4096), X86_64)
 
 
-def looked(rounds: Rounds, threads: list[Thread], awake: set[int]) -> dict[int, int]:
+def looked(rounds: IdleSubsampling, threads: list[Thread], awake: set[int]) -> dict[int, int]:
     """What each thread's look counts for in one round; those awake are found running."""
     found = {}
     for each, weight in rounds.choose(threads):
@@ -31,14 +31,14 @@ def looked(rounds: Rounds, threads: list[Thread], awake: set[int]) -> dict[int, 
 
 def test_few_threads_are_all_looked_at() -> None:
     threads = [thread(tid) for tid in range(MANY - 1)]
-    rounds = Rounds(random.Random(1).random)
+    rounds = IdleSubsampling(random.Random(1).random)
     for _ in range(3 * STILL):
         assert looked(rounds, threads, set()) == dict.fromkeys(range(MANY - 1), 1)
 
 
 def test_quiet_threads_are_looked_at_now_and_then_and_count_for_the_rounds_between() -> None:
     threads = [thread(tid) for tid in range(300)]
-    rounds = Rounds(random.Random(2).random)
+    rounds = IdleSubsampling(random.Random(2).random)
     for _ in range(3 * STILL):
         looked(rounds, threads, {7})
     weights = dict.fromkeys(range(300), 0)
@@ -55,7 +55,7 @@ def test_quiet_threads_are_looked_at_now_and_then_and_count_for_the_rounds_betwe
 
 def test_quiet_thread_that_is_found_running_is_looked_at_in_each_round() -> None:
     threads = [thread(tid) for tid in range(200)]
-    rounds = Rounds(random.Random(3).random)
+    rounds = IdleSubsampling(random.Random(3).random)
     for _ in range(3 * STILL):
         looked(rounds, threads, set())
     while 9 not in looked(rounds, threads, {9}):
@@ -65,7 +65,7 @@ def test_quiet_thread_that_is_found_running_is_looked_at_in_each_round() -> None
 
 def test_threads_that_come_and_go_are_looked_at_at_once() -> None:
     threads = [thread(tid) for tid in range(100)]
-    rounds = Rounds(random.Random(4).random)
+    rounds = IdleSubsampling(random.Random(4).random)
     for _ in range(3 * STILL):
         looked(rounds, threads, set())
     threads = [*threads[10:], thread(1000), *(thread(tid) for tid in range(2000, 2009))]

@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.collectors.batch_builder import BatchBuilder
 from pyprof.collectors.ptrace.process import Target
-from pyprof.collectors.ptrace.young_threads import Newcomers
+from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions
@@ -27,7 +27,7 @@ def taken(share: float, found: int, others: int = 0, rounds: int = 4000, first_s
     """How often young threads are sampled that have `share` of a processor, `found` of them at each sampling time, each
     10 ms, beside `others` of age that are sampled each time. first_s: not counted.
     """
-    kin, count, chance = Newcomers(), 0, random.Random(4).random
+    kin, count, chance = YoungThreads(), 0, random.Random(4).random
     for number in range(rounds):
         now = number * 10 * MS
         if number % 10 == 0:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.sampling_clock import Pace
+from pyprof.collectors.sampling_clock import SamplingClock
 
 MS = 1_000_000
 
 
 def test_one_time_in_each_slot_near_its_middle() -> None:
-    pace = Pace(100, None, 0, random.Random(1).random)
+    pace = SamplingClock(100, None, 0, random.Random(1).random)
     now, times = 0, []
     for _ in range(1000):
         now = pace.next_due(now)
@@ -27,7 +27,7 @@ def test_one_time_in_each_slot_near_its_middle() -> None:
 
 
 def test_slots_that_went_by_are_skipped_and_counted_and_not_made_up_for() -> None:
-    pace = Pace(100, None, 0, lambda: 0.5)
+    pace = SamplingClock(100, None, 0, lambda: 0.5)
     assert pace.next_due(0) == 5 * MS
     assert pace.next_due(57 * MS) == 55 * MS
     assert (pace.skipped, pace.weight) == (4, 1)
@@ -38,7 +38,7 @@ def test_slots_that_went_by_are_skipped_and_counted_and_not_made_up_for() -> Non
 @pytest.mark.parametrize("limit", [0.001, 0.01, 0.2])
 @pytest.mark.parametrize("pause_us", [20, 400, 3000])
 def test_time_stopped_stays_within_the_limit_from_the_first_second_on(limit: float, pause_us: int) -> None:
-    pace, now, stopped = Pace(500, limit, 0, random.Random(1).random), 0, 0
+    pace, now, stopped = SamplingClock(500, limit, 0, random.Random(1).random), 0, 0
     weights = 0
     while now < 60_000 * MS:
         now = pace.next_due(now)
@@ -54,7 +54,7 @@ def test_time_stopped_stays_within_the_limit_from_the_first_second_on(limit: flo
 
 
 def test_no_limit_never_leaves_a_slot_out() -> None:
-    pace = Pace(100, None, 0, lambda: 0.5)
+    pace = SamplingClock(100, None, 0, lambda: 0.5)
     pace.stopped(10**12)
     for n in range(5):
         pace.next_due(n * 10 * MS)
@@ -63,7 +63,7 @@ def test_no_limit_never_leaves_a_slot_out() -> None:
 
 @given(st.lists(st.integers(0, 10**9), max_size=50), st.floats(1, 20000))
 def test_samples_and_skips_account_for_every_slot(delays: list[int], rate: float) -> None:
-    pace = Pace(rate, None, 0, random.Random(2).random)
+    pace = SamplingClock(rate, None, 0, random.Random(2).random)
     now = pace.next_due(0)
     for delay in delays:
         due = pace.next_due(now)
