@@ -6,6 +6,7 @@ copy() is called while a thread stands still: it reads into memory that is there
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import numpy as np
 
@@ -131,9 +132,10 @@ class StackCopy:
         self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, evidence: MapsEvidence
     ) -> int:
         """A lane of what was copied last, in the space that the evidence names."""
-        if evidence.text:
-            for earlier, space in spaces.refresh(time.monotonic_ns, text=evidence.text):
-                self._builder.move(earlier, space)
+        if evidence.text or evidence.changed:
+            with suppress(OSError):  # the process may have ended since
+                for earlier, space in spaces.refresh(time.monotonic_ns, force=True, text=evidence.text):
+                    self._builder.move(earlier, space)
         builder = self._builder
         beyond = self._beyond(thread) if self._length else None
         piece_at = builder.used + ((self._size + 7) & ~7)

@@ -29,6 +29,7 @@ _WRITABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw[x-][sp] [0-9a-f]+ 00:00 0(
 _BUDGET = 50  # a read that took t is followed by none for 50 t: 2 % of the time
 _RESTLESS_READS = 64  # after a change, so many reads are made on both sides of a round of samples
 _RESTLESS_NS = 200_000  # but not where one takes longer than this
+_ONCE_NS = 1_000_000  # so long a read is made once a change: of a new image at its first stop, else after the stop
 _WITNESS_NS = 60_000  # and so long a read is made while a thread stands still
 _MOST_QUESTIONS = 64
 _MOST_IN_TIME = 256  # questions, where no thread stands still
@@ -74,11 +75,12 @@ class Unsettled:
 @dataclass(frozen=True, slots=True)
 class MapsEvidence:
     """What is known of the mappings at the moment of a sample. text: all of them, b"" if nobody looked; proved: the
-    mapping at its pc is as in the current space.
+    mapping at its pc is as in the current space; changed: others are to be read as soon as the thread runs again.
     """
 
     text: bytes = b""
     proved: bool = False
+    changed: bool = False
 
 
 _NOBODY_LOOKED = MapsEvidence()
@@ -153,7 +155,8 @@ class SpaceTracker:
         """The mappings as they are while the thread that is read stands still. Never raises.
 
         It is part of the pause: the text is read only where something has changed, or modules change and nothing
-        cheaper tells, and only where reading it is quick.
+        cheaper tells, and only where reading it is quick. Of a new image it is read where that is not slow: nothing
+        that was known of the old one says where the sample is, and the next exec may come before another look.
         """
         answer = self._ask(pc)
         if answer is Answer.SAME:
@@ -163,9 +166,9 @@ class SpaceTracker:
         if answer is Answer.UNKNOWN:
             if not self.restless or self._usual_ns >= _WITNESS_NS:
                 return _NOBODY_LOOKED
-        elif self._usual_ns >= _RESTLESS_NS:
+        elif self._usual_ns >= (_ONCE_NS if answer is Answer.REPLACED else _RESTLESS_NS):
             self.stale = True
-            return _NOBODY_LOOKED
+            return MapsEvidence(changed=self._usual_ns < _ONCE_NS)
         try:
             return MapsEvidence(self.directory.maps())
         except OSError:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
 from pyprof.options import CollectOptions
 from tests.cli.support import pyprof, python
@@ -137,13 +138,14 @@ def test_only_the_first_process_is_recorded_where_no_children_are_wanted(tmp_pat
 def test_recording_of_a_command_ends_with_it_though_a_child_runs_on(tmp_path: Path) -> None:
     code = textwrap.dedent(f"""
         import subprocess, sys
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"])
+        null = subprocess.DEVNULL
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdout=null, stderr=null)
         open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
     """)
     found = record(tmp_path, "--", sys.executable, "-c", code)
     pid = int((tmp_path / "pid").read_text())
     try:
-        assert Path(f"/proc/{pid}").exists()
+        assert procfs.state(pid, pid) == "sleeping"
         assert found.summary["samples"] > 0
     finally:
         os.kill(pid, 9)

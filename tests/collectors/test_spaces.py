@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from pyprof.collectors.linux.map_query import Answer, Vma, executable_vmas
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.collectors.ptrace.stack_shape import StackShape
-from pyprof.collectors.targets.spaces import SpaceTracker, StackMapping
+from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker, StackMapping
+from pyprof.model.sample import SampleKind
+from tests.collectors.conftest import Start
+from tests.collectors.stopping import stopping
 
 PROGRAM = "1000-2000 r-xp 00000000 08:01 10 /bin/program\n"
 ONE = "5000-6000 r-xp 00000000 08:01 11 /lib/one.so\n"
@@ -237,6 +241,52 @@ def test_an_exec_that_leaves_every_address_as_it_was_is_seen() -> None:
     assert scene.tracker.exec_count == 1
     assert scene.tracker.current is not old
     assert not scene.kernel.replaced
+
+
+SLOW_NS, TOO_SLOW_NS = 400_000, 2_000_000
+
+
+def slowly_read(monkeypatch: pytest.MonkeyPatch, read_ns: int) -> Asked:
+    """Mappings that a read of this time has just found."""
+    scene = Asked(PROGRAM, STACK, VDSO)
+    clock = itertools.count(0, read_ns)
+    monkeypatch.setattr("pyprof.collectors.targets.spaces.time", SimpleNamespace(thread_time_ns=clock.__next__))
+    scene.tracker.refresh(itertools.count(0, read_ns).__next__, force=True)
+    return scene
+
+
+def test_a_new_image_is_read_at_its_first_stop_though_reading_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = slowly_read(monkeypatch, SLOW_NS)
+    scene.directory.say(OTHER, OTHER_STACK, OTHER_VDSO)
+    scene.kernel.replaced = True
+    assert scene.tracker.evidence(0xA800).text == scene.directory.text
+
+
+def test_what_changed_is_read_right_after_the_stop_where_reading_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = slowly_read(monkeypatch, SLOW_NS)
+    scene.directory.say(PROGRAM, ONE, STACK, VDSO)
+    assert scene.tracker.evidence(0x5800) == MapsEvidence(changed=True)
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_nothing_is_read_around_a_stop_where_that_takes_long(replaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = slowly_read(monkeypatch, TOO_SLOW_NS)
+    scene.directory.say(OTHER, OTHER_STACK, OTHER_VDSO)
+    scene.kernel.replaced = replaced
+    assert scene.tracker.evidence(0xA800) == MapsEvidence()
+    assert scene.tracker.stale
+
+
+def test_a_lane_of_changed_mappings_is_in_the_space_that_is_read_after_its_stop(program: Start) -> None:
+    target = program("c_spin", "1")
+    with stopping(target.pid) as here:
+        old = here.target.spaces.current
+        held = next(iter(here.target.threads.values()))
+        here.target.spaces._replaced = True  # as if the image were another one
+        here.stopper.copy.clear()
+        here.stopper.copy.lane(SampleKind.STOPPED, held, here.target.spaces, 1, 0, MapsEvidence(changed=True))
+        (batch,) = here.builder.take()
+    assert old.id not in batch.space
 
 
 def test_a_kernel_whose_answers_do_not_fit_its_text_is_not_asked_for_ever() -> None:

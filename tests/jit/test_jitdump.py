@@ -269,19 +269,17 @@ while (Date.now() < end) { sum += spin(1000000); }
 
 
 def recorded(folder: Path, *command: str, file: str = "out.collapsed") -> tuple[list[str], dict]:  # type: ignore[type-arg]
-    """(stacks, summary) of a command's whole life; it writes its dump into folder."""
+    """(stacks, summary) of a command's whole life; it writes its dump into folder, or below /tmp."""
     output, summary = folder / file, folder / "out.json"
     options = ["-r", "199", "-o", str(output), "--summary", str(summary), "-q", "--native", "all"]
     done = subprocess.run(
-        [*PYPROF, "record", *options, "--", *command],
+        [*PYPROF, "record", *options, "--", "sh", "-c", 'echo $$ >pid; exec "$@"', "sh", *command],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
         cwd=folder,
     )
-    for dump in Path("/tmp").glob("jit-*.dump"):
-        with suppress(OSError):
-            dump.unlink()
+    Path(f"/tmp/jit-{(folder / 'pid').read_text().strip()}.dump").unlink(missing_ok=True)
     assert done.returncode == 0, done.stderr
     return output.read_text(errors="replace").splitlines(), json.loads(summary.read_text())

@@ -109,7 +109,7 @@ def test_every_thread_of_a_standing_process_has_the_frames_of_gdb_and_eu_stack(t
 def test_deep_recursion_is_whole(tmp_path: Path) -> None:
     with running(program("ladder_deep.c", *NO_FRAME_POINTER), "spin", LIFE) as target:
         recording = record_names(target.pid, tmp_path, seconds=1, rate=99)
-    (stack,) = recording.stacks
+    (stack,) = recording.sampled
     assert stack[-20002:] == ("main", *["down"] * 20000, "deep_top")
 
 

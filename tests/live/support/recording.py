@@ -43,6 +43,11 @@ class Recording:
         return int(self.summary["samples"])
 
     @property
+    def sampled(self) -> dict[tuple[str, ...], int]:
+        """The stacks without the marker that stands for time of which there is no sample."""
+        return {stack: count for stack, count in self.stacks.items() if not stack[0].startswith("[not sampled")}
+
+    @property
     def whole(self) -> float:
         """Share of samples whose stack ends at the root."""
         return self.summary["ends"].get("root", 0) / max(1, self.samples)
