@@ -97,6 +97,29 @@ class Children:
 
 
 @dataclass(frozen=True, slots=True)
+class NameCounts:
+    """How addresses of a window got their names. known: from what was kept of earlier windows; read: looked up in
+    files; files: that were read for it; dropped: from what is kept, for want of space. kept_bytes: estimated, now.
+    """
+
+    known: int = 0
+    read: int = 0
+    files: int = 0
+    dropped: int = 0
+    kept_bytes: int = 0
+
+    def __sub__(self, earlier: NameCounts) -> NameCounts:
+        """What came since; kept_bytes is that of now."""
+        return NameCounts(
+            self.known - earlier.known,
+            self.read - earlier.read,
+            self.files - earlier.files,
+            self.dropped - earlier.dropped,
+            self.kept_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """One window of a recording. errors, ends, trust: name -> count (ends of samples, trust of frames).
 
@@ -128,6 +151,7 @@ class Summary:
     not_sampled_s: float = 0.0
     late_s: float = 0.0
     children: Children = Children()
+    names: NameCounts = NameCounts()
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
@@ -172,6 +196,13 @@ class Summary:
             "profiler": {"cpu_s": self.profiler_cpu_s, "max_rss_kb": self.profiler_max_rss_kb},
             "not_followed": {"own_s": self.children.own_s, "children_s": self.children.children_s},
             "processor": {"spent_s": self.processor_s, "not_sampled_s": self.not_sampled_s, "late_s": self.late_s},
+            "names": {
+                "known": self.names.known,
+                "read": self.names.read,
+                "files": self.names.files,
+                "dropped": self.names.dropped,
+                "kept_bytes": self.names.kept_bytes,
+            },
             "notes": list(self.notes),
             "shown": {
                 "type": self.shown.type,

@@ -60,7 +60,10 @@ class FileSource:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         try:
-            self.size = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            self.size = status.st_size
+            self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            """Equal for two sources of one file that was not changed."""
         except BaseException:
             os.close(fd)
             raise

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
 from pyprof.objfile.images import ImageStore
@@ -15,6 +14,7 @@ from pyprof.session.inlined import inlined_inside
 from pyprof.session.recorder import Window
 from pyprof.session.summarize import summarize
 from pyprof.symbolize.described import DescribedCode
+from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import FunctionStart, InterpreterName, Symbolizer
 
 SOURCE_BUDGET_S = 5.0
@@ -24,7 +24,7 @@ SOURCE_BUDGET_S = 5.0
 def assemble(
     window: Window,
     images: ImageStore,
-    diagnostics: Diagnostics,
+    names: NameCache,
     name: InterpreterName,
     *,
     title: str,
@@ -35,10 +35,11 @@ def assemble(
 ) -> Profile:
     """Resolve the window's frames and make it a profile. rate_hz: as wanted. mode: cpu, wall or offcpu.
 
-    code: names of code that no file describes. starts: of functions that have no name.
+    names: outlives the window. code: names of code that no file describes. starts: of functions that have no name.
     """
     period_ns = round(1e9 / rate_hz)
-    symbolizer = Symbolizer(images, diagnostics, window.spaces, SOURCE_BUDGET_S, code, name, starts)
+    before = names.counts
+    symbolizer = Symbolizer(images, names, window.spaces, SOURCE_BUDGET_S, code, name, starts)
     resolved = symbolizer.resolve(window.stacks.frames)
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)
@@ -62,7 +63,7 @@ def assemble(
         state=window.state,
         summary=Summary(),
     )
-    summary = summarize(window, profile, diagnostics, rate_hz)
+    summary = replace(summarize(window, profile, names.diagnostics, rate_hz), names=names.counts - before)
     return inlined_inside(replace(profile, summary=summary))
 
 

@@ -23,6 +23,7 @@ from pyprof.session.unfollowed import Unfollowed
 from pyprof.session.unseen import with_unseen
 from pyprof.session.views import view, with_compiled
 from pyprof.symbolize.described import Described
+from pyprof.symbolize.name_cache import NameCache
 from pyprof.unwind.function_starts import FunctionStarts
 from pyprof.unwind.sources import READERS, with_symbols
 from pyprof.unwind.unwinder import Unwinder
@@ -43,6 +44,7 @@ class Files:
         self.readers = with_symbols(store.find_mapped) if store else READERS
         self.runtimes = Runtimes(self.images, diagnostics, follow_tasks)
         self.starts = FunctionStarts(self.readers)
+        self.names = NameCache(diagnostics)
 
 
 class Session:
@@ -155,7 +157,7 @@ class Session:
         profile = assemble(
             window,
             self.images,
-            self.diagnostics,
+            self.files.names,
             self.runtimes.line,
             title=title,
             rate_hz=rate_hz,

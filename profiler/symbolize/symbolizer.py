@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import find_arch
 from pyprof.model.code import CODE_SPACE, CodeName
 from pyprof.model.markers import cut_title
@@ -24,19 +23,12 @@ from pyprof.model.stacks import (
 )
 from pyprof.model.walk import Trust, lookup_pc
 from pyprof.objfile.absent import AbsentFile
-from pyprof.objfile.elf.file import SHT_NOBITS, ElfFile
-from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.images import Image, ImageStore
-from pyprof.objfile.packages import Packages
-from pyprof.symbolize.breakpad import SymbolFileNames
-from pyprof.symbolize.cython import CythonLines
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
-from pyprof.symbolize.dwarf.lines import Place, SourceLines
-from pyprof.symbolize.elf_symtab import symbol_sources
-from pyprof.symbolize.kernel import KernelNames
-from pyprof.symbolize.symbols import SymbolTable
+from pyprof.symbolize.dwarf.lines import Place
+from pyprof.symbolize.name_cache import FileNames, NameCache, Named
 from pyprof.symbolize.unnamed import Labels, unnamed
 
 InterpreterName = Callable[[int], Line]
@@ -80,7 +72,7 @@ class _Found:
 
 
 class Symbolizer:
-    """Resolves frames at the end of a recording, or of a window of one. Keeps what it read of each file.
+    """Resolves frames at the end of a recording, or of a window of one. names: keeps what is read of each file.
 
     source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit.
     """
@@ -88,7 +80,7 @@ class Symbolizer:
     def __init__(
         self,
         images: ImageStore,
-        diagnostics: Diagnostics,
+        names: NameCache,
         spaces: Mapping[int, AddressSpace],
         source_budget_s: float | None = 20.0,
         code: DescribedCode | None = None,
@@ -96,18 +88,13 @@ class Symbolizer:
         starts: FunctionStart | None = None,
     ) -> None:
         self._images = images
-        self._diagnostics = diagnostics
+        self._names = names
+        self._diagnostics = names.diagnostics
         self._spaces = spaces
         self._source_budget_s = source_budget_s
         self._code = code
         self._interpreter = interpreter
         self._starts = starts
-        self._kernel = KernelNames(diagnostics)
-        self._tables: dict[ElfFile, tuple[SymbolTable, bool]] = {}
-        self._sources: dict[ElfFile, SourceLines | None] = {}
-        self._symbol_files: dict[ElfFile, SymbolFileNames | None] = {}
-        self._packages = Packages()
-        self._cython: dict[tuple[str, Rights | None], CythonLines] = {}
 
     def resolve(self, keys: Sequence[FrameKey]) -> Resolved:
         """Never raises for what a target or a file contains, and drops no frame."""
@@ -117,23 +104,26 @@ class Symbolizer:
             if item.image is not None:
                 by_image.setdefault(item.image, []).append(item)
         deadline = Deadline(self._source_budget_s)
+        shown: dict[str, str] = {}
         for image, inside in by_image.items():
-            self._name(image, inside)
+            file = self._names.file(image)
+            self._name(file, image, inside, deadline)
             self._name_trampolines(image, inside)
-            self._add_source(image, inside, deadline)
-            self._add_symbol_file(image, inside, deadline)
-            self._report_missing(image, inside)
+            self._report_missing(file, image, inside)
             self._find_starts(image, inside)
+            wanted = {item.system_name for item in inside} | {place.name for item in inside for place in item.source}
+            known = file.demangled(wanted - {"", TRAMPOLINE})
+            shown.update((name, known[name]) for name in wanted if name in known)
         for item in found:
             if item.code is not None:
                 self._name_code(item, item.code)
         if any(item.module and item.module.path == "[anon]" and not item.system_name for item in found):
             self._diagnostics.problem("[anon]", NAMELESS, NAME_IT)
-        names = [item.system_name for item in found]
-        names += [place.name for item in found for place in item.source]
-        shown = demangle(name for name in names if name)
+        names = {item.system_name for item in found} | {place.name for item in found for place in item.source}
+        shown |= demangle(sorted(names - shown.keys() - {""}))
         modules = _Modules(Labels((i.module, _build_id(i)) for i in found if i.module and not i.system_name))
         frames = tuple(self._frame(item, shown, modules) for item in found)
+        self._names.trim()
         return Resolved(frames, modules.infos())
 
     def _find(self, key: FrameKey) -> _Found:
@@ -164,14 +154,32 @@ class Symbolizer:
                 file, line = code.line_at(item.lookup) or (None, 0)
                 item.source = [Place(code.name, file, line)]
 
-    def _name(self, image: Image, inside: Sequence[_Found]) -> None:
-        """Fill in system_name and function."""
-        table, _ = self._table(image)
-        svmas = np.array([image.svma(item.lookup) & 2**64 - 1 for item in inside], np.uint64)
-        for item, row in zip(inside, table.find(svmas).tolist(), strict=True):
+    def _name(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> None:
+        """Fill in system_name, function and source: what is known already, else as the file says."""
+        for text in file.broken:
+            self._diagnostics.count("broken symbol table")
+            self._diagnostics.problem(image.module.path, f"broken symbol table: {text}")
+        file.broken.clear()
+        fresh: list[_Found] = []
+        for item in inside:
+            known = file.found.get(image.svma(item.lookup))
+            if known is None:
+                fresh.append(item)
+            else:
+                item.system_name, item.function, item.source = known.system_name, known.function, known.source
+        self._names.looked_up(len(inside) - len(fresh), len(fresh))
+        if not fresh:
+            return
+        svmas = np.array([image.svma(item.lookup) & 2**64 - 1 for item in fresh], np.uint64)
+        for item, row in zip(fresh, file.table.find(svmas).tolist(), strict=True):
             if row >= 0:
-                item.system_name = table.name(row)
-                item.function = int(table.start[row])
+                item.system_name = file.table.name(row)
+                item.function = int(file.table.start[row])
+        whole = self._add_source(file, image, fresh, deadline)
+        whole = self._add_symbol_file(file, image, fresh, deadline) and whole
+        if whole:
+            for item in fresh:
+                file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
 
     def _name_trampolines(self, image: Image, inside: Sequence[_Found]) -> None:
         """What a signal handler returns to, by its code."""
@@ -186,27 +194,20 @@ class Symbolizer:
             if arch and not item.system_name and arch.trampoline_at(read, pc, exact):
                 item.system_name = TRAMPOLINE
 
-    def _table(self, image: Image) -> tuple[SymbolTable, bool]:
-        if image.elf not in self._tables:
-            sources = symbol_sources(image.elf, lambda: image.debug)
-            for error in sources.broken:
-                self._diagnostics.count("broken symbol table")
-                self._diagnostics.problem(image.module.path, f"broken symbol table: {error}")
-            self._tables[image.elf] = SymbolTable(sources.rows), sources.complete
-        return self._tables[image.elf]
-
-    def _add_source(self, image: Image, inside: Sequence[_Found], deadline: Deadline) -> None:
-        """Fill in source, and the names that only DWARF knows."""
-        lines = self._source_lines(image)
+    def _add_source(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> bool:
+        """Fill in source, and the names that only DWARF knows. Was there time for all?"""
+        lines = file.lines
         if lines is None:
-            return
+            return True
         path = image.module.path
+        whole = True
         try:
             for item in inside:
                 item.source = lines.find(image.svma(item.lookup), deadline)
                 if item.source and not item.system_name:
                     item.system_name = item.source[-1].name
         except OutOfTime:
+            whole = False
             self._out_of_time(path)
         for error in lines.broken:
             self._diagnostics.count("broken DWARF")
@@ -214,13 +215,15 @@ class Symbolizer:
         lines.broken.clear()
         if lines.split:
             self._diagnostics.problem(path, "split DWARF: inlined functions are in .dwo files, which are not read")
+        return whole
 
-    def _add_symbol_file(self, image: Image, inside: Sequence[_Found], deadline: Deadline) -> None:
-        """What the user's symbol file knows and the object file does not: its exported names are not all functions."""
-        _, complete = self._table(image)
-        names = self._symbol_file(image)
+    def _add_symbol_file(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> bool:
+        """What the user's symbol file knows and the object file does not: its exported names are not all functions. Was
+        there time for all?
+        """
+        names = file.symbol_file
         if names is None:
-            return
+            return True
         with_lines = True
         for item in inside:
             try:
@@ -232,38 +235,20 @@ class Symbolizer:
             place = names.find(image.rel(item.lookup), with_lines)
             if place is None:
                 continue
-            if not item.system_name or (place.sized and not complete):
+            if not item.system_name or (place.sized and not file.complete):
                 item.system_name, item.function = place.name, place.start + image.elf.min_vaddr
             item.source = item.source or place.places
+        return with_lines
 
     def _out_of_time(self, path: str) -> None:
         self._diagnostics.count("lines not looked up: out of time")
         self._diagnostics.problem(path, f"lines only in part: reading them takes over {self._source_budget_s:g} s")
 
-    def _symbol_file(self, image: Image) -> SymbolFileNames | None:
-        elf = image.elf
-        if elf not in self._symbol_files:
-            file = image.symbols
-            self._symbol_files[elf] = SymbolFileNames(file) if file else None
-        return self._symbol_files[elf]
-
-    def _source_lines(self, image: Image) -> SourceLines | None:
-        """None where there is no DWARF."""
-        elf = image.elf
-        if elf not in self._sources:
-            file = elf if has_dwarf(elf) else image.debug
-            if file is None or not has_dwarf(file):
-                self._sources[elf] = None
-            else:
-                self._sources[elf] = SourceLines(file, elf.min_vaddr - file.min_vaddr, image.alternate)
-        return self._sources[elf]
-
-    def _report_missing(self, image: Image, inside: Sequence[_Found]) -> None:
-        _, complete = self._table(image)
+    def _report_missing(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> None:
         here = image.module.has_file and not isinstance(image.elf, AbsentFile)
-        if not complete and here and not all(item.system_name for item in inside):
+        if not file.complete and here and not all(item.system_name for item in inside):
             path = image.module.path
-            remedy = self._packages.symbols_remedy(path, image.elf.build_id, image.root)
+            remedy = self._names.packages(image.root).symbols_remedy(path, image.elf.build_id, image.root)
             self._diagnostics.problem(path, "no symbols: only exported names", remedy)
 
     def _find_starts(self, image: Image, inside: Sequence[_Found]) -> None:
@@ -276,8 +261,7 @@ class Symbolizer:
         """File and line; of what Cython translated, those of its own source."""
         if not place.file or not place.line:
             return place.file, place.line
-        where = (image.root, image.rights) if image else ("", None)
-        cython = self._cython.get(where) or self._cython.setdefault(where, CythonLines(*where))
+        cython = self._names.cython(image.root, image.rights) if image else self._names.cython("", None)
         return cython.find(place.file, place.line) or (place.file, place.line)
 
     def _frame(self, item: _Found, shown: Mapping[str, str], modules: _Modules) -> Frame:
@@ -285,7 +269,7 @@ class Symbolizer:
         if space_id == MARKER_SPACE:
             return marker(pc)
         if space_id == KERNEL_SPACE:
-            title = self._kernel.title(pc)
+            title = self._names.kernel.title(pc)
             return Frame(FrameKind.KERNEL, pc, pc, 0, -1, (), Trust(trust), title)
         if space_id == INTERPRETER_SPACE and self._interpreter is not None:
             line = self._interpreter(pc)
@@ -310,12 +294,6 @@ class Symbolizer:
             lines = (Line(title, "", offset),)
         index = modules.index(module, _build_id(item), lines)
         return Frame(FrameKind.NATIVE, pc, item.lookup, rel, index, lines, Trust(trust), title)
-
-
-def has_dwarf(elf: ElfFile) -> bool:
-    """Has the file sections with lines and inlined functions, of its own?"""
-    section = elf.sections.get(".debug_info") or elf.sections.get(".zdebug_info")
-    return section is not None and section.type != SHT_NOBITS
 
 
 def _build_id(item: _Found) -> str:

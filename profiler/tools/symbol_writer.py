@@ -25,7 +25,7 @@ from pyprof.objfile.elf.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import symbol_sources
-from pyprof.symbolize.symbolizer import has_dwarf
+from pyprof.symbolize.name_cache import has_dwarf
 from pyprof.symbolize.symbols import SymbolTable
 from pyprof.tools.symbol_functions import Functions
 from pyprof.unwind.base import Source

@@ -78,7 +78,8 @@ def profile_of(session: Session, window: Window, mode: str, rate_hz: float, view
         window, start_ns=EPOCH_NS, duration_ns=10**9, time_ns=(window.time_ns - first) // 1000 * 1000 + EPOCH_NS
     )
     profile = session.profile(window, "replayed", rate_hz, mode, view)
-    summary = replace(profile.summary, profiler_cpu_s=0.0, profiler_max_rss_kb=0)
+    names = replace(profile.summary.names, kept_bytes=0)
+    summary = replace(profile.summary, profiler_cpu_s=0.0, profiler_max_rss_kb=0, names=names)
     return replace(profile, summary=summary)
 
 

@@ -13,6 +13,7 @@ from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import MARKER_SPACE, FrameKey
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import ImageStore
+from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from tests.objfile.live import Live, library, running, symbol, where
 from tests.support import build, need
@@ -23,7 +24,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 def resolve(live: Live, *pcs: tuple[int, bool], diagnostics: Diagnostics | None = None) -> Resolved:
     """(pc, exact) of each frame."""
     diagnostics = diagnostics or Diagnostics()
-    symbolizer = Symbolizer(ImageStore(diagnostics), diagnostics, {1: live.space()})
+    symbolizer = Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {1: live.space()})
     return symbolizer.resolve([(1, pc, exact, Trust.EH_FRAME) for pc, exact in pcs])
 
 
@@ -103,7 +104,7 @@ def test_code_without_a_file_is_shown_by_place(tmp_path: Path) -> None:
     space = AddressSpace(4, 1 << 29, 0, (mapping,), lambda avma, size: b"", "/nonexistent")
     diagnostics = Diagnostics()
     keys: list[FrameKey] = [(4, 0x7010, True, Trust.FP), (4, 0x7000, False, Trust.FP), (9, 0x123, True, Trust.SCAN)]
-    resolved = Symbolizer(ImageStore(diagnostics), diagnostics, {4: space}).resolve(keys)
+    resolved = Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {4: space}).resolve(keys)
     titles = [(frame.title, frame.module) for frame in resolved.frames]
     assert titles == [("[anon]+0x10", 0), ("[unknown]+0x7000", -1), ("[unknown]+0x123", -1)]
     assert [module.path for module in resolved.modules] == ["[anon]"]
@@ -115,7 +116,9 @@ def test_code_without_a_file_is_shown_by_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", [end for end in StackEnd if end is not StackEnd.ROOT], ids=lambda end: end.name)
 def test_truncated_stack_ends_in_a_marker_that_says_why(end: StackEnd) -> None:
     diagnostics = Diagnostics()
-    [frame] = Symbolizer(ImageStore(diagnostics), diagnostics, {}).resolve([(MARKER_SPACE, end, True, 0)]).frames
+    [frame] = (
+        Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {}).resolve([(MARKER_SPACE, end, True, 0)]).frames
+    )
     assert frame.kind is FrameKind.MARKER
     assert frame.title.startswith("[truncated: ")
     assert frame.module == -1
@@ -134,7 +137,7 @@ def test_no_time_for_lines_keeps_names_and_says_so(tmp_path: Path) -> None:
     diagnostics = Diagnostics()
     program = where(tmp_path, "where", "-g", compiler="clang")
     with running([program]) as live:
-        symbolizer = Symbolizer(ImageStore(diagnostics), diagnostics, {1: live.space()}, source_budget_s=-1)
+        symbolizer = Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {1: live.space()}, source_budget_s=-1)
         [frame] = symbolizer.resolve([(1, live.at["where_inner"], True, Trust.CONTEXT)]).frames
     assert frame.title == "where_inner"
     assert frame.lines[-1].line == 0
@@ -144,6 +147,6 @@ def test_no_time_for_lines_keeps_names_and_says_so(tmp_path: Path) -> None:
 def test_resolving_again_gives_the_same(tmp_path: Path) -> None:
     diagnostics = Diagnostics()
     with running([where(tmp_path, "where", "-g")]) as live:
-        symbolizer = Symbolizer(ImageStore(diagnostics), diagnostics, {1: live.space()})
+        symbolizer = Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {1: live.space()})
         keys: list[FrameKey] = [(1, avma, True, Trust.CONTEXT) for avma in live.at.values()]
         assert symbolizer.resolve(keys) == symbolizer.resolve(keys)

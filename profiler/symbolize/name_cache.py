@@ -1,0 +1,190 @@
+"""What was read of object files in order to name addresses. It outlives windows, address spaces and processes.
+
+In: an Image. Out: FileNames, the same one for every process that has the file mapped. A file is known by its build-id
+and its size, for a stripped copy has the build-id of the whole one; without a build-id by device, inode, size and time
+of change. The cache is bounded in bytes: what was used least recently goes first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.summary import NameCounts
+from pyprof.objfile.elf.file import SHT_NOBITS, ElfFile
+from pyprof.objfile.foreign_path import Rights
+from pyprof.objfile.images import Image
+from pyprof.objfile.packages import Packages
+from pyprof.symbolize.breakpad import SymbolFileNames
+from pyprof.symbolize.cython import CythonLines
+from pyprof.symbolize.demangle import demangle
+from pyprof.symbolize.dwarf.lines import Place, SourceLines
+from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.footprint import footprint
+from pyprof.symbolize.kernel import KernelNames
+from pyprof.symbolize.symbols import SymbolTable
+
+MOST_BYTES = 256 << 20
+"""Of all that is kept. libxul with its lines takes about 150 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a file says of one svma. function: svma of the function's start, None where nobody knows. source: innermost
+    inlined function first, the last is the function itself.
+    """
+
+    system_name: str = ""
+    function: int | None = None
+    source: tuple[Place, ...] = ()
+
+
+class FileNames:
+    """Symbols, lines and inlined functions of one object file, read when first asked for.
+
+    found: the answers so far, by svma. shown: demangled names, by name. broken: problems of its symbol table.
+    """
+
+    def __init__(self, image: Image) -> None:
+        sources = symbol_sources(image.elf, lambda: image.debug)
+        self.broken = [str(error) for error in sources.broken]
+        self.table = SymbolTable(sources.rows)
+        self.complete = sources.complete
+        self.found: dict[int, Named] = {}
+        self.shown: dict[str, str] = {}
+        self._image = image
+
+    @cached_property
+    def lines(self) -> SourceLines | None:
+        """None where there is no DWARF."""
+        elf = self._image.elf
+        file = elf if has_dwarf(elf) else self._image.debug
+        if file is None or not has_dwarf(file):
+            return None
+        return SourceLines(file, elf.min_vaddr - file.min_vaddr, self._image.alternate)
+
+    @cached_property
+    def symbol_file(self) -> SymbolFileNames | None:
+        """None where the user gave no symbol file for it."""
+        file = self._image.symbols
+        return SymbolFileNames(file) if file else None
+
+    def demangled(self, names: Iterable[str]) -> dict[str, str]:
+        """Every name that was asked for so far -> what to show."""
+        self.shown.update(demangle(name for name in names if name not in self.shown))
+        return self.shown
+
+
+@dataclass(slots=True)
+class _Entry:
+    """value: a FileNames or what one root's folders say. root: where it was found, "" where that does not matter.
+
+    grew: it may be larger than size says.
+    """
+
+    value: object
+    root: str
+    size: int = 0
+    grew: bool = True
+
+
+@dataclass
+class NameCache:
+    """Owned by whoever names addresses, for as long as the process lives. Not for several threads.
+
+    most_bytes: kept after each resolve(). counts: since the beginning.
+    """
+
+    diagnostics: Diagnostics
+    most_bytes: int = MOST_BYTES
+    _entries: OrderedDict[Hashable, _Entry] = field(default_factory=OrderedDict)
+    _known: int = 0
+    _read: int = 0
+    _files: int = 0
+    _dropped: int = 0
+
+    def __post_init__(self) -> None:
+        self.kernel = KernelNames(self.diagnostics)
+
+    @property
+    def counts(self) -> NameCounts:
+        return NameCounts(self._known, self._read, self._files, self._dropped, self.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Of everything that is kept, as estimated at the last trim()."""
+        return sum(entry.size for entry in self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def looked_up(self, known: int, read: int) -> None:
+        """Addresses that were answered from what is kept, and by reading."""
+        self._known += known
+        self._read += read
+
+    def file(self, image: Image) -> FileNames:
+        """Names of an image's file. What the caller adds to them counts from the next trim() on."""
+        key, root = _identity(image)
+        entry = self._entry(key)
+        if entry is None:
+            self._files += 1
+            entry = self._entries[key] = _Entry(FileNames(image), root)
+        assert isinstance(entry.value, FileNames)
+        return entry.value
+
+    def packages(self, root: str) -> Packages:
+        """The package database below a root."""
+        key = ("packages", root)
+        entry = self._entry(key) or self._entries.setdefault(key, _Entry(Packages(), root))
+        assert isinstance(entry.value, Packages)
+        return entry.value
+
+    def cython(self, root: str, rights: Rights | None) -> CythonLines:
+        """The sources of Cython's below a root."""
+        key = ("cython", root, rights)
+        entry = self._entry(key) or self._entries.setdefault(key, _Entry(CythonLines(root, rights), root))
+        assert isinstance(entry.value, CythonLines)
+        return entry.value
+
+    def _entry(self, key: Hashable) -> _Entry | None:
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.grew = True
+            self._entries.move_to_end(key)
+        return entry
+
+    def trim(self) -> None:
+        """Measure what has grown, and drop what was used least recently until the rest is small enough."""
+        for entry in self._entries.values():
+            if entry.grew:
+                entry.size, entry.grew = footprint(entry.value), False
+        total = self.nbytes
+        while total > self.most_bytes:
+            _, entry = self._entries.popitem(last=False)
+            total -= entry.size
+            self._dropped += 1
+
+    def retire(self, roots: Set[str]) -> None:
+        """Drop what was found below the roots of processes that have ended: another process may get the number."""
+        for key in [key for key, entry in self._entries.items() if entry.root in roots]:
+            del self._entries[key]
+
+
+def _identity(image: Image) -> tuple[Hashable, str]:
+    """(what names a file, its root where other files below that root decide what it is called)."""
+    elf, source = image.elf, image.elf.source
+    if image.from_memory:
+        return elf, image.root
+    root = "" if ".symtab" in elf.sections and has_dwarf(elf) else image.root
+    known: Hashable = elf.build_id or getattr(source, "identity", elf)
+    return (known, source.size, root), root
+
+
+def has_dwarf(elf: ElfFile) -> bool:
+    """Has the file sections with lines and inlined functions, of its own?"""
+    section = elf.sections.get(".debug_info") or elf.sections.get(".zdebug_info")
+    return section is not None and section.type != SHT_NOBITS

@@ -1,0 +1,126 @@
+"""What is kept of files: found again by any process, bounded in bytes, honest about its size."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import subprocess
+import tracemalloc
+from pathlib import Path
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.stacks import FrameKey
+from pyprof.model.summary import NameCounts
+from pyprof.model.walk import Trust
+from pyprof.objfile.images import Image, ImageStore
+from pyprof.symbolize.dwarf.cursor import Deadline
+from pyprof.symbolize.footprint import footprint
+from pyprof.symbolize.name_cache import FileNames, NameCache
+from pyprof.symbolize.symbolizer import Symbolizer
+from tests.objfile.live import Live, running, where
+from tests.support import build, need
+
+
+def _names(live: Live, cache: NameCache) -> list[str]:
+    keys: list[FrameKey] = [(1, avma, True, Trust.CONTEXT) for avma in live.at.values()]
+    store = ImageStore(Diagnostics())
+    return [frame.title for frame in Symbolizer(store, cache, {1: live.space()}).resolve(keys).frames]
+
+
+def test_second_process_of_a_file_is_named_without_reading_it_again(tmp_path: Path) -> None:
+    program, cache = where(tmp_path, "where", "-g"), NameCache(Diagnostics())
+    with running([program]) as first:
+        names = _names(first, cache)
+    before = cache.counts
+    assert before.read == len(names)
+    with running([program]) as second:
+        assert _names(second, cache) == names
+    since = cache.counts - before
+    assert (since.known, since.read, since.files) == (len(names), 0, 0)
+
+
+def test_stripped_copy_does_not_hide_the_names_of_the_whole_file(tmp_path: Path) -> None:
+    program, cache = where(tmp_path, "where", "-Wl,--build-id=0x1234567890"), NameCache(Diagnostics())
+    stripped = tmp_path / "stripped"
+    shutil.copy(program, stripped)
+    subprocess.run([need("strip"), str(stripped)], check=True, timeout=60)
+    with running([stripped]) as live:
+        assert "where_inner" not in _names(live, cache)
+    with running([program]) as live:
+        assert "where_inner" in _names(live, cache)
+
+
+def test_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+    """Without a build-id its place alone says nothing."""
+    cache = NameCache(Diagnostics())
+    for name in ("where_inner", "another_name"):
+        program = where(tmp_path, "where", "-Wl,--build-id=none", f"-Dwhere_inner={name}")
+        with running([program]) as live:
+            assert name in _names(live, cache)
+        program.unlink()
+
+
+def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
+    programs = [where(tmp_path, f"where{n}", "-g", f"-Wl,--build-id=0x12345678{n}{n}") for n in range(3)]
+    cache = NameCache(Diagnostics())
+
+    def name(program: Path) -> NameCounts:
+        before = cache.counts
+        with running([program]) as live:
+            _names(live, cache)
+        return cache.counts - before
+
+    for program in programs[:2]:
+        assert name(program).files
+    cache.most_bytes = cache.nbytes + 1000
+    assert name(programs[0]).files == 0
+    assert name(programs[2]).dropped
+    assert cache.nbytes <= cache.most_bytes
+    assert name(programs[2]).files == 0
+    assert name(programs[1]).files
+
+
+def test_what_lay_below_the_root_of_an_ended_process_goes(tmp_path: Path) -> None:
+    cache = NameCache(Diagnostics())
+    cache.packages("/proc/4242/root")
+    cache.packages("/")
+    cache.retire({"/proc/4242/root"})
+    assert len(cache) == 1
+
+
+def test_estimated_size_is_what_reading_takes(tmp_path: Path) -> None:
+    program = build(
+        Path(__file__).parent / "programs" / "inlines.cc", tmp_path / "inlines", "-O2", "-g", compiler="g++"
+    )
+    with running([program]) as live:
+        space = live.space()
+        image = ImageStore(Diagnostics()).image(space, live.at["main"])
+        assert image is not None
+        gc.collect()
+        tracemalloc.start()
+        try:
+            names = FileNames(image)
+            assert names.lines is not None
+            for start, end, _ in sorted(names.lines._dwarf.unit_ranges(Deadline(None))):
+                for svma in range(start, end, 7):
+                    names.lines.find(svma, Deadline(None))
+            gc.collect()
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert taken > 200_000
+    assert 0.7 * taken < footprint(names) < 1.6 * taken
+
+
+def test_containers_of_many_elements_are_measured_by_a_sample() -> None:
+    tracemalloc.start()
+    try:
+        rows = [(number, f"name {number}", {number: [number]}) for number in range(1 << 20, (1 << 20) + 20_000)]
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.8 * taken < footprint(rows) < 1.3 * taken
+
+
+def test_images_and_counters_belong_to_others() -> None:
+    assert footprint([Diagnostics(), Image, footprint]) < 200
