@@ -14,9 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.cpu_accounts import Account
+from pyprof.errors import AccessDenied
 from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
+
+
+class CollectorRefused(AccessDenied):
+    """This way of taking samples cannot be used here; another one may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ ROOMS: dict[str, set[str]] = {
     "postmortem": SHARED,
     "replay": SHARED,
     "offcpu": {*SHARED, "perf", "hybrid"},
-    "hybrid": {*SHARED, "ptrace", "perf"},
+    "hybrid": {*SHARED, "ptrace", "perf", "offcpu"},
 }
 """Room of collectors/ -> rooms and files at its top that it may import, besides itself."""
 

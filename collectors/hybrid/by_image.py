@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 NeedsStops = Callable[[int], str | None]
 """pid -> why stops are wanted, "" if they are not, None if that cannot be told yet."""
 
-BY_STOPS = "Sampled by short stops (ptrace): "
-
 _SOON_NS, _LATE_NS = 10_000_000, 1_000_000_000
 _YOUNG_NS, _SETTLED_NS = 50_000_000, 3_000_000_000
 """What was said of a young process is asked again: an interpreter can be told to do without stops as it begins."""

@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.closed_collectors import ClosedCollectors, joined
-from pyprof.collectors.hybrid.by_image import BY_STOPS, ByImage
+from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, StopCandidates
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.ptrace.collector import PtraceCollector
+from pyprof.collectors.ptrace.opening import BY_STOPS
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch

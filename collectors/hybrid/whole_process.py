@@ -12,7 +12,8 @@ from typing import Protocol
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.closed_collectors import ClosedCollectors, joined
-from pyprof.collectors.hybrid.by_image import BY_STOPS, ByImage
+from pyprof.collectors.hybrid.by_image import ByImage
+from pyprof.collectors.ptrace.opening import BY_STOPS
 from pyprof.errors import PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.switch_periods import Periods
-from pyprof.errors import AccessDenied
 from pyprof.options import CollectOptions
 
 SAMPLE_IP, SAMPLE_TID, SAMPLE_TIME, SAMPLE_CPU = 1 << 0, 1 << 1, 1 << 2, 1 << 7
@@ -56,7 +56,7 @@ class Kind(Protocol):
     def attr(self, rate_hz: float, stack_size: int, tid: int) -> bytes: ...
 
 
-class PerfNotAllowed(AccessDenied):
+class PerfNotAllowed(CollectorRefused):
     """perf_events cannot be used here; ptrace still may."""
 
 

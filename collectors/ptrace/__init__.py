@@ -3,6 +3,7 @@
 collector         Samples of live processes by ptrace
 deep_stack        Stacks that are longer than what a stop may copy
 idle_subsampling  Which threads a round of samples looks at, and for how many rounds a look stands
+opening           Opens the collector that samples by short stops
 process           One process that is sampled: its threads, its address spaces, its end
 sampler           How one thread gets its sample: not at all, from outside, or by a stop
 stack_copy        The copy of a thread's stack, and of what its interpreter's frames need

@@ -42,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     print("this machine")
     bad = show(attach.machine_findings())
+    if not bad and not arguments.pid:
+        show_collectors(0)
     if arguments.pid:
         print()
         terminal.line(f"process {arguments.pid}: {describe(arguments.pid)}")
@@ -60,6 +62,7 @@ def examine(pid: int) -> bool:
     bad = show(findings)
     if any(finding.fatal for finding in findings):
         return bad
+    show_collectors(pid)
     from pyprof.tools.python_findings import python_findings
 
     show(list(python_findings(pid)))
@@ -91,6 +94,15 @@ def show(findings: list[Finding]) -> bool:
         if remedy := terminal.advice(finding.remedy):
             terminal.line(f"        {remedy}")
     return any(finding.fatal for finding in findings)
+
+
+def show_collectors(pid: int) -> None:
+    """Which collectors can sample a process; 0: any on this machine."""
+    from pyprof.collectors import registry
+    from pyprof.collectors.targets.request import Target
+    from pyprof.options import CollectOptions
+
+    show(registry.findings(Target(pid), CollectOptions()))
 
 
 def show_modules(pid: int) -> bool:

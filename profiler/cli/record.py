@@ -15,6 +15,7 @@ from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.selection import add_selection, target_options
 from pyprof.cli.terminal import failure, line, printable
 from pyprof.cli.window import WindowWriter
+from pyprof.collectors import registry as collectors
 from pyprof.errors import UsageError
 from pyprof.exporters import registry
 from pyprof.options import (
@@ -115,10 +116,10 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     what.add_argument("-k", "--kernel", action="store_true", help="also the kernel's frames (perf_events only)")
     what.add_argument(
         "--collector",
-        choices=("auto", "ptrace", "perf"),
-        default="auto",
-        help="perf: the kernel takes the samples, only threads with stacks of over 64 KB are stopped; ptrace: short "
-        "stops; auto (default): perf where it is allowed, stops where an interpreter's frames need them",
+        choices=collectors.names(),
+        default=collectors.AUTO,
+        help=f"{collectors.summaries()}; {collectors.AUTO} (default): perf where it is allowed, stops where an "
+        "interpreter's frames need them",
     )
     what.add_argument(
         "-s",
@@ -235,7 +236,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.subprocesses is None:
         arguments.subprocesses = bool(command)
     arguments.mode = arguments.mode or ("wall" if arguments.idle else "cpu")
-    if arguments.kernel and (remote or arguments.collector == "ptrace"):
+    if arguments.kernel and (remote or not collectors.shows_kernel(arguments.collector)):
         raise UsageError("the kernel's frames come with perf_events only", "-k --collector perf")
     if arguments.every and template != "-" and not any(mark in template for mark in ("%i", "%t")):
         raise UsageError("--every writes several files: they need different names", "-o 'name-%i.html'")

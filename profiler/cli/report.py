@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pyprof.cli.short_names import function_name
 from pyprof.cli.terminal import advice, printable
 from pyprof.cli.words import duration, many, percent, shorten
-from pyprof.collectors.registry import FROM_OUTSIDE
+from pyprof.collectors.hybrid.opening import FROM_OUTSIDE
 from pyprof.model.counters import lacking, meaning_of
 from pyprof.model.functions import Costs, costs
 from pyprof.model.profile import Profile

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.collectors.hybrid.opening import FROM_OUTSIDE
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
-from pyprof.collectors.registry import FROM_OUTSIDE
 from pyprof.options import CollectOptions
 from tests.live.support.ladders import ladder, rungs
 from tests.live.support.recording import LIFE, Recording, record, running

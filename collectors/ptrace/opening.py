@@ -1,0 +1,48 @@
+"""Opens the collector that samples by short stops."""
+
+from __future__ import annotations
+
+import os
+
+from pyprof.collectors.base import CollectorRefused
+from pyprof.collectors.ptrace.collector import PtraceCollector
+from pyprof.collectors.targets import attach
+from pyprof.collectors.targets.request import Request, Target
+from pyprof.errors import PyprofError, UnsupportedArchitecture
+from pyprof.model.arch import native_arches
+from pyprof.options import CollectOptions
+
+BY_STOPS = "Sampled by short stops (ptrace): "
+
+
+def can(target: Target, options: CollectOptions) -> PyprofError | None:
+    """None, or why not: the kernel's frames are wanted, or the process may not be traced."""
+    if options.kernel:
+        return CollectorRefused("a stop does not show the kernel's frames", "-k --collector perf")
+    if not native_arches(os.uname().machine):
+        return UnsupportedArchitecture(f"nothing is known of {os.uname().machine}")
+    try:
+        if target.pid:
+            attach.check_target(target.pid)
+    except PyprofError as error:
+        return error
+    return None
+
+
+def open(request: Request) -> PtraceCollector:
+    """Raises what PtraceCollector raises."""
+    reasons = " ".join(f"{error.message.rstrip('.')}. {error.hint}".strip() for error in request.refusals)
+    return by_stops(request, request.selection.pids, BY_STOPS + reasons if reasons else "")
+
+
+def by_stops(request: Request, pids: tuple[int, ...], note: str = "") -> PtraceCollector:
+    """Of some of the processes, or of others of the same recording."""
+    return PtraceCollector(
+        pids[0],
+        request.options,
+        request.diagnostics,
+        note=note,
+        ids=request.next_id,
+        readers=request.readers,
+        selection=request.of(pids),
+    )

@@ -1,0 +1,76 @@
+"""What is asked of a collector: which processes, how, and what it shares with others of the same recording."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pyprof.collectors.targets.selection import Selection
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import PyprofError
+from pyprof.model.interpreter import StackReader
+from pyprof.options import CollectOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a collector is asked about before it is opened. pid: one of the processes, 0 for this machine in general.
+    everything: all processes are recorded.
+    """
+
+    pid: int = 0
+    everything: bool = False
+
+
+class Interpreters(Protocol):
+    """What is known of the interpreters in processes."""
+
+    def reader(self, pid: int) -> StackReader:
+        """Copies their frames in stops."""
+        ...
+
+    def needs_stops(self, pid: int) -> str | None:
+        """Why stops are wanted, "" if they are not, None if that cannot be told yet."""
+        ...
+
+
+def _counter() -> Callable[[], int]:
+    return itertools.count(1).__next__
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """selection: the processes. launched: the process is to become another program, when batches() is asked for at the
+    latest; that one is recorded. by_name: the user asked for this collector: it does what it can, and no other takes
+    its place for a program's sake. refusals: why collectors that come before it are not used. next_id: gives ids that
+    are unique within the recording.
+    """
+
+    selection: Selection
+    options: CollectOptions
+    diagnostics: Diagnostics
+    interpreters: Interpreters | None = None
+    launched: bool = False
+    by_name: bool = False
+    refusals: tuple[PyprofError, ...] = ()
+    next_id: Callable[[], int] = field(default_factory=_counter)
+
+    @property
+    def pid(self) -> int:
+        """The first of the processes."""
+        return self.selection.pids[0]
+
+    @property
+    def target(self) -> Target:
+        return Target(self.pid, self.selection.everything)
+
+    @property
+    def readers(self) -> Callable[[int], StackReader] | None:
+        """Makes the reader of a process's interpreter, by pid."""
+        return self.interpreters.reader if self.interpreters else None
+
+    def of(self, pids: tuple[int, ...]) -> Selection:
+        """The selection as if it had been of these."""
+        return replace(self.selection, pids=pids)

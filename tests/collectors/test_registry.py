@@ -1,0 +1,141 @@
+"""Which collector is opened: the first one that can, or the one that was asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import cast
+
+import pytest
+
+from pyprof.cli.main import build_parser
+from pyprof.collectors import registry
+from pyprof.collectors.base import Collector, CollectorRefused
+from pyprof.collectors.hybrid import opening as by_perf
+from pyprof.collectors.perf.attr import Event
+from pyprof.collectors.perf.scope import Scope
+from pyprof.collectors.ptrace import opening as by_stops
+from pyprof.collectors.registry import AUTO, COLLECTORS, CollectorSpec, open_collector
+from pyprof.collectors.targets.request import Request, Target
+from pyprof.collectors.targets.selection import select
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import AccessDenied, PyprofError, UnsupportedArchitecture, UsageError
+from pyprof.model.arch import AARCH64
+from pyprof.options import CollectOptions, TargetOptions
+
+OPTIONS = CollectOptions()
+OURS = Target(os.getpid())
+
+
+class Room(ModuleType):
+    """A collector's module `opening`. refusal: what can() says; error: what open() raises."""
+
+    def __init__(self, name: str, refusal: PyprofError | None = None, error: PyprofError | None = None) -> None:
+        super().__init__(name)
+        self.refusal = refusal
+        self.error = error
+        self.asked: list[Target] = []
+        self.requests: list[Request] = []
+
+    def can(self, target: Target, options: CollectOptions) -> PyprofError | None:
+        self.asked.append(target)
+        return self.refusal
+
+    def open(self, request: Request) -> Collector:
+        self.requests.append(request)
+        if self.error is not None:
+            raise self.error
+        return cast("Collector", self)
+
+
+def furnish(monkeypatch: pytest.MonkeyPatch, *rooms: Room) -> None:
+    for room in rooms:
+        monkeypatch.setitem(sys.modules, f"pyprof.collectors.{room.__name__}.opening", room)
+    specs = tuple(CollectorSpec(room.__name__, room.__name__, f"by {room.__name__}", True) for room in rooms)
+    monkeypatch.setattr(registry, "COLLECTORS", specs)
+
+
+def opened(name: str = AUTO) -> Collector:
+    return open_collector(name, select(TargetOptions(pids=(os.getppid(),))), OPTIONS, Diagnostics())
+
+
+def test_first_that_can_is_opened_and_no_later_one_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Room("first"), Room("second")
+    furnish(monkeypatch, first, second)
+    assert opened() is cast("Collector", first)
+    assert first.asked == [Target(os.getppid())]
+    assert not second.asked
+    assert first.requests[0].refusals == ()
+    assert not first.requests[0].by_name
+
+
+def test_next_one_is_told_why_those_before_it_were_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, raised = PyprofError("no such feature"), CollectorRefused("not allowed", "sysctl")
+    rooms = Room("first", refusal=said), Room("second", error=raised), Room("third")
+    furnish(monkeypatch, *rooms)
+    assert opened() is cast("Collector", rooms[2])
+    assert not rooms[0].requests
+    assert rooms[2].requests[0].refusals == (said, raised)
+
+
+def test_an_error_that_another_collector_would_meet_too_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Room("first", error=AccessDenied("not yours")), Room("second")
+    furnish(monkeypatch, first, second)
+    with pytest.raises(AccessDenied, match="not yours"):
+        opened()
+    assert not second.asked
+
+
+def test_where_none_can_the_reason_of_the_best_one_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    furnish(monkeypatch, Room("first", refusal=CollectorRefused("mend me", "so")), Room("second", PyprofError("nor I")))
+    with pytest.raises(CollectorRefused, match="mend me"):
+        opened()
+
+
+def test_the_one_that_was_asked_for_is_opened_whatever_it_says_and_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Room("first"), Room("second", refusal=PyprofError("only in part"))
+    furnish(monkeypatch, first, second)
+    assert opened("second") is cast("Collector", second)
+    assert second.requests[0].by_name
+    assert not first.asked
+    with pytest.raises(UsageError, match="no collector 'third'"):
+        opened("third")
+
+
+def test_a_new_line_in_the_table_is_a_choice_of_the_command_line_and_a_finding_of_doctor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    furnish(monkeypatch, Room("bpf", refusal=CollectorRefused("CAP_BPF is missing", "sudo pyprof")), Room("old"))
+    assert build_parser().parse_args(["record", "--collector", "bpf", "-p", "1"]).collector == "bpf"
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["record", "--help"])
+    assert "bpf: by bpf; old: by old" in " ".join(capsys.readouterr().out.split())
+    found = [(each.ok, each.text, each.remedy) for each in registry.findings(OURS, OPTIONS)]
+    assert found == [
+        (False, "--collector bpf: no: CAP_BPF is missing", "sudo pyprof"),
+        (True, "--collector old: yes", ""),
+    ]
+
+
+def test_kernel_frames_are_a_matter_of_the_table() -> None:
+    assert [registry.shows_kernel(name) for name in (AUTO, "perf", "ptrace")] == [True, True, False]
+    assert [spec.name for spec in COLLECTORS] == ["perf", "ptrace"]
+    refused = by_stops.can(OURS, CollectOptions(kernel=True))
+    assert refused is not None
+    assert "kernel" in refused.message
+
+
+def test_perf_events_are_refused_for_other_code_and_where_the_kernels_time_is_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = Event("cpu-clock", 1, 0, user_only=False, children=False, chains=False)
+    hidden = Event("cpu-clock", 1, 0, user_only=True, children=False, chains=False)
+    monkeypatch.setattr(by_perf, "choose_scope", lambda *_: Scope(shown, False, False))
+    assert by_perf.can(OURS, OPTIONS) is None
+    monkeypatch.setattr(by_perf, "choose_scope", lambda *_: Scope(hidden, False, False))
+    refused = by_perf.can(OURS, OPTIONS)
+    assert isinstance(refused, CollectorRefused)
+    assert "perf_event_paranoid" in refused.message
+    monkeypatch.setattr(by_perf.procfs, "arch", lambda _: AARCH64)
+    assert isinstance(by_perf.can(OURS, OPTIONS), UnsupportedArchitecture)
