@@ -42,10 +42,10 @@ lint: $(BIN)/pytest ## ruff: lint and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(BIN)/pytest ## mypy --strict on the installed package
+types: $(BIN)/pytest ## mypy --strict on the installed package, the tests and the benchmarks
 	rm -rf build/types build/lib
 	$(BIN)/python -m pip install --quiet --no-deps --target build/types .
-	MYPYPATH=build/types $(BIN)/mypy -p pyprof -p pyprof_start
+	MYPYPATH=build/types:. $(BIN)/mypy -p pyprof -p pyprof_start -p tests -p bench
 
 check: lint types test ## lint, types, tests
 

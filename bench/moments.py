@@ -66,7 +66,7 @@ def _hooked(times: Path, arguments: list[str]) -> int:
         finally:
             seen["end"] = time.time()
 
-    Recorder.add, Session.run = hooked_add, hooked_record  # type: ignore[method-assign]
+    Recorder.add, Session.run = hooked_add, hooked_record  # type: ignore[method-assign, assignment]
     code = run(arguments)
     times.write_text(json.dumps(seen))
     return code

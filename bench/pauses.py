@@ -50,22 +50,22 @@ def _reads(rate: float) -> list[float]:
     from pyprof.interpreters.cpython.process import PythonProcess
 
     took: list[float] = []
-    rehearsing = False
+    warming = False
     copy, warm_up = PythonProcess.copy, StackCopy.warm_up
 
     def timed_copy(self: Any, *arguments: Any) -> None:
         begin = time.perf_counter_ns()
         copy(self, *arguments)
-        if not rehearsing:
+        if not warming:
             took.append((time.perf_counter_ns() - begin) / 1e3)
 
-    def marked_rehearse(self: Any, *arguments: Any) -> None:
-        nonlocal rehearsing
-        rehearsing = True
+    def marked_warm_up(self: Any, *arguments: Any) -> None:
+        nonlocal warming
+        warming = True
         warm_up(self, *arguments)
-        rehearsing = False
+        warming = False
 
-    PythonProcess.copy, StackCopy.warm_up = timed_copy, marked_rehearse  # type: ignore[method-assign]
+    PythonProcess.copy, StackCopy.warm_up = timed_copy, marked_warm_up  # type: ignore[method-assign, assignment]
     try:
         with subprocess.Popen([sys.executable, "-c", PROGRAM]) as target:
             time.sleep(0.5)

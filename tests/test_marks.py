@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_every_mark_is_known_and_every_pattern_fits_a_file() -> None:
         assert kinds
         assert kinds <= marks.KINDS.keys()
         assert kinds == {"unit"} or "unit" not in kinds
-        used |= {next((pattern for pattern in marks.TABLE if marks.fnmatch(file, pattern)), "")}
+        used |= {next((pattern for pattern in marks.TABLE if fnmatch(file, pattern)), "")}
     assert used - {""} == marks.TABLE.keys()
 
 

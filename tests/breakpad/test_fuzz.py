@@ -12,6 +12,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
 from pyprof.objfile.breakpad import index as breakpad_index
+from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.source import BytesSource
 from pyprof.symbolize.breakpad import SymbolFileNames
@@ -64,7 +65,7 @@ def exhaust(data: bytes, arch: Arch) -> None:
     assert sum(map(len, diagnostics.problems.values())) <= 8
 
 
-def win(record, esp: int) -> None:
+def win(record: WinRecord, esp: int) -> None:
     try:
         found = caller(record, {"esp": esp, "ebp": 5, "eip": 6}, INNERMOST, lambda avma, size: avma & 0xFFFF_FFFF)
     except PostfixFailed:

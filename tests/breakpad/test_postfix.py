@@ -18,7 +18,7 @@ CFA = 0x7000
 MEMORY = {0x7000: 0x1111, 0x6FF8: 0x2222, 0x5010: 0x6FF8}
 TOP = {4: 0xFFFF_FFFF, 8: 0xFFFF_FFFF_FFFF_FFFF}
 
-VALUES = {
+VALUES: dict[str, int | str] = {
     "5": 5,
     "-5": -5,
     "$bx 8 +": 0x5018,

@@ -80,7 +80,8 @@ def memory(avma: int, size: int) -> int:
     ("table", "given", "values"), [(BASICS, {}, BASIC_VALUES), (PROGRAMS, GIVEN, PROGRAM_VALUES)], ids=["0", "1"]
 )
 def test_programs(table: Sequence[tuple[str, bool]], given: dict[str, int], values: dict[str, int]) -> None:
-    names, assigned = dict(given), {}
+    names = dict(given)
+    assigned: dict[str, int] = {}
     for program, evaluable in table:
         try:
             found = run(program, names, memory, 4)

@@ -96,8 +96,15 @@ def test_last_line_needs_no_newline() -> None:
 
 def test_of_two_functions_at_one_address_the_first_counts_and_an_inner_one_wins() -> None:
     file = symbol_file("FUNC 10 40 0 a\nFUNC 10 20 0 b\nFUNC 20 8 0 inner\n")
-    names = [function.name if (function := file.function_at(at)) else None for at in (0x10, 0x20, 0x28, 0x50)]
+    names = [body.name if (body := file.function_at(at)) else None for at in (0x10, 0x20, 0x28, 0x50)]
     assert names == ["a", "inner", "a", None]
+
+
+@pytest.mark.parametrize("address", [-1, 1 << 64])
+def test_address_outside_of_64_bits_has_no_symbol(address: int) -> None:
+    file = symbol_file("FUNC 0 10 0 a\nPUBLIC 20 0 b\n")
+    assert file.function_at(address) is None
+    assert file.public_at(address) is None
 
 
 def test_files_and_functions_may_stand_in_any_order_between_lines() -> None:

@@ -6,7 +6,7 @@ import gzip
 import http.server
 import lzma
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,7 +76,9 @@ def test_id_without_build_id_is_the_code_in_lanes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
-def test_file_is_taken_by_its_id_whatever_its_name_and_packing(pack, elf: ElfFile, tmp_path: Path) -> None:
+def test_file_is_taken_by_its_id_whatever_its_name_and_packing(
+    pack: Callable[[bytes], bytes], elf: ElfFile, tmp_path: Path
+) -> None:
     path = tmp_path / "x"
     path.write_bytes(pack(text(name="renamed", code_id=BUILD_ID.upper())))
     diagnostics = Diagnostics()
@@ -87,7 +89,9 @@ def test_file_is_taken_by_its_id_whatever_its_name_and_packing(pack, elf: ElfFil
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
-def test_folder_is_searched_by_name_and_id(suffix: str, pack, elf: ElfFile, tmp_path: Path) -> None:
+def test_folder_is_searched_by_name_and_id(
+    suffix: str, pack: Callable[[bytes], bytes], elf: ElfFile, tmp_path: Path
+) -> None:
     path = put(tmp_path, pack(text()), suffix=suffix)
     put(tmp_path, text(OTHER), OTHER)
     found = SymbolStore([str(tmp_path)], Diagnostics()).find(elf)
@@ -182,7 +186,9 @@ PATH = f"/symbols/app/{ID}/app.sym"
 @pytest.mark.parametrize(
     ("headers", "pack"), [({}, bytes), ({"Content-Encoding": "gzip"}, gzip.compress), ({}, gzip.compress)]
 )
-def test_server_is_asked_once_and_then_the_cache(headers: dict[str, str], pack, elf: ElfFile, tmp_path: Path) -> None:
+def test_server_is_asked_once_and_then_the_cache(
+    headers: dict[str, str], pack: Callable[[bytes], bytes], elf: ElfFile, tmp_path: Path
+) -> None:
     with serving({PATH: (200, headers, pack(text()))}) as (url, asked):
         for _ in range(2):
             found = SymbolStore([url], Diagnostics(), str(tmp_path)).find(elf)

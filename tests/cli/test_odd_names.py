@@ -25,7 +25,7 @@ def odd_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     (folder / "spin.c").write_text(SOURCE)
     subprocess.run(["gcc", "-O1", "-o", folder / "spin", folder / "spin.c"], check=True, timeout=60)
     odd = os.path.join(os.fsencode(folder), ODD)
-    shutil.copy(folder / "spin", odd)
+    shutil.copy(os.fsencode(folder / "spin"), odd)
     return odd
 
 

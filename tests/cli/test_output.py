@@ -6,13 +6,25 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from pyprof.cli import output
 from pyprof.errors import OutputError
 from tests.support import missing, need
+
+
+def _writing(data: bytes) -> Callable[[BinaryIO], None]:
+    def write(out: BinaryIO) -> None:
+        out.write(data)
+
+    return write
+
+
+_profile = _writing(b"profile")
 
 
 def test_marks_in_a_file_name_are_replaced() -> None:
@@ -40,7 +52,7 @@ def test_output_that_cannot_be_written_is_offered_elsewhere(tmp_path: Path, monk
     elsewhere.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
     with pytest.raises(OutputError) as caught:
-        output.write(str(tmp_path / "gone" / "a.html"), lambda out: out.write(b"profile") and None)
+        output.write(str(tmp_path / "gone" / "a.html"), _profile)
     (other,) = elsewhere.iterdir()
     assert other.read_bytes() == b"profile"
     assert other.name.endswith("a.html")
@@ -51,7 +63,7 @@ def test_offer_elsewhere_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "a.html").write_bytes(b"of another recording")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(OutputError):
-        output.write(str(tmp_path / "gone" / "a.html"), lambda out: out.write(b"profile") and None)
+        output.write(str(tmp_path / "gone" / "a.html"), _profile)
     assert (tmp_path / "a.html").read_bytes() == b"of another recording"
 
 
@@ -63,7 +75,7 @@ def test_name_that_no_file_can_have_is_refused_before_recording(tmp_path: Path) 
 def test_longest_name_of_a_file_is_written(tmp_path: Path) -> None:
     target = str(tmp_path / ("a" * 255))
     output.check_writable(target)
-    assert output.write(target, lambda out: out.write(b"profile") and None) == target
+    assert output.write(target, _profile) == target
     assert os.listdir(tmp_path) == ["a" * 255]
 
 
@@ -74,7 +86,7 @@ def test_long_process_name_leaves_room_in_the_file_name() -> None:
 def test_output_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        output.write(str(tmp_path / "a.html"), lambda out: out.write(b"profile") and None)
+        output.write(str(tmp_path / "a.html"), _profile)
     finally:
         os.umask(before)
     assert (tmp_path / "a.html").stat().st_mode & 0o777 == 0o640
@@ -84,7 +96,7 @@ def test_full_disk_keeps_the_old_file_and_offers_the_new_one(tmp_path: Path, mon
     """/dev/full answers every write with ENOSPC, as a full disk does."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(OutputError, match="No space left"):
-        output.write("/dev/full", lambda out: out.write(b"profile") and None)
+        output.write("/dev/full", _profile)
     (other,) = tmp_path.iterdir()
     assert other.read_bytes() == b"profile"
 
@@ -104,7 +116,7 @@ def test_writer_that_fails_leaves_no_half_file(tmp_path: Path) -> None:
 
 def written(path: Path | str, data: bytes = b"profile") -> None:
     output.check_writable(str(path))
-    assert output.write(str(path), lambda out: out.write(data) and None) == str(path)
+    assert output.write(str(path), _writing(data)) == str(path)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o400])
@@ -175,7 +187,7 @@ def test_what_is_planted_while_recording_is_not_written_to(tmp_path: Path, monke
     output.check_writable(str(path))
     os.mkfifo(path)
     with pytest.raises(OutputError, match="is a pipe"):
-        output.write(str(path), lambda out: out.write(b"profile") and None)
+        output.write(str(path), _profile)
     (other,) = (tmp_path / "tmp").iterdir()
     assert other.read_bytes() == b"profile"
     assert other.stat().st_mode & 0o777 == 0o600

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,8 +52,8 @@ def child() -> Iterator[Callable[[list[str]], subprocess.Popen[bytes]]]:
     """child(["sleep", "9"]): any process, killed at the end."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def run(command: list[str], **options: object) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(command, **options)  # type: ignore[call-overload]
+    def run(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = subprocess.Popen(command, **options)
         started.append(process)
         return process
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux import libc
+from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets import attach
 from pyprof.diagnostics import Diagnostics
@@ -95,7 +96,7 @@ def test_a_kernel_thread() -> None:
 def test_a_process_that_is_traced_already_names_its_tracer(child: Child) -> None:
     process = child(["sleep", "60"])
     hold = (
-        "import sys\nfrom pyprof.collectors import libc\n"
+        "import sys\nfrom pyprof.collectors.linux import libc\n"
         "print(libc.seize(int(sys.argv[1])), flush=True)\nsys.stdin.read()"
     )
     with subprocess.Popen(
@@ -202,9 +203,9 @@ def test_a_program_of_another_architecture_is_refused(
     if at == 4:
         image[18] = 40
     (tmp_path / "exe").write_bytes(image)
-    real = attach.procfs.ProcDir.open
+    real = ProcDir.open
     monkeypatch.setattr(
-        attach.procfs.ProcDir,
+        ProcDir,
         "open",
         lambda self, name: os.open(tmp_path / "exe", os.O_RDONLY) if name == "exe" else real(self, name),
     )

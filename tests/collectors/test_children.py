@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
@@ -127,7 +128,7 @@ def test_a_refused_connector_falls_back_to_looking(monkeypatch: pytest.MonkeyPat
     def refuse(*arguments: object) -> None:
         raise PermissionError(1, "no")
 
-    monkeypatch.setattr(children.socket, "socket", refuse)
+    monkeypatch.setattr(socket, "socket", refuse)
     assert isinstance(child_finder(Diagnostics(), lambda pid: True), Poller)
 
 

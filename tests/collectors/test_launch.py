@@ -142,11 +142,13 @@ def test_a_launched_command_is_sampled_and_its_exit_code_survives() -> None:
     code = "import os\nfor i in range(3): [0 for _ in range(2_000_000)]\nos._exit(5)"
     launched = launch([sys.executable, "-c", code])
     try:
-        released = []
+        released = False
 
         def release(_: object) -> bool:
+            nonlocal released
             if not released:
-                released.append(launched.release())
+                launched.release()
+                released = True
             return launched.poll() is not None
 
         recording = record(launched.pid, release, rate_hz=500, idle=True)

@@ -47,7 +47,7 @@ def test_hostile_file_names_come_back_as_they_are(tmp_path: Path, name: bytes) -
     path = os.path.join(os.fsencode(tmp_path), name)
     with open(path, "wb") as file:
         file.write(bytes(4096))
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ):
+    with open(path, "rb") as made, mmap.mmap(made.fileno(), 4096, prot=mmap.PROT_READ):
         mappings = parse_maps(Path("/proc/self/maps").read_bytes())
     assert os.fsdecode(path) in {m.path for m in mappings}
 
@@ -55,7 +55,7 @@ def test_hostile_file_names_come_back_as_they_are(tmp_path: Path, name: bytes) -
 def test_a_deleted_file_keeps_its_mark(tmp_path: Path) -> None:
     path = tmp_path / "gone"
     path.write_bytes(bytes(4096))
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ):
+    with open(path, "rb") as made, mmap.mmap(made.fileno(), 4096, prot=mmap.PROT_READ):
         path.unlink()
         mappings = parse_maps(Path("/proc/self/maps").read_bytes())
     assert f"{path} (deleted)" in {m.path for m in mappings}

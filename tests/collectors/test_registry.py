@@ -13,6 +13,7 @@ from pyprof.cli.main import build_parser
 from pyprof.collectors import registry
 from pyprof.collectors.base import Collector, CollectorRefused
 from pyprof.collectors.hybrid import opening as by_perf
+from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import Event
 from pyprof.collectors.perf.scope import Scope
 from pyprof.collectors.ptrace import opening as by_stops
@@ -137,5 +138,5 @@ def test_perf_events_are_refused_for_other_code_and_where_the_kernels_time_is_hi
     refused = by_perf.can(OURS, OPTIONS)
     assert isinstance(refused, CollectorRefused)
     assert "perf_event_paranoid" in refused.message
-    monkeypatch.setattr(by_perf.procfs, "arch", lambda _: AARCH64)
+    monkeypatch.setattr(procfs, "arch", lambda _: AARCH64)
     assert isinstance(by_perf.can(OURS, OPTIONS), UnsupportedArchitecture)

@@ -13,6 +13,7 @@ from pyprof.collectors.linux import libc
 from pyprof.collectors.ptrace import stop
 from pyprof.collectors.ptrace.stop import INTERRUPTED, RESTARTED, Outcome
 from pyprof.collectors.targets.launch import launch
+from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import Stopping, stopping
@@ -74,7 +75,7 @@ def test_a_stopped_target_stays_stopped_and_a_continued_one_continues(program: S
 
 def test_stop_and_continue_while_sampled_leave_the_target_as_it_was_told(program: Start) -> None:
     target = program("c_spin", "2")
-    with collecting(target.pid, stop.Diagnostics(), rate_hz=2000, flush_s=0.005) as collector:
+    with collecting(target.pid, Diagnostics(), rate_hz=2000, flush_s=0.005) as collector:
         for turn, _ in enumerate(collector.batches()):
             os.kill(target.pid, (signal.SIGSTOP, signal.SIGCONT)[turn % 2])
             if turn == 99:

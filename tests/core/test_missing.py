@@ -21,7 +21,7 @@ CRASH = ["crash_4", "crash_3", "crash_2", "crash_1", "main"]
 
 def own_core(tmp_path: Path, filter_bits: str = "") -> Core:
     """A native core of a program of its own, which may be moved."""
-    path = shutil.copy(program("x86_64", "core_threads.c"), tmp_path / "mine")
+    path = str(shutil.copy(program("x86_64", "core_threads.c"), tmp_path / "mine"))
     command = (
         [path] if not filter_bits else ["sh", "-c", f"echo {filter_bits} > /proc/self/coredump_filter; exec {path}"]
     )

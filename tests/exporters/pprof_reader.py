@@ -93,9 +93,9 @@ def read(data: bytes) -> Read:
             out.header[key] = value
     for found in ids.values():
         assert found == list(range(1, len(found) + 1)), "ids are sequential"
-    for mapping, _, lines in out.locations:
+    for mapping, _, pairs in out.locations:
         assert mapping <= len(out.mappings)
-        assert all(1 <= function <= len(out.functions) for function, _ in lines)
+        assert all(1 <= function <= len(out.functions) for function, _ in pairs)
     for locations, values, _ in out.samples:
         assert len(values) == len(out.sample_types)
         assert all(1 <= location <= len(out.locations) for location in locations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +21,9 @@ from tests.exporters.support import PLAIN, PROCESSES, THREADS, export
 Paths = dict[tuple[str, ...], float]
 
 
-def expected(profile: Profile, by_thread: bool = False, bottom_up: bool = False, hidden: frozenset[int] = frozenset()):
+def expected(
+    profile: Profile, by_thread: bool = False, bottom_up: bool = False, hidden: frozenset[int] = frozenset()
+) -> Paths:
     """What Page.paths must hold, straight from the profile."""
     sums: Counter[tuple[str, ...]] = Counter({(): 0})
     for thread, leaf, values in profile.totals():
@@ -54,7 +57,7 @@ def test_every_view_of_the_golden_profile_holds_its_totals(open_page: OpenPage) 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(profile=profiles())
-def test_any_profile_keeps_its_totals_in_every_view(browser: Browser, tmp_path, profile: Profile) -> None:
+def test_any_profile_keeps_its_totals_in_every_view(browser: Browser, tmp_path: Path, profile: Profile) -> None:
     path = tmp_path / "any.html"
     path.write_bytes(export("flamegraph", profile))
     browser.open(path)
@@ -371,7 +374,7 @@ def test_names_cannot_run_as_script(open_page: OpenPage) -> None:
     assert page.browser.run("document.querySelectorAll('img').length") == 0
 
 
-def test_policy_stops_injected_script(browser: Browser, open_page: OpenPage, tmp_path) -> None:
+def test_policy_stops_injected_script(browser: Browser, open_page: OpenPage, tmp_path: Path) -> None:
     page = tmp_path / "injected.html"
     text = export("flamegraph", golden()).decode()
     page.write_text(text.replace("<header>", "<script>window.injected = 1</script><header>", 1))

@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_equal_profiles_are_equal_bytes(entry: Format, threads: bool) -> None:
 
 
 @pytest.mark.parametrize("entry", FORMATS, ids=names())
-def test_output_does_not_depend_on_hash_seeds_or_the_file(entry: Format, tmp_path) -> None:
+def test_output_does_not_depend_on_hash_seeds_or_the_file(entry: Format, tmp_path: Path) -> None:
     script = (
         "import sys; from tests.exporters.profiles import golden; from tests.exporters.support import export;"
         "open(sys.argv[2], 'wb').write(export(sys.argv[1], golden()))"

@@ -47,15 +47,15 @@ class Python:
 def pythons() -> list[Python]:
     """All that can be had, 3.8 and later, and those that PYPROF_TEST_PYTHONS names (paths between colons)."""
     found = []
-    for path in filter(None, os.environ.get("PYPROF_TEST_PYTHONS", "").split(":")):
+    for own in filter(None, os.environ.get("PYPROF_TEST_PYTHONS", "").split(":")):
         say = "import sys, sysconfig; print(sys.version_info[1], sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
-        said = subprocess.run([path, "-c", say], capture_output=True, text=True, timeout=60, check=True).stdout.split()
+        said = subprocess.run([own, "-c", say], capture_output=True, text=True, timeout=60, check=True).stdout.split()
         name = f"own-3.{said[0]}{'t' if said[1] == '1' else ''}"
-        found.append(Python(name, path, int(said[0]), own=True))
+        found.append(Python(name, own, int(said[0]), own=True))
     for path in sorted(Path("/usr/bin").glob("python3.*")):
-        version = re.fullmatch(r"python3\.(\d+)", path.name)
-        if version:
-            found.append(Python(f"debian-{path.name}", str(path), int(version[1])))
+        numbered = re.fullmatch(r"python3\.(\d+)", path.name)
+        if numbered:
+            found.append(Python(f"debian-{path.name}", str(path), int(numbered[1])))
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for path in sorted(versions.glob("3.*/bin/python")):
         minor = int(path.parent.parent.name.split(".")[1])

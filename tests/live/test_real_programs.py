@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.support.ladders import PROGRAMS
 from tests.live.support.other_unwinders import Stacks, eu_stacks, gdb_stacks
 from tests.live.support.recording import dump, record
-from tests.support import need
+from tests.support import PROGRAMS, need
 
 PYTHON_SLEEPS = """
 import select, socket, threading, time

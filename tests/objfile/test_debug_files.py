@@ -94,7 +94,7 @@ def test_unreadable_debug_file_is_counted(tmp_path: Path) -> None:
 
 def test_file_shared_by_dwz_is_found(tmp_path: Path) -> None:
     dwz = need("dwz")
-    debugs = []
+    debugs: list[Path] = []
     for name in ("one", "two"):
         folder = tmp_path / name
         folder.mkdir()

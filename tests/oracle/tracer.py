@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 _TRACEME_STOP = 'kill -STOP $$; exec "$0" "$@"'
 PTRACE_POKETEXT, PTRACE_CONT, PTRACE_SINGLESTEP, PTRACE_GETREGS, PTRACE_SETREGS, PTRACE_DETACH = 4, 7, 9, 12, 13, 17
@@ -155,9 +156,10 @@ class Tracee:
             bias = self.auxv()[AT_ENTRY] - elf.header.e_entry
             for section in (".symtab", ".dynsym"):
                 table = elf.get_section_by_name(section)
-                for symbol in (table.get_symbol_by_name(name) or []) if table else []:
+                found = table.get_symbol_by_name(name) if isinstance(table, SymbolTableSection) else None
+                for symbol in found or []:
                     if symbol.entry.st_shndx != "SHN_UNDEF":
-                        return int(symbol.entry.st_value) + bias
+                        return int(symbol.entry.st_value + bias)
         raise KeyError(f"{path} has no symbol {name}")
 
     def detach_stopped(self) -> None:

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -78,7 +79,12 @@ def test_number_of_samples_is_the_time_that_the_threads_had(spinner: int) -> Non
     taken = collector(spinner)
     session = Session(taken, UnwindOptions(), taken._diagnostics)
     began = on_processors()
-    window, _ = session.run(None, lambda window, number: None, lambda: len(session.recorder._rows) > 8 and taken.stop())
+
+    def beat() -> None:
+        if len(session.recorder._rows) > 8:
+            taken.stop()
+
+    window, _ = session.run(None, lambda window, number: None, beat)
     assert len(window.time_ns) / 1000 == pytest.approx((on_processors() - began) / 1e9, rel=0.1, abs=0.02)
 
 
@@ -122,6 +128,7 @@ def test_what_was_opened_is_closed_and_batches_outlive_the_rings(spinner: int) -
     taken = collector(spinner)
     batches = taken.batches()
     batch = next(batches)
+    assert isinstance(batches, Generator)
     batches.close()
     taken.close()
     taken.close()
@@ -182,8 +189,7 @@ def test_a_recording_ends_with_its_process_though_a_child_lives_on() -> None:
         "if os.fork() == 0:\n    time.sleep(30)\n    os._exit(0)\n"
         "while True: pass"
     )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes) as process:
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdin=PIPE, stdout=PIPE) as process:
         assert process.stdin
         assert process.stdout
         process.stdout.readline()

@@ -14,6 +14,7 @@ from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.profile import Profile
+from pyprof.model.summary import Summary
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.session.recorder import Window
 from pyprof.session.session import Session
@@ -29,7 +30,9 @@ def spinner() -> Iterator[int]:
         yield program.pid
 
 
-def recorded(pid: int, rate: float, seconds: float, every: float | None = None, ring: int = 0, slow_s: float = 0.0):
+def recorded(
+    pid: int, rate: float, seconds: float, every: float | None = None, ring: int = 0, slow_s: float = 0.0
+) -> list[Summary]:
     """The profiles of a recording's windows. slow_s: how long each batch keeps the recording busy."""
     diagnostics = Diagnostics()
     try:

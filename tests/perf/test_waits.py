@@ -290,7 +290,12 @@ def test_a_user_without_rights_gets_all_of_a_threads_time(program: Path) -> None
             collector = open_collector("perf", select(TargetOptions(pids=(target.pid,))), options, diagnostics)
             session = Session(collector, UnwindOptions(), diagnostics)
             until = time.monotonic() + 2
-            window, _ = session.run(None, lambda *_: None, lambda: time.monotonic() > until and collector.stop())
+
+            def beat() -> None:
+                if time.monotonic() > until:
+                    collector.stop()
+
+            window, _ = session.run(None, lambda *_: None, beat)
         except PerfNotAllowed:
             return "refused"
         finally:

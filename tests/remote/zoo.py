@@ -150,7 +150,7 @@ def binaries(machine: str, source: str, static: bool) -> dict[Path, tuple[str, .
         into = folder() / f"{machine}-{number}"
         into.mkdir(exist_ok=True)
         compiler = recipe.prefix + ("g++" if source.endswith(".cc") else "gcc")
-        link = ("-static",) if static else ()
+        link: tuple[str, ...] = ("-static",) if static else ()
         if not static:
             library = into / "libladder_plt.so"
             if not library.exists():

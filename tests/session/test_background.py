@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from pyprof.session.background import Background
 def test_jobs_that_fail_are_counted() -> None:
     background = Background()
     for code in (0, 1, 0, 3):
-        background.start(lambda code=code: code)
+        background.start(partial(int, code))
     assert background.wait() == 2
 
 

@@ -7,28 +7,30 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 PROGRAMS = Path("/opt/programs")
 PYPROF = ["python3", "-m", "pyprof"]
 ONLY = Path("/opt/only").read_text().split(",")
 LETTERS = "abcd"
-CHECKS = {}
+CHECKS: dict[str, Callable[[], None]] = {}
 
 
-def check(function):
+def check(function: Callable[[], None]) -> Callable[[], None]:
     CHECKS[function.__name__] = function
     return function
 
 
-def prepare():
+def prepare() -> None:
     os.environ.update(PATH="/usr/bin:/usr/sbin", PYTHONPATH="/opt/pyprof", HOME="/", NO_COLOR="1", LC_ALL="C.UTF-8")
     for kind, where in (("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp")):
         os.makedirs(where, exist_ok=True)
         subprocess.run(["mount", "-t", kind, kind, where], check=False)
 
 
-def call(*command, seconds=300, codes=(0,)):
+def call(*command: object, seconds: float = 300, codes: Sequence[int] = (0,)) -> str:
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=seconds)
     assert done.returncode in codes, (command, done.returncode, done.stdout[-2000:], done.stderr[-2000:])
     return done.stdout
@@ -37,25 +39,26 @@ def call(*command, seconds=300, codes=(0,)):
 class Running:
     """A program that has said ready."""
 
-    def __init__(self, *command):
-        command = [str(PROGRAMS / command[0]), *command[1:]]
+    def __init__(self, name: str, *arguments: str) -> None:
+        command = [str(PROGRAMS / name), *arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
+        assert self.process.stdout
         self.words = self.process.stdout.readline().split()
         assert self.words[:1] == ["ready"], self.words
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate()
 
     @property
-    def pid(self):
+    def pid(self) -> int:
         return self.process.pid
 
 
-def record(pid, *options, seconds=5, rate=50):
+def record(pid: int, *options: str, seconds: float = 5, rate: float = 50) -> tuple[dict[str, int], dict[str, Any]]:
     output, summary = "/tmp/stacks", "/tmp/summary"
     call(*PYPROF, "record", "-p", pid, "-d", seconds, "-r", rate, "-f", "collapsed", "-o", output, "-q",
          "--summary", summary, *options)  # fmt: skip
@@ -68,11 +71,11 @@ def record(pid, *options, seconds=5, rate=50):
     return stacks, found
 
 
-def rungs(prefix, top=30):
+def rungs(prefix: str, top: int = 30) -> list[str]:
     return [f"{prefix}_{n:02}" for n in range(1, top + 1)]
 
 
-def standing(name, trust, least=31, rooted=True):
+def standing(name: str, trust: str, least: int = 31, rooted: bool = True) -> None:
     with Running(name, "spin", "600") as program:
         stacks, summary = record(program.pid)
     ladders = [";".join([f"{p}_thread", *rungs(p), f"{p}_top"]) for p in LETTERS]
@@ -84,7 +87,7 @@ def standing(name, trust, least=31, rooted=True):
 
 
 @check
-def machine_and_doctor():
+def machine_and_doctor() -> None:
     print("   ", " ".join(os.uname()))
     print(call(*PYPROF, "--version").strip())
     with Running("ladder", "spin", "600") as program:
@@ -92,42 +95,42 @@ def machine_and_doctor():
 
 
 @check
-def ladder_by_eh_frame():
+def ladder_by_eh_frame() -> None:
     standing("ladder", "eh_frame")
 
 
 @check
-def ladder_with_signed_return_addresses():
+def ladder_with_signed_return_addresses() -> None:
     standing("ladder_signed", "eh_frame")
 
 
 @check
-def ladder_by_debug_frame():
+def ladder_by_debug_frame() -> None:
     standing("ladder_debug_frame", "debug_frame")
 
 
 @check
-def ladder_by_frame_pointers():
+def ladder_by_frame_pointers() -> None:
     standing("ladder_fp", "fp")
 
 
 @check
-def ladder_by_sframe():
+def ladder_by_sframe() -> None:
     standing("ladder_sframe", "sframe")
 
 
 @check
-def ladder_of_arm_code():
+def ladder_of_arm_code() -> None:
     standing("ladder_a32", "exidx", rooted=False)  # the table of clone says EXIDX_CANTUNWIND
 
 
 @check
-def ladder_of_thumb_code():
+def ladder_of_thumb_code() -> None:
     standing("ladder_t32", "exidx", rooted=False)
 
 
 @check
-def climbing_stacks_begin_like_the_ladder():
+def climbing_stacks_begin_like_the_ladder() -> None:
     with Running("ladder_signed", "climb", "600") as program:
         stacks, _ = record(program.pid, seconds=5)
     allowed = "|".join(f"{p}_thread" + "".join(f"(?:;{name}" for name in [*rungs(p), f"{p}_top"]) + ")?" * 31
@@ -138,7 +141,7 @@ def climbing_stacks_begin_like_the_ladder():
 
 
 @check
-def handler_on_its_own_stack():
+def handler_on_its_own_stack() -> None:
     with Running("altstack", "spin", "600") as program:
         stacks, _ = record(program.pid, seconds=5)
     inner = ";".join(["main", *rungs("s", 12), "s_top"])
@@ -149,7 +152,7 @@ def handler_on_its_own_stack():
     assert all("truncated" in stack for stack in bad), bad
 
 
-def sleeping(name):
+def sleeping(name: str) -> str:
     kinds = ["futex", "epoll_wait", "nanosleep", "poll", "pipe", "recv"]
     with Running(name, "0", "900000000", *kinds) as program:
         tids = dict(zip(map(int, program.words[1:]), kinds, strict=True))
@@ -164,21 +167,21 @@ def sleeping(name):
             if kind in ("nanosleep", "poll", "pipe") or (kind == "futex" and found["arch"] != "arm"):
                 assert "run" in [frame["function"] for frame in thread["frames"]], (kind, thread)
                 assert thread["end"] == "root" or found["arch"] == "arm", (kind, thread)  # clone: EXIDX_CANTUNWIND
-    return found["arch"]
+    return str(found["arch"])
 
 
 @check
-def sleeping_threads():
+def sleeping_threads() -> None:
     assert sleeping("sleepers") == "aarch64"
 
 
 @check
-def sleeping_threads_of_arm_code():
+def sleeping_threads_of_arm_code() -> None:
     assert sleeping("sleepers_a32") == "arm"
 
 
 @check
-def sleepers_are_not_disturbed():
+def sleepers_are_not_disturbed() -> None:
     kinds = ["epoll_wait", "recv", "semtimedop", "futex", "nanosleep", "poll", "pipe", "sigtimedwait"]
     with Running("sleepers", "0", "200000", *kinds) as program:
         _, summary = record(program.pid, "-i", seconds=5, rate=20)
@@ -194,11 +197,11 @@ def sleepers_are_not_disturbed():
 
 
 @check
-def same_frames_as_eu_stack():
+def same_frames_as_eu_stack() -> None:
     with Running("ladder", "spin", "600") as program:
         found = json.loads(call(*PYPROF, "dump", "-p", program.pid, "--json"))
         listed = subprocess.run(["eu-stack", "-n", "0", "-p", str(program.pid)], capture_output=True, text=True).stdout
-    theirs = {}
+    theirs: dict[int, list[int]] = {}
     for line in listed.splitlines():
         if match := re.match(r"TID (\d+):", line):
             tid = int(match[1])
@@ -216,7 +219,7 @@ def same_frames_as_eu_stack():
 
 
 @check
-def a_family_of_both_kinds_of_code():
+def a_family_of_both_kinds_of_code() -> None:
     script = f"{PROGRAMS}/ladder spin 600 & {PROGRAMS}/ladder_t32 spin 600 & echo ready; wait"
     shell = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -232,14 +235,14 @@ def a_family_of_both_kinds_of_code():
 
 
 @check
-def a_command_from_its_first_instruction():
+def a_command_from_its_first_instruction() -> None:
     options = ["-d", "4", "-f", "collapsed", "-o", "/tmp/stacks"]
     out = call(*PYPROF, "record", *options, "--", PROGRAMS / "ladder", "climb", "8")
     assert "ready" in out, out
     assert "a_thread;a_01" in Path("/tmp/stacks").read_text()
 
 
-def main():
+def main() -> None:
     prepare()
     print("guest is up:", " ".join(os.uname()))
     for name, function in CHECKS.items():

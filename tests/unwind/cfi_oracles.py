@@ -158,9 +158,9 @@ def _llvm_value(value: str, arch: Arch) -> str:
         for word in value.split(", "):
             name, *args = word.removeprefix("DW_OP_").split(" ")
             if name.startswith("breg"):
-                sign = re.search(r"[+-]", args[0])
-                assert sign
-                args = [args[0][sign.start() :]]
+                signed = re.search(r"[+-]", args[0])
+                assert signed
+                args = [args[0][signed.start() :]]
             elif name == "bregx":
                 raise AssertionError("no bregx expected")
             words.append(" ".join([name, *(str(int(a, 0)) for a in args)]))
@@ -171,7 +171,9 @@ def _llvm_value(value: str, arch: Arch) -> str:
         else:
             value = f"expr({'; '.join(words)})"
     elif value != "undefined":
-        base, sign, n = re.match(r"([A-Za-z0-9_]+)([+-]?)(\d*)", value).groups()  # type: ignore[union-attr]
+        operand = re.match(r"([A-Za-z0-9_]+)([+-]?)(\d*)", value)
+        assert operand, value
+        base, sign, n = operand.groups()
         if base != "CFA":
             column = _llvm_column(base, arch)
             base = "?" + base if column is None else register_name(arch, column)

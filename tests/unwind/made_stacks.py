@@ -21,7 +21,9 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.unwind.base import Extents
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
+from pyprof.unwind.sources import Reader
 from pyprof.unwind.unwinder import Unwinder
 
 BASE = 0x10000000
@@ -62,8 +64,16 @@ class HandSource:
     def function_at(self, svma: int) -> FunctionRows | None:
         return next((f for f in self.all if f.start <= svma < f.end), None)
 
+    def extents(self) -> Extents:
+        return np.array([f.start for f in self.all], np.uint64), np.array([f.end for f in self.all], np.uint64)
+
     def functions(self) -> Iterator[FunctionRows]:
         return iter(self.all)
+
+
+def reader_of(source: HandSource) -> Reader:
+    """A reader that finds this source in every file."""
+    return lambda elf, arch, diagnostics: source
 
 
 class HandImages(ImageStore):
@@ -329,5 +339,5 @@ def _bytes(arch: Arch, lane: MadeLane, start: int, end: int) -> bytes:
 
 
 def unwinder_of(program: Program, options: UnwindOptions | None = None) -> Unwinder:
-    readers = {"eh_frame": lambda elf, arch, diagnostics: program.source}
+    readers = {"eh_frame": reader_of(program.source)}
     return Unwinder(HandImages(program.elf), options or UnwindOptions(), Diagnostics(), readers)

@@ -11,7 +11,17 @@ from pyprof.model.walk import StackEnd, Walk
 from pyprof.options import UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
-from tests.unwind.made_stacks import BASE, SPAN, STACK, HandImages, HandSource, MadeLane, batch_of, little_elf
+from tests.unwind.made_stacks import (
+    BASE,
+    SPAN,
+    STACK,
+    HandImages,
+    HandSource,
+    MadeLane,
+    batch_of,
+    little_elf,
+    reader_of,
+)
 
 RBX, RBP, RSP, RIP = 3, 6, 7, 16
 SP = STACK + 0x1000
@@ -66,7 +76,7 @@ class World:
             HandImages(little_elf(self.arch, bytes(self.code), self.entry)),
             UnwindOptions(sources=sources),
             self.diagnostics,
-            {"eh_frame": lambda elf, arch, diagnostics: HandSource(rows)},
+            {"eh_frame": reader_of(HandSource(rows))},
         )
         batch = batch_of(self.arch, [lane] * many, self.read)
         walk = unwinder.walk_scalar(batch)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from elftools.elf.sections import SymbolTableSection
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
@@ -142,6 +143,7 @@ def symbols(elf: ElfFile) -> dict[str, int]:
 
     with open(elf.name, "rb") as file:
         table = ELFFile(file).get_section_by_name(".symtab")
+        assert isinstance(table, SymbolTableSection)
         return {symbol.name: symbol["st_value"] for symbol in table.iter_symbols()}
 
 

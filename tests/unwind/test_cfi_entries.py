@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -189,7 +190,7 @@ def test_unknown_version_is_a_format_error(version: int) -> None:
         (lambda d, cie, fde: d.__setitem__(slice(cie + 9, fde), b"x" * (fde - cie - 9)), "augmentation without end"),
     ],
 )  # fmt: skip
-def test_broken_entry_is_a_format_error(damage, problem: str) -> None:
+def test_broken_entry_is_a_format_error(damage: Callable[[bytearray, int, int], None], problem: str) -> None:
     frames = Frames()
     cie = frames.cie(def_cfa(7, 8) + offset(16, 1) + bytes(40))
     at = frames.fde(cie, 0x1000, 0x20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from pyprof.diagnostics import Diagnostics
@@ -35,7 +37,7 @@ def starts(source: DebugFrame, *svmas: int) -> list[int | None]:
 
 
 @pytest.mark.parametrize("pack", [lambda data: Content(bytes(data)), lambda data: compressed(bytes(data))])
-def test_functions_are_found(pack) -> None:
+def test_functions_are_found(pack: Callable[[bytearray], Content]) -> None:
     source = source_of(pack(frames_of((0x1020, 0x10), (0x1000, 0x20), (0x1100, 0x10)).data))
     assert starts(source, 0xFFF, 0x1000, 0x101F, 0x1020, 0x1030, 0x110F, 0x1110) == [
         *(None, 0x1000, 0x1000, 0x1020, None, 0x1100, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,18 +224,18 @@ def test_long_recursion_costs_no_step_a_frame() -> None:
     index = Counting({0x1000: table.intern(rule, Trust.EH_FRAME)})
     words, sp, fp = laid_out([rule], [0] * 200_000)
     rules = PlainRules(X86_64, index, table)  # type: ignore[arg-type]
-    steps = []
+    steps: list[int] = []
     rules._rules = _Counted(steps)
     run = rules.run(words, BASE, 0x1000, sp, fp, 1 << 20)
     assert len(run) == 199_999
     assert 0 < len(steps) < 5000
 
 
-class _Counted(dict[int, object]):
+class _Counted(dict[int, Any]):
     def __init__(self, steps: list[int]) -> None:
         self._steps = steps
 
-    def get(self, key: int, default: object = None) -> object:
+    def get(self, key: int, default: Any = None) -> Any:
         self._steps.append(key)
         return super().get(key, default)
 

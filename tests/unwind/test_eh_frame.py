@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def _of_another_section(frames: Frames) -> bytes:
     return bytes(table)
 
 
-def _patched(at: int, value: int):
+def _patched(at: int, value: int) -> Callable[[Frames], bytes]:
     def patch(frames: Frames) -> bytes:
         table = bytearray(frames.hdr(HDR))
         table[at] = value
@@ -137,7 +138,7 @@ def _patched(at: int, value: int):
         (lambda frames: frames.hdr(HDR, count=0), NO_TABLE),
     ],
 )
-def test_table_that_cannot_be_right_gives_way_to_an_index(table, counted: str) -> None:
+def test_table_that_cannot_be_right_gives_way_to_an_index(table: Callable[[Frames], bytes], counted: str) -> None:
     frames, diagnostics = three_functions(), Diagnostics()
     source = frames.eh_frame(table(frames), HDR, diagnostics)
     assert covered(source, *EDGES) == EDGES_COVERED

@@ -23,7 +23,7 @@ def machine(arch: Arch = X86_64, memory: dict[int, int] | None = None, **registe
 
 
 def run(*code: int, arch: Arch = X86_64, first: tuple[int, ...] = (), **registers: int) -> int | Failed:
-    return evaluate(bytes(code), machine(arch, **registers), first)
+    return evaluate(bytes(code), machine(arch, None, **registers), first)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder
-from tests.unwind.made_stacks import BASE, STACK, HandImages, HandSource, MadeLane, batch_of, little_elf
+from tests.unwind.made_stacks import BASE, STACK, HandImages, HandSource, MadeLane, batch_of, little_elf, reader_of
 from tests.unwind.test_batch import MANY, assert_same
 
 RAX, RBP, RSP, RIP = 0, 6, 7, 16
@@ -28,7 +28,7 @@ def end_and_frames(result: int, code: bytes) -> tuple[StackEnd, list[int]]:
         HandImages(little_elf(X86_64, bytes(image))),
         UnwindOptions(sources=("eh_frame", "fp")),
         HandImages(little_elf(X86_64, bytes(image)))._diagnostics,
-        {"eh_frame": lambda elf, arch, diagnostics: HandSource([])},
+        {"eh_frame": reader_of(HandSource([]))},
     )
     batch = batch_of(X86_64, [lane] * MANY)
     walk = unwinder.walk(batch)

@@ -32,7 +32,7 @@ def registers(arch: Arch = X86_64, exact: bool = True, **known: int) -> Register
 
 
 def step(rule: Rule, words: dict[int, int], arch: Arch = X86_64, **known: int) -> Caller | Stop:
-    return apply_rule(KnownRule(rule, Trust.EH_FRAME), registers(arch, **known), memory(words, arch), arch, 0)
+    return apply_rule(KnownRule(rule, Trust.EH_FRAME), registers(arch, True, **known), memory(words, arch), arch, 0)
 
 
 def caller(rule: Rule, words: dict[int, int], arch: Arch = X86_64, **known: int) -> list[int | None]:

@@ -17,6 +17,7 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk
@@ -25,8 +26,8 @@ from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
 from tests.support import PROGRAMS, build, need
-from tests.unwind.made_stacks import BASE, STACK, HandImages, HandSource, MadeLane, batch_of, little_elf
-from tests.unwind.test_batch import X86_64, assert_same
+from tests.unwind.made_stacks import BASE, STACK, HandImages, HandSource, MadeLane, batch_of, little_elf, reader_of
+from tests.unwind.test_batch import assert_same
 
 
 @dataclass
@@ -198,7 +199,7 @@ def walk_made(words: dict[int, int], pc: int, **sources: HandSource) -> tuple[Wa
         HandImages(little_elf(X86_64, bytes(0x10000))),
         UnwindOptions(sources=tuple(sources)),
         diagnostics,
-        {name: lambda elf, arch, diagnostics, source=source: source for name, source in sources.items()},
+        {name: reader_of(source) for name, source in sources.items()},
     )
     lane = MadeLane({RSP: STACK + 0x1000, X86_64.pc: BASE + pc}, words, [], STACK + 0xF80, 0x400)
     batch = batch_of(X86_64, [lane] * 30)

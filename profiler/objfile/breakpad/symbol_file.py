@@ -83,6 +83,8 @@ class SymbolFile:
 
     def public_at(self, address: int) -> FuncRecord | None:
         """The last PUBLIC at or below an address, if no FUNC begins between them."""
+        if not 0 <= address < 1 << 64:
+            return None
         publics, functions = self.index.publics, self.index.functions
         at = int(np.searchsorted(publics.address, np.uint64(address), "right")) - 1
         if at < 0:

@@ -28,7 +28,8 @@ def running(*command: str | Path, **options: Any) -> Iterator[subprocess.Popen[s
     finally:
         program.kill()
         program.wait(timeout=30)
-        program.stdout.close()
+        if program.stdout is not None:
+            program.stdout.close()
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Recording:
     @property
     def whole(self) -> float:
         """Share of samples whose stack ends at the root."""
-        return self.summary["ends"].get("root", 0) / max(1, self.samples)
+        return float(self.summary["ends"].get("root", 0) / max(1, self.samples))
 
 
 def record(

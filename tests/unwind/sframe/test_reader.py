@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,7 @@ def read(data: bytes | Section, diagnostics: Diagnostics | None = None) -> SFram
     return read_sframe(data if isinstance(data, bytes) else write(data), 0x4000, X86_64, diagnostics)
 
 
-def function(
-    start: int = 0x1000, size: int = 0x20, rows: tuple[Row, ...] = (ENTRY, PUSHED), **more: object
-) -> Function:
+def function(start: int = 0x1000, size: int = 0x20, rows: tuple[Row, ...] = (ENTRY, PUSHED), **more: Any) -> Function:
     return replace(Function(start, size, rows), **more)
 
 
