@@ -1,4 +1,4 @@
-"""What an exporter is: a pure function from a profile to bytes. Sorted, no clock, no random."""
+"""What an exporter is: a pure function from a profile to bytes. Sorted, no clock, no random. And what a sink is."""
 
 from __future__ import annotations
 
@@ -36,3 +36,13 @@ class Exporter(Protocol):
     def text(self) -> bool: ...
 
     def write(self, profile: Profile, out: BinaryIO, options: ExportOptions) -> None: ...
+
+
+class Sink(Protocol):
+    """What receives profile after profile: files, a spool, a server, a terminal."""
+
+    def take(self, profile: Profile, number: int) -> None:
+        """number: of the window, from 0. May run in another process than the recording: what a sink keeps in memory
+        stays there. Raises OutputError.
+        """
+        ...

@@ -6,6 +6,8 @@ one class that it understands.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PyprofError(Exception):
     """Base of all conditions that pyprof names.
@@ -20,6 +22,17 @@ class PyprofError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: as it is, whatever its class is made from."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[PyprofError], arguments: tuple[Any, ...], state: dict[str, Any]) -> PyprofError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    error.__dict__.update(state)
+    return error
 
 
 class FormatError(PyprofError, ValueError):

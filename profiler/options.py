@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
+LEAST_STACK_SIZE, MOST_STACK_SIZE = 1 << 12, 1 << 30
+MOST_RATE_HZ = 1e6
 DEFAULT_MAX_DEPTH = 1 << 20
 FALLBACK = "fp"
 """The name in UnwindOptions.sources that is no table: it allows what is done where all tables passed."""
@@ -75,6 +78,7 @@ class UnwindOptions:
     symbols: tuple[str, ...] = ()
 
 
+MODES = ("cpu", "wall", "offcpu")
 NATIVE_VIEWS = ("all", "extensions", "none")
 
 
@@ -86,3 +90,67 @@ class ViewOptions:
 
     native: str = "extensions"
     lock_holder: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOptions:
+    """How a recording is made. The keyword arguments of `pyprof.record` and `pyprof.attach` are these fields.
+
+    duration: seconds after which the recording ends, None: when the target has ended or stop() is called.
+    rate: samples a second of each thread.
+    mode: "cpu": threads that run; "offcpu": threads that sleep; "wall": both.
+    collector: "perf": the kernel takes the samples; "ptrace": by short stops; "auto": what is allowed and sees whole
+    stacks.
+    subprocesses: also the children that exist and those to come, until the last has ended; None: of a command, until
+    the command ends.
+    kernel: also the kernel's frames; perf_events only.
+    thread: only threads in whose name this pattern is found.
+    max_overhead: most share (0..1) of the time that the target may be stopped, None for no limit; the rate falls to
+    keep it.
+    stack_size: most bytes of a stack that are copied at a stop.
+    unwind: sources of unwind rules in the order in which they are asked.
+    symbols: Breakpad symbol files: files, folders or URLs.
+    max_depth: most frames of a stack.
+    native: which native frames stand in stacks that have Python's: "all"; "extensions": all but the interpreter's own;
+    "none".
+    follow_tasks: asyncio: above a task's coroutine those of the tasks that await it (CPython 3.14 and later).
+    lock_holder: only samples of threads that hold the interpreter's lock.
+    """
+
+    duration: float | None = None
+    rate: float = DEFAULT_RATE_HZ
+    mode: str = "cpu"
+    collector: str = "auto"
+    subprocesses: bool | None = None
+    kernel: bool = False
+    thread: str | re.Pattern[str] | None = None
+    max_overhead: float | None = None
+    stack_size: int = DEFAULT_STACK_SIZE
+    unwind: Sequence[str] = DEFAULT_SOURCES
+    symbols: Sequence[str] = ()
+    max_depth: int = DEFAULT_MAX_DEPTH
+    native: str = "extensions"
+    follow_tasks: bool = False
+    lock_holder: bool = False
+
+    def collecting(self, subprocesses: bool) -> CollectOptions:
+        """What of it a collector is told. subprocesses: where None was given."""
+        return CollectOptions(
+            rate_hz=self.rate,
+            idle=self.mode != "cpu",
+            running=self.mode != "offcpu",
+            waits=True,
+            kernel=self.kernel,
+            subprocesses=subprocesses if self.subprocesses is None else self.subprocesses,
+            thread=re.compile(self.thread) if self.thread is not None else None,
+            stack_size=self.stack_size,
+            max_overhead=self.max_overhead,
+        )
+
+    @property
+    def unwinding(self) -> UnwindOptions:
+        return UnwindOptions(tuple(self.unwind), self.max_depth, tuple(self.symbols))
+
+    @property
+    def view(self) -> ViewOptions:
+        return ViewOptions(self.native, self.lock_holder)

@@ -14,6 +14,7 @@ import resource
 import shlex
 import shutil
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -75,6 +76,7 @@ class Launched:
     _go: int
     _failed: int
     _status: int | None = field(default=None)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def release(self) -> None:
         """Let the command begin; returns when it has. Safe to call twice.
@@ -109,6 +111,16 @@ class Launched:
         if self._status is None and self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self, patience_s: float) -> None:
+        """End the command if it runs, by SIGTERM, after patience_s seconds by SIGKILL; or never begin it."""
+        self.cancel()
+        self.send_signal(signal.SIGTERM)
+        until = time.monotonic() + patience_s
+        while self.poll() is None:
+            if time.monotonic() > until:
+                self.send_signal(signal.SIGKILL)
+            time.sleep(0.01)
+
     def poll(self) -> int | None:
         """Exit code as a shell gives it (128 + signal), None while the command runs."""
         return self._wait(os.WNOHANG)
@@ -125,13 +137,16 @@ class Launched:
             try:
                 found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | options)
                 if found is not None and found.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
-                    _, self._status = os.waitpid(self.pid, 0)
+                    with self._lock:
+                        if self._status is None:
+                            _, self._status = os.waitpid(self.pid, 0)
                 elif options & os.WNOHANG:
                     return None
                 else:
                     time.sleep(0.001)
             except ChildProcessError:
-                self._status = 0
+                with self._lock:
+                    self._status = self._status or 0
         code = os.waitstatus_to_exitcode(self._status)
         return 128 - code if code < 0 else code
 

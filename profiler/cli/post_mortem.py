@@ -109,7 +109,7 @@ def of_minidump(arguments: argparse.Namespace) -> Subject:
 
 
 def _profile(session: Session, title: str) -> Profile:
-    window, _ = session.run(None, lambda window, number: None, lambda: None)
+    window = session.run(lambda: None)
     if session.failure is not None:
         raise session.failure
     return session.profile(window, title, 1.0, mode="wall")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,27 +11,26 @@ from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, so
 from pyprof.cli.python_options import add_python
 from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.selection import add_selection, target_options
-from pyprof.cli.terminal import failure, line, printable
-from pyprof.cli.window import WindowWriter
+from pyprof.cli.terminal import failure, printable
+from pyprof.cli.window import WindowOptions, WindowWriter
 from pyprof.collectors import registry as collectors
-from pyprof.errors import UsageError
+from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import registry
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
     DEFAULT_RATE_HZ,
     DEFAULT_SOURCES,
     DEFAULT_STACK_SIZE,
-    CollectOptions,
+    MODES,
+    RecordOptions,
     TargetOptions,
-    UnwindOptions,
 )
 
 if TYPE_CHECKING:
-    from pyprof.collectors.base import Collector
     from pyprof.collectors.gdb.collector import RemoteOptions
-    from pyprof.collectors.targets.selection import Selection
+    from pyprof.collectors.targets.launch import Launched
     from pyprof.exporters.base import Exporter
-    from pyprof.session.recorder import Window
+    from pyprof.session.recording import Recording
 
 _WAYS = "-p PID, -a, --name REGEX (--user, --cgroup), --gdb HOST:PORT, or a command"
 
@@ -109,7 +106,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     what.add_argument(
         "--mode",
-        choices=("cpu", "wall", "offcpu"),
+        choices=MODES,
         help="cpu (default): threads that run; offcpu: threads that sleep, and in which system call; wall: both",
     )
     what.add_argument("-i", "--idle", action="store_true", help="the same as --mode wall")
@@ -200,18 +197,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(run=run)
 
 
-def _title(targets: TargetOptions, selection: Selection) -> str:
-    """What the recorded processes are called together."""
-    from pyprof.collectors.linux import procfs
-
-    if targets.everything:
-        return "all"
-    criteria = (targets.name.pattern if targets.name else None, targets.user, targets.cgroup)
-    found = " ".join(filter(None, criteria))
-    more = f"+{len(selection.pids) - 1}" if len(selection.pids) > 1 else ""
-    return found or procfs.name(selection.pids[0]) + more
-
-
 def run(arguments: argparse.Namespace) -> int:
     command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
     remote = remote_options(arguments)
@@ -227,34 +212,47 @@ def run(arguments: argparse.Namespace) -> int:
             "pyprof record -p PID, or pyprof record -- CMD ...",
         )
     from pyprof.cli.output import Names, check_writable
+    from pyprof.exporters.base import ExportOptions
 
     exporter = _choose_format(arguments.format, arguments.output)
     template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if arguments.every else ''}{exporter.suffixes[0]}"
     if arguments.idle and arguments.mode not in (None, "wall"):
         raise UsageError("-i is --mode wall", "give one of them")
-    arguments.to_the_last = bool(arguments.subprocesses)
-    if arguments.subprocesses is None:
-        arguments.subprocesses = bool(command)
-    arguments.mode = arguments.mode or ("wall" if arguments.idle else "cpu")
-    if arguments.kernel and (remote or not collectors.shows_kernel(arguments.collector)):
-        raise UsageError("the kernel's frames come with perf_events only", "-k --collector perf")
     if arguments.every and template != "-" and not any(mark in template for mark in ("%i", "%t")):
         raise UsageError("--every writes several files: they need different names", "-o 'name-%i.html'")
     for path in filter(None, (template, arguments.summary)):
         check_writable(Names(0, "x", time.time(), 0).expand(path))
-
-    collect = CollectOptions(
-        rate_hz=arguments.rate,
-        idle=arguments.mode != "cpu",
-        running=arguments.mode != "offcpu",
-        waits=True,
-        kernel=arguments.kernel,
-        subprocesses=arguments.subprocesses,
-        thread=arguments.thread,
-        stack_size=arguments.stack_size,
-        max_overhead=arguments.max_overhead / 100 if arguments.max_overhead else None,
+    how = WindowOptions(
+        exporter=exporter,
+        output=template,
+        summary=arguments.summary,
+        export=ExportOptions(arguments.threads, arguments.processes, arguments.full_paths),
+        target="command" if command else "pid" if targets and targets.pids else "",
+        verbose=arguments.verbose,
+        quiet=arguments.quiet,
     )
-    return _record(arguments, command, targets, remote, exporter, template, collect, unwind_options(arguments))
+    return _Run(arguments.every, record_options(arguments), how).run(command, targets, remote, arguments.environment)
+
+
+def record_options(arguments: argparse.Namespace) -> RecordOptions:
+    unwind = unwind_options(arguments)
+    return RecordOptions(
+        duration=arguments.duration,
+        rate=arguments.rate,
+        mode=arguments.mode or ("wall" if arguments.idle else "cpu"),
+        collector=arguments.collector,
+        subprocesses=arguments.subprocesses,
+        kernel=arguments.kernel,
+        thread=arguments.thread,
+        max_overhead=arguments.max_overhead / 100 if arguments.max_overhead else None,
+        stack_size=arguments.stack_size,
+        unwind=unwind.sources,
+        symbols=unwind.symbols,
+        max_depth=unwind.max_depth,
+        native=arguments.native,
+        follow_tasks=arguments.follow_tasks,
+        lock_holder=arguments.gil,
+    )
 
 
 def _choose_format(name: str | None, output: str | None) -> Exporter:
@@ -276,106 +274,75 @@ def _choose_format(name: str | None, output: str | None) -> Exporter:
     return exporter
 
 
-def _record(
-    arguments: argparse.Namespace,
-    command: list[str],
-    targets: TargetOptions | None,
-    remote: RemoteOptions | None,
-    exporter: Exporter,
-    template: str,
-    collect: CollectOptions,
-    unwind: UnwindOptions,
-) -> int:
-    from pyprof.cli.progress import Progress
-    from pyprof.collectors.registry import open_collector
-    from pyprof.collectors.targets.launch import Launched, launch
-    from pyprof.collectors.targets.selection import select
-    from pyprof.diagnostics import Diagnostics
-    from pyprof.session.background import Background
-    from pyprof.session.session import Files, Session
-    from pyprof.session.unfollowed import Unfollowed
+class _Run:
+    """One invocation: signals, the command that is started, what is said."""
 
-    def say(text: str) -> None:
-        if not arguments.quiet:
-            line(text, sys.stderr)
+    def __init__(self, every: float | None, options: RecordOptions, how: WindowOptions) -> None:
+        self._every = every
+        self._options = options
+        self._how = how
+        self._recording: Recording | None = None
+        self._command: Launched | None = None
+        self._ended = False
 
-    collector: Collector | None = None
-    session: Session | None = None
-    ended = False
+    def run(
+        self,
+        command: list[str],
+        targets: TargetOptions | None,
+        remote: RemoteOptions | None,
+        environment: dict[str, str],
+    ) -> int:
+        from pyprof.collectors.targets.launch import launch
+        from pyprof.session import opening
 
-    launched: Launched | None = None
-
-    def end(number: int, _: object) -> None:
-        """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is handed on."""
-        nonlocal ended
-        ended = True
-        if collector is not None:
-            collector.stop()
-        if session is not None:
-            session.recorder.end()
-        if launched and number in (signal.SIGTERM, signal.SIGHUP):
-            launched.send_signal(number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGALRM):
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup is obeyed
-            signal.signal(number, end)
-    if command:
-        launched = launch(command, arguments.environment)
-        targets = TargetOptions(pids=(launched.pid,))
-    try:
-        diagnostics = Diagnostics()
-        files = Files(unwind, diagnostics, arguments.follow_tasks)
-        if remote is not None:
-            from pyprof.collectors.gdb.collector import GdbRemoteCollector
-
-            collector = connected = GdbRemoteCollector(remote, collect, diagnostics)
-            pid, name = connected.pid, connected.name
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup is obeyed
+                signal.signal(number, self._end)
+        if command:
+            self._command = launch(command, environment)
+            self._recording = opening.of_command(self._command, self._options)
+        elif remote is not None:
+            self._recording = opening.of_stub(remote, self._options)
         else:
             assert targets is not None  # run() has seen to it
-            selection = select(targets)
-            collector = open_collector(
-                arguments.collector, selection, collect, diagnostics, files.runtimes, launched is not None
-            )
-            pid = selection.pids[0]
-            name = os.path.basename(command[0]) if command else _title(targets, selection)
-        session = Session(collector, unwind, diagnostics, files)
-        if ended:
-            collector.stop()
-        if launched:
-            launched.release()
-        elif targets is not None and targets.pids and not collect.subprocesses:
-            session.unfollowed = Unfollowed(targets.pids)
-    except BaseException:
-        if launched:
-            launched.cancel()
-        raise
-    recording = WindowWriter(arguments, exporter, template, session, pid, name, bool(targets and targets.several), say)
-    progress = Progress(recording.title, arguments.quiet, arguments.duration)
-    background = Background()
+            self._recording = opening.of_processes(targets, self._options)
+        if self._ended:
+            self._recording.end()
+        return self._record(self._recording)
 
-    def cut(window: Window, number: int) -> None:
-        background.start(lambda: recording.finish(window, number))
+    def _end(self, number: int, _: object) -> None:
+        """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is handed on."""
+        self._ended = True
+        if self._recording is not None:
+            self._recording.end()
+        if self._command and number in (signal.SIGTERM, signal.SIGHUP):
+            self._command.send_signal(number)
 
-    def beat() -> None:
-        if launched and not arguments.to_the_last and launched.poll() is not None:
-            session.collector.stop()
-        progress.update(session.collector.stats, session.recorder.samples)
+    def _record(self, recording: Recording) -> int:
+        from pyprof.cli.progress import Progress
 
-    if arguments.duration:
-        signal.setitimer(signal.ITIMER_REAL, arguments.duration)
-    window, last = session.run(arguments.every, cut, beat)
-    progress.clear()
-    if not ended and not launched:
-        say("pyprof: the target has ended")
-    code = recording.finish(window, last)
-    if background.wait():
-        code = 1
-    if session.failure:
-        failure(session.failure)
-        code = 1
-    if launched:
-        if launched.poll() is None:
-            say(f"pyprof: {printable(name)} runs on; waiting for its end (Ctrl-C ends it)")
-            progress.wait(lambda: launched.poll() is not None)
-        return launched.wait() or code
-    return code
+        subject = recording.subject
+        sink = WindowWriter(self._how, subject, self._options)
+        progress = Progress(subject.title, self._how.quiet, self._options.duration)
+        if self._every:
+            recording.deliver(self._every, sink)
+        recording.run(lambda: progress.update(recording.stats, recording.samples))
+        progress.clear()
+        if not (recording.told_to_end or self._command):
+            sink.say("pyprof: the target has ended")
+        failures: list[BaseException] = []
+        try:
+            sink.take(recording.stop(), recording.delivered)
+        except OutputError as error:
+            failures.append(error)
+        failures += [*recording.failed_deliveries(), *([recording.failure] if recording.failure else [])]
+        for each in failures:
+            if not isinstance(each, OutputError):  # which the sink has told
+                failure(each)
+        code = int(bool(failures))
+        if self._command:
+            if self._command.poll() is None:
+                sink.say(f"pyprof: {printable(subject.name)} runs on; waiting for its end (Ctrl-C ends it)")
+                progress.wait(lambda: recording.returncode is not None)
+            return self._command.wait() or code
+        return code

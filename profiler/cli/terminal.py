@@ -54,7 +54,7 @@ def complain(message: str, hint: str = "") -> None:
         line(f"  hint: {hint}", sys.stderr)
 
 
-def failure(error: Exception) -> None:
+def failure(error: BaseException) -> None:
     """What ended a recording early; what we did not foresee with its traceback, so that it can be mended."""
     if isinstance(error, PyprofError):
         complain(error.message, error.hint)

@@ -1,98 +1,101 @@
-"""Closing a window of a recording: named, written, told."""
+"""The sink of `pyprof record`: each window of a recording is written to its file, and told."""
 
 from __future__ import annotations
 
-import argparse
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.python_options import view_options
-from pyprof.cli.terminal import complain
+from pyprof.cli.terminal import complain, line
 from pyprof.errors import OutputError
 
 if TYPE_CHECKING:
-    from pyprof.exporters.base import Exporter
+    from pyprof.exporters.base import Exporter, ExportOptions
     from pyprof.model.profile import Profile
     from pyprof.model.summary import Summary
-    from pyprof.session.recorder import Window
-    from pyprof.session.session import Session
+    from pyprof.options import RecordOptions
+    from pyprof.session.recording import Recorded
 
 
-@dataclass
-class WindowWriter:
-    """Everything that closing a window needs."""
+@dataclass(frozen=True, slots=True)
+class WindowOptions:
+    """output, summary: names of files, with %p %n %t %i; summary: None for none. target: "pid", "command" or what else
+    the recorded processes were chosen by.
+    """
 
-    arguments: argparse.Namespace
     exporter: Exporter
     output: str
-    session: Session
-    pid: int
-    name: str
-    several: bool
-    say: Callable[[str], None]
+    summary: str | None
+    export: ExportOptions
+    target: str
+    verbose: bool
+    quiet: bool
 
-    @property
-    def title(self) -> str:
-        return self.name if self.several else f"{self.name} ({self.pid})"
 
-    def finish(self, window: Window, number: int) -> int:
-        """Name, write and report one window; 0, or 1 if it could not go where it should."""
+@dataclass(frozen=True, slots=True)
+class WindowWriter:
+    """A Sink. options: how the recording is made."""
+
+    how: WindowOptions
+    subject: Recorded
+    options: RecordOptions
+
+    def say(self, text: str) -> None:
+        if not self.how.quiet:
+            line(text, sys.stderr)
+
+    def take(self, profile: Profile, number: int) -> None:
+        """Write and tell one window. What went wrong has been told when OutputError is raised."""
         from pyprof.cli import output
-        from pyprof.exporters.base import ExportOptions
 
-        a = self.arguments
-        names = output.Names(self.pid, self.name, window.start_ns / 1e9, number)
-        profile = self.session.profile(window, self.title, a.rate, a.mode, view_options(a))
-        missing = replace(profile.summary.python_missing, kernel=a.kernel)
-        profile = replace(profile, summary=replace(profile.summary, python_missing=missing))
-        options = ExportOptions(threads=a.threads, processes=a.processes, full_paths=a.full_paths)
-        code, place = 0, ""
+        how = self.how
+        names = output.Names(self.subject.pid, self.subject.name, profile.start_ns / 1e9, number)
+        place, failed = "", None
         try:
-            place = output.write(names.expand(self.output), lambda out: self.exporter.write(profile, out, options))
+            place = output.write(names.expand(how.output), lambda out: how.exporter.write(profile, out, how.export))
         except OutputError as error:
             complain(error.message, error.hint)
-            code = 1
-        if a.summary:
+            failed = error
+        if how.summary:
             try:
-                output.write(names.expand(a.summary), lambda out: _write_summary(profile.summary, out))
+                output.write(names.expand(how.summary), lambda out: _write_summary(profile.summary, out))
             except OutputError as error:
                 complain(error.message, error.hint)
-                code = 1
-        if not a.quiet:
+                failed = error
+        if not how.quiet:
             self._tell(profile, number, place)
-        return code
+        if failed is not None:
+            raise failed
 
     def _tell(self, profile: Profile, number: int, place: str) -> None:
         """place: where the profile is now, "" if nowhere."""
         from pyprof.cli.report import brief, report
 
-        a = self.arguments
         width = min(max(shutil.get_terminal_size().columns, 60), 120)
-        first = not (a.every and number)
-        page = self.exporter.name == "flamegraph"
-        for text in report(profile, width, page, a.verbose) if first or a.verbose else [brief(profile)]:
+        page = self.how.exporter.name == "flamegraph"
+        whole = number == 0 or self.how.verbose
+        for text in report(profile, width, page, self.how.verbose) if whole else [brief(profile)]:
             self.say(text)
-        if not profile.summary.samples and not a.gil:
-            self.say("  nothing was sampled: " + _why_empty(self))
+        if not profile.summary.samples and not self.options.lock_holder:
+            self.say("  nothing was sampled: " + self._why_empty(profile))
         if place:
             self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
 
+    def _why_empty(self, profile: Profile) -> str:
+        from pyprof.collectors.linux import procfs
+        from pyprof.collectors.perf.collector import USER_ONLY
 
-def _why_empty(recording: WindowWriter) -> str:
-    from pyprof.collectors.linux import procfs
-    from pyprof.collectors.perf.collector import USER_ONLY
-
-    arguments = recording.arguments
-    if arguments.pid and procfs.state(recording.pid, recording.pid) == "stopped":
-        return f"the target is stopped: kill -CONT {recording.pid}"
-    children = "" if arguments.subprocesses else "; -s follows its children"
-    if arguments.mode != "cpu" or arguments.cmd:
-        return f"the target ended before it could be sampled, or did not run{children}"
-    if USER_ONLY in recording.session.collector.stats().notes:
-        return "no thread was running outside of the kernel"
-    return f"no thread was running; -i samples sleeping threads too{children}"
+        pid, target = self.subject.pid, self.how.target
+        if target == "pid" and procfs.state(pid, pid) == "stopped":
+            return f"the target is stopped: kill -CONT {pid}"
+        followed = self.options.subprocesses or (self.options.subprocesses is None and target == "command")
+        children = "" if followed else "; -s follows its children"
+        if self.options.mode != "cpu" or target == "command":
+            return f"the target ended before it could be sampled, or did not run{children}"
+        if USER_ONLY in profile.summary.notes:
+            return "no thread was running outside of the kernel"
+        return f"no thread was running; -i samples sleeping threads too{children}"
 
 
 def _write_summary(summary: Summary, out: Any) -> None:

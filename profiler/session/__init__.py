@@ -1,11 +1,12 @@
-"""The loop that ties collector, unwinder, stacks, names and exporters together. Only the command line imports it.
+"""The loop that ties collector, unwinder, stacks, names and exporters together; what the library is made of.
 
 assemble                From a closed window to a Profile: look names up, make values
-background              Write a closed window while sampling goes on
+background              Jobs beside the sampling, in forked children
 evaluator_resume        Walks that go on beyond what cannot be unwound
 inlined                 Functions inlined into a frame that runs an interpreter's frames
+opening                 From a target and options to a Recording that has not begun
 recorder                The recording half of a session
-rows                    Rows of a recording: what is kept of each sample once its stack is a node of a tree
+recording               A recording under way: collector, files and loop, and what may be asked of it meanwhile
 runtimes                The interpreters of a recording's processes
 session                 One target under observation: collector, images, unwinder and recorder, tied together
 summarize               What a window of a recording did, as numbers

@@ -61,7 +61,6 @@ def assemble(
         thread=thread,
         values=values,
         state=window.state,
-        cpu=window.cpu,
         summary=Summary(),
     )
     summary = replace(summarize(window, profile, names.diagnostics, rate_hz), names=names.counts - before)

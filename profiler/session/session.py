@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from pyprof.collectors.base import Collector
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.profile import FrameKind, Profile
-from pyprof.model.stacks import FrameKey
+from pyprof.model.code import CODE_SPACE
+from pyprof.model.profile import Profile
+from pyprof.model.stacks import INTERPRETER_SPACE, FrameKey
 from pyprof.model.walk import lookup_pc
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.images import ImageStore
@@ -28,9 +30,6 @@ from pyprof.unwind.sources import READERS, with_symbols
 from pyprof.unwind.unwinder import Unwinder
 
 EVERYTHING = ViewOptions(native="all")
-
-CloseWindow = Callable[[Window, int], None]
-"""(window, its number from 0)"""
 
 
 class Files:
@@ -60,6 +59,8 @@ class Session:
         self.diagnostics = diagnostics
         self.failure: Exception | None = None
         self.unfollowed: Unfollowed | None = None
+        self._lock = threading.RLock()
+        self._closed = False
         self.files = files or Files(unwind, diagnostics)
         self.images, self.runtimes = self.files.images, self.files.runtimes
         self.code = RuntimeCode(self.images, unwind, diagnostics)
@@ -67,44 +68,56 @@ class Session:
         merger = ChainMerger(self.unwinder, diagnostics)
         self.recorder = Recorder(collector, self.unwinder, diagnostics, binder=self.code, merger=merger)
 
-    def run(self, every_s: float | None, cut: CloseWindow, beat: Callable[[], None]) -> tuple[Window, int]:
-        """Record until the collector ends; returns the last window and its number.
+    def run(self, beat: Callable[[], None]) -> Window:
+        """Record until the collector ends; returns what was recorded since the last cut.
 
-        cut: takes each earlier window, one each every_s seconds. beat: called after each batch, at least each half
-        second. Never raises for what goes wrong on the way: failure has it, and what was recorded until then is good.
+        beat: called after each batch, at least each half second; only it may cut. Never raises for what goes wrong on
+        the way: failure has it, and what was recorded until then is good.
         """
-        number = 0
-        cut_at = time.monotonic() + every_s if every_s else float("inf")
         try:
             for batch in self.collector.batches():
                 self.recorder.add(batch)
                 if self.unfollowed is not None:
                     self.unfollowed.look()
                 beat()
-                if time.monotonic() >= cut_at and every_s:
-                    window = self._cut()
-                    cut(window, number)
-                    self._forget(window)
-                    number += 1
-                    cut_at += every_s
         except Exception as error:
             self.failure = error
         finally:
-            self.collector.close()
-        return self._cut(), number
+            self.close()
+        return self.cut()
 
-    def _cut(self) -> Window:
+    def stop(self) -> None:
+        """End run(), soon. From any thread, or a signal handler."""
+        with self._lock:
+            if not self._closed:
+                self.collector.stop()
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        with self._lock:
+            self._closed = True
+            self.collector.close()
+
+    def cut(self) -> Window:
+        """Close the window and begin the next."""
         window = self.recorder.cut()
         return replace(window, unfollowed=self.unfollowed.take()) if self.unfollowed is not None else window
 
-    def _forget(self, window: Window) -> None:
-        """Address spaces come and go with each dlopen and each child: a recording of days keeps only those in use."""
+    def look(self) -> Window:
+        """What the window under way has so far, good until the next batch; nothing is cut."""
+        window = self.recorder.look()
+        return replace(window, unfollowed=self.unfollowed.so_far()) if self.unfollowed is not None else window
+
+    def forget(self, window: Window) -> None:
+        """A closed window is done with. Address spaces come and go with each dlopen and each child: a recording of days
+        keeps only those in use.
+        """
         for space in window.spaces.keys() - self.recorder.spaces:
             self.unwinder.forget(space)
             self.code.forget(window.spaces[space])
             self.recorder.forget(space)
             self.images.forget(window.spaces[space])
-        self.runtimes.keep({key.word for key in window.stacks.frames if key.kind == FrameKind.INTERPRETER})
+        self.runtimes.keep({pc for space, pc, _, _ in window.stacks.frames if space == INTERPRETER_SPACE})
         self.code.keep(self.recorder.codes, time.monotonic_ns() - window.duration_ns)
 
     def snapshot(self, alive: Callable[[], set[int]], most_looks: int = 12, most_s: float = 2.0) -> Window:
@@ -129,11 +142,12 @@ class Session:
 
     def _trampoline(self, window: Window, key: FrameKey) -> str:
         """What a perf map calls the trampoline that CPython made for a function (-X perf); "" if it is none."""
-        if key.code:
-            found: Described | None = self.code.described(key.code)
+        space_id, pc, exact, _ = key
+        if space_id <= CODE_SPACE:
+            found: Described | None = self.code.described(space_id)
         else:
-            space = window.spaces.get(key.space)
-            found = self.code.late(space, lookup_pc(key.pc, key.exact)) if space else None
+            space = window.spaces.get(space_id)
+            found = self.code.late(space, lookup_pc(pc, exact)) if space else None
         name = found.name.name if found is not None and found.name is not None else ""
         return name if name.startswith(TRAMPOLINE) else ""
 

@@ -39,7 +39,7 @@ class Unfollowed:
         self._pids = tuple(pids)
         self._clock = clock
         self._not_before = 0
-        self._now = self._taken = Spent()
+        self._taken = Spent()
         self._first = {pid: found for pid in self._pids if (found := _spent(pid)) is not None}
         self._last = dict(self._first)
 
@@ -59,11 +59,18 @@ class Unfollowed:
 
     def take(self) -> Spent:
         """What was spent since the last call."""
-        self.look(force=True)
-        parts = [last - self._first[pid] for pid, last in self._last.items()]
-        now = Spent(sum(part.own_ns for part in parts), sum(part.children_ns for part in parts))
+        now = self._now()
         taken, self._taken = self._taken, now
         return now - taken
+
+    def so_far(self) -> Spent:
+        """What take() would say."""
+        return self._now() - self._taken
+
+    def _now(self) -> Spent:
+        self.look(force=True)
+        parts = [last - self._first[pid] for pid, last in self._last.items()]
+        return Spent(sum(part.own_ns for part in parts), sum(part.children_ns for part in parts))
 
 
 def _spent(pid: int) -> Spent | None:

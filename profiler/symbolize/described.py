@@ -25,7 +25,7 @@ class DescribedCode(Protocol):
     """Answers of one recording."""
 
     def described(self, number: int) -> Described:
-        """number: a FrameKey.code that is not 0."""
+        """Of FrameKey.space at or below CODE_SPACE."""
         ...
 
     def late(self, space: AddressSpace, pc: int) -> Described | None:

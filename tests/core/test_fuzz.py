@@ -36,7 +36,7 @@ def look(path: Path, exe: str = "", sysroot: str = "") -> None:
     except PyprofError:
         return
     session = Session(collector, UnwindOptions(max_depth=MAX_FRAMES), diagnostics)
-    window, _ = session.run(None, lambda window, number: None, lambda: None)
+    window = session.run(lambda: None)
     if session.failure is not None:
         raise session.failure
     profile = session.profile(window, collector.exe, 1.0, mode="wall")

@@ -36,7 +36,7 @@ def look(path: Path, store: str) -> None:
         return
     options = UnwindOptions((*DEFAULT_SOURCES, SCAN), MAX_FRAMES, (store,))
     session = Session(collector, options, diagnostics)
-    window, _ = session.run(None, lambda window, number: None, lambda: None)
+    window = session.run(lambda: None)
     if session.failure is not None:
         raise session.failure
     profile = session.profile(window, collector.exe, 1.0, mode="wall")

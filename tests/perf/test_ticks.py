@@ -13,7 +13,6 @@ import pytest
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.profile import Profile
 from pyprof.model.summary import Summary
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.session.recorder import Window
@@ -42,19 +41,21 @@ def recorded(
         raise
     session = Session(collector, UnwindOptions(), diagnostics)
     until = time.monotonic() + seconds
-    found: list[Profile] = []
-
-    def cut(window: Window, _: int) -> None:
-        found.append(session.profile(window, "t", rate, "cpu"))
+    cut_at = time.monotonic() + (every or 2 * seconds)
+    windows: list[Window] = []
 
     def beat() -> None:
+        nonlocal cut_at
         time.sleep(slow_s)
         if time.monotonic() > until:
             collector.stop()
+        if every and time.monotonic() > cut_at:
+            windows.append(session.cut())
+            cut_at += every
 
-    cut(*session.run(every, cut, beat))
+    windows.append(session.run(beat))
     assert session.failure is None, session.failure
-    return [profile.summary for profile in found]
+    return [session.profile(window, "t", rate, "cpu").summary for window in windows]
 
 
 @pytest.mark.parametrize("rate", [99, 997])

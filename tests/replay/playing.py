@@ -51,7 +51,7 @@ def played(log: Path, files: Path) -> tuple[Session, Window]:
     found.images._debug_files = DebugFiles(diagnostics, ())  # this machine's debug files are not the log's
     session = Session(collector, options, diagnostics, found)
     learn_codes(session, collector.extra.get("codes", {}))
-    window, _ = session.run(None, lambda window, number: None, lambda: None)
+    window = session.run(lambda: None)
     assert session.failure is None, session.failure
     return session, window
 

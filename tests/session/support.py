@@ -31,6 +31,6 @@ def recorded(collector: str, pids: Sequence[int]) -> Profile:
         if session.recorder.samples >= SAMPLES * len(pids):
             opened.stop()
 
-    window, _ = session.run(None, lambda window, number: None, beat)
+    window = session.run(beat)
     assert session.failure is None
     return session.profile(window, "recorded", 400, "cpu", ViewOptions())

@@ -1,29 +1,53 @@
-"""Jobs in children: how they end is known, and what they die of is seen."""
+"""Jobs in children: what they return and raise comes back, and none is left."""
 
 from __future__ import annotations
 
-import sys
+import os
+import signal
+import time
 from functools import partial
 
 import pytest
 
-from pyprof.session.background import Background
+from pyprof.errors import FormatError, OutputError
+from pyprof.session import background
+from pyprof.session.background import JobDied
 
 
-def test_jobs_that_fail_are_counted() -> None:
-    background = Background()
-    for code in (0, 1, 0, 3):
-        background.start(partial(int, code))
-    assert background.wait() == 2
+def test_result_comes_back_however_long() -> None:
+    jobs = [background.start(partial(bytes, n)) for n in (0, 1 << 22)]
+    assert [len(job.result()) for job in jobs] == [0, 1 << 22]
 
 
-def test_job_that_raises_fails_and_says_why(capfd: pytest.CaptureFixture[str]) -> None:
-    def job() -> int:
+@pytest.mark.parametrize("error", [OutputError("disk full", "rm"), FormatError(".eh_frame", 16, "no CIE")])
+def test_named_condition_comes_back_as_it_was(error: Exception) -> None:
+    def job() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as found:
+        background.start(job).result()
+    assert found.value.args == error.args
+    assert vars(found.value) == vars(error)
+
+
+def test_what_nobody_foresaw_comes_back_with_its_traceback() -> None:
+    def job() -> None:
         raise ValueError("no such column")
 
-    background = Background()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "excepthook", sys.__excepthook__)
-        background.start(job)
-    assert background.wait() == 1
-    assert "no such column" in capfd.readouterr().err
+    with pytest.raises(ValueError, match="no such column") as found:
+        background.start(job).result()
+    assert "in job" in found.value.__notes__[0]
+
+
+def test_job_that_is_killed_is_told() -> None:
+    with pytest.raises(JobDied):
+        background.start(partial(signal.raise_signal, signal.SIGKILL)).result()
+
+
+def test_abandoned_job_leaves_no_child_and_no_descriptor() -> None:
+    before = os.listdir("/proc/self/fd")
+    job = background.start(partial(time.sleep, 60))
+    job.abandon()
+    assert os.listdir("/proc/self/fd") == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(job._child, 0)

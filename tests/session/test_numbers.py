@@ -80,7 +80,6 @@ def _window(profile: Profile, before: CollectorStats, more: CollectorStats, dura
         before=before,
         after=after,
         errors={},
-        cpu=zeros.astype(np.int32),
     )
 
 

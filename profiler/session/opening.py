@@ -1,0 +1,126 @@
+"""From a target and options to a Recording that has not begun."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+
+from pyprof.collectors import registry
+from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.targets.launch import Launched
+from pyprof.collectors.targets.selection import Selection, select
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import UsageError
+from pyprof.options import (
+    DEFAULT_SOURCES,
+    KNOWN_SOURCES,
+    LEAST_STACK_SIZE,
+    MODES,
+    MOST_RATE_HZ,
+    MOST_STACK_SIZE,
+    NATIVE_VIEWS,
+    RecordOptions,
+    TargetOptions,
+)
+from pyprof.session.recording import Recorded, Recording
+from pyprof.session.session import Files, Session
+from pyprof.session.unfollowed import Unfollowed
+
+
+def of_processes(targets: TargetOptions, options: RecordOptions) -> Recording:
+    """Processes that run. Raises what select() and the collectors raise, UsageError."""
+    check(options)
+    selection = select(targets)
+    return _of_selection(selection, options, Recorded(selection.pids[0], _name(targets, selection), targets.several))
+
+
+def of_command(command: Launched, options: RecordOptions) -> Recording:
+    """A program that was launched and waits; it begins, and is ended if that fails."""
+    try:
+        check(options)
+        selection = select(TargetOptions(pids=(command.pid,)))
+        subject = Recorded(command.pid, os.path.basename(command.command[0]))
+        recording = _of_selection(selection, options, subject, command)
+        try:
+            command.release()
+        except BaseException:
+            recording.close()
+            raise
+        return recording
+    except BaseException:
+        command.cancel()
+        raise
+
+
+def of_stub(remote: RemoteOptions, options: RecordOptions) -> Recording:
+    """What runs behind a GDB stub. Raises RemoteError, UsageError."""
+    check(options)
+    if options.subprocesses:
+        raise UsageError("children cannot be followed behind a stub: it shows one process")
+    if options.kernel:
+        raise no_kernel()
+    diagnostics = Diagnostics()
+    collector = GdbRemoteCollector(remote, options.collecting(subprocesses=False), diagnostics)
+    session = Session(collector, options.unwinding, diagnostics, Files(options.unwinding, diagnostics))
+    return Recording(session, Recorded(collector.pid, collector.name), options)
+
+
+def _of_selection(
+    selection: Selection, options: RecordOptions, subject: Recorded, command: Launched | None = None
+) -> Recording:
+    diagnostics = Diagnostics()
+    files = Files(options.unwinding, diagnostics, options.follow_tasks)
+    collect = options.collecting(subprocesses=command is not None)
+    collector = registry.open_collector(
+        options.collector, selection, collect, diagnostics, files.runtimes, command is not None
+    )
+    session = Session(collector, options.unwinding, diagnostics, files)
+    if command is None and not selection.lasting and not collect.subprocesses:
+        session.unfollowed = Unfollowed(selection.pids)
+    return Recording(session, subject, options, command)
+
+
+def _name(targets: TargetOptions, selection: Selection) -> str:
+    """What the recorded processes are called together."""
+    if targets.everything:
+        return "all"
+    criteria = (targets.name.pattern if targets.name else None, targets.user, targets.cgroup)
+    found = " ".join(filter(None, criteria))
+    more = f"+{len(selection.pids) - 1}" if len(selection.pids) > 1 else ""
+    return found or procfs.name(selection.pids[0]) + more
+
+
+def check(options: RecordOptions) -> None:
+    """Raises UsageError."""
+    for what, value, known in (
+        ("mode", options.mode, MODES),
+        ("collector", options.collector, registry.names()),
+        ("native", options.native, NATIVE_VIEWS),
+        *(("unwind", source, KNOWN_SOURCES) for source in options.unwind),
+    ):
+        if value not in known:
+            raise UsageError(f"{what}: {value!r} is none of {', '.join(known)}")
+    for what, number, least, most in (
+        ("duration", options.duration, 0.0, math.inf),
+        ("rate", options.rate, 0.0, MOST_RATE_HZ),
+        ("max_overhead", options.max_overhead, 0.0, 1.0),
+        ("stack_size", options.stack_size, LEAST_STACK_SIZE - 1, MOST_STACK_SIZE),
+        ("max_depth", options.max_depth, 0, math.inf),
+    ):
+        if number is not None and not least < number <= most:
+            raise UsageError(f"{what}: {number!r} is not above {least:g} and at most {most:g}")
+    if isinstance(options.thread, str):
+        try:
+            re.compile(options.thread)
+        except re.error as error:
+            raise UsageError(f"thread: {options.thread!r} is no regular expression: {error}") from None
+    if options.kernel and not registry.shows_kernel(options.collector):
+        raise no_kernel()
+    if "breakpad" in options.unwind and not set(DEFAULT_SOURCES) <= set(options.unwind) and not options.symbols:
+        raise UsageError("breakpad unwinds by symbol files, and none is given", "--symbols PATH|URL")
+
+
+def no_kernel() -> UsageError:
+    return UsageError("the kernel's frames come with perf_events only", "-k --collector perf")

@@ -1,0 +1,283 @@
+"""A recording under way: it owns the collector, the files that are read besides, and the loop.
+
+The loop runs in the thread that calls run(), or in one of its own after start(). Everything else may be called from any
+thread: what concerns the samples is done by the loop itself, between two batches, and names are looked up beside it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
+
+from pyprof.collectors.base import CollectorStats
+from pyprof.collectors.targets.launch import Launched
+from pyprof.exporters.base import Sink
+from pyprof.model.profile import Profile
+from pyprof.options import RecordOptions
+from pyprof.session import background
+from pyprof.session.background import Job
+from pyprof.session.recorder import Window
+from pyprof.session.session import Session
+
+T = TypeVar("T")
+_PATIENCE_S = 5.0
+"""How long a command may take to obey SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is recorded. pid: of the first process. several: there may be more than one process."""
+
+    pid: int
+    name: str
+    several: bool = False
+
+    @property
+    def title(self) -> str:
+        return self.name if self.several else f"{self.name} ({self.pid})"
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """Who takes closed windows, when the next one is due (monotonic s), and its number."""
+
+    every: float
+    sink: Sink
+    due: float
+    number: int = 0
+
+
+class Recording:
+    """Made by session.opening; close(), or the end of its `with` block, ends it and leaves nothing behind.
+
+    subject: what is recorded. command: the program that was started for it, None where none was. failure: what ended
+    the recording early, None where nothing did; what was recorded until then is good.
+    """
+
+    def __init__(
+        self, session: Session, subject: Recorded, options: RecordOptions, command: Launched | None = None
+    ) -> None:
+        self.subject = subject
+        self.options = options
+        self.command = command
+        self.failure: BaseException | None = None
+        self._session = session
+        self._asked: list[tuple[float, Future[Any], Callable[[], Any]]] = []
+        self._delivery: _Delivery | None = None
+        self._jobs: list[Job[Any]] = []
+        self._deliveries: list[Job[None]] = []
+        self._failed: list[Exception] = []
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self._told_to_end = False
+        self._over = threading.Event()
+        self._rest: Window | None = None
+        self._last: Profile | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def samples(self) -> int:
+        """Of the window under way, so far."""
+        return self._session.recorder.samples
+
+    @property
+    def running(self) -> bool:
+        """False once the recording has ended, whatever ended it."""
+        return not self._over.is_set()
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code of the command as a shell gives it (128 + signal); None while it runs, and where there is none."""
+        return self.command.poll() if self.command else None
+
+    @property
+    def told_to_end(self) -> bool:
+        """Was it the duration or a call that ended it?"""
+        return self._told_to_end
+
+    def stats(self) -> CollectorStats:
+        """What the collector did so far. Only for the `beat` of run()."""
+        return self._session.collector.stats()
+
+    def start(self) -> None:
+        """Run the loop in a thread of its own."""
+        self._thread = threading.Thread(target=self.run, name="pyprof", daemon=True)
+        self._thread.start()
+
+    def run(self, beat: Callable[[], None] = lambda: None) -> None:
+        """The loop, in this thread, until the target has ended, the duration is over or end() is called.
+
+        beat: called after each batch, at least each half second. Never raises: failure has what went wrong.
+        """
+        timer = threading.Timer(self.options.duration or 0, self.end)
+        timer.daemon = True
+        if self.options.duration:
+            timer.start()
+
+        def between() -> None:
+            self._between()
+            beat()
+
+        try:
+            self._rest = self._session.run(between)
+            self.failure = self._session.failure
+        except BaseException as error:
+            self.failure = error
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._over.set()
+            self._answer(float("inf"))
+
+    def _between(self) -> None:
+        """What is to be done between two batches."""
+        now = time.monotonic()
+        if self.command and not self.options.subprocesses and self.command.poll() is not None:
+            self._session.stop()
+        self._answer(now)
+        delivery = self._delivery
+        if delivery and now >= delivery.due and not self._told_to_end:
+            number, sink = delivery.number, delivery.sink
+            self._collect(wait=False)
+            self._deliveries.append(self._cut(lambda profile: sink.take(profile, number)))
+            delivery.number += 1
+            delivery.due += delivery.every
+
+    def deliver(self, every: float, sink: Sink) -> None:
+        """Before run(): the profile of each `every` seconds goes to the sink, in another process. The last one does
+        not: it is what stop() returns.
+        """
+        self._delivery = _Delivery(every, sink, time.monotonic() + every)
+
+    @property
+    def delivered(self) -> int:
+        """Windows that went to the sink."""
+        return self._delivery.number if self._delivery else 0
+
+    def failed_deliveries(self) -> list[Exception]:
+        """Wait for the sink; what it raised. After run()."""
+        self._collect(wait=True)
+        return self._failed
+
+    def _collect(self, wait: bool) -> None:
+        ended = [job for job in self._deliveries if wait or job.exited]
+        self._deliveries = [job for job in self._deliveries if job not in ended]
+        for job in ended:
+            try:
+                job.result()
+            except Exception as error:
+                self._failed.append(error)
+
+    def end(self) -> None:
+        """Record nothing from now on; does not wait. From any thread, or a signal handler."""
+        self._told_to_end = True
+        self._session.recorder.end()
+        self._session.stop()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until the recording has ended, at most `timeout` seconds; has it?"""
+        return self._over.wait(timeout)
+
+    def stop(self) -> Profile:
+        """End the recording; the profile since its beginning, or since the last window that windows() has given.
+
+        Every further call returns the same profile.
+        """
+        self.end()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            if self._last is None:
+                if self._rest is None:
+                    raise self.failure or RuntimeError("a recording that never began is stopped")
+                self._last = self._profile(self._rest)
+            return self._last
+
+    def peek(self) -> Profile:
+        """What there is so far of the window under way; nothing is cut. After the end: what stop() gives.
+
+        Takes up to half a second, and the time to look names up, in which the sampling goes on.
+        """
+        job = self._ask(0, lambda: background.start(lambda: self._profile(self._session.look())))
+        return self._result(job) if job is not None else self.stop()
+
+    def windows(self, every: float) -> Iterator[Profile]:
+        """The profile of each `every` seconds, without a gap between two, until the recording has ended; the last one,
+        of what is left, is the one that stop() returns. A window lasts longer where the next one is asked for later.
+        """
+        due = time.monotonic() + every
+
+        def cut() -> Job[Profile] | None:
+            return None if self._told_to_end else self._cut(lambda profile: profile)
+
+        while (job := self._ask(due, cut)) is not None:
+            yield self._result(job)
+            due = max(due + every, time.monotonic())
+        yield self.stop()
+
+    def close(self) -> None:
+        """End the recording. A command that runs is ended by SIGTERM, or by SIGKILL if that does not help. Safe to call
+        twice.
+        """
+        self.end()
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            self._session.close()
+        for job in (*self._jobs, *self._deliveries):
+            job.abandon()
+        if self.command is not None:
+            self.command.terminate(_PATIENCE_S)
+
+    def _ask(self, due: float, job: Callable[[], T]) -> T | None:
+        """Have the loop do it between two batches once it is due (monotonic s); None if it has ended before."""
+        answer: Future[T | None] = Future()
+        with self._lock:
+            if self._over.is_set():
+                return None
+            self._asked.append((due, answer, job))
+        try:
+            return answer.result()
+        except BaseException:
+            answer.cancel()
+            raise
+
+    def _answer(self, now: float) -> None:
+        """Do what was asked for and is due; once the recording is over, nothing more."""
+        with self._lock:
+            due = [asked for asked in self._asked if asked[0] <= now]
+            self._asked = [asked for asked in self._asked if asked[0] > now]
+        for _, answer, job in due:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(None if self._over.is_set() else job())
+                except BaseException as error:
+                    answer.set_exception(error)
+
+    def _cut(self, use: Callable[[Profile], T]) -> Job[T]:
+        """Close the window, name it beside the sampling, and have it used there."""
+        window = self._session.cut()
+        job = background.start(lambda: use(self._profile(window)))
+        self._session.forget(window)
+        return job
+
+    def _result(self, job: Job[Profile]) -> Profile:
+        self._jobs.append(job)  # for close(), should this thread be interrupted
+        profile = job.result()
+        self._jobs.remove(job)
+        return profile
+
+    def _profile(self, window: Window) -> Profile:
+        options = self.options
+        profile = self._session.profile(window, self.subject.title, options.rate, options.mode, options.view)
+        missing = replace(profile.summary.python_missing, kernel=options.kernel)
+        return replace(profile, summary=replace(profile.summary, python_missing=missing))

@@ -1,0 +1,207 @@
+"""A recording under way: what may be asked of it, from which thread, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyprof.collectors.targets.launch import launch
+from pyprof.errors import NoSuchProcess, UsageError
+from pyprof.model.profile import Profile
+from pyprof.options import RecordOptions, TargetOptions
+from pyprof.session import opening
+from pyprof.session.recording import Recording
+from tests.cli.support import BUSY, python
+
+OPTIONS = RecordOptions(rate=200, collector="ptrace")
+
+
+@pytest.fixture
+def target() -> Iterator[subprocess.Popen[str]]:
+    with python(BUSY) as process:
+        yield process
+
+
+def opened(pid: int, options: RecordOptions = OPTIONS) -> Recording:
+    return opening.of_processes(TargetOptions(pids=(pid,)), options)
+
+
+def seen(profile: Profile) -> int:
+    return profile.summary.samples
+
+
+def sampled(recording: Recording, wanted: int = 20) -> None:
+    """Wait until the window under way has so many samples: processors may be busy with other things."""
+    while recording.running and recording.samples < wanted:
+        time.sleep(0.02)
+
+
+def after(profile: Profile) -> int:
+    return profile.start_ns + profile.duration_ns
+
+
+def test_peeks_grow_and_cut_nothing(target: subprocess.Popen[str]) -> None:
+    with opened(target.pid) as recording:
+        recording.start()
+        sampled(recording)
+        first = recording.peek()
+        sampled(recording, 2 * seen(first))
+        again = recording.peek()
+        whole = recording.stop()
+    assert 20 <= seen(first) < seen(again) <= seen(whole)
+    assert first.start_ns == again.start_ns == whole.start_ns
+    assert np.array_equal(whole.time_ns[: seen(first)], first.time_ns)
+    assert {line.function for frame in first.frames for line in frame.lines} >= {"_start", "<module>"}
+
+
+def test_peek_from_many_threads_at_once(target: subprocess.Popen[str]) -> None:
+    found: list[Profile] = []
+    with opened(target.pid) as recording:
+        recording.start()
+        threads = [threading.Thread(target=lambda: found.append(recording.peek())) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(found) == 4
+
+
+def test_windows_follow_each_other_without_a_gap_and_the_last_is_what_is_left(target: subprocess.Popen[str]) -> None:
+    found = []
+    with opened(target.pid) as recording:
+        recording.start()
+        for profile in recording.windows(0.3):
+            found.append(profile)
+            sampled(recording, 1)
+            if len(found) == 3:
+                recording.end()
+        assert found[-1] is recording.stop()
+        assert found[-1] is recording.peek()
+    assert len(found) == 4
+    for earlier, later in itertools.pairwise(found):
+        assert after(earlier) == later.start_ns
+    assert all(seen(profile) for profile in found[1:])
+    assert len({profile.time_ns[0] for profile in found[1:]}) == 3
+
+
+def test_sink_takes_windows_and_its_errors_are_told(target: subprocess.Popen[str], tmp_path: Path) -> None:
+    class Numbers:
+        def take(self, profile: Profile, number: int) -> None:
+            (tmp_path / f"{number} {seen(profile)}").touch()
+            if number == 1:
+                raise ValueError("enough")
+
+    with opened(target.pid, RecordOptions(rate=200, collector="ptrace", duration=1.3)) as recording:
+        recording.deliver(0.4, Numbers())
+        recording.run()
+        assert [str(error) for error in recording.failed_deliveries()] == ["enough"]
+        assert recording.delivered >= 2
+        assert recording.told_to_end
+    names = sorted(path.name.split() for path in tmp_path.iterdir())
+    assert [int(number) for number, _ in names] == list(range(recording.delivered))
+    assert any(int(samples) for _, samples in names)
+
+
+def test_end_of_the_target_ends_the_recording(target: subprocess.Popen[str]) -> None:
+    with opened(target.pid) as recording:
+        recording.start()
+        sampled(recording)
+        assert recording.running
+        target.kill()
+        assert recording.wait(5)
+        assert not recording.told_to_end
+        assert seen(recording.peek()) >= 20
+        assert len(list(recording.windows(1))) == 1
+
+
+def test_error_in_the_loop_is_kept_beside_what_was_recorded(
+    target: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(target.pid) as recording:
+        add = recording._session.recorder.add
+
+        def breaks(batch: object) -> None:
+            if recording.samples > 20:
+                raise ZeroDivisionError("a bug")
+            add(batch)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(recording._session.recorder, "add", breaks)
+        recording.start()
+        assert recording.wait(10)
+        assert isinstance(recording.failure, ZeroDivisionError)
+        assert seen(recording.stop()) > 20
+
+
+def test_command_ends_with_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyprof.session.recording._PATIENCE_S", 0.2)
+    waiting = launch([sys.executable, "-c", "import time, signal; signal.signal(15, lambda *_: None); time.sleep(60)"])
+    with opening.of_command(waiting, OPTIONS) as recording:
+        recording.start()
+        time.sleep(0.5)
+        assert recording.returncode is None
+        os.kill(waiting.pid, signal.SIGTERM)  # which it survives
+    assert recording.returncode == 137
+
+
+def test_command_that_ends_is_recorded_to_its_end() -> None:
+    with opening.of_command(launch([sys.executable, "-c", "sum(range(30_000_000)); exit(3)"]), OPTIONS) as recording:
+        recording.start()
+        assert recording.wait(20)
+        assert recording.returncode == 3
+        assert seen(recording.stop()) > 0
+
+
+def test_nothing_is_left_behind(target: subprocess.Popen[str]) -> None:
+    def left() -> tuple[int, int, bytes]:
+        gc.collect()
+        threads = threading.active_count()
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_bytes()
+        return len(os.listdir("/proc/self/fd")), threads, children
+
+    with opened(target.pid) as recording:  # what is loaded once
+        recording.start()
+        recording.peek()
+    before = left()
+    for _ in range(3):
+        with opened(target.pid) as recording:
+            recording.start()
+            recording.peek()
+            next(recording.windows(0.1))
+        with opened(target.pid):
+            pass
+        with pytest.raises(NoSuchProcess):
+            opened(2**22 + 1)
+        command = launch(["/bin/true"])
+        with pytest.raises(UsageError):
+            opening.of_command(command, RecordOptions(mode="gpu"))
+    assert left() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (RecordOptions(mode="gpu"), "mode: 'gpu' is none of cpu, wall, offcpu"),
+        (RecordOptions(rate=0), "rate: 0 is not above 0"),
+        (RecordOptions(rate=float("nan")), "rate: nan"),
+        (RecordOptions(duration=-1), "duration"),
+        (RecordOptions(max_overhead=2), "max_overhead: 2 is not above 0 and at most 1"),
+        (RecordOptions(thread="("), "thread: '\\(' is no regular expression"),
+        (RecordOptions(unwind=("magic",)), "unwind: 'magic'"),
+        (RecordOptions(unwind=("breakpad",)), "breakpad unwinds by symbol files"),
+        (RecordOptions(kernel=True, collector="ptrace"), "kernel's frames"),
+    ],
+)
+def test_option_that_cannot_be_met_is_refused(options: RecordOptions, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        opening.check(options)
