@@ -38,9 +38,19 @@ oracle: $(BIN)/pytest ## single-step system programs and compare every stack (mi
 	$(BIN)/python -m tests.oracle --from entry --every 4 --seconds 60 /bin/ls
 	$(BIN)/python -m tests.oracle --from main --every 4 --seconds 60 /usr/bin/perl -e 'print sort { $$a <=> $$b } 1..9'
 
-lint: $(BIN)/pytest ## ruff: lint and format
+PAGE := tooling/page
+
+$(PAGE)/node_modules/.package-lock.json: $(PAGE)/package.json $(PAGE)/package-lock.json
+	npm ci --prefix $(PAGE) --no-audit --no-fund --loglevel=error
+	@touch $@
+
+lint: $(BIN)/pytest lint-page ## ruff (lint and format), and lint-page
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint-page: $(PAGE)/node_modules/.package-lock.json ## eslint and tsc on the scripts of the flame graph's page (needs npm)
+	$(PAGE)/node_modules/.bin/eslint --config $(PAGE)/eslint.config.mjs --max-warnings 0 exporters/assets/page.*.js
+	$(PAGE)/node_modules/.bin/tsc --project $(PAGE)
 
 types: $(BIN)/pytest ## mypy --strict on the installed package, the tests and the benchmarks
 	rm -rf build/types build/lib
@@ -57,6 +67,6 @@ format: $(BIN)/pytest ## let ruff format and fix
 	$(BIN)/ruff format .
 
 clean: ## remove what the build made
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help install demo test quick test-system oracle lint types check bench format clean
+.PHONY: help install demo test quick test-system oracle lint lint-page types check bench format clean

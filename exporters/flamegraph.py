@@ -26,8 +26,8 @@ LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "sel
 """The d3 modules, each after what it needs."""
 
 SCRIPTS = (
-    *("format", "names", "model", "fold", "tree", "query", "palette", "graph", "panels", "summary", "table"),
-    *("search", "app"),
+    *("format", "names", "model", "fold", "tree", "query", "palette", "viewport", "graph", "panels", "summary"),
+    *("table", "search", "wiring", "app"),
 )
 EARLY = "page.theme.js"
 STYLE = "page.css"

@@ -1,6 +1,7 @@
 "use strict";
 /* The page's state and what changes it. */
 
+/** @type {State} */
 const state = {
   view: "graph",
   flipped: false,
@@ -22,14 +23,26 @@ const state = {
 };
 /** From how many rows on the page points at what folds recursion. */
 const DEEP = 200;
-let model = null;
-let tree = null;
-/** The tree without any folding or grouping, that functions are counted on; null until it is needed. */
+/** @type {Model} */
+let model;
+/** @type {Tree} */
+let tree;
+/**
+ * The tree without any folding or grouping, that functions are counted on; null until it is needed.
+ * @type {Tree | null}
+ */
 let plain = null;
-let graph = null;
-let colours = null;
-let slots = null;
-let found = null;
+/** @type {Graph} */
+let graph;
+/** @type {string[]} */
+let colours;
+/**
+ * Module group -> place in the palette.
+ * @type {Map<string, number>}
+ */
+let slots;
+/** @type {(Search & { matches: Uint8Array }) | null} */
+let found = null; // eslint-disable-line prefer-const -- page.search.js sets it
 
 async function start() {
   model = await loadModel();
@@ -37,7 +50,7 @@ async function start() {
   state.byThread = model.groupByThread;
   state.byProcess = model.groupByProcess;
   byId("title").textContent = model.title;
-  graph = new Graph(byId("scroller"), byId("graph"), {
+  graph = new Graph(byId("scroller"), byId("spacer"), byId("graph"), {
     hover: (node, x, y) => showTooltip(model, tree, node, state.metric, graph.zoomed, x, y),
     zoom: showZoom,
     focus: announce,
@@ -51,7 +64,10 @@ async function start() {
   document.documentElement.dataset.ready = "yes";
 }
 
-/** The primary value, which stands last, or one before it if nothing was measured there (all threads slept). */
+/**
+ * The primary value, which stands last, or one before it if nothing was measured there (all threads slept).
+ * @type {() => number}
+ */
 function firstMetric() {
   const measured = model.values.map((column) => column.some((value) => value > 0));
   return Math.max(measured.lastIndexOf(true), measured.includes(true) ? 0 : model.values.length - 1);
@@ -89,7 +105,10 @@ function rebuild() {
   graph.setTree(model, tree);
   showThreads(model, state, threadTotals(), {
     toggle: (members, shown) => {
-      for (const thread of members) shown ? state.hidden.delete(thread.index) : state.hidden.add(thread.index);
+      for (const thread of members) {
+        if (shown) state.hidden.delete(thread.index);
+        else state.hidden.add(thread.index);
+      }
       rebuild();
     },
     collapse: toggleCollapsed,
@@ -104,7 +123,10 @@ function recolour() {
   showModules();
 }
 
-/** group -> weight of all its nodes; heavy modules choose their colours first. */
+/**
+ * group -> weight of all its nodes; heavy modules choose their colours first.
+ * @type {() => Map<string, number>}
+ */
 function groupWeights() {
   const weights = new Map();
   for (let i = 1; i < tree.n; i++) {
@@ -116,7 +138,9 @@ function groupWeights() {
 }
 
 function showModules() {
-  const own = new Map([...slots.keys()].map((group) => [group, 0]));
+  /** @type {Map<string, number>} */
+  const own = new Map();
+  for (const group of slots.keys()) own.set(group, 0);
   const values = model.values[state.metric];
   const cut = new Map();
   let whole = 0;
@@ -129,19 +153,25 @@ function showModules() {
   });
   for (const [frame, value] of cut) own.set(model.frames[frame].group, value + (own.get(model.frames[frame].group) || 0));
   const sample = new Map();
-  model.frames.forEach((frame, i) => sample.has(frame.group) || sample.set(frame.group, i));
-  const isMarker = (group) => model.frames[sample.get(group)].kind === KIND.MARKER;
+  model.frames.forEach((frame, i) => {
+    if (!sample.has(frame.group)) sample.set(frame.group, i);
+  });
+  /** @type {(group: string) => number} */
+  const isMarker = (group) => Number(model.frames[sample.get(group)].kind === KIND.MARKER);
+  /** @type {(a: [string, number], b: [string, number]) => number} */
   const order = (a, b) => isMarker(a[0]) - isMarker(b[0]) || b[1] - a[1] || (a[0] < b[0] ? -1 : 1);
+  /** @type {[name: string, share: number, colour: string, striped: boolean][]} */
   const rows = [...own].sort(order).map(([group, value]) => {
-    const striped = isMarker(group);
-    const base = slots.has(group) && group !== "[unknown]" ? PALETTE[state.theme][slots.get(group)] : SPECIAL[state.theme].unknown;
-    return [group, whole ? value / whole : 0, base, striped];
+    const slot = group === "[unknown]" ? undefined : slots.get(group);
+    const base = slot === undefined ? SPECIAL[state.theme].unknown : PALETTE[state.theme][slot];
+    return [group, whole ? value / whole : 0, base, isMarker(group) > 0];
   });
   showLegend(rows, state.group, (group) => {
     seek({ group: state.group === group ? null : group });
   });
 }
 
+/** @type {() => number[]} */
 function threadTotals() {
   const values = model.values[state.metric];
   return model.threads.map((thread) => model.leavesOf[thread.index].reduce((sum, leaf) => sum + values[leaf], 0));
@@ -149,6 +179,7 @@ function threadTotals() {
 
 // Changes
 
+/** @type {(theme: Theme, keep?: boolean) => void} */
 function setTheme(theme, keep = true) {
   state.theme = theme;
   document.documentElement.dataset.theme = theme;
@@ -163,6 +194,7 @@ function setTheme(theme, keep = true) {
   }
 }
 
+/** @type {(view: State["view"]) => void} */
 function setView(view) {
   state.view = view;
   byId("graph-view").hidden = view !== "graph";
@@ -180,6 +212,7 @@ function showFunctions() {
   showTable(model, plain, type, asked, state.sort, colours, graph.charWidth, pick);
 }
 
+/** @type {(flipped: boolean) => void} */
 function setFlipped(flipped) {
   state.flipped = flipped;
   byId("graph-view").classList.toggle("flame", flipped);
@@ -187,13 +220,17 @@ function setFlipped(flipped) {
   reflect();
 }
 
+/** @type {<K extends keyof State>(key: K, value: State[K]) => void} */
 function change(key, value) {
   if (state[key] === value) return;
   state[key] = value;
   rebuild();
 }
 
-/** A click on what stands for other frames: start-up, recursion; on the caret of a thread or process. */
+/**
+ * A click on what stands for other frames: start-up, recursion; on the caret of a thread or process.
+ * @type {(node: number, onCaret: boolean) => boolean}
+ */
 function unfold(node, onCaret) {
   const frame = model.frames[tree.frame[node]];
   if (frame.kind === KIND.START) change("foldStart", false);
@@ -203,7 +240,10 @@ function unfold(node, onCaret) {
   return true;
 }
 
-/** The block of recursion becomes the frames that it stands for, wherever there are some of the same functions. */
+/**
+ * The block of recursion becomes the frames that it stands for, wherever there are some of the same functions.
+ * @type {(node: number) => void}
+ */
 function openRecursion(node) {
   const src = tree.src[node];
   state.opened.add(cycleName(tree.cycle.get(node) || [tree.frame[node]]));
@@ -212,32 +252,38 @@ function openRecursion(node) {
   if (first >= 0) graph.zoomTo(first, false);
 }
 
+/** @type {(fold: boolean) => void} */
 function foldAll(fold) {
   state.opened.clear();
   state.fold = fold;
   rebuild();
 }
 
+/** @type {(key: string) => void} */
 function toggleCollapsed(key) {
   if (!state.collapsed.delete(key)) state.collapsed.add(key);
   if (!state.byProcess || !key.startsWith("process ")) state.byThread = true;
   rebuild();
 }
 
+/** @type {(collapse: boolean) => void} */
 function collapseAll(collapse) {
   state.collapsed = new Set(collapse ? model.threads.map((thread) => model.frames[thread.frame].key) : []);
   state.byThread = true;
   rebuild();
 }
 
+/** @type {(name: "threads" | "summary" | null) => void} */
 function togglePanel(name) {
-  for (const panel of ["threads", "summary"]) {
-    const open = panel === name && byId(`${panel}-panel`).hidden;
-    byId(`${panel}-panel`).hidden = !open;
+  for (const panel of /** @type {const} */ (["threads", "summary"])) {
+    const box = byId(/** @type {const} */ (`${panel}-panel`));
+    const open = panel === name && box.hidden;
+    box.hidden = !open;
     byId(panel).setAttribute("aria-expanded", String(open));
   }
 }
 
+/** @type {(node: number) => void} */
 function showZoom(node) {
   byId("zoom-bar").hidden = node <= 0;
   if (node <= 0) return;
@@ -245,6 +291,7 @@ function showZoom(node) {
   byId("zoom-share").textContent = formatShare(tree.value[node], tree.total);
 }
 
+/** @type {(node: number) => void} */
 function announce(node) {
   if (node < 0) return;
   const { pairs } = describe(model, tree, node, state.metric, graph.zoomed);
@@ -253,6 +300,7 @@ function announce(node) {
 
 /** Buttons say what is on. */
 function reflect() {
+  /** @type {Partial<Record<ButtonId, boolean>>} */
   const pressed = {
     "view-graph": state.view === "graph",
     "view-table": state.view === "table",
@@ -263,15 +311,15 @@ function reflect() {
     fold: state.fold,
     start: state.foldStart,
   };
-  for (const [id, on] of Object.entries(pressed)) byId(id).setAttribute("aria-pressed", String(on));
-  for (const part of document.querySelectorAll(".graph-only")) part.hidden = state.view !== "graph";
+  for (const [id, on] of Object.entries(pressed)) byId(/** @type {ButtonId} */ (id)).setAttribute("aria-pressed", String(on));
+  for (const part of queryAll(".graph-only")) part.hidden = state.view !== "graph";
   byId("levels").textContent = `${groupThousands(tree.rows)} levels`;
   byId("levels").hidden = tree.rows < DEEP;
   byId("start").hidden = state.view !== "graph" || !model.startFrames.length;
   byId("by-thread").checked = state.byThread;
   byId("by-process").checked = state.byProcess || state.byThread;
   byId("by-process").disabled = state.byThread;
-  byId("by-process").parentElement.hidden = model.processes.length < 2;
+  byId("by-process-row").hidden = model.processes.length < 2;
   const shown = model.threads.length - state.hidden.size;
   byId("threads").textContent = shown < model.threads.length ? `Threads ${shown}/${model.threads.length}` : "Threads";
 }
@@ -279,98 +327,6 @@ function reflect() {
 function resetZoom() {
   graph.zoomTo(0);
   graph.setFocus(-1);
-}
-
-// Wiring
-
-function wire() {
-  const click = (id, action) => byId(id).addEventListener("click", action);
-  click("view-graph", () => setView("graph"));
-  click("view-table", () => setView("table"));
-  click("icicle", () => setFlipped(false));
-  click("flame", () => setFlipped(true));
-  click("top-down", () => change("bottomUp", false));
-  click("bottom-up", () => change("bottomUp", true));
-  click("fold", () => foldAll(!state.fold));
-  click("start", () => change("foldStart", !state.foldStart));
-  click("threads", () => togglePanel("threads"));
-  click("summary", () => togglePanel("summary"));
-  click("theme", () => setTheme(state.theme === "light" ? "dark" : "light"));
-  click("help", () => byId("help-dialog").showModal());
-  click("reset", resetZoom);
-  click("next", () => step(1));
-  click("previous", () => step(-1));
-  click("all-threads", () => change("hidden", new Set()));
-  click("no-threads", () => change("hidden", new Set(model.threads.map((thread) => thread.index))));
-  click("collapse-threads", () => collapseAll(true));
-  click("expand-threads", () => collapseAll(false));
-  byId("by-thread").addEventListener("change", (event) => change("byThread", event.target.checked));
-  byId("by-process").addEventListener("change", (event) => change("byProcess", event.target.checked));
-  byId("metric").addEventListener("change", (event) => change("metric", Number(event.target.value)));
-  for (const button of document.querySelectorAll("aside .close")) button.addEventListener("click", () => togglePanel(null));
-  document.querySelector("dialog .close").addEventListener("click", () => byId("help-dialog").close());
-  for (const button of document.querySelectorAll("[data-sort]")) {
-    button.addEventListener("click", () => {
-      const column = button.dataset.sort;
-      const text = column === "name" || column === "group";
-      state.sort = [column, state.sort[0] === column ? !state.sort[1] : !text];
-      showFunctions();
-    });
-  }
-  byId("search").addEventListener("input", (event) => seek({ query: event.target.value }));
-  let width = innerWidth;
-  addEventListener("resize", () => {
-    if (state.view === "table" && width !== innerWidth) showFunctions();
-    width = innerWidth;
-  });
-  document.addEventListener("keydown", key);
-}
-
-const KEYS = {
-  i: () => setFlipped(!state.flipped),
-  b: () => change("bottomUp", !state.bottomUp),
-  r: () => foldAll(!state.fold),
-  u: () => change("foldStart", !state.foldStart),
-  t: () => change("byThread", !state.byThread),
-  p: () => change("byProcess", !state.byProcess),
-  f: () => setView(state.view === "graph" ? "table" : "graph"),
-  s: () => togglePanel("summary"),
-  "?": () => byId("help-dialog").showModal(),
-  "+": () => graph.selection.call(graph.zoom.scaleBy, 1.5),
-  "=": () => graph.selection.call(graph.zoom.scaleBy, 1.5),
-  "-": () => graph.selection.call(graph.zoom.scaleBy, 1 / 1.5),
-};
-
-function key(event) {
-  const searching = event.target === byId("search");
-  const finding = event.key.toLowerCase() === "f" && (event.ctrlKey || event.metaKey) && !event.shiftKey;
-  if (byId("help-dialog").open) return;
-  if (finding || (event.key === "/" && !searching && !event.ctrlKey)) {
-    event.preventDefault();
-    byId("search").focus();
-    byId("search").select();
-  } else if (event.key === "Escape") {
-    event.preventDefault();
-    if (graph.zoomed > 0 || graph.transform.k > 1) resetZoom();
-    else seek({});
-    if (searching) byId("graph").focus();
-  } else if (searching) {
-    if (event.key === "Enter") step(event.shiftKey ? -1 : 1);
-  } else if (!event.ctrlKey && !event.metaKey && !event.altKey) {
-    if (event.target === byId("graph") && canvasKey(event)) event.preventDefault();
-    else if (!/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && KEYS[event.key]) KEYS[event.key]();
-  }
-}
-
-function canvasKey(event) {
-  const away = state.flipped ? "ArrowUp" : "ArrowDown";
-  const moves = { ArrowLeft: "left", ArrowRight: "right", [away]: "in", [state.flipped ? "ArrowDown" : "ArrowUp"]: "out" };
-  if (moves[event.key]) graph.moveFocus(moves[event.key]);
-  else if ((event.key === "Enter" || event.key === " ") && graph.focus >= 0) {
-    if (!unfold(graph.focus, false)) graph.zoomTo(graph.focus);
-  }
-  else return false;
-  return true;
 }
 
 start().catch((error) => {

@@ -10,7 +10,10 @@ const LONGEST_CYCLE = 16;
 const DEEP_ROUNDS = 10;
 const UNFOLDED = { rounds: Infinity, foldStart: false, opened: new Set() };
 
-/** What a block of recursion is called: that of all blocks of the same functions. */
+/**
+ * What a block of recursion is called: that of all blocks of the same functions.
+ * @type {(frames: Iterable<number>) => string}
+ */
 function cycleName(frames) {
   return [...frames].sort((a, b) => a - b).join(" ");
 }
@@ -21,6 +24,7 @@ function cycleName(frames) {
  * model.frames.length and beyond a place in cycles, which has the frames of one round.
  *
  * options: rounds; foldStart; opened, a Set of cycleName that stay as they are.
+ * @type {(model: Model, options: FoldOptions) => Folded}
  */
 function contract(model, options) {
   if (!options.foldStart && options.rounds === Infinity) return contracted(model, options);
@@ -29,10 +33,12 @@ function contract(model, options) {
   return model.contracted.folded;
 }
 
+/** @type {(model: Model, options: FoldOptions) => Folded} */
 function contracted(model, options) {
   const { parent, frame } = model;
   const count = parent.length;
   const rep = Int32Array.from({ length: count }, (_, node) => node);
+  /** @type {Folded} */
   const folded = { rep, parent, key: frame, trust: model.trust, rounds: new Int32Array(count), cycles: [], merges: false };
   const taken = new Uint8Array(count);
   if (!options.foldStart && options.rounds === Infinity) return folded;
@@ -40,15 +46,19 @@ function contracted(model, options) {
   if (options.foldStart) foldStart(model, folded, taken);
   if (options.rounds < Infinity) foldRecursion(model, options, folded, taken);
   folded.parent = new Int32Array(count).fill(-1);
-  folded.trust = Int32Array.from(model.trust);
+  const trust = Int32Array.from(model.trust);
+  folded.trust = trust;
   for (let node = 1; node < count; node++) {
     if (rep[node] === node) folded.parent[node] = rep[parent[node]];
-    else folded.trust[rep[node]] |= model.trust[node];
+    else trust[rep[node]] |= model.trust[node];
   }
   return folded;
 }
 
-/** All nodes of the start become the first of them, which is one outermost. */
+/**
+ * All nodes of the start become the first of them, which is one outermost.
+ * @type {(model: Model, folded: Folded, taken: Uint8Array) => void}
+ */
 function foldStart(model, folded, taken) {
   let first = 0;
   for (let node = 1; node < taken.length; node++) {
@@ -61,7 +71,10 @@ function foldStart(model, folded, taken) {
   folded.merges ||= first > 0;
 }
 
-/** Short cycles first: what is a recursion of one function is no cycle of two. */
+/**
+ * Short cycles first: what is a recursion of one function is no cycle of two.
+ * @type {(model: Model, options: FoldOptions, folded: Folded, taken: Uint8Array) => void}
+ */
 function foldRecursion(model, options, folded, taken) {
   const { parent, frame } = model;
   const count = parent.length;
@@ -74,7 +87,8 @@ function foldRecursion(model, options, folded, taken) {
     const firsts = [];
     next.fill(0);
     for (let node = 1; node < count; node++) {
-      const up = (above[node] = above[node] > 0 ? parent[above[node]] : 0);
+      const up = above[node] > 0 ? parent[above[node]] : 0;
+      above[node] = up;
       const same = up > 0 && frame[up] === frame[node] && !taken[node] && !taken[up];
       run[node] = same ? run[parent[node]] + 1 : 0;
       if (run[node] === 1) firsts.push(node);
@@ -91,6 +105,7 @@ function foldRecursion(model, options, folded, taken) {
   }
 }
 
+/** @type {(model: Model, options: FoldOptions, folded: Folded, taken: Uint8Array, members: number[], period: number) => void} */
 function foldRun(model, options, folded, taken, members, period) {
   const frames = members.slice(0, period).map((node) => model.frame[node]);
   for (const node of members) taken[node] = 1;

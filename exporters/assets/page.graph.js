@@ -5,38 +5,44 @@
  * and down.
  */
 
-const ROW = 20;
-/** The row of what starts programs and threads. */
-const THIN_ROW = 13;
 const THIN_FONT = '10px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
 const FONT = '12px ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace';
-const PAD = 6;
-/** Free room beyond the leaves, for what floats there. */
-const BEYOND = 60;
 
-class Graph {
-  /** on: hover(node, x, y), zoom(node), focus(node); open(node, onCaret): did the click open or close something? */
-  constructor(scroller, canvas, on) {
-    this.scroller = scroller;
-    this.spacer = canvas.parentElement;
+class Graph extends Viewport {
+  // Set by setTree, resize, setColours and the page before anything is drawn.
+  /** @type {Model} */
+  model;
+  /** @type {string[]} */
+  colours;
+  /** @type {(typeof SPECIAL)[Theme]} */
+  theme;
+  /** @type {CanvasPattern} */
+  pattern;
+  totalText = "";
+
+  /** @param {HTMLElement} scroller @param {HTMLElement} spacer @param {HTMLCanvasElement} canvas @param {GraphEvents} on */
+  constructor(scroller, spacer, canvas, on) {
+    super(scroller);
+    this.spacer = spacer;
     this.canvas = canvas;
-    this.pen = canvas.getContext("2d");
+    this.pen = penOf(canvas);
     this.on = on;
-    this.tree = null;
-    this.flipped = false;
     this.hover = this.focus = -1;
     this.zoomed = 0;
+    /** @type {Uint8Array | null} */
     this.search = null;
-    this.transform = d3.zoomIdentity;
     this.frameRequest = 0;
     this.pen.font = FONT;
     this.charWidth = this.pen.measureText("0".repeat(100)).width / 100;
+    /** @type {Map<number, string>} */
     this.fitted = new Map();
-    this.zoom = d3
-      .zoom()
+    /** @type {CanvasZoom} */
+    this.zoom = d3.zoom();
+    this.zoom
       .filter((event) => (event.type === "wheel" ? event.ctrlKey || event.metaKey : !event.button))
       .interpolate(d3.interpolate)
       .on("zoom", (event) => this.zoomTick(event));
+    /** @type {CanvasSelection} */
     this.selection = d3.select(canvas).call(this.zoom).on("dblclick.zoom", null);
     canvas.addEventListener("mousemove", (event) => this.pointAt(event));
     canvas.addEventListener("mouseleave", () => this.setHover(-1));
@@ -51,12 +57,13 @@ class Graph {
 
   // What is shown
 
+  /** @type {(model: Model, tree: Tree) => void} */
   setTree(model, tree) {
     this.model = model;
     this.tree = tree;
     this.hover = this.focus = -1;
     this.zoomed = 0;
-    const least = tree.value.reduce((least, value) => (value > 0 && value < least ? value : least), Infinity);
+    const least = tree.value.reduce((best, value) => (value > 0 && value < best ? value : best), Infinity);
     this.zoom.scaleExtent([1, Math.max(1, Math.min(1e9, (2 * tree.total) / least || 1))]);
     this.transform = d3.zoomIdentity;
     this.resize();
@@ -65,6 +72,7 @@ class Graph {
     this.request();
   }
 
+  /** @type {(colours: string[], theme: Theme) => void} */
   setColours(colours, theme) {
     this.colours = colours;
     this.theme = SPECIAL[theme];
@@ -72,61 +80,27 @@ class Graph {
     this.request();
   }
 
-  /** nodes: 1 for each that matches, or null. */
+  /**
+   * nodes: 1 for each that matches, or null.
+   * @type {(nodes: Uint8Array | null) => void}
+   */
   setSearch(nodes) {
     this.search = nodes;
     this.request();
   }
 
+  /** @type {(flipped: boolean) => void} */
   setFlipped(flipped) {
     this.flipped = flipped;
     this.scroller.scrollTop = flipped ? this.scroller.scrollHeight : 0;
     this.request();
   }
 
-  // Geometry: value -> pixel across, row -> pixel down
-
-  get scale() {
-    return (this.transform.k * this.width) / (this.tree.total || 1);
-  }
-
-  pixel(value) {
-    return value * this.scale + this.transform.x;
-  }
-
-  valueAt(pixel) {
-    return (pixel - this.transform.x) / this.scale;
-  }
-
-  rowHeight(row) {
-    return row === this.tree.thin ? THIN_ROW : ROW;
-  }
-
-  /** Pixels from the root's edge to a row's. */
-  rowStart(row) {
-    return row * ROW - (this.tree.thin >= 0 && row > this.tree.thin ? ROW - THIN_ROW : 0);
-  }
-
-  /** Top of a row in the scrolled content. */
-  rowTop(row) {
-    return this.flipped ? this.contentHeight - PAD - this.rowStart(row) - this.rowHeight(row) : this.rowStart(row) + PAD;
-  }
-
-  rowAt(y) {
-    const down = y + this.scroller.scrollTop;
-    const away = this.flipped ? this.contentHeight - PAD - down : down - PAD;
-    const { thin } = this.tree;
-    if (thin < 0 || away < thin * ROW) return Math.floor(away / ROW);
-    return Math.max(thin, Math.floor((away + ROW - THIN_ROW) / ROW));
-  }
-
   resize() {
     if (!this.tree) return;
     if (!this.scroller.clientWidth || !this.scroller.clientHeight) return; // another view is shown: all keeps its place
     const old = this.width;
-    this.width = this.scroller.clientWidth;
-    this.height = this.scroller.clientHeight;
-    this.contentHeight = Math.max(this.height, this.rowStart(this.tree.rows) + 2 * PAD + BEYOND);
+    this.measure();
     this.spacer.style.height = `${this.contentHeight}px`;
     const ratio = window.devicePixelRatio || 1;
     this.canvas.width = Math.round(this.width * ratio);
@@ -144,6 +118,7 @@ class Graph {
 
   // Zooming and pointing
 
+  /** @type {(event: ZoomEvent) => void} */
   zoomTick(event) {
     const { k, y } = this.transform;
     this.transform = event.transform;
@@ -155,7 +130,10 @@ class Graph {
     this.request();
   }
 
-  /** A wheel or touchpad that moves sideways pans; up and down is left to the scroll bar. */
+  /**
+   * A wheel or touchpad that moves sideways pans; up and down is left to the scroll bar.
+   * @type {(event: WheelEvent) => void}
+   */
   panByWheel(event) {
     const across = event.shiftKey ? event.deltaX || event.deltaY : event.deltaX;
     if (event.ctrlKey || event.metaKey || (!event.shiftKey && Math.abs(across) <= Math.abs(event.deltaY))) return;
@@ -163,7 +141,10 @@ class Graph {
     this.zoom.translateBy(this.selection, -across / this.transform.k, 0);
   }
 
-  /** Makes a node fill the width; node 0 is everything. */
+  /**
+   * Makes a node fill the width; node 0 is everything.
+   * @type {(node: number, animate?: boolean) => void}
+   */
   zoomTo(node, animate = true) {
     if (!this.tree.value[node]) return;
     this.zoomed = node;
@@ -177,7 +158,10 @@ class Graph {
     this.on.zoom(node);
   }
 
-  /** Scrolls until a node's row is on the screen, with a few of its callers. */
+  /**
+   * Scrolls until a node's row is on the screen, with a few of its callers.
+   * @type {(node: number) => void}
+   */
   reveal(node) {
     const top = this.rowTop(this.tree.depth[node]);
     const view = this.scroller.scrollTop;
@@ -186,6 +170,7 @@ class Graph {
     }
   }
 
+  /** @type {(event: MouseEvent) => number} */
   nodeUnder(event) {
     const box = this.canvas.getBoundingClientRect();
     const row = this.rowAt(event.clientY - box.top);
@@ -193,16 +178,19 @@ class Graph {
     return this.isGap(node) ? -1 : node;
   }
 
+  /** @type {(node: number) => boolean} */
   isGap(node) {
     return node >= 0 && this.tree.frame[node] === this.model.gap;
   }
 
+  /** @type {(event: MouseEvent) => void} */
   pointAt(event) {
     if (event.buttons) return;
     this.setHover(this.nodeUnder(event), event.clientX, event.clientY);
   }
 
-  setHover(node, x, y) {
+  /** @type {(node: number, x?: number, y?: number) => void} */
+  setHover(node, x = 0, y = 0) {
     if (node < 0 && this.hover < 0) return;
     const changed = node !== this.hover;
     this.hover = node;
@@ -211,6 +199,7 @@ class Graph {
     if (changed) this.request();
   }
 
+  /** @type {(event: MouseEvent) => void} */
   click(event) {
     const node = this.nodeUnder(event);
     if (node < 0) return;
@@ -220,16 +209,21 @@ class Graph {
     if (!this.on.open(node, onCaret)) this.zoomTo(node === this.zoomed ? 0 : node);
   }
 
+  /** @type {(node: number) => void} */
   setFocus(node) {
     this.focus = node;
     this.on.focus(node);
     this.request();
   }
 
-  /** where: "in" (first child), "out" (parent), "left", "right" (siblings on the row). */
+  /**
+   * where: "in" (first child), "out" (parent), "left", "right" (siblings on the row).
+   * @type {(where: Direction) => void}
+   */
   moveFocus(where) {
     const { tree } = this;
     let at = this.focus;
+    /** @type {(from: number) => number} */
     const step = (from) => {
       if (where === "out") return Math.max(0, tree.parent[from]);
       if (where === "in") return tree.endChild[from] > tree.firstChild[from] ? tree.firstChild[from] : from;
@@ -274,6 +268,7 @@ class Graph {
     for (const node of [this.hover, this.focus]) if (node >= 0) this.outline(node);
   }
 
+  /** @type {(row: number, y: number) => void} */
   drawRow(row, y) {
     const { tree, scale } = this;
     const end = tree.rowStart[row + 1];
@@ -312,19 +307,21 @@ class Graph {
     }
   }
 
+  /** @type {(node: number) => string | CanvasPattern} */
   fill(node) {
     const frame = this.tree.frame[node];
-    if (this.search && this.search[node]) return this.theme.hit;
+    if (this.search?.[node]) return this.theme.hit;
     return this.model.frames[frame].kind === KIND.MARKER ? this.pattern : this.colours[frame];
   }
 
+  /** @type {(node: number, left: number, y: number, width: number, height: number, faded: boolean) => void} */
   drawNode(node, left, y, width, height, faded) {
     const { pen, model, tree } = this;
     const frame = tree.frame[node];
     const x = Math.max(-4, left);
     const shown = Math.min(left + width, this.width + 4) - x;
     const gap = shown > 3 ? 1 : 0;
-    const hit = this.search && this.search[node];
+    const hit = this.search?.[node];
     const same = this.hover >= 0 && tree.frame[this.hover] === frame && frame !== model.root && frame !== model.startUp;
     pen.globalAlpha = this.search && !hit ? 0.3 : faded ? 0.5 : 1;
     pen.fillStyle = this.fill(node);
@@ -354,6 +351,7 @@ class Graph {
     pen.globalAlpha = 1;
   }
 
+  /** @type {(frame: number, kind: number, room: number, node: number) => string} */
   label(frame, kind, room, node) {
     const { name } = this.model.frames[frame];
     if (kind === KIND.ROOT) return fitName(`${name} · ${this.totalText}`, room) || fitName(name, room);
@@ -373,13 +371,7 @@ class Graph {
     return text;
   }
 
-  /** Where a node stands in the canvas, in CSS pixels; it may lie outside. */
-  rectangle(node) {
-    const { tree } = this;
-    const y = this.rowTop(tree.depth[node]) - this.scroller.scrollTop;
-    return { x: this.pixel(tree.x[node]), y, width: tree.value[node] * this.scale, height: this.rowHeight(tree.depth[node]) - 1 };
-  }
-
+  /** @type {(node: number) => void} */
   outline(node) {
     const { x, y, width, height } = this.rectangle(node);
     const left = Math.max(-2, x);

@@ -6,8 +6,9 @@ const [CALLED, INLINED] = [1, 2];
 /** START: what starts programs and threads, as one; GAP: room beside it, where there is nothing. */
 const KIND = { NATIVE: 0, INLINE: 1, INTERPRETER: 2, KERNEL: 3, MARKER: 4, ROOT: 100, PROCESS: 101, THREAD: 102, START: 103, GAP: 104 };
 
+/** @type {() => Promise<Model>} */
 async function loadModel() {
-  const packed = Uint8Array.from(atob(document.getElementById("profile").textContent.trim()), (c) => c.charCodeAt(0));
+  const packed = Uint8Array.from(atob((byId("profile").textContent ?? "").trim()), (c) => c.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return makeModel(JSON.parse(await new Response(stream).text()));
 }
@@ -15,6 +16,7 @@ async function loadModel() {
 /**
  * Frames first, then made-up frames for the root, the processes and the threads: a view's nodes all have a frame.
  * leavesOf: thread index -> indices into samples.
+ * @type {(data: Data) => Model}
  */
 function makeModel(data) {
   const { strings, nodes, samples } = data;
@@ -22,12 +24,15 @@ function makeModel(data) {
   const parent = new Int32Array(count);
   for (let i = 0; i < count; i++) parent[i] = i - nodes.parent[i];
 
+  /** @type {Frame[]} */
   const frames = data.frames.name.map((name, i) => ({
     name: strings[name],
     group: strings[data.frames.group[i]],
     module: data.frames.module[i],
     kind: data.frames.kind[i],
+    key: "",
   }));
+  /** @type {(name: string, kind: number, key: string) => number} */
   const made = (name, kind, key) => frames.push({ name, group: "", module: -1, kind, key }) - 1;
   const root = made("all", KIND.ROOT, "all");
   const startUp = made("start-up", KIND.START, "start-up");
@@ -46,8 +51,11 @@ function makeModel(data) {
   const cut = new Int32Array(count).fill(-1);
   for (let i = 1; i < count; i++) cut[i] = frames[frame[i]].kind === KIND.MARKER ? frame[i] : cut[parent[i]];
 
+  /** @type {number[][]} */
   const leavesOf = threads.map(() => []);
-  samples.thread.forEach((thread, i) => leavesOf[thread].push(i));
+  samples.thread.forEach((thread, i) => {
+    leavesOf[thread].push(i);
+  });
   const valueTypes = data.valueTypes;
   const countColumn = Math.max(0, valueTypes.findIndex(([type, unit]) => type === "samples" && unit === "count"));
   return {
@@ -76,22 +84,30 @@ function makeModel(data) {
   };
 }
 
-/** [[key, members]] in the order of the keys' first members. */
+/**
+ * [[key, members]] in the order of the keys' first members.
+ * @type {<T, K>(items: T[], keyOf: (item: T) => K) => [K, T[]][]}
+ */
 function d3group(items, keyOf) {
   const groups = new Map();
   for (const item of items) {
     const key = keyOf(item);
-    if (groups.has(key)) groups.get(key).push(item);
+    const members = groups.get(key);
+    if (members) members.push(item);
     else groups.set(key, [item]);
   }
   return [...groups];
 }
 
-/** How the frames of a node were found, for the reader. */
+/**
+ * How the frames of a node were found, for the reader.
+ * @type {(model: Model, bits: number) => string[]}
+ */
 function trustNames(model, bits) {
   return model.trusts.filter((_, i) => (bits >>> i) & 1).map(trustTitle);
 }
 
+/** @type {Record<string, string>} */
 const TRUST_TITLES = {
   context: "registers (innermost frame)",
   sframe: "SFrame",
@@ -112,10 +128,12 @@ const TRUST_TITLES = {
   epilogue: "instructions up to the return",
 };
 
+/** @type {(label: string) => string} */
 function trustTitle(label) {
   return TRUST_TITLES[label] || label;
 }
 
+/** @type {Record<string, string>} */
 const END_TITLES = {
   root: "whole",
   no_rule: "cut short: no unwind rule",

@@ -5,6 +5,7 @@
 const LONG_NAME = 4096;
 
 const ANONYMOUS = "(anonymous namespace)";
+/** @type {Record<string, string>} */
 const CLOSING = { "<": ">", "(": ")", "[": "]", "{": "}" };
 const OPERATOR =
   /^operator(?:\(\)|\[\]|->\*?|<=>|<<=|>>=|<<|>>|[<>=!+\-*/%^&|]=|&&|\|\||\+\+|--|[-+*/%^&|~!=<>,]|\s+(?:new|delete)(?:\[\])?|"" ?\w+|\s+[\w:]+[*& ]*)/;
@@ -12,7 +13,10 @@ const NAMELESS = /[!+]0x[0-9a-f]+$/;
 /** What follows a C++ function's parameters. */
 const TRAILER = /^(?:const|volatile|noexcept|requires|\[|&|\(\.)/;
 
-/** Where the bracket at `at` closes; an arrow is none. The end of the text where it does not. */
+/**
+ * Where the bracket at `at` closes; an arrow is none. The end of the text where it does not.
+ * @type {(text: string, at: number) => number}
+ */
 function closing(text, at) {
   const open = [];
   for (let i = at; i < text.length; i++) {
@@ -27,7 +31,10 @@ function closing(text, at) {
   return text.length;
 }
 
-/** Types by their last names: Box<dyn Fn()> of alloc::boxed::Box<dyn core::ops::function::Fn()>. */
+/**
+ * Types by their last names: Box<dyn Fn()> of alloc::boxed::Box<dyn core::ops::function::Fn()>.
+ * @type {(text: string) => string}
+ */
 function briefType(text) {
   return text.replace(/(?:[\w$]+::)+(?=[\w{<[$(&*])/g, "");
 }
@@ -35,9 +42,12 @@ function briefType(text) {
 /**
  * A path, outermost part first: [{ name, generic, type, trait }]. generic: what stands in <>, "" if nothing. type, trait: of
  * a part like <type as trait>. Parameters and what a function returns are left out.
+ * @type {(text: string) => NamePart[]}
  */
 function pathOf(text) {
+  /** @type {NamePart[]} */
   let parts = [];
+  /** @type {NamePart} */
   let part = { name: "", generic: "" };
   const close = () => {
     if (part.name) parts.push(part);
@@ -80,7 +90,10 @@ function pathOf(text) {
   return parts;
 }
 
-/** [type, trait] of "type as trait"; no trait of others. */
+/**
+ * [type, trait] of "type as trait"; no trait of others.
+ * @type {(text: string) => [string, string]}
+ */
 function splitAs(text) {
   for (let i = 0; i < text.length; i++) {
     if (CLOSING[text[i]]) i = closing(text, i);
@@ -89,30 +102,39 @@ function splitAs(text) {
   return [text, ""];
 }
 
+/** @type {(type: string) => string} */
 const bare = (type) => type.replace(/^&(mut )?|^dyn /, "").replace(/<.*$/s, "") || type;
 
-/** A name and its shorter forms, each shorter than the one before. */
+/**
+ * A name and its shorter forms, each shorter than the one before.
+ * @type {(name: string) => string[]}
+ */
 function shortForms(name) {
   const forms = [name];
-  const add = (form) => form && form.length < forms[forms.length - 1].length && forms.push(form);
+  /** @type {(form: string) => void} */
+  const add = (form) => {
+    if (form && form.length < forms[forms.length - 1].length) forms.push(form);
+  };
   const text = name.slice(0, LONG_NAME);
   if (NAMELESS.test(text)) {
     add(text.replace(/^.*(?=[!+]0x)/s, ""));
     return forms;
   }
   if (!text.includes("::") && !/\)( const)?$/.test(text)) {
-    if (/^[\w.~/-]+\/[^/ ]+$/.test(text)) add(text.split("/").pop()); // Go: the package's own path
+    if (/^[\w.~/-]+\/[^/ ]+$/.test(text)) add(text.slice(text.lastIndexOf("/") + 1)); // Go: the package's own path
     return forms;
   }
   if (/^[[<(][^:]*$|^\w+:[^:]|\.\(\*/.test(text)) return forms; // <module>, JS:~f file:1, (*T).method
   const parts = pathOf(text);
   if (!parts.length) return forms;
+  /** @type {(shown: string[]) => string} */
   const join = (shown) => shown.join("::");
   add(join(parts.map((part) => (part.generic ? `${part.name}<${part.generic}>` : part.name))));
-  add(join(parts.map((part) => (part.trait ? `<${bare(part.type)} as ${bare(part.trait)}>` : part.name))));
+  add(join(parts.map((part) => (part.type && part.trait ? `<${bare(part.type)} as ${bare(part.trait)}>` : part.name))));
   let names = parts.map((part) => (part.type ? bare(part.type).replace(/^impl .*$/s, "") : part.name)).filter(Boolean);
   add(join(names));
   // A closure is told by the function around it.
+  /** @type {(each: string) => boolean} */
   const isOwn = (each) => !/^\{|^operator\(\)$/.test(each);
   while (names.length > 1 && names.slice(1).some(isOwn)) {
     names = names.slice(1);
@@ -121,7 +143,10 @@ function shortForms(name) {
   return forms;
 }
 
-/** As much of a name as `room` characters hold, the telling part first; "" if that would tell nothing. */
+/**
+ * As much of a name as `room` characters hold, the telling part first; "" if that would tell nothing.
+ * @type {(name: string, room: number) => string}
+ */
 function fitName(name, room) {
   if (name.length <= room) return name;
   if (room < 3) return "";
@@ -129,12 +154,18 @@ function fitName(name, room) {
   return forms.find((form) => form.length <= room) || `${forms[forms.length - 1].slice(0, room - 1)}…`;
 }
 
-/** The functions of a node: several where it is a folded cycle. */
+/**
+ * The functions of a node: several where it is a folded cycle.
+ * @type {(model: Model, tree: Tree, node: number) => string[]}
+ */
 function blockNames(model, tree, node) {
   return (tree.cycle.get(node) || [tree.frame[node]]).map((frame) => model.frames[frame].name);
 }
 
-/** Folded recursion in the room that there is: the functions of one round, and how many rounds. */
+/**
+ * Folded recursion in the room that there is: the functions of one round, and how many rounds.
+ * @type {(names: string[], rounds: number, room: number) => string}
+ */
 function blockText(names, rounds, room) {
   const times = ` × ${groupThousands(rounds)}`;
   const each = Math.floor((room - 2 - times.length - 3 * (names.length - 1)) / names.length);

@@ -23,7 +23,10 @@ const SPECIAL = {
     text: "#f5f7fa", hit: "#f27cc0", hitText: "#12171d", page: "#14181e", outline: "#ffffff" },
 };
 
-/** group name -> place in the palette. weights: group name -> value, heaviest asks first. */
+/**
+ * group name -> place in the palette. weights: group name -> value, heaviest asks first.
+ * @type {(weights: Map<string, number>) => Map<string, number>}
+ */
 function assignColours(weights) {
   const size = PALETTE.light.length;
   const taken = new Set();
@@ -38,13 +41,19 @@ function assignColours(weights) {
   return slots;
 }
 
-/** Three shades of each colour, so that neighbours of one module are told apart. */
+/**
+ * Three shades of each colour, so that neighbours of one module are told apart.
+ * @type {(theme: Theme) => string[][]}
+ */
 function makeShades(theme) {
   const towards = theme === "light" ? "#ffffff" : "#000000";
   return PALETTE[theme].map((colour) => [0, 0.1, 0.2].map((part) => d3.interpolateRgb(colour, towards)(part)));
 }
 
-/** frame index -> CSS colour; markers are drawn as stripes over theirs. */
+/**
+ * frame index -> CSS colour; markers are drawn as stripes over theirs.
+ * @type {(model: Model, slots: Map<string, number>, theme: Theme) => string[]}
+ */
 function frameColours(model, slots, theme) {
   const shades = makeShades(theme);
   const special = SPECIAL[theme];
@@ -53,15 +62,22 @@ function frameColours(model, slots, theme) {
     if (frame.kind === KIND.START) return special.unknown;
     if (frame.kind >= KIND.PROCESS) return special.thread;
     if (frame.kind === KIND.MARKER) return special.marker;
-    if (!slots.has(frame.group) || frame.group === "[unknown]") return special.unknown;
-    return shades[slots.get(frame.group)][hashText(frame.name) % 3];
+    const slot = slots.get(frame.group);
+    if (slot === undefined || frame.group === "[unknown]") return special.unknown;
+    return shades[slot][hashText(frame.name) % 3];
   });
 }
 
+/** @type {(canvas: HTMLCanvasElement) => CanvasRenderingContext2D} */
+function penOf(canvas) {
+  return /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+}
+
+/** @type {(context: CanvasRenderingContext2D, theme: Theme) => CanvasPattern} */
 function stripes(context, theme) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 8;
-  const pen = tile.getContext("2d");
+  const pen = penOf(tile);
   pen.fillStyle = SPECIAL[theme].marker;
   pen.fillRect(0, 0, 8, 8);
   pen.strokeStyle = SPECIAL[theme].stripe;
@@ -72,5 +88,5 @@ function stripes(context, theme) {
     pen.lineTo(shift + 9, -1);
   }
   pen.stroke();
-  return context.createPattern(tile, "repeat");
+  return /** @type {CanvasPattern} */ (context.createPattern(tile, "repeat"));
 }

@@ -1,21 +1,28 @@
 "use strict";
 /* Tooltip, legend and threads. Text from the profile becomes text nodes, nothing else. */
 
-const byId = (id) => document.getElementById(id);
+/** @type {<K extends keyof Elements>(id: K) => Elements[K]} */
+const byId = (id) => /** @type {any} */ (document.getElementById(id));
+/** @type {(selector: string) => NodeListOf<HTMLElement>} */
+const queryAll = (selector) => document.querySelectorAll(selector);
 
-/** An element with attributes (or properties beginning with "on") and children; strings become text. */
+/**
+ * An element with attributes (or properties beginning with "on") and children; strings become text.
+ * @type {<K extends keyof HTMLElementTagNameMap>(tag: K, attributes?: Record<string, Attribute> | null, ...children: Child[]) => HTMLElementTagNameMap[K]}
+ */
 function element(tag, attributes, ...children) {
   const made = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes || {})) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (key === "colour") made.style.background = value;
-    else if (key === "share") made.style.setProperty("--share", `${Math.max(0, Math.min(100, 100 * value))}%`);
-    else if (value !== false && value !== null) made.setAttribute(key, value === true ? "" : value);
+    if (typeof value === "function") made.addEventListener(key.slice(2), value);
+    else if (key === "colour") made.style.background = String(value);
+    else if (key === "share") made.style.setProperty("--share", `${Math.max(0, Math.min(100, 100 * Number(value)))}%`);
+    else if (value !== false && value !== null) made.setAttribute(key, value === true ? "" : String(value));
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
+  for (const child of children) if (child !== null && child !== undefined) made.append(child);
   return made;
 }
 
+/** @type {(pairs: [term: string, value: string | number | null][]) => HTMLElement} */
 function facts(pairs) {
   const list = element("dl", { class: "facts" });
   for (const [term, value] of pairs) {
@@ -28,13 +35,17 @@ function facts(pairs) {
 
 // Tooltip
 
-/** The tooltip's pairs of term and text; also what screen readers are told. */
+/**
+ * The tooltip's pairs of term and text; also what screen readers are told.
+ * @type {(model: Model, tree: Tree, node: number, metric: number, zoomed: number) => { frame: Frame; pairs: [string, string][] }}
+ */
 function describe(model, tree, node, metric, zoomed) {
   const frame = model.frames[tree.frame[node]];
   const type = model.valueTypes[metric];
   const [value, count] = [tree.value[node], tree.count[node]];
   const samples = formatCount(count, "sample");
   const measured = type[1] === "count" ? samples : `${formatValue(value, type)} · ${samples}`;
+  /** @type {[string, string][]} */
   const pairs = [["Total", `${formatShare(value, tree.total)} · ${measured}`]];
   if (zoomed > 0 && zoomed !== node) pairs.push(["Of zoomed", formatShare(value, tree.value[zoomed])]);
   if (!tree.bottomUp && tree.self[node] > 0 && frame.kind < KIND.ROOT) {
@@ -55,7 +66,10 @@ function describe(model, tree, node, metric, zoomed) {
   return { frame, pairs };
 }
 
-/** What a node is called in full. */
+/**
+ * What a node is called in full.
+ * @type {(model: Model, tree: Tree, node: number) => string}
+ */
 function nameOf(model, tree, node) {
   const times = tree.rounds[node] ? ` × ${groupThousands(tree.rounds[node])}` : "";
   return `${blockNames(model, tree, node).join(" → ")}${times}`;
@@ -63,12 +77,14 @@ function nameOf(model, tree, node) {
 
 const MOST_START_NAMES = 12;
 
+/** @type {(model: Model) => string[]} */
 function startNames(model) {
   const names = [...new Set(model.startFrames.map((frame) => model.frames[frame].name))];
   const more = names.length - MOST_START_NAMES;
   return more > 0 ? [...names.slice(0, MOST_START_NAMES), `${more} more`] : names;
 }
 
+/** @type {(model: Model, tree: Tree, node: number, metric: number, zoomed: number, x: number, y: number) => void} */
 function showTooltip(model, tree, node, metric, zoomed, x, y) {
   const box = byId("tooltip");
   box.hidden = node < 0;
@@ -93,7 +109,10 @@ function showTooltip(model, tree, node, metric, zoomed, x, y) {
 
 // Legend
 
-/** groups: [name, own share 0..1, colour, striped]. */
+/**
+ * groups: [name, own share 0..1, colour, striped].
+ * @type {(groups: [name: string, share: number, colour: string, striped: boolean][], chosen: string | null, choose: (name: string) => void) => void}
+ */
 function showLegend(groups, chosen, choose) {
   byId("legend").replaceChildren(
     ...groups.map(([name, share, colour, striped]) =>
@@ -110,18 +129,24 @@ function showLegend(groups, chosen, choose) {
 
 // Threads
 
-/** on: toggle(threads, shown), collapse(key). */
+/**
+ * on: toggle(threads, shown), collapse(key).
+ * @type {(model: Model, state: State, totals: number[], on: { toggle: (threads: Thread[], shown: boolean) => void; collapse: (key: string) => void }) => void}
+ */
 function showThreads(model, state, totals, on) {
   const list = byId("thread-list");
   const whole = totals.reduce((sum, value) => sum + value, 0);
+  /** @type {(title: string, members: Thread[], frame: number, extra: string) => HTMLElement} */
   const row = (title, members, frame, extra) => {
     const value = members.reduce((sum, thread) => sum + totals[thread.index], 0);
     const shown = members.filter((thread) => !state.hidden.has(thread.index)).length;
     const key = model.frames[frame].key;
     const folded = state.collapsed.has(key);
+    /** @type {HTMLInputElement} */
     const box = element("input", { type: "checkbox", onchange: () => on.toggle(members, box.checked) });
     box.checked = shown > 0;
     box.indeterminate = shown > 0 && shown < members.length;
+    /** @type {(event: Event) => void} */
     const fold = (event) => {
       event.preventDefault();
       on.collapse(key);

@@ -1,13 +1,17 @@
 "use strict";
 /* Questions to a view tree: what is at a point, what matches, how much each function took. */
 
-/** The node that covers value v in a row, or -1. */
+/**
+ * The node that covers value v in a row, or -1.
+ * @type {(tree: Tree, row: number, v: number) => number}
+ */
 function nodeAt(tree, row, v) {
   if (row < 0 || row >= tree.rows) return -1;
   const at = firstEndingAfter(tree, row, v);
   return at < tree.rowStart[row + 1] && tree.x[at] <= v ? at : -1;
 }
 
+/** @type {(tree: Tree, row: number, v: number) => number} */
 function firstEndingAfter(tree, row, v) {
   let low = tree.rowStart[row];
   let high = tree.rowStart[row + 1];
@@ -19,11 +23,15 @@ function firstEndingAfter(tree, row, v) {
   return low;
 }
 
-/** Which frames match a text: all its letters in name or module, letter case aside; or /an expression/. */
+/**
+ * Which frames match a text: all its letters in name or module, letter case aside; or /an expression/.
+ * @type {(model: Model, query: string) => Uint8Array | null}
+ */
 function matchFrames(model, query) {
   const text = query.trim();
   if (!text) return null;
   const expression = /^\/(.+)\/$/.exec(text);
+  /** @type {(frame: Frame) => boolean} */
   let test;
   if (expression) {
     const pattern = new RegExp(expression[1], "i");
@@ -35,8 +43,12 @@ function matchFrames(model, query) {
   return matching(model, test);
 }
 
-/** The start, where it is one, matches by what is in it only if nothing else does. */
+/**
+ * The start, where it is one, matches by what is in it only if nothing else does.
+ * @type {(model: Model, test: (frame: Frame) => boolean) => Uint8Array}
+ */
 function matching(model, test) {
+  /** @type {(frame: Frame) => boolean} */
   const made = (frame) => frame.kind === KIND.ROOT || frame.kind === KIND.START || frame.kind === KIND.GAP;
   const matches = Uint8Array.from(model.frames, (frame) => (!made(frame) && test(frame) ? 1 : 0));
   const own = new Set(model.startFrames);
@@ -48,6 +60,7 @@ function matching(model, test) {
 /**
  * hits: outermost matching nodes, left to right in their rows. value: their sum; each sample counts once. nodes: 1 for
  * each that matches; a folded cycle by any of its functions. functions: how many match.
+ * @type {(tree: Tree, matches: Uint8Array) => Search}
  */
 function searchTree(tree, matches) {
   const covered = new Uint8Array(tree.n);
@@ -70,7 +83,10 @@ function searchTree(tree, matches) {
   return { hits, value, nodes, functions: frames.size };
 }
 
-/** Self and total of each function; recursion counts once. The tree must be top-down. */
+/**
+ * Self and total of each function; recursion counts once. The tree must be top-down.
+ * @type {(model: Model, tree: Tree) => FunctionRow[]}
+ */
 function tallyFunctions(model, tree) {
   const self = new Float64Array(model.frames.length);
   const total = new Float64Array(model.frames.length);

@@ -3,12 +3,16 @@
 
 const SHARE_COLOURS = ["#2f9e6e", "#4a90d9", "#e0a21b", "#d9603b", "#a65fa0", "#7a8794", "#8c7ae6", "#b89b5e"];
 
-/** A bar and its legend from name -> count; the good one comes first. */
+/**
+ * A bar and its legend from name -> count; the good one comes first.
+ * @type {(counts: Record<string, number>, titleOf: (name: string) => string, good: string | null, textOf?: (count: number) => string) => HTMLElement[]}
+ */
 function shares(counts, titleOf, good, textOf = groupThousands) {
   const whole = Object.values(counts).reduce((sum, count) => sum + count, 0);
   const rows = Object.entries(counts)
     .filter(([, count]) => count > 0)
-    .sort((a, b) => (b[0] === good) - (a[0] === good) || b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+    .sort((a, b) => Number(b[0] === good) - Number(a[0] === good) || b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  /** @type {(i: number) => string} */
   const colour = (i) => SHARE_COLOURS[(good && rows[0][0] !== good ? i + 2 : i) % SHARE_COLOURS.length];
   const bar = element("div", { class: "bar", "aria-hidden": "true" });
   const list = element("ul", { class: "shares" });
@@ -30,14 +34,17 @@ function shares(counts, titleOf, good, textOf = groupThousands) {
   return rows.length ? [bar, list] : [element("p", { class: "fine" }, "none")];
 }
 
+/** @type {(us: number) => string} */
 function microseconds(us) {
   return formatNanoseconds(us * 1000);
 }
 
+/** @type {(model: Model) => void} */
 function showSummary(model) {
   const { summary } = model;
   const started = new Date(Number(BigInt(model.startNs) / 1000000n));
   const { stops, not_stopped: others, shown } = summary;
+  /** @type {(hz: number) => string} */
   const rate = (hz) => (hz ? `${significant(hz)} Hz` : "");
   const parts = [
     element("h3", null, "Recorded"),
@@ -85,6 +92,7 @@ function showSummary(model) {
   byId("problems").hidden = !lacking.length;
 }
 
+/** @type {(module: ModuleSummary) => HTMLElement} */
 function problemCard(module) {
   const id = module.build_id ? `build-id ${module.build_id.slice(0, 16)}` : "no build-id";
   const card = element(
@@ -103,13 +111,14 @@ function problemCard(module) {
   return card;
 }
 
+/** @type {(source: HTMLElement, button: HTMLElement) => Promise<void>} */
 async function copyText(source, button) {
   const label = button.textContent;
   try {
     await navigator.clipboard.writeText(source.textContent);
     button.textContent = "Copied";
   } catch {
-    getSelection().selectAllChildren(source); // no clipboard on file: pages in some browsers
+    getSelection()?.selectAllChildren(source); // no clipboard on file: pages in some browsers
     button.textContent = "Selected";
   }
   setTimeout(() => (button.textContent = label), 1500);

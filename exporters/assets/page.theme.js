@@ -1,6 +1,7 @@
 "use strict";
 /* Runs before anything is drawn, so that a dark page does not flash. */
 
+/** @type {() => Theme} */
 function storedTheme() {
   try {
     const stored = localStorage.getItem("pyprof-theme");

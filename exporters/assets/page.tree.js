@@ -14,6 +14,7 @@ const BOTTOM_UP_THIN = 1e-4;
  * options: byThread; byProcess (as byThread does, where there are several); bottomUp; rounds, foldStart and opened (see
  * contract); metric, a column of values; hidden, a Set of thread indices; collapsed, a Set of frame keys whose nodes
  * show no children.
+ * @type {(model: Model, options: TreeOptions) => Tree}
  */
 function buildTree(model, options) {
   const folded = contract(model, options);
@@ -46,13 +47,13 @@ function buildTree(model, options) {
     }
   }
   const thin = options.bottomUp ? -1 : besideStart(model, raw);
-  const tree = layOut(model, raw);
-  tree.bottomUp = options.bottomUp;
-  tree.thin = thin;
-  return tree;
+  return { ...layOut(model, raw), bottomUp: options.bottomUp, thin };
 }
 
-/** Where the start is a row of its own, everything else begins below it, too. The number of that row, or -1. */
+/**
+ * Where the start is a row of its own, everything else begins below it, too. The number of that row, or -1.
+ * @type {(model: Model, raw: RawTree) => number}
+ */
 function besideStart(model, raw) {
   const count = raw.parent.length;
   const starts = raw.frame.indexOf(model.startUp);
@@ -77,23 +78,36 @@ function besideStart(model, raw) {
  * is folded, else 0; cycle: its functions, where they are several. groups: whose children are the outermost frames.
  */
 class RawTree {
+  /** @param {Model} model @param {Folded} folded */
   constructor(model, folded) {
     this.frames = model.frames.length;
     this.folded = folded;
+    /** @type {number[]} */
     this.parent = [];
+    /** @type {number[]} */
     this.frame = [];
+    /** @type {number[]} */
     this.src = [];
+    /** @type {number[]} */
     this.value = [];
+    /** @type {number[]} */
     this.count = [];
+    /** @type {number[]} */
     this.trust = [];
+    /** @type {number[]} */
     this.rounds = [];
+    /** @type {Map<number, number[]>} */
     this.cycle = new Map();
+    /** @type {Set<number>} */
     this.groups = new Set();
+    /** @type {Set<number>} */
     this.more = new Set();
     this.steps = 0;
+    /** @type {Map<number, number>} */
     this.known = new Map();
   }
 
+  /** @type {(parent: number, frame: number, src: number, value: number, count: number, trust?: number) => number} */
   add(parent, frame, src, value, count, trust = 0) {
     this.rounds.push(0);
     this.parent.push(parent);
@@ -105,7 +119,10 @@ class RawTree {
     return this.parent.length - 1;
   }
 
-  /** A node of the model that stands for others, by its key. */
+  /**
+   * A node of the model that stands for others, by its key.
+   * @type {(parent: number, src: number, value: number, count: number, trust: number) => number}
+   */
   addBlock(parent, src, value, count, trust) {
     const { key, cycles, rounds } = this.folded;
     const cycle = cycles[key[src] - this.frames];
@@ -115,7 +132,10 @@ class RawTree {
     return id;
   }
 
-  /** As addBlock, but siblings that folding makes equal join each other. */
+  /**
+   * As addBlock, but siblings that folding makes equal join each other.
+   * @type {(parent: number, src: number, value: number, count: number, trust: number) => number}
+   */
   addFolded(parent, src, value, count, trust) {
     const { key, rounds, merges } = this.folded;
     if (!merges) return this.addBlock(parent, src, value, count, trust);
@@ -133,7 +153,10 @@ class RawTree {
     return known;
   }
 
-  /** Adds to a group's node and what stands above it. */
+  /**
+   * Adds to a group's node and what stands above it.
+   * @type {(node: number, value: number, count: number) => void}
+   */
   addUp(node, value, count) {
     for (let at = node; at >= 0; at = this.parent[at]) {
       this.value[at] += value;
@@ -142,6 +165,7 @@ class RawTree {
   }
 }
 
+/** @type {(model: Model, leaves: number[], root: number, raw: RawTree, options: TreeOptions) => void} */
 function addTotals(model, leaves, root, raw, { metric }) {
   const values = model.values[metric];
   const counts = model.values[model.countColumn];
@@ -154,15 +178,15 @@ function addTotals(model, leaves, root, raw, { metric }) {
   raw.addUp(root, value, count);
 }
 
+/** @type {(model: Model, leaves: number[], root: number, raw: RawTree, options: TreeOptions) => void} */
 function emitTopDown(model, leaves, root, raw, options) {
   const { rep, parent, trust } = raw.folded;
   const values = model.values[options.metric];
   const counts = model.values[model.countColumn];
-  const value = (model.scratchValue ||= new Float64Array(parent.length));
-  const count = (model.scratchCount ||= new Float64Array(parent.length));
-  const stamp = (model.scratchStamp ||= new Int32Array(parent.length));
-  const map = (model.scratchMap ||= new Int32Array(parent.length));
-  const mark = (model.lastMark = (model.lastMark || 0) + 1);
+  const n = parent.length;
+  model.scratch ||= { value: new Float64Array(n), count: new Float64Array(n), stamp: new Int32Array(n), map: new Int32Array(n), mark: 0 };
+  const { value, count, stamp, map } = model.scratch;
+  const mark = ++model.scratch.mark;
   const touched = [];
   for (const leaf of leaves) {
     const at = rep[model.leaf[leaf]];
@@ -194,16 +218,20 @@ function emitTopDown(model, leaves, root, raw, options) {
 /**
  * Leaves become roots, callers grow out of them. A node of this tree stands for a set of nodes of the model; sets
  * are split by the keys of their parents, level by level, until the budget is spent (raw.more has what is left).
+ * @type {(model: Model, leaves: number[], root: number, raw: RawTree, options: TreeOptions) => void}
  */
 function emitBottomUp(model, leaves, root, raw, options) {
   const { rep, parent, key, trust } = raw.folded;
   const values = model.values[options.metric];
   const counts = model.values[model.countColumn];
+  /** @type {Pointer[]} */
   const first = [];
   for (const leaf of leaves) {
     if (model.leaf[leaf] > 0) first.push([rep[model.leaf[leaf]], values[leaf], counts[leaf]]);
   }
+  /** @type {[below: number, pointers: Pointer[]][]} */
   let level = [[root, first]];
+  /** @type {[below: number, pointers: Pointer[]][]} */
   let thin = [];
   addTotals(model, leaves, root, raw, options);
   const least = raw.value[root] * BOTTOM_UP_THIN;
@@ -256,7 +284,10 @@ function emitBottomUp(model, leaves, root, raw, options) {
   }
 }
 
-/** Siblings by weight, heaviest first, then by name. */
+/**
+ * Siblings by weight, heaviest first, then by name.
+ * @type {(model: Model, raw: RawTree) => Omit<Tree, "bottomUp" | "thin">}
+ */
 function layOut(model, raw) {
   const n = raw.parent.length;
   const offsets = new Int32Array(n + 2);
@@ -284,6 +315,7 @@ function layOut(model, raw) {
     rowStart: [0],
     total: raw.value[0],
     totalCount: raw.count[0],
+    rows: 0,
   };
   const order = new Int32Array(n);
   let placed = 1;
@@ -320,6 +352,7 @@ function layOut(model, raw) {
   return tree;
 }
 
+/** @type {(model: Model, a: number, b: number) => number} */
 function compareNames(model, a, b) {
   const [one, two] = [model.frames[a].name, model.frames[b].name];
   return one < two ? -1 : one > two ? 1 : a - b;

@@ -1,0 +1,104 @@
+"use strict";
+/* What buttons, fields and keys do. */
+
+function wire() {
+  /** @type {(id: ButtonId, action: () => void) => void} */
+  const click = (id, action) => byId(id).addEventListener("click", action);
+  click("view-graph", () => setView("graph"));
+  click("view-table", () => setView("table"));
+  click("icicle", () => setFlipped(false));
+  click("flame", () => setFlipped(true));
+  click("top-down", () => change("bottomUp", false));
+  click("bottom-up", () => change("bottomUp", true));
+  click("fold", () => foldAll(!state.fold));
+  click("start", () => change("foldStart", !state.foldStart));
+  click("threads", () => togglePanel("threads"));
+  click("summary", () => togglePanel("summary"));
+  click("theme", () => setTheme(state.theme === "light" ? "dark" : "light"));
+  click("help", () => byId("help-dialog").showModal());
+  click("reset", resetZoom);
+  click("next", () => step(1));
+  click("previous", () => step(-1));
+  click("all-threads", () => change("hidden", new Set()));
+  click("no-threads", () => change("hidden", new Set(model.threads.map((thread) => thread.index))));
+  click("collapse-threads", () => collapseAll(true));
+  click("expand-threads", () => collapseAll(false));
+  byId("by-thread").addEventListener("change", () => change("byThread", byId("by-thread").checked));
+  byId("by-process").addEventListener("change", () => change("byProcess", byId("by-process").checked));
+  byId("metric").addEventListener("change", () => change("metric", Number(byId("metric").value)));
+  for (const button of queryAll("aside .close")) button.addEventListener("click", () => togglePanel(null));
+  for (const button of queryAll("dialog .close")) button.addEventListener("click", () => byId("help-dialog").close());
+  for (const button of queryAll("[data-sort]")) {
+    button.addEventListener("click", () => {
+      const column = /** @type {SortColumn} */ (button.dataset.sort);
+      const text = column === "name" || column === "group";
+      state.sort = [column, state.sort[0] === column ? !state.sort[1] : !text];
+      showFunctions();
+    });
+  }
+  byId("search").addEventListener("input", () => seek({ query: byId("search").value }));
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (state.view === "table" && width !== innerWidth) showFunctions();
+    width = innerWidth;
+  });
+  document.addEventListener("keydown", onKey);
+}
+
+/** @type {Record<string, () => unknown>} */
+const KEYS = {
+  i: () => setFlipped(!state.flipped),
+  b: () => change("bottomUp", !state.bottomUp),
+  r: () => foldAll(!state.fold),
+  u: () => change("foldStart", !state.foldStart),
+  t: () => change("byThread", !state.byThread),
+  p: () => change("byProcess", !state.byProcess),
+  f: () => setView(state.view === "graph" ? "table" : "graph"),
+  s: () => togglePanel("summary"),
+  "?": () => byId("help-dialog").showModal(),
+  "+": () => graph.selection.call(graph.zoom.scaleBy, 1.5),
+  "=": () => graph.selection.call(graph.zoom.scaleBy, 1.5),
+  "-": () => graph.selection.call(graph.zoom.scaleBy, 1 / 1.5),
+};
+
+/** @type {(event: KeyboardEvent) => void} */
+function onKey(event) {
+  const searching = event.target === byId("search");
+  const finding = event.key.toLowerCase() === "f" && (event.ctrlKey || event.metaKey) && !event.shiftKey;
+  if (byId("help-dialog").open) return;
+  if (finding || (event.key === "/" && !searching && !event.ctrlKey)) {
+    event.preventDefault();
+    byId("search").focus();
+    byId("search").select();
+  } else if (event.key === "Escape") {
+    event.preventDefault();
+    if (graph.zoomed > 0 || graph.transform.k > 1) resetZoom();
+    else seek({});
+    if (searching) byId("graph").focus();
+  } else if (searching) {
+    if (event.key === "Enter") step(event.shiftKey ? -1 : 1);
+  } else if (!event.ctrlKey && !event.metaKey && !event.altKey) {
+    if (event.target === byId("graph") && canvasKey(event)) event.preventDefault();
+    else if (!isField(event.target) && KEYS[event.key]) KEYS[event.key]();
+  }
+}
+
+/**
+ * Do letters typed here belong to it?
+ * @type {(target: EventTarget | null) => boolean}
+ */
+function isField(target) {
+  return target instanceof HTMLElement && /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName);
+}
+
+/** @type {(event: KeyboardEvent) => boolean} */
+function canvasKey(event) {
+  const away = state.flipped ? "ArrowUp" : "ArrowDown";
+  /** @type {Record<string, Direction>} */
+  const moves = { ArrowLeft: "left", ArrowRight: "right", [away]: "in", [state.flipped ? "ArrowDown" : "ArrowUp"]: "out" };
+  if (moves[event.key]) graph.moveFocus(moves[event.key]);
+  else if ((event.key === "Enter" || event.key === " ") && graph.focus >= 0) {
+    if (!unfold(graph.focus, false)) graph.zoomTo(graph.focus);
+  } else return false;
+  return true;
+}

@@ -1,0 +1,265 @@
+/** The page's types, for its scripts' comments (exporters/assets/page.*.js). Columns have one entry a row. */
+
+declare const d3: typeof import("d3-format") &
+  typeof import("d3-interpolate") &
+  typeof import("d3-selection") &
+  typeof import("d3-transition") &
+  typeof import("d3-zoom");
+type CanvasZoom = import("d3-zoom").ZoomBehavior<HTMLCanvasElement, unknown>;
+type CanvasSelection = import("d3-selection").Selection<HTMLCanvasElement, unknown, null, undefined>;
+type ZoomEvent = import("d3-zoom").D3ZoomEvent<HTMLCanvasElement, unknown>;
+type ZoomTransform = import("d3-zoom").ZoomTransform;
+
+type Theme = "light" | "dark";
+type ValueType = [type: string, unit: string];
+type Column = Int32Array | Float64Array | Uint8Array | number[];
+
+// What flamegraph.py writes (_data)
+
+/** Texts are indices into strings; modules -1 where there is none. */
+interface Data {
+  title: string;
+  /** Nanoseconds since 1970, as decimal digits: more than a number holds. */
+  startNs: string;
+  durationNs: number;
+  periodNs: number;
+  valueTypes: ValueType[];
+  labels: [name: string, value: string][];
+  groupByThread: boolean;
+  groupByProcess: boolean;
+  /** Names of the bits in nodes.trust. */
+  trusts: string[];
+  modules: [path: number, buildId: number][];
+  frames: { name: number[]; group: number[]; module: number[]; kind: number[] };
+  /** parent: how many nodes before this one. */
+  nodes: {
+    parent: number[];
+    frame: number[];
+    how: number[];
+    start: number[];
+    trust: number[];
+    place: number[];
+    places: number[];
+  };
+  /** values: one column a value type. */
+  samples: { leaf: number[]; thread: number[]; values: number[][] };
+  threads: [pid: number, tid: number, name: number, process: number][];
+  summary: Summary;
+  strings: string[];
+}
+
+interface Problem {
+  text: string;
+  remedy: string;
+}
+
+interface ModuleSummary {
+  path: string;
+  build_id: string;
+  frames: number;
+  problems: Problem[];
+}
+
+/** Summary.to_json: what of it the page shows. */
+interface Summary {
+  samples: number;
+  threads: number;
+  rate_wanted: number;
+  rate_reached: number;
+  skipped: number;
+  trust: Record<string, number>;
+  stops: { count: number; p50_us: number; p99_us: number; max_us: number; share: number };
+  not_stopped: { unchanged: number; blocked: number };
+  modules: ModuleSummary[];
+  profiler: { cpu_s: number; max_rss_kb: number };
+  notes: string[];
+  shown: { type: string; unit: string; total: number; ends: Record<string, number> };
+  warnings: Problem[];
+  counters: { name: string; count: number; meaning: string }[];
+}
+
+// What page.model.js makes of it
+
+/** A function, or what stands for one. key: of roots, processes and threads; else "". */
+interface Frame {
+  name: string;
+  group: string;
+  module: number;
+  kind: number;
+  key: string;
+}
+
+interface Thread {
+  index: number;
+  pid: number;
+  tid: number;
+  title: string;
+  process: string;
+  frame: number;
+}
+
+interface Process {
+  pid: number;
+  title: string;
+  threads: Thread[];
+  frame: number;
+}
+
+interface Model extends Omit<Data, "frames" | "threads" | "modules"> {
+  frames: Frame[];
+  /** Frames that stand for something else: indices. */
+  root: number;
+  startUp: number;
+  gap: number;
+  threads: Thread[];
+  processes: Process[];
+  /** By node. */
+  parent: Int32Array;
+  frame: Int32Array;
+  cut: Int32Array;
+  how: number[];
+  start: number[];
+  trust: number[];
+  places: number[];
+  place(node: number): string;
+  startFrames: number[];
+  /** By sample. */
+  leaf: Int32Array;
+  values: Float64Array[];
+  /** Thread index -> samples. */
+  leavesOf: number[][];
+  countColumn: number;
+  modules: { path: string; buildId: string }[];
+  /** Kept between views. */
+  contracted?: { asked: string; folded: Folded };
+  scratch?: { value: Float64Array; count: Float64Array; stamp: Int32Array; map: Int32Array; mark: number };
+}
+
+interface FoldOptions {
+  rounds: number;
+  foldStart: boolean;
+  opened: Set<string>;
+}
+
+interface Folded {
+  rep: Int32Array;
+  parent: Int32Array;
+  key: Int32Array;
+  trust: Int32Array | number[];
+  rounds: Int32Array;
+  cycles: number[][];
+  merges: boolean;
+}
+
+interface TreeOptions extends FoldOptions {
+  byThread: boolean;
+  byProcess: boolean;
+  bottomUp: boolean;
+  metric: number;
+  hidden: Set<number>;
+  collapsed: Set<string>;
+}
+
+/** See page.tree.js; columns by node. */
+interface Tree {
+  n: number;
+  parent: Int32Array;
+  frame: Int32Array;
+  src: Int32Array;
+  trust: Int32Array;
+  value: Float64Array;
+  count: Float64Array;
+  self: Float64Array;
+  x: Float64Array;
+  depth: Int32Array;
+  rounds: Int32Array;
+  cycle: Map<number, number[]>;
+  firstChild: Int32Array;
+  endChild: Int32Array;
+  more: Set<number>;
+  rowStart: number[];
+  rows: number;
+  total: number;
+  totalCount: number;
+  bottomUp: boolean;
+  thin: number;
+}
+
+/** A node of the model, and what of its samples is counted there. */
+type Pointer = [node: number, value: number, count: number];
+
+interface Search {
+  hits: number[];
+  value: number;
+  nodes: Uint8Array;
+  functions: number;
+}
+
+interface FunctionRow {
+  frame: number;
+  self: number;
+  total: number;
+}
+
+// What page.app.js holds
+
+type SortColumn = "self" | "total" | "name" | "group";
+type Sort = [column: SortColumn, descending: boolean];
+
+interface State {
+  view: "graph" | "table";
+  flipped: boolean;
+  bottomUp: boolean;
+  byThread: boolean;
+  byProcess: boolean;
+  fold: boolean;
+  foldStart: boolean;
+  opened: Set<string>;
+  metric: number;
+  hidden: Set<number>;
+  collapsed: Set<string>;
+  query: string;
+  group: string | null;
+  picked: number;
+  hit: number;
+  sort: Sort;
+  theme: Theme;
+}
+
+type Direction = "in" | "out" | "left" | "right";
+
+interface GraphEvents {
+  hover(node: number, x: number, y: number): void;
+  zoom(node: number): void;
+  focus(node: number): void;
+  /** Did the click open or close something? */
+  open(node: number, onCaret: boolean): boolean;
+}
+
+/** A part of a name's path; type and trait of a part like <type as trait>. */
+interface NamePart {
+  name: string;
+  generic: string;
+  type?: string;
+  trait?: string;
+}
+
+type Attribute = string | number | boolean | null | ((event: Event) => void);
+type Child = Node | string | null | undefined;
+
+/** The elements of page.html that scripts ask for, by id. */
+interface Elements extends Record<ButtonId | OtherId, HTMLElement> {
+  graph: HTMLCanvasElement;
+  metric: HTMLSelectElement;
+  search: HTMLInputElement;
+  "by-thread": HTMLInputElement;
+  "by-process": HTMLInputElement;
+  "help-dialog": HTMLDialogElement;
+}
+type ButtonId =
+  | "summary" | "theme" | "help" | "view-graph" | "view-table" | "icicle" | "flame" | "top-down" | "bottom-up" | "fold"
+  | "start" | "threads" | "previous" | "next" | "reset" | "all-threads" | "no-threads" | "collapse-threads" | "expand-threads";
+type OtherId =
+  | "title" | "warnings" | "facts" | "problems" | "levels" | "matched" | "graph-view" | "scroller" | "spacer" | "zoom-bar"
+  | "zoom-name" | "zoom-share" | "empty" | "table-view" | "function-head" | "by-process-row" | "rows" | "rows-note" | "threads-panel" | "thread-list"
+  | "summary-panel" | "summary-body" | "legend" | "tooltip" | "announce" | "profile";
