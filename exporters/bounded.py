@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.markers import LEFT_OUT, LEFT_OUT_TITLE
+from pyprof.model.markers import LEFT_OUT
 from pyprof.model.profile import Frame, FrameKind, Profile
+from pyprof.model.tree import Tree, rewrite
 from pyprof.model.walk import Trust
 
 MOST_FRAMES = 24_000_000
@@ -26,7 +27,7 @@ def bounded(profile: Profile, stacks: npt.NDArray[np.int32], most: int = MOST_FR
     if int(depth[stacks].sum()) <= most:
         return profile
     half = max(most // len(stacks), _LEAST_KEPT) // 2
-    return _Shorter(profile, depth, half).profile()
+    return _shorter(profile, depth, half)
 
 
 def distinct_stacks(profile: Profile) -> npt.NDArray[np.int32]:
@@ -44,64 +45,38 @@ def _depths(profile: Profile) -> npt.NDArray[np.int64]:
     return np.array(depth, np.int64)
 
 
-class _Shorter:
-    """Keeps the outermost and the innermost `half` frames of each stack."""
+def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profile:
+    """With the outermost and the innermost `half` frames of each stack that has more than both."""
+    parent, frame = profile.parent.tolist(), profile.frame.tolist()
+    leaves = np.unique(profile.stack)
+    deep = depth[leaves] > 2 * half
+    outer = _outer(parent, depth, half)
+    tree = Tree()
+    kept = [*leaves[~deep].tolist(), *(outer[leaf] for leaf in leaves[deep].tolist())]
+    place = rewrite(parent, lambda node: (frame[node],), tree, kept)
+    short = np.array(place, np.int32)
+    for leaf in leaves[deep].tolist():
+        inner, node = [], leaf
+        for _ in range(half):
+            inner.append(frame[node])
+            node = parent[node]
+        at = tree.child(place[outer[leaf]], len(profile.frames))
+        for each in reversed(inner):
+            at = tree.child(at, each)
+        short[leaf] = at
+    marker = Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, LEFT_OUT.title, LEFT_OUT)
+    return replace(
+        profile,
+        frames=(*profile.frames, marker),
+        parent=np.array(tree.parent, np.int32),
+        frame=np.array(tree.frame, np.int32),
+        stack=short[profile.stack],
+    )
 
-    def __init__(self, profile: Profile, depth: npt.NDArray[np.int64], half: int) -> None:
-        self._profile = profile
-        self._depth = depth
-        self._half = half
-        self._marker = len(profile.frames)
-        self._parent = [-1]
-        self._frame = [-1]
-        self._children: dict[tuple[int, int], int] = {}
-        self._known: dict[int, int] = {0: 0}
-        self._old_parent, self._old_frame = profile.parent.tolist(), profile.frame.tolist()
 
-    def profile(self) -> Profile:
-        outer = self._outer()
-        place = np.zeros(len(self._old_parent), np.int32)
-        for leaf in np.unique(self._profile.stack).tolist():
-            place[leaf] = self._short(leaf, outer) if self._depth[leaf] > 2 * self._half else self._whole(leaf)
-        frames = (
-            *self._profile.frames,
-            Frame(FrameKind.MARKER, LEFT_OUT, 0, 0, -1, (), Trust.CONTEXT, LEFT_OUT_TITLE),
-        )
-        parent, frame = np.array(self._parent, np.int32), np.array(self._frame, np.int32)
-        return replace(self._profile, frames=frames, parent=parent, frame=frame, stack=place[self._profile.stack])
-
-    def _outer(self) -> list[int]:
-        """Of each node the one on its stack that is the outermost part's last."""
-        found = [0] * len(self._old_parent)
-        for node, parent in enumerate(self._old_parent):
-            if node:
-                found[node] = node if self._depth[node] <= self._half else found[parent]
-        return found
-
-    def _child(self, parent: int, frame: int) -> int:
-        node = self._children.setdefault((parent, frame), len(self._parent))
-        if node == len(self._parent):
-            self._parent.append(parent)
-            self._frame.append(frame)
-        return node
-
-    def _whole(self, leaf: int) -> int:
-        """The new node of an old stack."""
-        path, node = [], leaf
-        while node not in self._known:
-            path.append(node)
-            node = self._old_parent[node]
-        at = self._known[node]
-        for node in reversed(path):
-            at = self._known[node] = self._child(at, self._old_frame[node])
-        return at
-
-    def _short(self, leaf: int, outer: list[int]) -> int:
-        path, node = [], leaf
-        for _ in range(self._half):
-            path.append(self._old_frame[node])
-            node = self._old_parent[node]
-        at = self._child(self._whole(outer[leaf]), self._marker)
-        for frame in reversed(path):
-            at = self._child(at, frame)
-        return at
+def _outer(parent: list[int], depth: npt.NDArray[np.int64], half: int) -> list[int]:
+    """Of each node the one on its stack that is the outermost part's last."""
+    found = [0] * len(parent)
+    for node in range(1, len(parent)):
+        found[node] = node if depth[node] <= half else found[parent[node]]
+    return found

@@ -17,8 +17,8 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.bounded import bounded, distinct_stacks
 from pyprof.exporters.names import UNKNOWN
 from pyprof.exporters.protobuf import data, number, packed, varint
+from pyprof.model.markers import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
-from pyprof.model.stacks import MERGE_MARK
 
 # Field numbers of message Profile.
 SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING_TABLE = 1, 2, 3, 4, 5, 6
@@ -53,7 +53,7 @@ def _samples(profile: Profile, tables: Tables, location_of: list[bytes], labels:
     partial = {
         at: tables.label("merge", frame.title.strip("[]").removeprefix("merge: "))
         for at, frame in enumerate(profile.frames)
-        if frame.kind == FrameKind.MARKER and frame.pc >= MERGE_MARK
+        if frame.mark is not None and frame.mark.kind is MarkKind.MERGE
     }
     for thread, leaf, values in profile.totals():
         stack, merge = [], b""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pyprof.model.interpreter import Chain, Run, SampleState
-from pyprof.model.stacks import MERGE_MARK, MOST_LEFT, Inserts
+from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.stacks import Inserts
 from pyprof.model.walk import StackEnd
 
 FunctionRange = Callable[[int, bool], tuple[int, int] | None]
@@ -39,11 +40,11 @@ class Merged:
     reasons: SampleState = NOTHING
 
     @property
-    def mark(self) -> int:
-        """pc of the marker below which the stack hangs, 0 if all was matched."""
+    def mark(self) -> Mark | None:
+        """The marker below which the stack hangs; None if all was matched."""
         if not self.reasons:
-            return 0
-        return MERGE_MARK + min(self.unplaced, MOST_LEFT) * (MOST_LEFT + 1) + min(self.without_run, MOST_LEFT)
+            return None
+        return Mark(MarkKind.MERGE, unplaced=self.unplaced, without_run=self.without_run)
 
 
 class Evaluators:

@@ -76,7 +76,7 @@ class CodeBook:
         self._idle = self.codes.keys() - used
 
     def line(self, pc: int) -> Line:
-        """What to call a frame. pc: of a FrameKey, frame_pc()."""
+        """What to call a frame. pc: FrameKey.word, frame_pc()."""
         code = self.codes.get(pc >> INSTRUCTION_BITS, _GONE_CODE)
         instruction = (pc & (1 << INSTRUCTION_BITS) - 1) - 1
         line = line_of(code.lines, code.table, code.first_line, instruction)

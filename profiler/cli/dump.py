@@ -194,9 +194,7 @@ def header_lines(subject: Subject) -> Iterator[str]:
 
 def thread_dumps(profile: Profile, states: dict[int, str]) -> Iterator[ThreadDump]:
     """The last sample of each thread, by tid."""
-    from pyprof.model.markers import end_of
-    from pyprof.model.profile import FrameKind
-    from pyprof.model.stacks import MERGE_MARK
+    from pyprof.model.markers import MarkKind
     from pyprof.model.walk import StackEnd
 
     threads = profile.thread.tolist()
@@ -205,12 +203,12 @@ def thread_dumps(profile: Profile, states: dict[int, str]) -> Iterator[ThreadDum
     for index, info in enumerate(profile.threads):
         path = profile.path(last[index])
         end, merge = StackEnd.ROOT if path else StackEnd.UNREADABLE, ""
-        while path and path[0].kind == FrameKind.MARKER:
-            mark = path.pop(0)
-            if mark.pc >= MERGE_MARK:
+        while path and (mark := path[0].mark) is not None:
+            path.pop(0)
+            if mark.kind is MarkKind.MERGE:
                 merge = mark.title.strip("[]")
-            else:
-                end = end_of(mark.pc)
+            elif mark.kind is MarkKind.CUT:
+                end = mark.end
         yield ThreadDump(info, states.get(info.tid, "running"), end, path[::-1], merge, known.get(index, 0))
 
 

@@ -20,6 +20,7 @@ sample        Samples in columns: what every collector produces and the unwinder
 stacks        Stacks while recording: a sample ends as one integer, a node of a prefix tree of frames
 summary       What a recording did, as numbers: the summary panel and `--summary FILE`
 text          What of a text is not shown as it is
+tree          Prefix trees of frames
 walk          What a walk found: frames of all lanes, how each was found, and why each lane ended
 x86_epilogue  x86-64 instructions that a straight way to a return is made of
 x86_frames    What x86 code that is built with frame pointers tells about its frames and its calls

@@ -18,9 +18,6 @@ import numpy.typing as npt
 ALWAYS = -(1 << 63)
 NEVER = (1 << 63) - 1
 
-CODE_SPACE = -4
-"""FrameKey.space at or below this is no AddressSpace.id but CODE_SPACE - the index of a described piece of code."""
-
 MAX_PAST = 1 << 16
 """Most descriptions kept that hold no longer; the oldest go first."""
 

@@ -37,8 +37,8 @@ PARTIAL: dict[SampleState, str] = {
 class Run:
     """The frames that one activation of the evaluator runs, innermost first.
 
-    marker: an address on the activation's own C stack, 0 where this version keeps none. frames: of FrameKey.pc, see
-    stacks.INTERPRETER_SPACE. waits: the thread does not name this activation itself, it was found on its C stack.
+    marker: an address on the activation's own C stack, 0 where this version keeps none. frames: of FrameKey.word.
+    waits: the thread does not name this activation itself, it was found on its C stack.
     """
 
     marker: int

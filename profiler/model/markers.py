@@ -1,44 +1,81 @@
-"""Markers: frames without code that say what a stack lacks. A marker's pc is a word of its own:
-
-StackEnd | log2(size) << 8      the stack is cut; so much of what the option limits would have been enough, 0: no hint
-LEFT_OUT                        frames in the middle of the stack are left out
-MERGE_MARK and above            see model.stacks
-"""
+"""Markers: frames without code that say what a stack lacks."""
 
 from __future__ import annotations
 
+from enum import IntEnum
+from typing import NamedTuple
+
 from pyprof.model.walk import StackEnd
 
-LEFT_OUT = 0xFF
-LEFT_OUT_TITLE = "[frames left out: too many to keep]"
-_SHIFT = 8
 _UNITS = ("", "K", "M", "G", "T")
 
-MARKERS: dict[StackEnd, str] = {end: f"[truncated: {end.words}]" for end in StackEnd if end is not StackEnd.ROOT}
+CUT_TITLES: dict[StackEnd, str] = {end: f"[truncated: {end.words}]" for end in StackEnd if end is not StackEnd.ROOT}
 
 
-def cut_mark(end: int, needed: int) -> int:
-    """Of a stack that is cut. needed: bytes of stack, or frames, that would have been enough; 0 where nobody knows."""
-    return end | (max(needed - 1, 1).bit_length() << _SHIFT if needed > 0 else 0)
+class MarkKind(IntEnum):
+    CUT = 0  # the frames outside it are missing
+    LEFT_OUT = 1  # frames in the middle of the stack are left out
+    MERGE = 2  # an interpreter's frames and the native ones could not all be matched
+    NOT_SAMPLED = 3  # processor time without a sample
 
 
-def end_of(mark: int) -> StackEnd:
-    """Why a stack is cut, of a marker below MERGE_MARK."""
-    return StackEnd(mark & 0xFF)
+class Mark(NamedTuple):
+    """What one marker says.
+
+    end, enough: of CUT, why, and how many bytes of stack or frames would have been enough, 0 where that is not known.
+    unplaced, without_run: of MERGE, runs that stand by their order only, activations of the evaluator without a run.
+    """
+
+    kind: MarkKind
+    end: StackEnd = StackEnd.ROOT
+    enough: int = 0
+    unplaced: int = 0
+    without_run: int = 0
+
+    @property
+    def title(self) -> str:
+        """How the marker is labelled, in every output."""
+        if self.kind is MarkKind.CUT:
+            return _cut_title(self)
+        return _merge_title(self) if self.kind is MarkKind.MERGE else _TITLES[self.kind]
 
 
-def cut_title(mark: int) -> str:
-    """How a cut stack is labelled."""
-    if mark == LEFT_OUT:
-        return LEFT_OUT_TITLE
-    end, bits = end_of(mark), mark >> _SHIFT
-    if bits and end is StackEnd.UNREADABLE:
-        return f"[truncated: --stack-size {_size(bits)} copies all of it]"
-    if bits and end is StackEnd.DEPTH:
-        return f"[truncated: {end.words}, --max-depth {1 << bits} is enough]"
-    return MARKERS.get(end, "[truncated]")
+_TITLES = {
+    MarkKind.LEFT_OUT: "[frames left out: too many to keep]",
+    MarkKind.NOT_SAMPLED: "[not sampled: too short to see]",
+}
+
+LEFT_OUT = Mark(MarkKind.LEFT_OUT)
+NOT_SAMPLED = Mark(MarkKind.NOT_SAMPLED)
+CUTS: dict[int, Mark | None] = {end: None if end is StackEnd.ROOT else Mark(MarkKind.CUT, end) for end in StackEnd}
+"""The marker of a stack by its end; None of a whole one."""
 
 
-def _size(bits: int) -> str:
+def cut_mark(end: StackEnd, needed: int) -> Mark:
+    """Of a stack that is cut. needed: bytes of stack, or frames, that would have been enough; 0 where nobody knows. The
+    marker names the next power of two, so that many stacks have one marker.
+    """
+    return Mark(MarkKind.CUT, end, 1 << max(needed - 1, 1).bit_length() if needed > 0 else 0)
+
+
+def _cut_title(mark: Mark) -> str:
+    if mark.enough and mark.end is StackEnd.UNREADABLE:
+        return f"[truncated: --stack-size {_size(mark.enough)} copies all of it]"
+    if mark.enough and mark.end is StackEnd.DEPTH:
+        return f"[truncated: {mark.end.words}, --max-depth {mark.enough} is enough]"
+    return CUT_TITLES.get(mark.end, "[truncated]")
+
+
+def _size(size: int) -> str:
+    bits = size.bit_length() - 1
     unit = min(bits // 10, len(_UNITS) - 1)
     return f"{1 << bits - 10 * unit}{_UNITS[unit]}"
+
+
+def _merge_title(mark: Mark) -> str:
+    parts = ["merge: partial"]
+    if mark.unplaced:
+        parts.append(f"{mark.unplaced} run{'s' if mark.unplaced > 1 else ''} unplaced")
+    if mark.without_run:
+        parts.append(f"{mark.without_run} evaluator{'s' if mark.without_run > 1 else ''} without a run")
+    return f"[{', '.join(parts)}]"

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.markers import Mark
 from pyprof.model.modules import base_name
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
@@ -45,10 +46,10 @@ class Line:
 class Frame:
     """One address and its names.
 
-    pc: avma as found on the stack, a marker's StackEnd; lookup: avma looked up (pc, or pc - 1 of a return address);
-    rel: pc minus the base of its module. module: index into Profile.modules, -1 if none. lines: innermost inline
-    function first, () if no name is known. title: what to show for the whole frame: function, "module!0xstart",
-    "module+0xrel", or a marker's text.
+    pc: avma as found on the stack, of an interpreter's or the kernel's frame its word, of a marker 0; lookup: avma
+    looked up (pc, or pc - 1 of a return address); rel: pc minus the base of its module. module: index into
+    Profile.modules, -1 if none. lines: innermost inline function first, () if no name is known. title: what to show for
+    the whole frame: function, "module!0xstart", "module+0xrel", or a marker's text. mark: what a marker says.
     """
 
     kind: FrameKind
@@ -59,6 +60,7 @@ class Frame:
     lines: tuple[Line, ...]
     trust: Trust
     title: str
+    mark: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,8 @@ class Profile:
     parent, frame: (nodes,) int32, the prefix tree; frame[0] is -1. time_ns: (n,) int64 since the epoch; stack: (n,)
     int32 node of the leaf; thread: (n,) int32 index into threads; values: (n, len(value_types)) int64, the
     primary value last. Samples of one thread are in time order. start_ns: since the epoch. labels: of the whole
-    profile. state: (n,) int32 SampleState, None where nothing is known.
+    profile. state: (n,) int32 SampleState, cpu: (n,) int32, the
+    processor, -1 where nobody said; None where nothing is known of any sample.
     """
 
     value_types: tuple[ValueType, ...]
@@ -126,6 +129,7 @@ class Profile:
     summary: Summary
     labels: Mapping[str, str] = field(default_factory=dict)
     state: npt.NDArray[np.int32] | None = None
+    cpu: npt.NDArray[np.int32] | None = None
 
     @cached_property
     def processes(self) -> tuple[int, ...]:

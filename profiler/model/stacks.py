@@ -6,49 +6,69 @@ frame, at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.markers import LEFT_OUT
+from pyprof.model.markers import CUTS, LEFT_OUT, Mark, MarkKind
+from pyprof.model.profile import FrameKind
+from pyprof.model.tree import rewrite
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
 
-MARKER_SPACE = -1
-"""FrameKey.space of a marker: its pc is the StackEnd that it marks, and the frames above it are cut off there."""
+NO_SPACE = -1
 
-INTERPRETER_SPACE = -2
-"""FrameKey.space of an interpreter's frame: its pc is a word that the interpreter's reader can name."""
 
-KERNEL_SPACE = -3
-"""FrameKey.space of what stands inside the innermost frame of user code: its pc is a word of model.kernel."""
+class FrameKey(NamedTuple):
+    """One frame before it has a name. Fields that its kind does not use have their defaults.
 
-MERGE_MARK = 1 << 20
-"""pc of the marker below which stacks hang whose frames could not all be matched: this, the runs that have no place
-times MOST_LEFT + 1, and the activations that have no run, each at most MOST_LEFT.
-"""
-MOST_LEFT = 999
+    NATIVE: space (AddressSpace.id), pc (avma as found), exact (else it is a return address), trust. Of code that no
+    file describes, code is the number of its description, from 1 on, and there is no space.
+    INTERPRETER: word, which the interpreter's reader can name, and trust. KERNEL: word, see model.kernel.
+    MARKER: mark; the frames above it are cut off there.
+    """
 
-NOT_SAMPLED = MERGE_MARK - 1
-"""pc of the marker that stands for processor time without a sample."""
+    kind: FrameKind
+    trust: int
+    space: int = NO_SPACE
+    code: int = 0
+    pc: int = 0
+    exact: bool = True
+    word: int = 0
+    mark: Mark | None = None
 
-FrameKey = tuple[int, int, bool, int]
-"""(AddressSpace.id, one of the spaces above or of described code, see model.code, pc avma, exact, Trust)"""
+
+def native_key(space: int, pc: int, exact: bool, trust: int, code: int = 0) -> FrameKey:
+    return FrameKey(FrameKind.NATIVE, trust, NO_SPACE if code else space, code, pc, exact)
+
+
+def interpreter_key(word: int, trust: int = Trust.INTERPRETER) -> FrameKey:
+    return FrameKey(FrameKind.INTERPRETER, trust, word=word)
+
+
+def kernel_key(word: int) -> FrameKey:
+    return FrameKey(FrameKind.KERNEL, Trust.KERNEL, word=word)
+
+
+def marker_key(mark: Mark) -> FrameKey:
+    return FrameKey(FrameKind.MARKER, Trust.CONTEXT, mark=mark)
+
 
 Inserts = tuple[tuple[int, tuple[int, ...]], ...]
-"""(index of a native frame, pcs of interpreter frames that stand just inside it, innermost first), ascending."""
+"""(index of a native frame, words of interpreter frames that stand just inside it, innermost first), ascending."""
 
-Merge = tuple[Inserts, int]
-"""(the interpreter's frames of one stack, pc of the marker below which it hangs, 0 for none)"""
+Merge = tuple[Inserts, Mark | None]
+"""(the interpreter's frames of one stack, the marker below which it hangs)"""
 
 CodeOf = Callable[[int, SharedFrames], "npt.NDArray[np.int32] | None"]
 
 _Columns = tuple[bytes, bytes, bytes, bytes]
-"""pc, exact and trust of all frames of a walk, and what stands instead of their space"""
+"""pc, exact, trust and code of all frames of a walk"""
 
 
 @dataclass
@@ -64,7 +84,7 @@ class StackTable:
     frame: list[int] = field(default_factory=lambda: [-1])
     _frame_ids: dict[FrameKey, int] = field(default_factory=dict)
     _children: dict[tuple[int, int], int] = field(default_factory=dict)
-    _whole: dict[tuple[int, int, bytes, Merge | None, int], int] = field(default_factory=dict)
+    _whole: dict[tuple[int, Mark | None, bytes, Merge | None, int], int] = field(default_factory=dict)
     _blocks: dict[tuple[int, int, bytes, Inserts], int] = field(default_factory=dict)
     _shared: WeakKeyDictionary[SharedFrames, npt.NDArray[np.int32]] = field(default_factory=WeakKeyDictionary)
 
@@ -75,19 +95,20 @@ class StackTable:
         code: npt.NDArray[np.int32] | None = None,
         merged: Mapping[int, Merge] | None = None,
         code_of: CodeOf | None = None,
-        cut: Mapping[int, int] | None = None,
+        cut: Mapping[int, Mark] | None = None,
     ) -> npt.NDArray[np.int32]:
-        """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane. code: (m,) for each frame of the walk
-        what stands instead of the space in its FrameKey, 0 where nothing does. merged: what lanes have of an
+        """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane. code: (m,) FrameKey.code of each frame of
+        the walk. merged: what lanes have of an
         interpreter, by lane. code_of: (lane, frames) -> like code, of frames that lanes share. cut: lane -> its
         marker, where that is not only its StackEnd (see model.markers).
         """
         merged = merged or {}
         nodes = np.zeros(len(walk), np.int32)
         columns = walk.pc.tobytes(), walk.exact.tobytes(), walk.trust.tobytes(), b"" if code is None else code.tobytes()
-        starts, ends, spaces = walk.start.tolist(), walk.end.tolist(), space.tolist()
+        starts, spaces = walk.start.tolist(), space.tolist()
+        marks = [CUTS[end] for end in walk.end.tolist()]
         for lane, mark in (cut or {}).items():
-            ends[lane] = mark
+            marks[lane] = mark
         whole = self._whole
         seen: dict[object, int] = {}
         packed, codes = _packed(walk), columns[3]
@@ -99,17 +120,17 @@ class StackTable:
                 frames, first = walk.shared[lane]
                 outer = self._shared_node(frames, first, spaces[lane], partial(code_of, lane) if code_of else None)
             same = (
-                (packed[8 * a : 8 * b], codes[4 * a : 4 * b], spaces[lane], ends[lane], found, outer)
+                (packed[8 * a : 8 * b], codes[4 * a : 4 * b], spaces[lane], marks[lane], found, outer)
                 if packed
                 else lane
             )
             node = seen.get(same)
             if node is None:
-                key = (spaces[lane], ends[lane], _digest(columns, a, b), found, outer)
+                key = (spaces[lane], marks[lane], _digest(columns, a, b), found, outer)
                 node = whole.get(key)
                 if node is None:
                     native = _Native(walk, a, b, spaces[lane], code, columns)
-                    node = whole[key] = self._insert(native, ends[lane], found or ((), 0), outer)
+                    node = whole[key] = self._insert(native, marks[lane], found or ((), None), outer)
                 seen[same] = node
             nodes[lane] = node
         return nodes
@@ -117,23 +138,20 @@ class StackTable:
     def extend(self, node: int, words: Sequence[int]) -> int:
         """The stack `node` with frames of the kernel inside it. words: innermost first."""
         for word in reversed(words):
-            node = self.child(node, (KERNEL_SPACE, word, True, Trust.KERNEL))
+            node = self.child(node, kernel_key(word))
         return node
 
     def unseen(self, words: Sequence[int]) -> int:
         """The stack of which only what the kernel does is known."""
-        return self.extend(self.child(0, (MARKER_SPACE, StackEnd.UNREADABLE, True, 0)), words)
+        return self.extend(self.child(0, marker_key(UNREADABLE)), words)
 
-    def adopt(self, other: StackTable, node: int) -> int:
-        """The node here of the stack that is `node` in another table."""
-        chain = []
-        while node > 0:
-            chain.append(other.frames[other.frame[node]])
-            node = other.parent[node]
-        here = 0
-        for key in reversed(chain):
-            here = self.child(here, key)
-        return here
+    def adopt(self, other: StackTable, nodes: Iterable[int]) -> list[int]:
+        """Take over stacks of another table, by their leaves. Returns the node here of each one there, -1 of others."""
+        return rewrite(other.parent, other.key, self, nodes)
+
+    def key(self, node: int) -> tuple[FrameKey]:
+        """A node's frame, as rewrite() takes it where it does not change."""
+        return (self.frames[self.frame[node]],)
 
     def _shared_node(
         self,
@@ -166,21 +184,21 @@ class StackTable:
         """A stack's outermost and innermost frames, where there are too many stacks to keep the rest."""
         outer = self._frames_of(frames, slice(len(frames) - _KEPT, None), space, code)[::-1].tolist()
         inner = self._frames_of(frames, slice(first, first + _KEPT), space, code)[::-1].tolist()
-        marker = self.child(self._chain(0, outer)[-1], (MARKER_SPACE, LEFT_OUT, True, Trust.CONTEXT))
+        marker = self.child(self._chain(0, outer)[-1], marker_key(LEFT_OUT))
         return self._chain(marker, inner)[-1]
 
     def _frames_of(
         self, frames: SharedFrames, part: slice, space: int, code: npt.NDArray[np.int32] | None
     ) -> npt.NDArray[np.int64]:
         """The numbers of frames, most of which are equal to others."""
-        place = np.full(len(frames), space, np.int64) if code is None else np.where(code != 0, code, space)
-        pc, rest = frames.pc[part], frames.exact[part] | frames.trust[part].astype(np.int64) << 1 | place[part] << 9
-        order = np.lexsort((rest, pc))
-        pc, rest = pc[order], rest[order]
-        new = np.append(True, (pc[1:] != pc[:-1]) | (rest[1:] != rest[:-1]))
+        described = np.zeros(len(frames), np.int32) if code is None else code
+        columns = [frames.exact[part], frames.trust[part], described[part], frames.pc[part]]
+        order = np.lexsort(columns)
+        columns = [column[order] for column in columns]
+        new = np.append(True, np.logical_or.reduce([column[1:] != column[:-1] for column in columns]))
         numbers = []
-        for each_pc, each in zip(pc[new].tolist(), rest[new].tolist(), strict=True):
-            key = (each >> 9, each_pc, bool(each & 1), each >> 1 & 0xFF)
+        for exact, trust, number_of_code, pc in zip(*(column[new].tolist() for column in columns), strict=True):
+            key = native_key(space, pc, exact, trust, number_of_code)
             number = self._frame_ids.get(key)
             if number is None:
                 number = self._frame_ids[key] = len(self.frames)
@@ -208,17 +226,17 @@ class StackTable:
         children.update(zip(zip(parents, fresh, strict=True), nodes, strict=True))
         return found + list(nodes)
 
-    def _insert(self, native: _Native, end: int, merged: Merge, outer: int) -> int:
+    def _insert(self, native: _Native, mark: Mark | None, merged: Merge, outer: int) -> int:
         """In blocks from the root on: of a deep stack most are known. outer: the node below which it hangs, 0: none."""
-        node = self.child(outer, (MARKER_SPACE, end, True, 0)) if end != StackEnd.ROOT else outer
+        node = self.child(outer, marker_key(mark)) if mark else outer
         if merged[1]:
-            node = self.child(node, (MARKER_SPACE, merged[1], True, 0))
+            node = self.child(node, marker_key(merged[1]))
         inside, count = dict(merged[0]), native.end - native.begin
         node = self._interpreted(node, inside.get(count, ()))
         high = count
         while high > 0:
             low = max(high - _BLOCK, 0)
-            part = tuple((high - at, pcs) for at, pcs in merged[0] if low <= at < high) if inside else ()
+            part = tuple((high - at, words) for at, words in merged[0] if low <= at < high) if inside else ()
             key = (node, native.space, native.digest(low, high), part)
             known = self._blocks.get(key) if low else None
             if known is None:
@@ -235,9 +253,9 @@ class StackTable:
                 node = self._interpreted(node, inside.get(low + at, ()))
         return node
 
-    def _interpreted(self, node: int, pcs: tuple[int, ...]) -> int:
-        for pc in reversed(pcs):
-            node = self.child(node, (INTERPRETER_SPACE, pc, True, Trust.INTERPRETER))
+    def _interpreted(self, node: int, words: tuple[int, ...]) -> int:
+        for word in reversed(words):
+            node = self.child(node, interpreter_key(word))
         return node
 
     def child(self, parent: int, key: FrameKey) -> int:
@@ -276,17 +294,14 @@ class _Native:
 
     def keys(self, low: int, high: int) -> list[FrameKey]:
         """Of the frames low .. high of the stack."""
-        return _keys(self.walk, slice(self.begin + low, self.begin + high), self.space, self.code)
+        part = slice(self.begin + low, self.begin + high)
+        walk, n = self.walk, high - low
+        codes = [0] * n if self.code is None else self.code[part].tolist()
+        columns = (walk.pc[part].tolist(), walk.exact[part].tolist(), walk.trust[part].tolist(), codes)
+        return [native_key(self.space, *frame) for frame in zip(*columns, strict=True)]
 
 
-def _keys(frames: Walk | SharedFrames, part: slice, space: int, code: npt.NDArray[np.int32] | None) -> list[FrameKey]:
-    """Of some frames. code: what stands instead of the space, 0 where nothing does."""
-    pcs, exacts, trusts = frames.pc[part].tolist(), frames.exact[part].tolist(), frames.trust[part].tolist()
-    places = [0] * len(pcs) if code is None else code[part].tolist()
-    return [
-        (place or space, pc, exact, trust) for place, pc, exact, trust in zip(places, pcs, exacts, trusts, strict=True)
-    ]
-
+UNREADABLE = Mark(MarkKind.CUT, StackEnd.UNREADABLE)
 
 MOST_NODES = 4_000_000
 """With more, of shared frames that are not known only the outermost and the innermost _KEPT are kept: a node takes 200

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch, find_arch
-from pyprof.model.code import CODE_SPACE, CodeName
+from pyprof.model.code import CodeName
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import Walk, lookup_pcs
@@ -61,7 +61,7 @@ class RuntimeCode:
         self._candidates: dict[int, tuple[U64, U64]] = {}
         self._symbols: WeakKeyDictionary[ElfFile, list[tuple[bytes, int, bool]]] = WeakKeyDictionary()
         self._codes: dict[int, _Code] = {}
-        self._next = CODE_SPACE
+        self._next = 1
         self._numbers: dict[tuple[Spans, int], int] = {}
         self._described: dict[int, Described] = {}
         self._late: set[object] = set()
@@ -157,7 +157,7 @@ class RuntimeCode:
     # what the recorder asks
 
     def bind(self, batch: SampleBatch, walk: Walk) -> I32 | None:
-        """For each frame of a walk the number of its description (see CODE_SPACE), 0 where it has none."""
+        """For each frame of a walk the number of its description (FrameKey.code), 0 where it has none."""
         code: I32 | None = None
         lane: I64 | None = None
         for space_id in np.unique(batch.space).tolist():
@@ -223,7 +223,7 @@ class RuntimeCode:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = self._next
-            self._next -= 1
+            self._next += 1
             self._codes[number] = _Code(process, spans, space, pc)
         return number
 

@@ -7,6 +7,7 @@ inlined                 Functions inlined into a frame that runs an interpreter'
 opening                 From a target and options to a Recording that has not begun
 recorder                The recording half of a session
 recording               A recording under way: collector, files and loop, and what may be asked of it meanwhile
+rows                    Rows of a recording: what is kept of each sample once its stack is a node of a tree
 runtimes                The interpreters of a recording's processes
 session                 One target under observation: collector, images, unwinder and recorder, tied together
 summarize               What a window of a recording did, as numbers

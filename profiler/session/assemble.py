@@ -61,6 +61,7 @@ def assemble(
         thread=thread,
         values=values,
         state=window.state,
+        cpu=window.cpu,
         summary=Summary(),
     )
     summary = replace(summarize(window, profile, names.diagnostics, rate_hz), names=names.counts - before)

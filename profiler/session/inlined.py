@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pyprof.model.profile import Frame, FrameKind, Profile
+from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.tree import Tree, rewrite
 
 
 def inlined_inside(profile: Profile) -> Profile:
@@ -22,72 +23,58 @@ def inlined_inside(profile: Profile) -> Profile:
         for node in range(1, len(parents))
         if profile.frames[frames[node]].kind == FrameKind.INTERPRETER and _has_inlined(profile, frames[parents[node]])
     }
-    return _Tree(profile, split).rebuilt() if split else profile
+    return _Split(profile, split).rebuilt() if split else profile
 
 
 def _has_inlined(profile: Profile, frame: int) -> bool:
     return frame >= 0 and profile.frames[frame].kind == FrameKind.NATIVE and len(profile.frames[frame].lines) > 1
 
 
-class _Tree:
-    """The tree anew. place: old node -> new one. inside: new node -> the frame that is still to come inside it."""
+class _Split:
+    """Takes frames apart. split: nodes. frames: the profile's, and the parts. inside: old node -> the part that is
+    still to come inside it, -1 where none is.
+    """
 
     def __init__(self, profile: Profile, split: set[int]) -> None:
         self._profile = profile
         self._split = split
-        self._frames = list(profile.frames)
+        self._parent, self._frame = profile.parent.tolist(), profile.frame.tolist()
+        self._inside = [-1] * len(self._parent)
         self._parts: dict[int, tuple[int, int]] = {}
-        self._parent, self._frame = [-1], [-1]
-        self._inside: dict[int, int] = {}
-        self._closed: dict[int, int] = {}
+        self.frames = list(profile.frames)
 
     def rebuilt(self) -> Profile:
-        profile = self._profile
-        place = [0]
-        for node in range(1, len(profile.parent)):
-            frame, parent = int(profile.frame[node]), place[int(profile.parent[node])]
-            if profile.frames[frame].kind == FrameKind.INTERPRETER:
-                new = self._add(parent, frame, self._inside.get(parent, -1))
-            elif node in self._split:
-                outer, inlined = self._taken_apart(frame)
-                new = self._add(self._close(parent), outer, inlined)
-            else:
-                new = self._add(self._close(parent), frame, -1)
-            place.append(new)
-        leaves = {node: self._close(place[node]) for node in set(profile.stack.tolist())}
+        tree = Tree()
+        place = rewrite(self._parent, self._frames_of, tree)
+        for leaf in np.unique(self._profile.stack).tolist():
+            if self._inside[leaf] >= 0:
+                place[leaf] = tree.child(place[leaf], self._inside[leaf])
         return replace(
-            profile,
-            frames=tuple(self._frames),
-            parent=np.array(self._parent, np.int32),
-            frame=np.array(self._frame, np.int32),
-            stack=np.array([leaves[node] for node in profile.stack.tolist()], np.int32),
+            self._profile,
+            frames=tuple(self.frames),
+            parent=np.array(tree.parent, np.int32),
+            frame=np.array(tree.frame, np.int32),
+            stack=np.array(place, np.int32)[self._profile.stack],
         )
 
-    def _add(self, parent: int, frame: int, inside: int) -> int:
-        node = len(self._parent)
-        self._parent.append(parent)
-        self._frame.append(frame)
-        if inside >= 0:
-            self._inside[node] = inside
-        return node
-
-    def _close(self, node: int) -> int:
-        """The node inside which something else than an interpreter's frame may stand."""
-        inside = self._inside.get(node)
-        if inside is None:
-            return node
-        if node not in self._closed:
-            self._closed[node] = self._add(node, inside, -1)
-        return self._closed[node]
+    def _frames_of(self, node: int) -> list[int]:
+        """What stands in the place of a node."""
+        frame, waiting = self._frame[node], self._inside[self._parent[node]]
+        if self._profile.frames[frame].kind == FrameKind.INTERPRETER:
+            self._inside[node] = waiting
+            return [frame]
+        before = [waiting] if waiting >= 0 else []
+        if node in self._split:
+            outer, self._inside[node] = self._taken_apart(frame)
+            return [*before, outer]
+        return [*before, frame]
 
     def _taken_apart(self, frame: int) -> tuple[int, int]:
         """The function itself and what was inlined into it, as frames of their own."""
         if frame not in self._parts:
             whole = self._profile.frames[frame]
             outer = replace(whole, lines=whole.lines[-1:])
-            inlined: Frame = replace(
-                whole, kind=FrameKind.INLINE, lines=whole.lines[:-1], title=whole.lines[-2].function
-            )
-            self._parts[frame] = len(self._frames), len(self._frames) + 1
-            self._frames += [outer, inlined]
+            inlined = replace(whole, kind=FrameKind.INLINE, lines=whole.lines[:-1], title=whole.lines[-2].function)
+            self._parts[frame] = len(self.frames), len(self.frames) + 1
+            self.frames += [outer, inlined]
         return self._parts[frame]

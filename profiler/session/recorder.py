@@ -18,32 +18,20 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.code import CODE_SPACE
-from pyprof.model.markers import cut_mark, end_of
+from pyprof.model.markers import Mark, MarkKind, cut_mark
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
-from pyprof.model.stacks import MARKER_SPACE, NOT_SAMPLED, Merge, StackTable
+from pyprof.model.stacks import UNREADABLE, Merge, StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Walk
+from pyprof.session.rows import UNKNOWN, Rows, joined, no_lengths
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.unfollowed import NOTHING, Spent
 
-_I64 = npt.NDArray[np.int64]
-Columns = tuple[_I64, _I64, npt.NDArray[np.int32], _I64, _I64]
-"""time_ns, node | state << STATE_BITS, tid, weight, length_ns"""
-
 COMPLETED = "stack completed by the outer frames of a later one of its thread"
 
-STATE_BITS = 32
-_NODE = (1 << STATE_BITS) - 1
 
-
-def _unknown(n: int) -> _I64:
-    """Lengths that are not known, without memory for each."""
-    return np.broadcast_to(np.int64(-1), n)
-
-
-def _needed(batch: SampleBatch, walk: Walk) -> dict[int, int]:
+def _needed(batch: SampleBatch, walk: Walk) -> dict[int, Mark]:
     """Markers of the stacks that an option has cut, by lane: they say what would have been enough."""
     found = {}
     for lane in np.flatnonzero((walk.end == StackEnd.UNREADABLE) | (walk.end == StackEnd.DEPTH)).tolist():
@@ -55,7 +43,7 @@ def _needed(batch: SampleBatch, walk: Walk) -> dict[int, int]:
         elif end is StackEnd.DEPTH:
             first, last = int(walk.start[lane]), int(walk.start[lane + 1])
             span = int(walk.sp[last - 1]) - int(walk.sp[first])
-            found[lane] = cut_mark(end, 2 * (last - first) * length // max(span, 1)) if 0 < span <= length else end
+            found[lane] = cut_mark(end, 2 * (last - first) * length // max(span, 1) if 0 < span <= length else 0)
     return found
 
 
@@ -87,7 +75,7 @@ class Merger(Protocol):
         """The walk, with what the interpreter's frames tell of native frames that it did not reach."""
         ...
 
-    def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int64]]:
+    def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:
         """What each lane's stack gets, by lane, and the SampleState of all lanes."""
         ...
 
@@ -98,9 +86,9 @@ class Merger(Protocol):
 class Window:
     """One closed stretch of a recording, its names not yet looked up.
 
-    time_ns (epoch), node, tid, weight, length_ns (-1: weight says it), state (SampleState): one row a sample, shape
-    (n,). before, after: the collector's statistics at the window's two ends. errors: what was counted in between, by
-    everybody. unfollowed: what children that are not recorded spent beside their parents.
+    time_ns, node, tid, weight, length_ns, state, cpu: columns of Rows. before, after: the collector's statistics at the
+    window's two ends. errors: what was counted in between, by everybody. unfollowed: what children that are not
+    recorded spent beside their parents.
     """
 
     stacks: StackTable
@@ -117,6 +105,7 @@ class Window:
     before: CollectorStats
     after: CollectorStats
     errors: dict[str, int]
+    cpu: npt.NDArray[np.int32]
     unfollowed: Spent = NOTHING
 
 
@@ -126,7 +115,7 @@ class _Held:
 
     sp: int
     pc: int
-    rows: list[tuple[npt.NDArray[np.int64], int]]
+    rows: list[tuple[Rows, int]]
 
 
 @dataclass
@@ -143,8 +132,8 @@ class Recorder:
     _pids: dict[int, int] = field(default_factory=dict)
     _stacks: StackTable = field(default_factory=StackTable)
     _spaces: dict[int, AddressSpace] = field(default_factory=dict)
-    _rows: list[Columns] = field(default_factory=list)
-    _last: dict[int, int] = field(default_factory=dict)
+    _rows: list[Rows] = field(default_factory=list)
+    _last: dict[int, tuple[int, int]] = field(default_factory=dict)
     _held: dict[int, _Held] = field(default_factory=dict)
     _end_ns: int = 0
 
@@ -160,7 +149,7 @@ class Recorder:
         if not len(batch):
             return
         self._spaces.update(batch.spaces)
-        nodes = np.full(len(batch), -1, np.int64)
+        rows = self._fresh_rows(batch)
         live = np.flatnonzero(batch.kind < SampleKind.UNCHANGED)
         if len(live):
             fresh = batch if len(live) == len(batch) else batch.take(live)
@@ -171,26 +160,26 @@ class Recorder:
             cut = _needed(fresh, walk)
             if fresh.chains and self.merger is not None:
                 merged, state = self.merger.merge(fresh, walk)
-                nodes[live] = self._stacks.intern(walk, fresh.space, code, merged, cut=cut) | state << STATE_BITS
+                rows.node[live] = self._stacks.intern(walk, fresh.space, code, merged, cut=cut)
+                rows.state[live] = state
             else:
-                nodes[live] = self._stacks.intern(
+                rows.node[live] = self._stacks.intern(
                     walk, fresh.space, code, code_of=partial(self._code_of, fresh), cut=cut
                 )
             if fresh.tip is not None:
-                nodes[live] = self._inside(nodes[live], fresh.tip, fresh.tips)
+                rows.node[live] = self._inside(rows.node[live], fresh.tip, fresh.tips)
             stop = walk.lacks_register & (fresh.kind == SampleKind.BLOCKED)
             top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
             look = self.binder.look if self.binder and self.binder.watched else None
             self.collector.learn(Feedback(fresh, top, walk.missing, stop, look))
             if batch.stopped and (self._held or stop.any()):
-                self._hold(batch, nodes, live[stop])
-            self._completion.take(fresh, walk, nodes, live)
+                self._hold(batch, rows, live[stop])
+            self._completion.take(fresh, walk, rows.node, live)
         for lane in np.flatnonzero(batch.kind == SampleKind.UNSEEN).tolist():
-            nodes[lane] = self._stacks.unseen(batch.tips[int(batch.tip[lane])] if batch.tip is not None else ())
+            rows.node[lane] = self._stacks.unseen(batch.tips[int(batch.tip[lane])] if batch.tip is not None else ())
         if batch.followed:
-            self._follow(batch.tid, nodes)
-        length = _unknown(len(batch)) if batch.length_ns is None else batch.length_ns
-        self._rows.append((batch.time_ns + self._epoch_ns, nodes, batch.tid, batch.weight, length))
+            self._follow(rows)
+        self._rows.append(rows)
         self._pids.update(zip(batch.tid.tolist(), batch.pid.tolist(), strict=True))
         self.samples += len(batch)
 
@@ -212,31 +201,43 @@ class Recorder:
         )
         return self.binder.bind(batch.take(np.array([lane], np.int64)), walk)
 
+    def _fresh_rows(self, batch: SampleBatch) -> Rows:
+        """Rows whose stacks are not known yet."""
+        n = len(batch)
+        return Rows(
+            time_ns=batch.time_ns + self._epoch_ns,
+            node=np.full(n, UNKNOWN, np.int32),
+            state=np.zeros(n, np.int32),
+            tid=batch.tid,
+            cpu=batch.cpu,
+            weight=batch.weight,
+            length_ns=no_lengths(n) if batch.length_ns is None else batch.length_ns,
+        )
+
     def _inside(
-        self, nodes: npt.NDArray[np.int64], tip: npt.NDArray[np.int32], tips: tuple[tuple[int, ...], ...]
-    ) -> npt.NDArray[np.int64]:
+        self, nodes: npt.NDArray[np.int32], tip: npt.NDArray[np.int32], tips: tuple[tuple[int, ...], ...]
+    ) -> npt.NDArray[np.int32]:
         """The stacks with what the kernel did for them."""
-        pairs, place = np.unique(np.stack([nodes, tip.astype(np.int64)], axis=1), axis=0, return_inverse=True)
-        found = [
-            self._stacks.extend(node & _NODE, tips[at]) | (node & ~_NODE) if at else node for node, at in pairs.tolist()
-        ]
-        return np.array(found, np.int64)[place.ravel()]
+        pairs, place = np.unique(np.stack([nodes, tip], axis=1), axis=0, return_inverse=True)
+        found = [self._stacks.extend(node, tips[at]) for node, at in pairs.tolist()]
+        return np.array(found, np.int32)[place.ravel()]
 
-    def _follow(self, tid: npt.NDArray[np.int32], nodes: npt.NDArray[np.int64]) -> None:
-        """Give each UNCHANGED lane (node -1) the stack of its thread's sample before it, in place."""
-        order = np.argsort(tid, kind="stable")
-        firsts = np.flatnonzero(np.diff(tid[order], prepend=np.int32(-1)))
-        grouped = nodes[order]
+    def _follow(self, rows: Rows) -> None:
+        """Give each UNCHANGED row, whose node is not known, the stack of its thread's sample before it."""
+        order = np.argsort(rows.tid, kind="stable")
+        tid, node, state = rows.tid[order], rows.node[order], rows.state[order]
+        firsts = np.flatnonzero(np.diff(tid, prepend=np.int32(-1)))
         for first in firsts.tolist():
-            if grouped[first] < 0:
-                grouped[first] = self._last.get(int(tid[order[first]]), 0)
-        at = np.where(grouped >= 0, np.arange(len(grouped)), 0)
-        grouped = grouped[np.maximum.accumulate(at)]
-        nodes[order] = grouped
+            if node[first] < 0:
+                node[first], state[first] = self._last.get(int(tid[first]), (0, 0))
+        source = np.maximum.accumulate(np.where(node >= 0, np.arange(len(node)), 0))
+        node, state = node[source], state[source]
+        rows.node[order], rows.state[order] = node, state
         lasts = np.append(firsts[1:], len(order)) - 1
-        self._last.update(zip(tid[order[lasts]].tolist(), grouped[lasts].tolist(), strict=True))
+        stacks = zip(node[lasts].tolist(), state[lasts].tolist(), strict=True)
+        self._last.update(zip(tid[lasts].tolist(), stacks, strict=True))
 
-    def _hold(self, batch: SampleBatch, nodes: npt.NDArray[np.int64], lacking: npt.NDArray[np.int64]) -> None:
+    def _hold(self, batch: SampleBatch, rows: Rows, lacking: npt.NDArray[np.int64]) -> None:
         pc, sp = batch.arch.pc, batch.arch.sp
         wanting = set(lacking.tolist())
         for lane, (tid, kind) in enumerate(zip(batch.tid.tolist(), batch.kind.tolist(), strict=True)):
@@ -245,15 +246,15 @@ class Recorder:
                 regs = batch.regs[lane]
                 if held is None or (held.sp, held.pc) != (int(regs[sp]), int(regs[pc])):
                     held = self._held[tid] = _Held(int(regs[sp]), int(regs[pc]), [])
-                held.rows.append((nodes, lane))
+                held.rows.append((rows, lane))
             elif held is not None:
                 if kind == SampleKind.UNCHANGED:
-                    held.rows.append((nodes, lane))
+                    held.rows.append((rows, lane))
                     continue
                 regs = batch.regs[lane]
                 if kind == SampleKind.STOPPED and held.sp == int(regs[sp]):
-                    for rows, row in held.rows:
-                        rows[row] = nodes[lane]
+                    for earlier, row in held.rows:
+                        earlier.node[row], earlier.state[row] = rows.node[lane], rows.state[lane]
                 del self._held[tid]
 
     def forget(self, space_id: int) -> None:
@@ -269,13 +270,11 @@ class Recorder:
     def unsettled(self) -> set[int]:
         """Threads whose last stack another look could make whole."""
         unsettled = set(self._held)
-        for tid, node in self._last.items():
-            node &= _NODE
+        for tid, (node, _) in self._last.items():
             while self._stacks.parent[node] > 0:
                 node = self._stacks.parent[node]
-            frame = self._stacks.frame[node]
-            space, mark = self._stacks.frames[frame][:2] if node else (MARKER_SPACE, StackEnd.UNREADABLE)
-            if space == MARKER_SPACE and mark < NOT_SAMPLED and end_of(mark) is StackEnd.UNREADABLE:
+            mark = self._stacks.frames[self._stacks.frame[node]].mark if node else UNREADABLE
+            if mark is not None and mark.kind is MarkKind.CUT and mark.end is StackEnd.UNREADABLE:
                 unsettled.add(tid)
         return unsettled
 
@@ -286,8 +285,8 @@ class Recorder:
 
     @property
     def codes(self) -> set[int]:
-        """Numbers of described code that stacks of this window refer to (see model.code)."""
-        return {key[0] for key in self._stacks.frames if key[0] <= CODE_SPACE}
+        """Numbers of described code that stacks of this window refer to (FrameKey.code)."""
+        return {key.code for key in self._stacks.frames if key.code}
 
     def end(self) -> None:
         """Nothing is recorded from now on, though what was is still to be unwound."""
@@ -299,31 +298,20 @@ class Recorder:
         counts = Counter(self.diagnostics.counts) - self._counts
         if self._completion.completed:
             counts[COMPLETED] += self._completion.completed
-        *columns, lengths = zip(*self._rows, strict=True) if self._rows else [()] * 5
-        empty = np.zeros(0, np.int64)
-        time_ns, node, tid, weight = [np.concatenate(c) for c in columns if c] or (
-            empty,
-            empty,
-            empty.astype("i4"),
-            empty,
-        )
-        length_ns = _unknown(len(time_ns))
-        if any(length.strides != (0,) for length in lengths):  # batches of several sources overlap
-            order = np.argsort(time_ns, kind="stable")
-            length_ns = np.concatenate(lengths)[order]
-            time_ns, node, tid, weight = (c[order] for c in (time_ns, node, tid, weight))
-        seen = set(tid.tolist())
+        rows = joined(self._rows)
+        seen = set(rows.tid.tolist())
         listed = [thread for thread in self.collector.threads() if thread.tid in seen]
         return Window(
             stacks=self._stacks,
             spaces=dict(self._spaces),
             threads=(*listed, *self._nameless(seen, listed)),
-            time_ns=time_ns,
-            node=(node & _NODE).astype(np.int32),
-            tid=tid,
-            weight=weight,
-            length_ns=length_ns,
-            state=(node >> STATE_BITS).astype(np.int32),
+            time_ns=rows.time_ns,
+            node=rows.node,
+            tid=rows.tid,
+            weight=rows.weight,
+            length_ns=rows.length_ns,
+            state=rows.state,
+            cpu=rows.cpu,
             start_ns=self._begin_ns,
             duration_ns=now - self._begin_ns,
             before=self._before,
@@ -340,12 +328,10 @@ class Recorder:
         fresh = StackTable()
         seen = set(window.tid.tolist())
         alive = {thread.tid for thread in self.collector.threads() if thread.tid in seen}
-        self._last = {
-            tid: fresh.adopt(self._stacks, node & _NODE) | node & ~_NODE
-            for tid, node in self._last.items()
-            if tid in alive
-        }
-        carried = {space for space, _, _, _ in fresh.frames}
+        self._last = {tid: stack for tid, stack in self._last.items() if tid in alive}
+        place = fresh.adopt(self._stacks, [node for node, _ in self._last.values()])
+        self._last = {tid: (place[node], state) for tid, (node, state) in self._last.items()}
+        carried = {key.space for key in fresh.frames}
         self._spaces = {space: self._spaces[space] for space in carried if space in self._spaces}
         self._stacks, self._rows, self._held = fresh, [], {}
         self._pids = {tid: pid for tid, pid in self._pids.items() if tid in self._last}

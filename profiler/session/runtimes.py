@@ -106,7 +106,7 @@ class Runtimes:
         return tuple(replace(t, name=names.get((t.pid, t.tid), t.name)) for t in threads)
 
     def local_values(self, pid: int, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
-        """Of the frames that a thread has now, innermost first: (their FrameKey's pc, name -> bounded repr)."""
+        """Of the frames that a thread has now, innermost first: (their FrameKey.word, name -> bounded repr)."""
         process = self.processes.get(pid)
         return process.local_values(tid, redact) if process else []
 
@@ -115,7 +115,7 @@ class Runtimes:
         self._book.keep(pcs)
 
     def compiled(self, trampoline: str) -> int:
-        """FrameKey's pc of the function for which a trampoline of this name was made, 0 if the name is "". Which line
+        """FrameKey.word of the function for which a trampoline of this name was made, 0 if the name is "". Which line
         it is at nobody says.
         """
         if not trampoline:
@@ -124,7 +124,7 @@ class Runtimes:
         return frame_pc(self._book.add(Code(name, name, file, 0, LineTable.LOCATIONS, b"")), -1)
 
     def line(self, pc: int) -> Line:
-        """The name of an interpreter's frame, from its FrameKey's pc."""
+        """The name of an interpreter's frame, from its FrameKey.word."""
         return self._book.line(pc)
 
 
@@ -164,9 +164,9 @@ class ChainMerger:
     def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
         return self._resumption.complete(batch, walk)
 
-    def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int64]]:
+    def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:
         merged: dict[int, Merge] = {}
-        states = np.zeros(len(batch), np.int64)
+        states = np.zeros(len(batch), np.int32)
         for lane, chain in batch.chains.items():
             a, b = int(walk.start[lane]), int(walk.start[lane + 1])
             found = merge(

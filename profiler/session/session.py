@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from pyprof.collectors.base import Collector
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.code import CODE_SPACE
-from pyprof.model.profile import Profile
-from pyprof.model.stacks import INTERPRETER_SPACE, FrameKey
+from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import lookup_pc
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.images import ImageStore
@@ -117,7 +116,7 @@ class Session:
             self.code.forget(window.spaces[space])
             self.recorder.forget(space)
             self.images.forget(window.spaces[space])
-        self.runtimes.keep({pc for space, pc, _, _ in window.stacks.frames if space == INTERPRETER_SPACE})
+        self.runtimes.keep({key.word for key in window.stacks.frames if key.kind == FrameKind.INTERPRETER})
         self.code.keep(self.recorder.codes, time.monotonic_ns() - window.duration_ns)
 
     def snapshot(self, alive: Callable[[], set[int]], most_looks: int = 12, most_s: float = 2.0) -> Window:
@@ -142,12 +141,11 @@ class Session:
 
     def _trampoline(self, window: Window, key: FrameKey) -> str:
         """What a perf map calls the trampoline that CPython made for a function (-X perf); "" if it is none."""
-        space_id, pc, exact, _ = key
-        if space_id <= CODE_SPACE:
-            found: Described | None = self.code.described(space_id)
+        if key.code:
+            found: Described | None = self.code.described(key.code)
         else:
-            space = window.spaces.get(space_id)
-            found = self.code.late(space, lookup_pc(pc, exact)) if space else None
+            space = window.spaces.get(key.space)
+            found = self.code.late(space, lookup_pc(key.pc, key.exact)) if space else None
         name = found.name.name if found is not None and found.name is not None else ""
         return name if name.startswith(TRAMPOLINE) else ""
 

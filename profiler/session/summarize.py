@@ -13,9 +13,8 @@ import numpy.typing as npt
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import PARTIAL, SampleState
-from pyprof.model.markers import end_of
+from pyprof.model.markers import NOT_SAMPLED, MarkKind
 from pyprof.model.profile import FrameKind, ModuleInfo, Profile
-from pyprof.model.stacks import NOT_SAMPLED
 from pyprof.model.summary import (
     LACKS_PYTHON,
     NOT_SAMPLED_LABEL,
@@ -112,16 +111,15 @@ class _Inclusive:
         """How the stacks ended, by label. Of a stack without any frame nothing could be read."""
         ends: Counter[str] = Counter({StackEnd.UNREADABLE.label: int(own[0])})
         for node in np.flatnonzero(profile.parent == 0).tolist():
-            frame = profile.frames[profile.frame[node]]
-            unseen = frame.kind == FrameKind.MARKER and frame.pc == NOT_SAMPLED
+            unseen = profile.frames[profile.frame[node]].mark == NOT_SAMPLED
             ends[NOT_SAMPLED_LABEL if unseen else _end(profile, node).label] += self.at[node]
         return {label: count for label, count in ends.items() if count}
 
 
 def _end(profile: Profile, node: int) -> StackEnd:
     """Of the stacks at or below a node that has no parent."""
-    frame = profile.frames[profile.frame[node]]
-    return end_of(frame.pc) if frame.kind == FrameKind.MARKER and frame.pc < NOT_SAMPLED else StackEnd.ROOT
+    mark = profile.frames[profile.frame[node]].mark
+    return mark.end if mark is not None and mark.kind is MarkKind.CUT else StackEnd.ROOT
 
 
 def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Counter[int]]:

@@ -8,16 +8,19 @@ of that time go on in different ways from there, nothing is shown, and the stack
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.profile import FrameKind
 from pyprof.model.sample import SampleBatch, SampleKind
-from pyprof.model.stacks import MARKER_SPACE, FrameKey, StackTable
+from pyprof.model.stacks import FrameKey, StackTable
+from pyprof.model.tree import rewrite
 from pyprof.model.walk import StackEnd, Trust, Walk
 
+I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 _WINDOW = 4096
@@ -30,8 +33,6 @@ _MOST_OF_THREAD = 64
 _MOST_WHOLE = 64
 _BATCHES = 64
 _LOOKS = 4
-_STATE_BITS = 32
-_NODE = (1 << _STATE_BITS) - 1
 
 _Joint = tuple[tuple[tuple[int, int], ...], int, bytes]
 """((pc, sp) of the frames inside the cut, innermost first; where the copy ends; the bytes below)"""
@@ -45,7 +46,7 @@ class _Cut:
     """
 
     until: int
-    rows: list[tuple[I64, int, int]] = field(default_factory=list)
+    rows: list[tuple[I32, int, int]] = field(default_factory=list)
     outer: tuple[FrameKey, ...] | None = None
     low: int = 1 << 64
     looks: int = _LOOKS
@@ -60,8 +61,8 @@ class TruncatedStackRepair:
         self._count = self._rows = self._batch = 0
         self.completed = 0
 
-    def take(self, batch: SampleBatch, walk: Walk, rows: I64, places: I64) -> None:
-        """rows: node | state of stacks, in the recorder's keep. places: (n,) index in it of each lane of the batch."""
+    def take(self, batch: SampleBatch, walk: Walk, rows: I32, places: I64) -> None:
+        """rows: nodes of stacks, in the recorder's keep. places: (n,) index in it of each lane of the batch."""
         end = batch.stack.base + batch.stack.size.astype(np.uint64)
         cut = (walk.end == StackEnd.UNREADABLE) & (walk.missing >= end) & (batch.kind == SampleKind.STOPPED)
         for lane in np.flatnonzero(cut).tolist():
@@ -80,7 +81,7 @@ class TruncatedStackRepair:
                 lanes = lanes[np.linspace(0, len(lanes) - 1, _MOST_WHOLE).astype(np.int64)]
             self._match(tid, batch, walk, lanes, rows[places[lanes]].tolist())
 
-    def _hold(self, batch: SampleBatch, walk: Walk, lane: int, rows: I64, row: int) -> None:
+    def _hold(self, batch: SampleBatch, walk: Walk, lane: int, rows: I32, row: int) -> None:
         stack = batch.stack
         offset, size, first, last = (
             int(n) for n in (stack.offset[lane], stack.size[lane], walk.start[lane], walk.start[lane + 1])
@@ -131,8 +132,9 @@ class TruncatedStackRepair:
         """What a whole stack says. False if another one said something else."""
         if cut.outer is None:
             cut.outer = outer
+            place = self._joined([before for _, _, before in cut.rows], outer)
             for rows, row, before in cut.rows:
-                rows[row] = self._joined(before & _NODE, outer) | (before & ~_NODE)
+                rows[row] = place[before]
             self.completed += len(cut.rows)
         elif cut.outer != outer:
             for rows, row, before in cut.rows:
@@ -162,16 +164,21 @@ class TruncatedStackRepair:
             return None
         if stack.data[offset + at : offset + at + _WINDOW].tobytes() != window:
             return None
-        keys = list(self._up(node & _NODE))[::-1][: last - here - 1]
-        return tuple((space, pc, exact, int(Trust.COMPLETED)) for space, pc, exact, _ in keys)
+        keys = list(self._up(node))[::-1][: last - here - 1]
+        return tuple(key._replace(trust=Trust.COMPLETED) for key in keys)
 
-    def _joined(self, node: int, outer: tuple[FrameKey, ...]) -> int:
-        """The cut stack below the outer frames."""
-        inner = [key for key in self._up(node) if key[0] != MARKER_SPACE]
-        joined = 0
-        for key in (*outer, *reversed(inner)):
-            joined = self._stacks.child(joined, key)
-        return joined
+    def _joined(self, nodes: list[int], outer: tuple[FrameKey, ...]) -> list[int]:
+        """The cut stacks below the outer frames: the new node of each old one."""
+        stacks = self._stacks
+        below = 0
+        for key in outer:
+            below = stacks.child(below, key)
+
+        def inner(node: int) -> Sequence[FrameKey]:
+            key = stacks.key(node)
+            return () if key[0].kind == FrameKind.MARKER else key
+
+        return rewrite(stacks.parent, inner, stacks, nodes, below)
 
     def _up(self, node: int) -> Iterator[FrameKey]:
         stacks = self._stacks

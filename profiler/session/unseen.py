@@ -11,10 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from pyprof.collectors.cpu_accounts import unseen
+from pyprof.model.markers import NOT_SAMPLED
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.stacks import MARKER_SPACE, NOT_SAMPLED
-from pyprof.model.walk import Trust
+from pyprof.model.stacks import marker_key
 from pyprof.session.recorder import Window
+from pyprof.session.rows import UNKNOWN
 
 
 def with_unseen(window: Window) -> Window:
@@ -22,7 +23,7 @@ def with_unseen(window: Window) -> Window:
     found = unseen(window.before.accounts, window.after.accounts)
     if not found:
         return window
-    node = window.stacks.child(0, (MARKER_SPACE, NOT_SAMPLED, True, Trust.CONTEXT))
+    node = window.stacks.child(0, marker_key(NOT_SAMPLED))
     n = len(found)
     pids = [each.pid for each in found]
     named = {info.tid for info in window.threads}
@@ -36,6 +37,7 @@ def with_unseen(window: Window) -> Window:
         weight=np.append(window.weight, np.ones(n, np.int64)),
         length_ns=np.append(window.length_ns, np.array([each.unseen_ns for each in found], np.int64)),
         state=np.append(window.state, np.zeros(n, np.int32)),
+        cpu=np.append(window.cpu, np.full(n, UNKNOWN, np.int32)),
     )
 
 

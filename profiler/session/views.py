@@ -7,13 +7,15 @@ sample is dropped for a frame. Stacks without an interpreter's frame are native 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from pyprof.model.interpreter import SampleState
-from pyprof.model.stacks import INTERPRETER_SPACE, MARKER_SPACE, FrameKey, StackTable
+from pyprof.model.profile import FrameKind
+from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
+from pyprof.model.tree import rewrite
 from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions
 from pyprof.session.recorder import Window
@@ -33,15 +35,14 @@ def view(
     """
     if options.lock_holder:
         window = _of_holders(window, free_threaded)
-    if options.native == "all" or not any(key[0] == INTERPRETER_SPACE for key in window.stacks.frames):
+    if options.native == "all" or not any(key.kind == FrameKind.INTERPRETER for key in window.stacks.frames):
         return window
     if options.native == "none":
-        return _without(window, lambda key: key[0] not in (INTERPRETER_SPACE, MARKER_SPACE), keep_root=False)
+        return _without(window, _in_code, keep_root=False)
 
     def is_own(key: FrameKey) -> bool:
-        space_id, pc, exact, _ = key
-        space = window.spaces.get(space_id)
-        module = space.module_at(lookup_pc(pc, exact)) if space else None
+        space = window.spaces.get(key.space)
+        module = space.module_at(lookup_pc(key.pc, key.exact)) if space else None
         if module is None or not module.has_file:
             return is_stub(key)
         return module.path in own_modules or bool(_OWN.match(module.name))
@@ -51,30 +52,24 @@ def view(
 
 def with_compiled(window: Window, python: Callable[[FrameKey], int]) -> Window:
     """Functions of an interpreter that stand on the stack as code of their own (perf trampolines) are its frames in
-    stacks that have no others: those of samples without stops. python: FrameKey.pc of a frame's function, 0 if it is
+    stacks that have no others: those of samples without stops. python: FrameKey.word of a frame's function, 0 if it is
     none.
     """
     old = window.stacks
-    functions = {
-        at: python(key) for at, key in enumerate(old.frames) if key[0] not in (INTERPRETER_SPACE, MARKER_SPACE)
-    }
-    functions = {at: pc for at, pc in functions.items() if pc}
-    if not functions:
+    words = {at: python(key) for at, key in enumerate(old.frames) if _in_code(key)}
+    named = {at: interpreter_key(word, old.frames[at].trust) for at, word in words.items() if word}
+    if not named:
         return window
-    new = StackTable()
-    interpreted, named = [False], [0]
-    for node in range(1, len(old)):
-        parent, frame = old.parent[node], old.frame[node]
-        key = old.frames[frame]
-        interpreted.append(interpreted[parent] or key[0] == INTERPRETER_SPACE)
-        if frame in functions:
-            key = (INTERPRETER_SPACE, functions[frame], True, key[3])
-        named.append(new.child(named[parent], key))
-    place = np.array(named, np.int32)
-    for leaf in np.unique(window.node).tolist():
-        if interpreted[leaf]:
-            place[leaf] = new.adopt(old, leaf)
-    return replace(window, stacks=new, node=place[window.node])
+
+    def function(node: int) -> Sequence[FrameKey]:
+        frame = old.frame[node]
+        return (named.get(frame, old.frames[frame]),)
+
+    return _rewritten(window, function, lambda interpreted: not interpreted)
+
+
+def _in_code(key: FrameKey) -> bool:
+    return key.kind not in (FrameKind.INTERPRETER, FrameKind.MARKER)
 
 
 def _of_holders(window: Window, free_threaded: bool) -> Window:
@@ -93,6 +88,7 @@ def _of_holders(window: Window, free_threaded: bool) -> Window:
         weight=window.weight[kept],
         length_ns=window.length_ns[kept],
         state=window.state[kept],
+        cpu=window.cpu[kept],
         after=replace(window.after, notes=(*window.after.notes, note)),
     )
 
@@ -101,15 +97,32 @@ def _without(window: Window, hidden: Callable[[FrameKey], bool], keep_root: bool
     """keep_root: a stack's outermost frame stays, so that all stacks of a process have one root."""
     old = window.stacks
     hide = [hidden(key) for key in old.frames]
-    new = StackTable()
-    shown, interpreted = [0], [False]
-    for node in range(1, len(old)):
-        parent, frame = old.parent[node], old.frame[node]
-        interpreted.append(interpreted[parent] or old.frames[frame][0] == INTERPRETER_SPACE)
-        stays = not hide[frame] or (keep_root and parent == 0)
-        shown.append(new.child(shown[parent], old.frames[frame]) if stays else shown[parent])
-    place = np.array(shown, np.int32)
-    for leaf in np.unique(window.node).tolist():
-        if not interpreted[leaf]:
-            place[leaf] = new.adopt(old, leaf)
+
+    def function(node: int) -> Sequence[FrameKey]:
+        stays = not hide[old.frame[node]] or (keep_root and old.parent[node] == 0)
+        return old.key(node) if stays else ()
+
+    return _rewritten(window, function, lambda interpreted: interpreted)
+
+
+def _rewritten(
+    window: Window, function: Callable[[int], Sequence[FrameKey]], changes: Callable[[bool], bool]
+) -> Window:
+    """function: as rewrite() takes it. changes: whether it applies to a stack, by whether that has a frame of an
+    interpreter; other stacks stay as they are.
+    """
+    old, new = window.stacks, StackTable()
+    place = np.array(rewrite(old.parent, function, new), np.int32)
+    interpreted = _interpreted(old)
+    kept = [leaf for leaf in np.unique(window.node).tolist() if not changes(interpreted[leaf])]
+    place[kept] = np.array(new.adopt(old, kept), np.int32)[kept]
     return replace(window, stacks=new, node=place[window.node])
+
+
+def _interpreted(stacks: StackTable) -> list[bool]:
+    """Which stacks have a frame of an interpreter, by their leaf."""
+    found = [False]
+    for node in range(1, len(stacks)):
+        is_one = stacks.frames[stacks.frame[node]].kind == FrameKind.INTERPRETER
+        found.append(is_one or found[stacks.parent[node]])
+    return found

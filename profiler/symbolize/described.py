@@ -25,7 +25,7 @@ class DescribedCode(Protocol):
     """Answers of one recording."""
 
     def described(self, number: int) -> Described:
-        """Of FrameKey.space at or below CODE_SPACE."""
+        """number: a FrameKey.code that is not 0."""
         ...
 
     def late(self, space: AddressSpace, pc: int) -> Described | None:

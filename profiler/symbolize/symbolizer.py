@@ -8,19 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pyprof.model.arch import find_arch
-from pyprof.model.code import CODE_SPACE, CodeName
-from pyprof.model.markers import cut_title
+from pyprof.model.code import CodeName
+from pyprof.model.markers import Mark
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
-from pyprof.model.stacks import (
-    INTERPRETER_SPACE,
-    KERNEL_SPACE,
-    MARKER_SPACE,
-    MERGE_MARK,
-    MOST_LEFT,
-    NOT_SAMPLED,
-    FrameKey,
-)
+from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import Trust, lookup_pc
 from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.images import Image, ImageStore
@@ -32,7 +24,7 @@ from pyprof.symbolize.name_cache import FileNames, NameCache, Named
 from pyprof.symbolize.unnamed import Labels, unnamed
 
 InterpreterName = Callable[[int], Line]
-"""(FrameKey.pc of an interpreter's frame) -> its function, file and line."""
+"""(FrameKey.word of an interpreter's frame) -> its function, file and line."""
 
 FunctionStart = Callable[[Image, int], int | None]
 """(image, lookup pc) -> svma where the function there begins, None if nobody knows."""
@@ -127,14 +119,15 @@ class Symbolizer:
         return Resolved(frames, modules.infos())
 
     def _find(self, key: FrameKey) -> _Found:
-        space_id, pc, exact, _ = key
-        lookup = lookup_pc(pc, exact)
-        if space_id <= CODE_SPACE:
-            known = self._code.described(space_id) if self._code else None
+        if key.kind != FrameKind.NATIVE:
+            return _Found(key, 0, None, None)
+        lookup = lookup_pc(key.pc, key.exact)
+        if key.code:
+            known = self._code.described(key.code) if self._code else None
             return (
                 _Found(key, lookup, known.module, known.image, known.name) if known else _Found(key, lookup, None, None)
             )
-        space = None if space_id < 0 else self._spaces.get(space_id)
+        space = self._spaces.get(key.space)
         module = space.module_at(lookup) if space else None
         image = self._images.image(space, lookup) if space and module else None
         if space and module and image is None and self._code:
@@ -190,8 +183,7 @@ class Symbolizer:
             return bytes(elf.at_svma(image.svma(avma), size))
 
         for item in inside:
-            _, pc, exact, _ = item.key
-            if arch and not item.system_name and arch.trampoline_at(read, pc, exact):
+            if arch and not item.system_name and arch.trampoline_at(read, item.key.pc, item.key.exact):
                 item.system_name = TRAMPOLINE
 
     def _add_source(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> bool:
@@ -265,15 +257,14 @@ class Symbolizer:
         return cython.find(place.file, place.line) or (place.file, place.line)
 
     def _frame(self, item: _Found, shown: Mapping[str, str], modules: _Modules) -> Frame:
-        space_id, pc, _, trust = item.key
-        if space_id == MARKER_SPACE:
-            return marker(pc)
-        if space_id == KERNEL_SPACE:
-            title = self._names.kernel.title(pc)
-            return Frame(FrameKind.KERNEL, pc, pc, 0, -1, (), Trust(trust), title)
-        if space_id == INTERPRETER_SPACE and self._interpreter is not None:
-            line = self._interpreter(pc)
-            return Frame(FrameKind.INTERPRETER, pc, pc, 0, -1, (line,), Trust(trust), line.function)
+        kind, trust, _, _, pc, _, word, mark = item.key
+        if mark is not None:
+            return marker(mark)
+        if kind == FrameKind.KERNEL:
+            return Frame(kind, word, word, 0, -1, (), Trust(trust), self._names.kernel.title(word))
+        if kind == FrameKind.INTERPRETER:
+            line = self._interpreter(word) if self._interpreter else Line("[unknown]", "")
+            return Frame(kind, word, word, 0, -1, (line,), Trust(trust), line.function)
         module, image = item.module, item.image
         if module is None:
             return Frame(FrameKind.NATIVE, pc, item.lookup, pc, -1, (), Trust(trust), f"[unknown]+{pc:#x}")
@@ -329,25 +320,6 @@ class _Modules:
         return tuple(self._infos)
 
 
-def marker(end: int) -> Frame:
-    """The frame that stands for the missing outer part of a stack, or says that its frames could not all be matched, or
-    that there is no stack.
-    """
-    if end == NOT_SAMPLED:
-        title = "[not sampled: too short to see]"
-    elif end >= MERGE_MARK:
-        title = merge_title(end - MERGE_MARK)
-    else:
-        title = cut_title(end)
-    return Frame(FrameKind.MARKER, end, 0, 0, -1, (), Trust.CONTEXT, title)
-
-
-def merge_title(left: int) -> str:
-    """How a stack is labelled whose frames could not all be matched. left: what MERGE_MARK has added to it."""
-    runs, evaluators = divmod(left, MOST_LEFT + 1)
-    parts = ["merge: partial"]
-    if runs:
-        parts.append(f"{runs} run{'s' if runs > 1 else ''} unplaced")
-    if evaluators:
-        parts.append(f"{evaluators} evaluator{'s' if evaluators > 1 else ''} without a run")
-    return f"[{', '.join(parts)}]"
+def marker(mark: Mark) -> Frame:
+    """The frame that stands for what a stack lacks."""
+    return Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, mark.title, mark)

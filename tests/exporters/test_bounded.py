@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyprof.exporters.bounded import bounded, distinct_stacks
-from pyprof.model.markers import LEFT_OUT_TITLE
+from pyprof.model.markers import LEFT_OUT
 from tests.exporters.profiles import Builder, code, deep
 
 
@@ -19,7 +19,7 @@ def test_deep_stacks_lose_their_middle_and_nothing_else() -> None:
     short = bounded(profile, profile.stack, len(profile.stack) * 1000)
     for before, after in zip(profile.stack.tolist(), short.stack.tolist(), strict=True):
         old, new = [frame.title for frame in profile.path(before)], [frame.title for frame in short.path(after)]
-        assert new == [*old[:500], LEFT_OUT_TITLE, *old[-500:]]
+        assert new == [*old[:500], LEFT_OUT.title, *old[-500:]]
     assert np.array_equal(short.values, profile.values)
     assert (short.parent[1:] < np.arange(1, len(short.parent))).all()
 
@@ -37,4 +37,4 @@ def test_shallow_stacks_beside_deep_ones_stay_whole() -> None:
     paths = [[frame.title for frame in short.path(leaf)] for leaf in short.stack.tolist()]
     assert sorted(len(path) for path in paths)[0] == 2
     assert sorted(len(path) for path in paths)[1] < 1002
-    assert [LEFT_OUT_TITLE in path for path in sorted(paths, key=len)] == [False, True]
+    assert [LEFT_OUT.title in path for path in sorted(paths, key=len)] == [False, True]

@@ -13,8 +13,8 @@ from hypothesis import given
 
 from pyprof.exporters.pprof import executable_first
 from pyprof.exporters.protobuf import varint
+from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.profile import ModuleInfo, Profile
-from pyprof.model.stacks import MERGE_MARK, MOST_LEFT
 from pyprof.symbolize.symbolizer import marker as merge_marker
 from tests.exporters.pprof_reader import Read, read, varints
 from tests.exporters.profiles import Builder, code, deep, golden, marker, profiles, unknown
@@ -89,7 +89,7 @@ def test_labels_are_of_the_thread_and_of_the_profile() -> None:
 
 def test_sample_whose_frames_could_not_all_be_matched_is_labelled() -> None:
     builder = Builder()
-    mark = merge_marker(MERGE_MARK + (MOST_LEFT + 1))
+    mark = merge_marker(Mark(MarkKind.MERGE, unplaced=1))
     builder.sample(builder.node([code("python"), mark, marker("[cut]")][::-1]))
     builder.sample(builder.node([code("native")]))
     labels = [sample[2] for sample in read(export("pprof", builder.build())).samples]

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from pyprof.model import stacks
-from pyprof.model.markers import LEFT_OUT
-from pyprof.model.stacks import INTERPRETER_SPACE, MARKER_SPACE, StackTable
+from pyprof.model.markers import LEFT_OUT, Mark, cut_mark
+from pyprof.model.profile import FrameKind
+from pyprof.model.stacks import StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
+
+INTERPRETER = -100
 
 
 def walk(stacks: list[list[int]], end: StackEnd = StackEnd.ROOT, trust: Trust = Trust.EH_FRAME) -> Walk:
@@ -37,11 +40,16 @@ def intern(table: StackTable, made: Walk, space: int = 1) -> list[int]:
     return nodes
 
 
-def path(table: StackTable, node: int) -> list[tuple[int, int]]:
-    """(space, pc), innermost first."""
-    found = []
+Step = tuple[int, int] | Mark
+
+
+def path(table: StackTable, node: int) -> list[Step]:
+    """(space or number of the code, pc), a marker's Mark, (INTERPRETER, word); innermost first."""
+    found: list[Step] = []
     while node > 0:
-        found.append(table.frames[table.frame[node]][:2])
+        (key,) = table.key(node)
+        native = (-key.code or key.space, key.pc)
+        found.append(key.mark or (native if key.kind == FrameKind.NATIVE else (INTERPRETER, key.word)))
         node = table.parent[node]
     return found
 
@@ -64,14 +72,14 @@ def test_stacks_that_differ_in_space_source_or_end_are_different() -> None:
         *intern(table, walk([[1, 2]], end=StackEnd.NO_RULE)),
     ]
     assert len(set(nodes)) == 4
-    assert path(table, nodes[3])[-1] == (MARKER_SPACE, StackEnd.NO_RULE)
+    assert path(table, nodes[3])[-1] == cut_mark(StackEnd.NO_RULE, 0)
 
 
 def test_adopted_stack_is_the_same_elsewhere() -> None:
     table, other = StackTable(), StackTable()
     intern(table, walk([[9, 8]]))
     (node,) = intern(other, walk([[1, 2, 3]], end=StackEnd.DEPTH))
-    assert path(table, table.adopt(other, node)) == path(other, node)
+    assert path(table, table.adopt(other, [node])[node]) == path(other, node)
 
 
 def test_deep_stacks_that_share_their_roots_cost_no_copy_each() -> None:
@@ -97,10 +105,10 @@ def test_deep_stacks_are_whole_frame_by_frame_wherever_they_part() -> None:
         stack = rng.integers(1, 5, int(rng.integers(0, 90))).tolist() + kept
         places = sorted(set(rng.integers(0, len(stack) + 1, 6).tolist()))
         inserts = tuple((at, tuple(rng.integers(100, 103, 2).tolist())) for at in places)
-        (node,) = table.intern(walk([stack]), np.full(1, 1, np.int32), merged={0: (inserts, 0)}).tolist()
-        expected: list[tuple[int, int]] = []
+        (node,) = table.intern(walk([stack]), np.full(1, 1, np.int32), merged={0: (inserts, None)}).tolist()
+        expected: list[Step] = []
         for at in range(len(stack) + 1):
-            expected += [(INTERPRETER_SPACE, pc) for pc in dict(inserts).get(at, ())]
+            expected += [(INTERPRETER, pc) for pc in dict(inserts).get(at, ())]
             expected += [(1, stack[at])] if at < len(stack) else []
         assert path(table, node) == expected
 
@@ -116,8 +124,8 @@ def test_many_stacks_at_once_are_the_nodes_of_each_alone(seed: int) -> None:
         made.pc[7] = (1 << 64) - 5
         stacks = [made.pc[made.start[n] : made.start[n + 1]].tolist() for n in range(300)]
     spaces = rng.integers(1, 3, 300).astype(np.int32)
-    code = np.where(rng.integers(0, 9, len(made.pc)) == 0, -10, 0).astype(np.int32)
-    merged = dict.fromkeys(range(0, 300, 17), (((0, (153,)),), 0))
+    code = np.where(rng.integers(0, 9, len(made.pc)) == 0, 10, 0).astype(np.int32)
+    merged = dict.fromkeys(range(0, 300, 17), (((0, (153,)),), None))
     together, alone = StackTable(), StackTable()
     nodes = together.intern(made, spaces, code, merged).tolist()
     single = []
@@ -172,6 +180,6 @@ def test_more_deep_stacks_than_can_be_kept_lose_their_middle(monkeypatch: pytest
     assert depths[-1] == 1026
     assert len(table) < 10_000 + 20 * 1026
     middle = path(table, nodes[-1])
-    assert middle[513] == (MARKER_SPACE, LEFT_OUT)
+    assert middle[513] == LEFT_OUT
     assert middle[-1] == (1, 8)
     assert middle[:2] == [(1, 1), (1, 7)]

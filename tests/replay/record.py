@@ -165,10 +165,11 @@ def record(name: str) -> Path:
 def _needed(session: Session, window: Window) -> dict[str, tuple[ElfFile, set[int]]]:
     """path -> the object file, and its addresses that stacks run through."""
     found: dict[str, tuple[ElfFile, set[int]]] = {}
-    for space_id, pc, exact, _ in window.stacks.frames:
-        space = window.spaces.get(space_id)
-        image = session.images.image(space, lookup_pc(pc, exact)) if space is not None else None
+    for key in window.stacks.frames:
+        lookup = lookup_pc(key.pc, key.exact)
+        space = window.spaces.get(key.space)
+        image = session.images.image(space, lookup) if space is not None else None
         if image is not None and image.module.has_file and not image.from_memory:
             _, svmas = found.setdefault(image.module.path, (image.elf, set()))
-            svmas.add(image.svma(lookup_pc(pc, exact)))
+            svmas.add(image.svma(lookup))
     return found

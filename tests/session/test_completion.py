@@ -7,7 +7,7 @@ import pytest
 
 from pyprof.model.arch import X86_64
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
-from pyprof.model.stacks import MARKER_SPACE, StackTable
+from pyprof.model.stacks import StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 
@@ -63,7 +63,7 @@ class Bench:
             stack=stack,
             spaces={},
         )
-        rows = self.stacks.intern(walk, batch.space).astype(np.int64)
+        rows = self.stacks.intern(walk, batch.space)
         self.completion.take(batch, walk, rows, np.zeros(1, np.int64))
         return rows
 
@@ -71,8 +71,8 @@ class Bench:
         """(pc, trust) from the leaf outwards; a marker has pc -1."""
         node, found = int(rows[0]), []
         while node > 0:
-            space, pc, _, trust = self.stacks.frames[self.stacks.frame[node]]
-            found.append((-1 if space == MARKER_SPACE else pc, trust))
+            (key,) = self.stacks.key(node)
+            found.append((-1 if key.mark else key.pc, key.trust))
             node = self.stacks.parent[node]
         return found
 

@@ -80,6 +80,7 @@ def _window(profile: Profile, before: CollectorStats, more: CollectorStats, dura
         before=before,
         after=after,
         errors={},
+        cpu=zeros.astype(np.int32),
     )
 
 

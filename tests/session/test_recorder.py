@@ -89,7 +89,8 @@ def pcs(rec: Recorder) -> list[tuple[int, list[int]]]:
     for tid, node in zip(window.tid.tolist(), window.node.tolist(), strict=True):
         path = []
         while node > 0:
-            path.append(window.stacks.frames[window.stacks.frame[node]][1])
+            (key,) = window.stacks.key(node)
+            path.append(int(key.mark.end) if key.mark else key.pc)
             node = window.stacks.parent[node]
         found.append((tid, path[::-1]))
     return found

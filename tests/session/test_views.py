@@ -1,4 +1,4 @@
-"""What of a recording is shown: the holders of a lock."""
+"""What of a recording is shown: the holders of a lock, an interpreter's frames and native ones."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from pyprof.model.interpreter import SampleState
+from pyprof.model.markers import cut_mark
+from pyprof.model.stacks import FrameKey, StackTable, interpreter_key, marker_key, native_key
+from pyprof.model.walk import StackEnd, Trust
 from pyprof.options import ViewOptions
-from pyprof.session.views import view
+from pyprof.session.recorder import Window
+from pyprof.session.views import view, with_compiled
 from tests.session.test_recorder import STOPPED, batch, recorder
 
 INTERPRETED, HOLDS = SampleState.INTERPRETED, SampleState.INTERPRETED | SampleState.HOLDS_LOCK
@@ -33,3 +37,55 @@ def test_no_holder_of_the_lock_is_explained(states: tuple[int, int], free_thread
     shown = view(window, ViewOptions(lock_holder=True), frozenset(), lambda key: False, free_threaded)
     assert len(shown.node) == kept
     assert shown.after.notes[-1] == f"Only threads that held the GIL: {said}"
+
+
+CUT = marker_key(cut_mark(StackEnd.NO_RULE, 0))
+
+
+def native(pc: int) -> FrameKey:
+    return native_key(1, pc, True, Trust.EH_FRAME)
+
+
+def window_of(*stacks: list[FrameKey]) -> Window:
+    """One sample a stack, root first."""
+    rec = recorder()
+    rec.add(batch(*((STOPPED, 1 + nth, 0x10) for nth in range(len(stacks)))))
+    table = StackTable()
+    leaves = []
+    for stack in stacks:
+        node = 0
+        for key in stack:
+            node = table.child(node, key)
+        leaves.append(node)
+    return replace(rec.cut(), stacks=table, node=np.array(leaves, np.int32))
+
+
+def stacks_of(window: Window) -> list[list[FrameKey]]:
+    found = []
+    for node in window.node.tolist():
+        stack: list[FrameKey] = []
+        while node > 0:
+            stack[:0] = window.stacks.key(node)
+            node = window.stacks.parent[node]
+        found.append(stack)
+    return found
+
+
+def test_without_native_frames_only_threads_of_the_interpreter_lose_them() -> None:
+    a, b, python = native(1), native(2), interpreter_key(7)
+    shown = view(window_of([CUT, a, python, b], [a, b]), ViewOptions(native="none"), frozenset(), lambda key: False)
+    assert stacks_of(shown) == [[CUT, python], [a, b]]
+
+
+def test_own_frames_of_the_interpreter_are_hidden_but_for_the_root() -> None:
+    root, own, helper, python = native(1), native(2), native(3), interpreter_key(7)
+    window = window_of([root, own, python, own, helper], [root, own])
+    shown = view(window, ViewOptions(native="extensions"), frozenset(), lambda key: key in (root, own))
+    assert stacks_of(shown) == [[root, python, helper], [root, own]]
+
+
+def test_trampoline_is_a_function_of_the_interpreter_where_there_is_no_other() -> None:
+    root, trampoline, python = native(1), native(2), interpreter_key(7)
+    window = window_of([root, trampoline], [root, trampoline, python])
+    named = with_compiled(window, lambda key: 9 if key == trampoline else 0)
+    assert stacks_of(named) == [[root, interpreter_key(9, Trust.EH_FRAME)], [root, trampoline, python]]

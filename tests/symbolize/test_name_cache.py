@@ -9,7 +9,7 @@ import tracemalloc
 from pathlib import Path
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.stacks import FrameKey
+from pyprof.model.stacks import native_key
 from pyprof.model.summary import NameCounts
 from pyprof.model.walk import Trust
 from pyprof.objfile.images import Image, ImageStore
@@ -22,7 +22,7 @@ from tests.support import build, need
 
 
 def _names(live: Live, cache: NameCache) -> list[str]:
-    keys: list[FrameKey] = [(1, avma, True, Trust.CONTEXT) for avma in live.at.values()]
+    keys = [native_key(1, avma, True, Trust.CONTEXT) for avma in live.at.values()]
     store = ImageStore(Diagnostics())
     return [frame.title for frame in Symbolizer(store, cache, {1: live.space()}).resolve(keys).frames]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.markers import cut_mark
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.profile import FrameKind
-from pyprof.model.stacks import MARKER_SPACE, FrameKey
+from pyprof.model.stacks import marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import ImageStore
 from pyprof.symbolize.name_cache import NameCache
@@ -25,7 +26,7 @@ def resolve(live: Live, *pcs: tuple[int, bool], diagnostics: Diagnostics | None 
     """(pc, exact) of each frame."""
     diagnostics = diagnostics or Diagnostics()
     symbolizer = Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {1: live.space()})
-    return symbolizer.resolve([(1, pc, exact, Trust.EH_FRAME) for pc, exact in pcs])
+    return symbolizer.resolve([native_key(1, pc, exact, Trust.EH_FRAME) for pc, exact in pcs])
 
 
 def test_return_address_is_looked_up_before_itself(tmp_path: Path) -> None:
@@ -103,7 +104,11 @@ def test_code_without_a_file_is_shown_by_place(tmp_path: Path) -> None:
     mapping = Mapping(0x7000, 0x9000, "r-xp", 0, "00:00", 0, "")
     space = AddressSpace(4, 1 << 29, 0, (mapping,), lambda avma, size: b"", "/nonexistent")
     diagnostics = Diagnostics()
-    keys: list[FrameKey] = [(4, 0x7010, True, Trust.FP), (4, 0x7000, False, Trust.FP), (9, 0x123, True, Trust.SCAN)]
+    keys = [
+        native_key(4, 0x7010, True, Trust.FP),
+        native_key(4, 0x7000, False, Trust.FP),
+        native_key(9, 0x123, True, Trust.SCAN),
+    ]
     resolved = Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {4: space}).resolve(keys)
     titles = [(frame.title, frame.module) for frame in resolved.frames]
     assert titles == [("[anon]+0x10", 0), ("[unknown]+0x7000", -1), ("[unknown]+0x123", -1)]
@@ -117,7 +122,7 @@ def test_code_without_a_file_is_shown_by_place(tmp_path: Path) -> None:
 def test_truncated_stack_ends_in_a_marker_that_says_why(end: StackEnd) -> None:
     diagnostics = Diagnostics()
     [frame] = (
-        Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {}).resolve([(MARKER_SPACE, end, True, 0)]).frames
+        Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {}).resolve([marker_key(cut_mark(end, 0))]).frames
     )
     assert frame.kind is FrameKind.MARKER
     assert frame.title.startswith("[truncated: ")
@@ -138,7 +143,7 @@ def test_no_time_for_lines_keeps_names_and_says_so(tmp_path: Path) -> None:
     program = where(tmp_path, "where", "-g", compiler="clang")
     with running([program]) as live:
         symbolizer = Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {1: live.space()}, source_budget_s=-1)
-        [frame] = symbolizer.resolve([(1, live.at["where_inner"], True, Trust.CONTEXT)]).frames
+        [frame] = symbolizer.resolve([native_key(1, live.at["where_inner"], True, Trust.CONTEXT)]).frames
     assert frame.title == "where_inner"
     assert frame.lines[-1].line == 0
     assert diagnostics.counts["lines not looked up: out of time"] == 1
@@ -148,5 +153,5 @@ def test_resolving_again_gives_the_same(tmp_path: Path) -> None:
     diagnostics = Diagnostics()
     with running([where(tmp_path, "where", "-g")]) as live:
         symbolizer = Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {1: live.space()})
-        keys: list[FrameKey] = [(1, avma, True, Trust.CONTEXT) for avma in live.at.values()]
+        keys = [native_key(1, avma, True, Trust.CONTEXT) for avma in live.at.values()]
         assert symbolizer.resolve(keys) == symbolizer.resolve(keys)
