@@ -97,14 +97,20 @@ def test_stopping_a_thread_that_has_just_fallen_asleep_fails_no_system_call(prog
     assert int(calls) > 0
 
 
+def stop_asleep(here: Stopping, tid: int, times: int) -> None:
+    """Stops of a thread that has fallen asleep each time."""
+    for _ in range(times):
+        wait_state(tid, "S")
+        here.stop(tid)
+
+
 def test_without_the_restart_the_same_stops_make_system_calls_fail(
     program: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stop, "restartable", lambda arch, number, args: False)
     target = program("c_sleepers", "0", "30000", "epoll_wait")
     with stopping(target.pid) as here:
-        for _ in range(100):
-            here.stop(int(target.ready[0]))
+        stop_asleep(here, int(target.ready[0]), 100)
     assert here.diagnostics.counts[INTERRUPTED] > 50
     assert int(target.finish().split()[2]) > 50
 
@@ -112,8 +118,7 @@ def test_without_the_restart_the_same_stops_make_system_calls_fail(
 def test_a_wait_with_a_signal_mask_is_never_restarted_but_counted(program: Start) -> None:
     target = program("c_sleepers", "0", "30000", "epoll_pwait")
     with stopping(target.pid) as here:
-        for _ in range(100):
-            here.stop(int(target.ready[0]))
+        stop_asleep(here, int(target.ready[0]), 100)
     assert here.diagnostics.counts[RESTARTED] == 0
     assert here.diagnostics.counts[INTERRUPTED] >= int(target.finish().split()[2]) > 50
 

@@ -4,11 +4,17 @@ calls it."""
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 from tests.interpreters.pythons import EACH, HERE, Python, running
-from tests.interpreters.runs import functions, record, stacks
+from tests.interpreters.runs import Stacks, count, functions, record, seen, stacks
+
+
+def met(found: Stacks, functions: set[str]) -> bool:
+    """More than 50 samples, these functions among them."""
+    return count(found) > 50 and functions <= seen(found, "calls.py")
 
 
 @EACH
@@ -17,19 +23,19 @@ def test_every_sample_is_merged_and_no_stack_is_impossible(python: Python, tmp_p
     with running(python, "calls.py", "1") as process:
         assert process.stdout is not None
         callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
-        summary = record(process.pid, output, "--native", "all")
+        enough = partial(met, functions={"leaf", "deep", "by_reduce", "by_callback"})
+        summary = record(process.pid, output, "--native", "all", until=enough)
     found = stacks(output)
-    total = sum(count for _, count in found)
-    assert total > 50
-    partial = sum(count for frames, count in found if any("merge: partial" in frame for frame in frames))
-    assert partial <= total // 200, summary["errors"]
+    total = count(found)
+    cut = sum(n for frames, n in found if any("merge: partial" in frame for frame in frames))
+    assert cut <= total // 200, summary["errors"]
     for frames, _ in found:
         names = functions(frames, "calls.py")
         if names:
             assert names[0] in ("<module>", "main"), names
         for caller, callee in pairwise(names):
             assert caller in callers[callee], names
-    assert {"leaf", "deep", "by_reduce", "by_callback"} <= {name for f, _ in found for name in functions(f, "calls.py")}
+    assert enough(found)
 
 
 def test_native_none_leaves_python_frames_only(tmp_path: Path) -> None:
@@ -52,7 +58,7 @@ def test_gil_keeps_one_thread_at_a_time(tmp_path: Path) -> None:
         process.stdout.readline()
         record(process.pid, everything, "-i")
         summary = record(process.pid, holders, "-i", "--gil")
-    whole, held = (sum(count for _, count in stacks(path)) for path in (everything, holders))
+    whole, held = (count(stacks(path)) for path in (everything, holders))
     assert 0 < held < whole / 2, "four threads, one of which holds the GIL"
     assert any("held the GIL" in note for note in summary["notes"])
 

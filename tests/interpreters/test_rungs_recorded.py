@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interpreters.pythons import EACH, Python
-from tests.interpreters.runs import record, stacks
+from tests.interpreters.runs import Stacks, count, record, seen, stacks
 from tests.interpreters.test_rungs import SEED, climbing
 
 FILE = " (rungs.py)"
@@ -44,14 +44,18 @@ def test_every_sample_is_merged_and_no_stack_is_impossible(python: Python, tmp_p
     with climbing(python, str(SEED), "6", "busy", "1") as process:
         assert process.stdout is not None
         truth = json.loads(process.stdout.readline())
-        summary = record(process.pid, output, "--native", "all", "-i")
+
+        def enough(found: Stacks) -> bool:
+            """Half of the ways were met."""
+            ways = set(truth["through"])
+            return count(found) > 100 and len(seen(found, "rungs.py") & ways) > len(ways) // 2
+
+        summary = record(process.pid, output, "--native", "all", "-i", until=enough)
         assert process.poll() is None
     found = stacks(output)
-    total = sum(count for _, count in found)
-    partial = {frames[0]: count for frames, count in found if any("merge: partial" in frame for frame in frames)}
-    assert total > 100
+    assert enough(found)
+    total = count(found)
+    partial = {frames[0]: n for frames, n in found if any("merge: partial" in frame for frame in frames)}
     assert sum(partial.values()) <= max(1, total // 1000), (partial, total, summary["errors"])
     for frames, _ in found:
         check(frames, truth)
-    seen = {plain(frame) for frames, _ in found for frame in frames if frame.endswith(FILE)}
-    assert len(seen & set(truth["through"])) > len(truth["through"]) // 2, "half of the ways were met"

@@ -12,7 +12,7 @@ from tests.live.support.recording import PYPROF, record, running
 def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_path: Path) -> None:
     """Two functions take turns at one address: with the other one's rules hardly a stack would reach main."""
     with running(dyn(tmp_path, "offset"), "loop", "40") as program:
-        recording = record(program.pid, tmp_path, seconds=2.5)
+        recording = record(program.pid, tmp_path, until=lambda recording: recording.samples > 100)
     turns = {
         name: sum(n for stack, n in recording.stacks.items() if stack[-3:-1] == (name, "call_next"))
         for name in ("even_turn", "odd_turn")

@@ -55,7 +55,7 @@ def test_stopped_process_has_the_stack_that_gdb_finds_with_lines(kind: str, bitc
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_sample_of_made_code_is_whole(kind: str, bitcode: Path, tmp_path: Path) -> None:
     with running(need("lli"), f"-jit-kind={kind}", bitcode) as program:
-        recording = record(program.pid, tmp_path)
+        recording = record(program.pid, tmp_path, until=lambda recording: recording.samples > 50)
     assert recording.samples > 50
     assert recording.whole == 1.0
     leaves = sum(n for stack, n in recording.stacks.items() if stack[-2:] == ("inlined", "leaf"))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chance import most
 from tests.live.support.ladders import folder, ladder, rungs
 from tests.live.support.recording import LIFE, Recording, dump, record, running
 from tests.support import need
@@ -117,18 +118,24 @@ def test_exceptions_leave_stacks_whole_but_for_the_last_steps_of_a_throw(tmp_pat
 
 
 def test_handler_on_its_own_stack_stands_on_the_stack_that_it_interrupted(tmp_path: Path) -> None:
+    leaves = {"leaf_bare", "leaf_moving", "leaf_r11", "leaf_deref", "leaf_popped"}
+
+    def interrupted_leaves(recording: Recording) -> set[str]:
+        return {stack[-4] for stack in recording.stacks if stack[-1] == "handler_top" and len(stack) > 4}
+
+    def enough(recording: Recording) -> bool:
+        tops = {stack[-1] for stack in recording.stacks}
+        return leaves <= tops and interrupted_leaves(recording) >= {"leaf_bare", "leaf_moving"}
+
     with running(ladder("ladder_signal"), "spin", LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=2)
+        recording = record(program.pid, tmp_path, seconds=2, until=enough)
+    assert enough(recording)
     leaf = r"(?:;leaf_(?:bare|moving|r11|deref|popped))?"
     interrupted = MAIN + climbing([*rungs("s"), f"s_top{leaf}"])
     # the first sample that meets an interrupted stack learns how much of it to copy
     learning = r"[^;]*truncated: stack not readable[^;]*;.*;handler_top"
     assert strange(recording, rf"{interrupted}(?:;[^;]+(?:;handler(?:;handler_top)?)?)?|{learning}") == []
     assert recording.summary["ends"].get("root", 0) >= recording.samples - 2
-    leaves = {stack[-1] for stack in recording.stacks}
-    assert {"leaf_bare", "leaf_moving", "leaf_r11", "leaf_deref", "leaf_popped", "handler_top"} <= leaves
-    handlers = [stack for stack in recording.stacks if stack[-1] == "handler_top"]
-    assert {stack[-4] for stack in handlers} >= {"leaf_bare", "leaf_moving"}
 
 
 def test_calls_through_the_plt_and_back_are_whole(tmp_path: Path) -> None:
@@ -161,8 +168,9 @@ def test_libraries_that_come_and_go_never_lend_their_names_to_each_other(tmp_pat
     loader = r"(?!.*;(?:one|other)_\d\d).*"
     allowed = rf"{MAIN}(?:;visit(?:{'|'.join(steps)}|{loader})?)?"
     wrong = {stack: n for stack, n in recording.stacks.items() if not re.fullmatch(allowed, ";".join(stack))}
-    assert sum(wrong.values()) <= MISPLACED * recording.samples, wrong
-    assert recording.whole >= 1 - MISPLACED, recording.summary["ends"]
+    assert sum(wrong.values()) <= most(MISPLACED, recording.samples), wrong
+    cut = recording.samples - recording.summary["ends"].get("root", 0)
+    assert cut <= most(MISPLACED, recording.samples), recording.summary["ends"]
     seen = {name.split("_")[0] for stack in recording.stacks for name in stack}
     assert {"one", "other"} & seen
 
@@ -181,8 +189,9 @@ def test_children_images_and_short_threads_are_followed(mode: str, tmp_path: Pat
         recording = record(program.pid, tmp_path, "-s", seconds=2)
     allowed = re.compile(FORKS[mode].format(f=climbing([*rungs("f"), "f_top"])))
     wrong = {stack: n for stack, n in recording.sampled.items() if not allowed.fullmatch(";".join(stack))}
-    assert sum(wrong.values()) <= MISPLACED * recording.samples, wrong
-    assert recording.whole >= 1 - MISPLACED, recording.summary["ends"]
+    assert sum(wrong.values()) <= most(MISPLACED, recording.samples), wrong
+    cut = recording.samples - recording.summary["ends"].get("root", 0)
+    assert cut <= most(MISPLACED, recording.samples), recording.summary["ends"]
     assert sum(n for stack, n in recording.stacks.items() if "f_top" in stack) > 0.5 * recording.samples
 
 

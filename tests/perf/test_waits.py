@@ -310,6 +310,23 @@ def test_a_user_without_rights_gets_all_of_a_threads_time(program: Path) -> None
     assert as_nobody(recorded) == ("refused" if level > 2 else f"True True {level == 2}")
 
 
+RECORD = 32
+"""Bytes of a record of a switch, at least: its header, thread, time and processor."""
+
+
+def wait_for_switches(pid: int, count: int) -> None:
+    """Until a process has left its processor so many times more."""
+
+    def switches() -> int:
+        fields = dict(line.split(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return int(fields["voluntary_ctxt_switches"])
+
+    enough, deadline = switches() + count, time.monotonic() + 60
+    while switches() < enough:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize(("ring", "nap_s"), [(LEAST_RING, 0.0003), (8 << 20, 0.05)], ids=["lost", "all there"])
 def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
     program: Path, ring: int, nap_s: float, monkeypatch: pytest.MonkeyPatch
@@ -323,8 +340,12 @@ def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
         session = Session(collector, UnwindOptions(), diagnostics)
         until = time.monotonic() + 1.5
 
+        os.sched_setaffinity(target.pid, {min(os.sched_getaffinity(0))})  # all records in one ring
+
         def slow() -> None:
             time.sleep(0.3)
+            if ring == LEAST_RING:
+                wait_for_switches(target.pid, ring // RECORD)
             if time.monotonic() > until:
                 collector.stop()
 

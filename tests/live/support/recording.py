@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 PYPROF = [sys.executable, "-m", "pyprof"]
 LIFE = "60"
 """Seconds after which a program ends if the test did not end it."""
+LONGEST_S = 10
 
 
 @contextmanager
@@ -55,9 +56,27 @@ class Recording:
 
 
 def record(
-    pid: int, folder: Path, *options: str, seconds: float = 1.5, rate: int = 199, by: Sequence[str] = ()
+    pid: int,
+    folder: Path,
+    *options: str,
+    seconds: float = 1.5,
+    rate: int = 199,
+    by: Sequence[str] = (),
+    until: Callable[[Recording], bool] = lambda recording: True,
 ) -> Recording:
-    """pyprof record, as collapsed stacks; by ptrace unless options say otherwise. by: a command that runs it."""
+    """pyprof record, as collapsed stacks; by ptrace unless options say otherwise. by: a command that runs it.
+
+    until: whether a recording holds what the test needs. How long it takes to sample that depends on the machine and
+    on who else uses it: a recording that does not is followed by one that is twice as long.
+    """
+    while True:
+        recording = _record(pid, folder, options, seconds, rate, by)
+        if until(recording) or seconds > LONGEST_S:
+            return recording
+        seconds *= 2
+
+
+def _record(pid: int, folder: Path, options: Sequence[str], seconds: float, rate: int, by: Sequence[str]) -> Recording:
     options = options if "--collector" in options else ("--collector", "ptrace", *options)
     output, summary = folder / f"{pid}.collapsed", folder / f"{pid}.json"
     command = [*by, *PYPROF, "record", "-p", str(pid), "-d", str(seconds), "-r", str(rate), "-f", "collapsed", "-q"]
