@@ -45,7 +45,7 @@ class Programs:
             if image is None:
                 return None
             try:
-                found = in_image(module, image) if image.elf.elf_class == 64 else None
+                found = in_image(module, image) if image.file.address_size == 8 else None
             except FormatError:
                 found = None
             if len(self._known) >= _MOST_FILES:

@@ -56,6 +56,17 @@ ROOMS: dict[str, set[str]] = {
 """Room of collectors/ -> rooms and files at its top that it may import, besides itself."""
 
 
+FORMAT_MODULES = ("pyprof.objfile.elf", "pyprof.objfile.pe", "pyprof.objfile.absent")
+ELF_MEANT: dict[str, str] = {
+    "collectors/linux/link_map.py": "the dynamic table of a running process",
+    "collectors/postmortem/": "core files are ELF files, and lay processes out by program headers",
+    "collectors/gdb/": "a remote process is laid out by its program headers",
+    "profiler/symbolize/elf_symtab.py": "the symbol tables of ELF files",
+}
+"""Who may import objfile.elf outside of objfile/, and why."""
+FORMATS = ("ElfFile", "AbsentFile", "PeImage")
+
+
 def layer_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
@@ -99,6 +110,28 @@ def test_room_of_collectors_imports_only_what_it_may(room: str) -> None:
     for path in files:
         used = {name.split(".")[2] for name in imports(path) if name.startswith("pyprof.collectors.")}
         assert used <= {room, *ROOMS[room]}, path
+
+
+def test_object_files_are_read_through_their_protocol() -> None:
+    users = {
+        str(path.relative_to(ROOT))
+        for module, path in sources()
+        if not module.startswith("pyprof.objfile")
+        if any(name.startswith(FORMAT_MODULES) for name in imports(path))
+    }
+    assert {user for user in users if not user.startswith(tuple(ELF_MEANT))} == set()
+    assert [place for place in ELF_MEANT if not any(user.startswith(place) for user in users)] == []
+
+
+def test_nobody_asks_an_object_file_for_its_class() -> None:
+    asked = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for _, path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
+        if any(isinstance(name, ast.Name) and name.id in FORMATS for name in ast.walk(node))
+    ]
+    assert asked == []
 
 
 def test_every_room_of_collectors_has_its_rule() -> None:

@@ -40,7 +40,7 @@ class Code:
         """At most size bytes of code at avma."""
         image = self._images.image(self._space, avma)
         if image is not None:
-            return bytes(image.elf.at_svma(image.svma(avma), size))
+            return bytes(image.file.at_svma(image.svma(avma), size))
         mapping = self._space.mapping_at(avma)
         may_be_code = mapping.executable if mapping is not None else not self._space.complete
         return self._space.read(avma, size) if may_be_code else b""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.arch import find_arch
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image
 from pyprof.unwind.base import Source
 from pyprof.unwind.index import MAX_FILES, FileTables
@@ -27,7 +26,7 @@ class FunctionStarts:
 
     def __init__(self, readers: Mapping[str, Reader] = READERS) -> None:
         self._readers = readers
-        self._files: dict[int, tuple[ElfFile, FileTables]] = {}
+        self._files: dict[int, tuple[ObjectFile, FileTables]] = {}
 
     def __call__(self, image: Image, avma: int) -> int | None:
         """svma of the start of the function that holds a lookup pc; None where no table has it."""
@@ -35,17 +34,17 @@ class FunctionStarts:
         return None if found is None else found[0].start
 
     def _tables(self, image: Image) -> FileTables:
-        elf = image.elf
-        found = self._files.get(id(elf))
+        file = image.file
+        found = self._files.get(id(file))
         if found is None:
             if len(self._files) >= MAX_FILES:
                 self._files.clear()
             unheard = Diagnostics()
 
-            def opened(file: ElfFile | None) -> list[Source]:
-                arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
-                return open_sources(file, arch, TABLES, unheard, self._readers) if file and arch else []
+            def opened(tables: ObjectFile | None) -> list[Source]:
+                arch = file.arch
+                return open_sources(tables, arch, TABLES, unheard, self._readers) if tables and arch else []
 
-            tables = FileTables(elf.name, opened(elf), unheard, lambda: opened(image.debug))
-            found = self._files[id(elf)] = (elf, tables)
+            tables = FileTables(file.name, opened(file), unheard, lambda: opened(image.debug))
+            found = self._files[id(file)] = (file, tables)
         return found[1]

@@ -18,7 +18,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import Trust
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import FALLBACK, UnwindOptions
 from pyprof.unwind.base import Source
@@ -182,8 +182,8 @@ class Index:
         self._names = options.sources
         self._readers = readers
         self._diagnostics = diagnostics
-        self._files: dict[int, tuple[ElfFile, FileTables]] = {}
-        self._file_rows: dict[int, tuple[ElfFile, tuple[RowCache, RowCache]]] = {}
+        self._files: dict[int, tuple[ObjectFile, FileTables]] = {}
+        self._file_rows: dict[int, tuple[ObjectFile, tuple[RowCache, RowCache]]] = {}
         self._spaces: dict[int, SpaceIndex] = {}
 
     def space(self, space: AddressSpace) -> SpaceIndex:
@@ -197,24 +197,24 @@ class Index:
         self._spaces.pop(space_id, None)
 
     def tables(self, image: Image) -> FileTables:
-        elf = image.elf
-        found = self._files.get(id(elf))
+        file = image.file
+        found = self._files.get(id(file))
         if found is None:
             if len(self._files) >= MAX_FILES:
                 self._files.clear()
                 self._file_rows.clear()
-            tables = FileTables(elf.name, self._open(elf), self._diagnostics, lambda: self._open(image.debug))
-            found = self._files[id(elf)] = (elf, tables)
+            tables = FileTables(file.name, self._open(file), self._diagnostics, lambda: self._open(image.debug))
+            found = self._files[id(file)] = (file, tables)
         return found[1]
 
-    def _open(self, elf: ElfFile | None) -> Sequence[Source]:
-        return open_sources(elf, self.arch, self._names, self._diagnostics, self._readers) if elf is not None else ()
+    def _open(self, file: ObjectFile | None) -> Sequence[Source]:
+        return open_sources(file, self.arch, self._names, self._diagnostics, self._readers) if file is not None else ()
 
     def row(self, image: Image, code: Code, pc: int, exact: bool) -> Row:
         """The row (relative to the image's base) of a pc in an image; a row of UNCOVERED_ID if there is none."""
-        known = self._file_rows.get(id(image.elf))
+        known = self._file_rows.get(id(image.file))
         if known is None:
-            known = self._file_rows[id(image.elf)] = (image.elf, (RowCache(), RowCache()))
+            known = self._file_rows[id(image.file)] = (image.file, (RowCache(), RowCache()))
         cache = known[1][exact]
         rel = image.rel(pc)
         row = cache.get(rel)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.base import Source
 from pyprof.unwind.formats.breakpad.stack_cfi import FindSymbols, breakpad_reader
 from pyprof.unwind.formats.cfi.debug_frame import debug_frame_source
@@ -19,7 +19,7 @@ from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
 from pyprof.unwind.formats.exidx.section import exidx_source
 from pyprof.unwind.formats.sframe.section import SFrame, sframe_source
 
-Reader = Callable[[ElfFile, Arch, Diagnostics], Source | None]
+Reader = Callable[[ObjectFile, Arch, Diagnostics], Source | None]
 """Opens one table of a file; None where the file has none."""
 
 READERS: dict[str, Reader] = {
@@ -36,23 +36,23 @@ def with_symbols(find: FindSymbols) -> dict[str, Reader]:
 
 
 def open_sources(
-    elf: ElfFile,
+    file: ObjectFile,
     arch: Arch,
     names: Sequence[str],
     diagnostics: Diagnostics,
     readers: Mapping[str, Reader] = READERS,
 ) -> list[Source]:
-    """The sources that elf has, in the order of names. A broken one is counted and left out."""
+    """The sources that file has, in the order of names. A broken one is counted and left out."""
     found = []
     for name in names:
         reader = readers.get(name)
         if reader is None:
             continue
         try:
-            source = reader(elf, arch, diagnostics)
+            source = reader(file, arch, diagnostics)
         except FormatError as error:
             diagnostics.count(f"{name}: broken, not used")
-            diagnostics.problem(elf.name, error.message)
+            diagnostics.problem(file.name, error.message)
             continue
         if source is not None:
             found.append(source)

@@ -12,7 +12,8 @@ from pyprof.collectors.gdb.stub import Stub
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.modules import Mapping, Module, ReadMemory
-from pyprof.objfile.elf.file import PAGE, PT_NOTE, ElfFile, build_id_in_notes
+from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
+from pyprof.objfile.elf.headers import PAGE, PT_NOTE
 from pyprof.objfile.source import BytesSource
 
 MOST_FETCHED = 128 << 20

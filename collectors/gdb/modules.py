@@ -20,7 +20,8 @@ from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.errors import FormatError, RemoteError
 from pyprof.model.arch import Arch
 from pyprof.model.modules import Mapping
-from pyprof.objfile.elf.file import PAGE, PT_DYNAMIC, ElfFile
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC
 from pyprof.objfile.source import BytesSource
 
 AT_PHDR, AT_BASE, AT_EXECFN, AT_SYSINFO_EHDR = 3, 7, 31, 33

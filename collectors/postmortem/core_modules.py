@@ -15,7 +15,8 @@ from pyprof.model.modules import Mapping
 from pyprof.objfile.core.memory import CoreMemory, perms_of
 from pyprof.objfile.core.notes import AT_BASE, AT_ENTRY, AT_PHDR, AT_SYSINFO, AT_SYSINFO_EHDR, CoreNotes
 from pyprof.objfile.elf.dynamic import same_dynamic
-from pyprof.objfile.elf.file import PAGE, PT_DYNAMIC, PT_INTERP, PT_PHDR, ElfFile
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_INTERP, PT_PHDR
 from pyprof.objfile.source import BytesSource
 
 DEVICE = "core"

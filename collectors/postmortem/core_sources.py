@@ -15,8 +15,8 @@ from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.core.memory import CoreMemory
 from pyprof.objfile.core.notes import AT_ENTRY, AT_EXECFN, AT_PHDR, CoreNotes
-from pyprof.objfile.elf.debug_files import debuginfod_cache
-from pyprof.objfile.elf.file import PF_W, ElfFile
+from pyprof.objfile.debug_files import debuginfod_cache
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import build_id_in_memory
 from pyprof.objfile.locate import accepted, candidates, find_bias, identify
 
@@ -118,7 +118,7 @@ class CoreFiles:
     def _from_file(self, avma: int, size: int) -> bytes:
         for elf, bias in self._believed:
             load = elf.load_at(avma - bias)
-            if load is not None and not load.flags & PF_W:
+            if load is not None and not load.writable:
                 return bytes(elf.at_svma(avma - bias, size))
         mapping = self.space.mapping_at(avma) if self.space else None
         module = self.space.module_at(avma) if self.space else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyprof.model.modules import Module, StatedId
-from pyprof.objfile.elf.debug_files import debuginfod_cache
+from pyprof.objfile.debug_files import debuginfod_cache
 from pyprof.objfile.minidump.crash_dump import ELF_MACHINES, CrashDump, DumpModule
 
 BUILD_ID_DIR = "/usr/lib/debug/.build-id"

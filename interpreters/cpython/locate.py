@@ -14,7 +14,7 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 
 _NAME = re.compile(r"python(3)\.(\d+)")
@@ -46,7 +46,7 @@ def locate(space: AddressSpace, images: ImageStore) -> Located | None:
     """Likely modules first: the program, then what is called python, then all others."""
     for module in _candidates(space):
         image = images.image(space, module.start)
-        if image is None or image.elf.elf_class != 64:
+        if image is None or image.file.address_size != 8:
             continue
         try:
             found = in_image(module, image)
@@ -75,16 +75,16 @@ def _candidates(space: AddressSpace) -> Iterator[Module]:
 
 def in_image(module: Module, image: Image) -> Located | None:
     """What one module holds. Raises FormatError."""
-    elf = image.elf
+    file = image.file
     found: dict[bytes, tuple[int, int]] = {}
     evaluators: set[int] = set()
     for table, strings in ((".dynsym", ".dynstr"), (".symtab", ".strtab")):
-        for name, value, size in _symbols(elf, table, strings):
+        for name, value, size in _symbols(file, table, strings):
             if name.startswith(_EVALUATOR):
                 evaluators.add(value)
             else:
                 found.setdefault(name, (value, size))
-    section = elf.sections.get(".PyRuntime")
+    section = file.sections.get(".PyRuntime")
     if b"_PyRuntime" not in found:
         if section is None:
             return None
@@ -102,9 +102,9 @@ def in_image(module: Module, image: Image) -> Located | None:
     )
 
 
-def _symbols(elf: ElfFile, table: str, strings: str) -> Iterator[tuple[bytes, int, int]]:
+def _symbols(file: ObjectFile, table: str, strings: str) -> Iterator[tuple[bytes, int, int]]:
     """(name, svma, size) of the defined symbols that are looked for. Raises FormatError."""
-    names = elf.section(strings)
+    names = file.section(strings)
     if names is None:
         return
     text = bytes(names)
@@ -112,7 +112,7 @@ def _symbols(elf: ElfFile, table: str, strings: str) -> Iterator[tuple[bytes, in
     places = {at: name.rstrip(b"\0") for name in wanted for at in _occurrences(text, name)}
     if b"_PyRuntime" not in places.values():
         return
-    data = elf.section(table)
+    data = file.section(table)
     if data is None:
         return
     symbols = np.frombuffer(data, _SYMBOL, len(data) // _SYMBOL.itemsize)

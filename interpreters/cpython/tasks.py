@@ -44,7 +44,7 @@ def find_tasks(space: AddressSpace, images: ImageStore, memory: Memory) -> TaskL
         if "asyncio" not in module.name and "python" not in module.name:
             continue
         image = images.image(space, module.start)
-        section = image.elf.sections.get(SECTION) if image is not None else None
+        section = image.file.sections.get(SECTION) if image is not None else None
         if image is None or section is None or section.size != 8 * _WORDS:
             continue
         try:

@@ -5,14 +5,17 @@ core/           Core files
 elf/            ELF files and images
 minidump/       Crash dumps of Windows, Breakpad and Crashpad
 absent          An object file that is not here
+base            What an object file is to everybody who reads one, whatever its format
+debug_files     Separate debug files: by build-id, by .gnu_debuglink (CRC checked), from debuginfod's cache (read only)
 foreign_path    Files whose names somebody else chose: a target, an object file, a core file
 growing_file    A file that its process keeps writing
 images          The object file behind an address: proved to be the mapped one, with its bias, kept open
 jitdump         jitdump
 jitdump_tables  The unwind tables of a jitdump's UNWINDING_INFO, in the order and at the address of each writer
 locate          Which file on our disk is the one that the target has mapped
+opening         Opens object files whose format is not known yet
 packages        Which command brings the symbols of a file
-pe              Windows modules in memory, of Wine: which they are
+pe              Windows modules in memory, of Wine
 source          Where an object file's bytes come from: an open file, or bytes in memory
 target_structs  Structures in a target's memory, read piece by piece
 """

@@ -16,16 +16,16 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module, StatedId
 from pyprof.objfile.absent import AbsentFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import is_stated
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
-from pyprof.objfile.elf.debug_files import DebugFiles
-from pyprof.objfile.elf.file import PF_W, PT_DYNAMIC, ElfFile
+from pyprof.objfile.debug_files import DebugFiles
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import build_id_in_memory, rebuilt_image, vdso_image
-from pyprof.objfile.elf.synthetic import DIRECT
 from pyprof.objfile.foreign_path import Rights, rights_below
 from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
-from pyprof.objfile.pe import windows_module
+from pyprof.objfile.pe import PeImage, windows_module
 
 DIFFERS = "file differs from the mapped one"
 NOT_FOUND = "file of a module not found"
@@ -46,7 +46,7 @@ class Image:
     """
 
     module: Module
-    elf: ElfFile
+    file: ObjectFile
     bias: int
     root: str = ""
     from_memory: bool = False
@@ -56,15 +56,12 @@ class Image:
     base: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.base = self.bias + self.elf.min_vaddr
+        self.base = self.bias + self.file.min_vaddr
 
     @cached_property
     def lacks_tables(self) -> bool:
         """Rebuilt from a memory that does not hold the unwind tables which the file has."""
-        sections = self.elf.sections
-        return self.from_memory and any(
-            s.type in DIRECT and s.type != PT_DYNAMIC and DIRECT[s.type][0] not in sections for s in self.elf.segments
-        )
+        return self.from_memory and self.file.lost_tables
 
     def svma(self, avma: int) -> int:
         """Address as the file states it."""
@@ -75,16 +72,16 @@ class Image:
         return avma - self.base
 
     @property
-    def debug(self) -> ElfFile | None:
+    def debug(self) -> ObjectFile | None:
         """The separate debug file, found at the first use; None if there is none."""
-        return self.debug_files.find(self.elf, self.module.path, self.root) if self.debug_files else None
+        return self.debug_files.find(self.file, self.module.path, self.root) if self.debug_files else None
 
     @property
     def symbols(self) -> SymbolFile | None:
         """The Breakpad symbol file that the user gave, found at the first use; None if there is none."""
-        return self.symbol_store.find(self.elf) if self.symbol_store else None
+        return self.symbol_store.find(self.file) if self.symbol_store else None
 
-    def alternate(self, debug: ElfFile) -> ElfFile | None:
+    def alternate(self, debug: ObjectFile) -> ObjectFile | None:
         """The file that holds what debug shares with other debug files; None if there is none."""
         return self.debug_files.find_alternate(debug, self.root) if self.debug_files else None
 
@@ -140,7 +137,7 @@ class ImageStore:
         self._by_space = {key: image for key, image in self._by_space.items() if key[0] != space.id}
         kept = {id(image) for image in self._by_space.values()}
         self._images = {key: image for key, image in self._images.items() if key[0] != space.pid or id(image) in kept}
-        files = {image.elf for image in self._images.values() if image is not None}
+        files: set[ObjectFile] = {image.file for image in self._images.values() if image is not None}
         self._opened = {key: elf for key, elf in self._opened.items() if elf in files}
         self._proved = {file for file in self._proved if file[3] in files}
 
@@ -178,8 +175,8 @@ class ImageStore:
         if found is None:
             return None
         module, stated = found
-        absent = AbsentFile(module, stated, space.read)
-        image = self._made(Image(module, absent, module.start, space.root, from_memory=True), stated.name)
+        memory = PeImage(module, stated, space.read)
+        image = self._made(Image(module, memory, module.start, space.root, from_memory=True), stated.name)
         if image.symbols is None:
             self._diagnostics.count(NO_SYMBOLS)
             text = f"windows module without a symbol file ({stated.debug_id or 'no id'}): frames may be missing"
@@ -226,13 +223,13 @@ class ImageStore:
 
     def _made(self, image: Image, name: str = "") -> Image:
         """name: by which symbol files know the module, "" for that of its path."""
-        for oddity in image.elf.oddities:
+        for oddity in image.file.oddities:
             self._diagnostics.count(oddity)
-        image.elf.oddities.clear()
+        image.file.oddities.clear()
         image.debug_files = self._debug_files
         image.symbol_store = self._symbol_store
         if self._symbol_store:
-            self._symbol_store.know(image.elf, name or image.module.path)
+            self._symbol_store.know(image.file, name or image.module.path)
         image.rights = rights_below(image.root)
         if _is_our_root(image.root):
             image.root = "/"  # the way through /proc ends with the target, ours does not
@@ -264,7 +261,7 @@ class ImageStore:
 
 def _is_whole(space: AddressSpace, elf: ElfFile, bias: int) -> bool:
     """Does a dump hold all of a file, or by chance its first page only?"""
-    constant = [load for load in elf.loads if not load.flags & PF_W]
+    constant = [load for load in elf.loads if not load.writable]
     return all(len(space.read(bias + load.vaddr, load.filesz)) == load.filesz for load in constant)
 
 

@@ -20,7 +20,8 @@ from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile import foreign_path
 from pyprof.objfile.elf.dynamic import same_dynamic
-from pyprof.objfile.elf.file import PAGE, PF_X, PT_NOTE, ElfFile, build_id_in_notes
+from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
+from pyprof.objfile.elf.headers import PAGE, PT_NOTE
 
 MAX_HANDLES = 4
 MAX_PROOF = 1 << 16
@@ -197,7 +198,7 @@ def find_bias(module: Module, elf: ElfFile, avma: int) -> int | None:
                 and load.offset < mapping.offset + mapping.end - mapping.start
             ):
                 bias = mapping.start - mapping.offset + load.offset - load.vaddr
-                code = bool(load.flags & PF_X)
+                code = load.executable
                 weight = 1 + 2 * (mapping.executable == code)
                 weight += 8 * (mapping.executable and code and mapping.start <= avma < mapping.end)
                 votes[bias] = votes.get(bias, 0) + weight

@@ -1,7 +1,8 @@
-"""Windows modules in memory, of Wine: which they are. Their unwind tables are not read; symbol files have them.
+"""Windows modules in memory, of Wine. Their unwind tables are not read; symbol files have them.
 
-In: an address space. Out: the module that an address belongs to, and its identity: GUID, age and name of its PDB. Wine
-maps the headers of a file and, where the file is laid out so, its sections; others it copies into anonymous memory.
+In: an address space. Out: the module that an address belongs to, its identity (GUID, age and name of its PDB), and its
+sections as an ObjectFile. Wine maps the headers of a file and, where the file is laid out so, its sections; others it
+copies into anonymous memory.
 Source: "PE Format" of Microsoft; dlls/ntdll/unix/virtual.c of Wine (map_image_into_view).
 """
 
@@ -9,8 +10,11 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from collections.abc import Iterator
 
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory, StatedId
+from pyprof.objfile.absent import AbsentFile
+from pyprof.objfile.base import Section, Segment
 from pyprof.objfile.minidump.modules import read_modules
 
 MACHINES = {
@@ -26,7 +30,37 @@ MAX_STEPS = 256
 MAX_HEADERS = 1 << 16
 MAX_DEBUG_ENTRIES = 64
 MAX_RECORD = 1 << 10
+MAX_SECTION = 1 << 30
 DEBUG, ENTRY, CODEVIEW = 6, 28, 2
+SECTION, SECTION_LAYOUT = 40, "<8sIIII12xI"
+EXECUTE, DISCARDABLE = 0x2000_0000, 0x0200_0000
+"""Flags of IMAGE_SECTION_HEADER."""
+
+
+class PeImage(AbsentFile):
+    """A Windows module as it stands in memory. svma are relative to its base; its file is not read.
+
+    sections: those that stay in memory, so DWARF is not among them: it states addresses of another base.
+    """
+
+    def __init__(self, module: Module, stated: StatedId, read: ReadMemory) -> None:
+        """read: the target's memory. Never raises."""
+        super().__init__(module, stated, read)
+        self.machine_name = f"{self.machine_name} (PE)"
+        try:
+            self.section_list = tuple(_sections(read, module.start, self.size))
+        except (LookupError, ValueError, struct.error):
+            self.oddities.append("broken section headers of a windows module")
+        for section in self.section_list:
+            self.sections.setdefault(section.name, section)
+        code: list[Segment] = [
+            Segment(0, s.addr, 0, s.size, s.executable, writable=False) for s in self.section_list if s.executable
+        ]
+        self.loads = tuple(code) or self.loads
+
+    def section(self, name: str) -> memoryview | None:
+        found = self.sections.get(name)
+        return self.at_svma(found.addr, found.size) if found is not None and found.size else None
 
 
 def windows_module(space: AddressSpace, avma: int) -> tuple[Module, StatedId] | None:
@@ -56,21 +90,39 @@ def _header_mapping(space: AddressSpace, avma: int) -> Mapping | None:
 
 def _identity(read: ReadMemory, start: int, path: str) -> tuple[int, StatedId]:
     """(bytes of the image, identity). Raises LookupError, ValueError, struct.error where there is no such header."""
-    dos = read(start, 64)
-    if dos[:2] != b"MZ":
-        raise ValueError("no DOS header")
-    (at,) = struct.unpack_from("<I", dos, 60)
-    if at > MAX_HEADERS:
-        raise ValueError("headers too far away")
-    head = read(start + at, 24 + 240)
-    if head[:4] != b"PE\0\0":
-        raise ValueError("no PE header")
+    head = read(start + _header_offset(read, start), 24 + 240)
     machine = MACHINES[struct.unpack_from("<H", head, 4)[0]]
     wide = struct.unpack_from("<H", head, 24)[0] == 0x20B
     (size,) = struct.unpack_from("<I", head, 24 + 56)
     directory, length = struct.unpack_from("<II", head, 24 + (112 if wide else 96) + 8 * DEBUG)
     module = read_modules(start, size, path, _record(read, start, directory, length), "windows")[0]
     return size, StatedId(module.debug_id, "", module.debug_name, *machine)
+
+
+def _header_offset(read: ReadMemory, start: int) -> int:
+    """Where the PE header is. Raises ValueError, struct.error."""
+    dos = read(start, 64)
+    if dos[:2] != b"MZ":
+        raise ValueError("no DOS header")
+    at: int = struct.unpack_from("<I", dos, 60)[0]
+    if at > MAX_HEADERS:
+        raise ValueError("headers too far away")
+    if read(start + at, 4) != b"PE\0\0":
+        raise ValueError("no PE header")
+    return at
+
+
+def _sections(read: ReadMemory, start: int, size: int) -> Iterator[Section]:
+    """Raises ValueError, struct.error where the headers are broken."""
+    at = start + _header_offset(read, start)
+    count, optional = struct.unpack_from("<H12xH", read(at, 24), 6)
+    table = read(at + 24 + optional, SECTION * count)
+    for name, length, rva, stored, offset, flags in struct.iter_unpack(SECTION_LAYOUT, table[: SECTION * count]):
+        if flags & DISCARDABLE or rva >= size:
+            continue
+        text = name.rstrip(b"\0").decode("ascii", "replace")
+        length = min(length or stored, size - rva, MAX_SECTION)
+        yield Section(text, rva, offset, length, 0, bool(flags & EXECUTE), stored=True, stated=True)
 
 
 def _record(read: ReadMemory, start: int, directory: int, length: int) -> bytes:

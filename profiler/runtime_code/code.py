@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.arch import Arch, find_arch
+from pyprof.model.arch import Arch
 from pyprof.model.code import CodeName
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import Walk, lookup_pcs
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.named_symbols import named_symbols
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import Rows, RuleAt, module_path
@@ -59,7 +58,7 @@ class RuntimeCode:
         self._diagnostics = diagnostics
         self._processes: dict[object, ProcessCode] = {}
         self._candidates: dict[int, tuple[U64, U64]] = {}
-        self._symbols: WeakKeyDictionary[ElfFile, list[tuple[bytes, int, bool]]] = WeakKeyDictionary()
+        self._symbols: WeakKeyDictionary[ObjectFile, list[tuple[bytes, int, bool]]] = WeakKeyDictionary()
         self._codes: dict[int, _Code] = {}
         self._next = 1
         self._numbers: dict[tuple[Spans, int], int] = {}
@@ -102,7 +101,7 @@ class RuntimeCode:
         for module in space.modules:
             image = self._images.known(space, module.start) if module.has_file else None
             if image is not None:
-                return find_arch(image.elf.machine, image.elf.elf_class, image.elf.byteorder)
+                return image.file.arch
         return None
 
     def _find_symbols(self, space: AddressSpace, arch: Arch) -> list[tuple[bytes, int]]:
@@ -112,9 +111,9 @@ class RuntimeCode:
             is_file = module.has_file and not JITDUMP.search(module.path)
             image = self._images.known(space, module.start) if is_file else None
             if image is not None:
-                symbols = self._symbols.get(image.elf)
+                symbols = self._symbols.get(image.file)
                 if symbols is None:
-                    symbols = self._symbols[image.elf] = self._symbols_of(image, arch)
+                    symbols = self._symbols[image.file] = self._symbols_of(image, arch)
                 for name, svma, indirect in symbols:
                     avma = svma + image.bias & arch.mask
                     found.append((name, self._word(space, arch, avma) if indirect else avma))
@@ -122,9 +121,9 @@ class RuntimeCode:
 
     def _symbols_of(self, image: Image, arch: Arch) -> list[tuple[bytes, int, bool]]:
         """(name, svma, does its avma stand there?)"""
-        elf = image.elf
-        found = [(name, svma, False) for name, svma in named_symbols(elf, (DESCRIPTOR,)).items()]
-        listed = find_list(elf, arch, None if ".symtab" in elf.sections else image.debug)
+        file = image.file
+        found = [(name, svma, False) for name, svma in file.named_symbols((DESCRIPTOR,)).items()]
+        listed = find_list(file, arch, None if ".symtab" in file.sections else image.debug)
         return found + ([(LIST, *listed)] if listed is not None else [])
 
     def _word(self, space: AddressSpace, arch: Arch, avma: int) -> int:

@@ -12,9 +12,9 @@ from pyprof.model.arch import Arch
 from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.walk import Trust
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_object import code_ranges, memory_object
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image
+from pyprof.objfile.opening import open_registered
 from pyprof.objfile.target_structs import TargetStructs
 from pyprof.runtime_code.base import Look, Rows, RuleAt, module_path, problem
 from pyprof.unwind.formats.gdb_jit import (
@@ -48,7 +48,7 @@ MAX_OBJECTS = 1 << 14
 class MemoryObject:
     """One registered object file. size: in bytes."""
 
-    elf: ElfFile
+    file: ObjectFile
     arch: Arch
     size: int
     tables: FileTables
@@ -166,16 +166,16 @@ class GdbCode:
                 raise FormatError(self.label, entry.entry, "more object files than are read")
             data = read_object(look.space.read, look.arch, entry)
             self._forget(key, look.now_ns)
-            elf = memory_object(data, module_path(self.label))
+            file = open_registered(data, module_path(self.label))
         except FormatError as error:
             self._diagnostics.count("gdb jit: object file not usable")
             problem(self._diagnostics, self.label, error.message)
             self._forget(key, look.now_ns)
             self._known[key] = _Known(entry, self._mark(look, entry))
             return True
-        sources = open_sources(elf, look.arch, self._names, self._diagnostics)
-        value = MemoryObject(elf, look.arch, len(data), FileTables(elf.name, sources, self._diagnostics, lambda: ()))
-        spans = [Span(start, end, value, look.before_ns) for start, end in code_ranges(elf)]
+        sources = open_sources(file, look.arch, self._names, self._diagnostics)
+        value = MemoryObject(file, look.arch, len(data), FileTables(file.name, sources, self._diagnostics, lambda: ()))
+        spans = [Span(start, end, value, look.before_ns) for start, end in code_ranges(file)]
         self.spans.add(spans, look.before_ns, look.now_ns)
         self._known[key] = _Known(entry, self._mark(look, entry), spans)
         self._loaded += entry.size
@@ -205,5 +205,13 @@ class GdbCode:
             start, end = (mapping.start, mapping.end) if mapping else (span.start, span.end)
             mappings = (mapping,) if mapping else ()
             module = Module(start, end, module_path(self.label), "00:00", 0, False, mappings)
-            value.image = Image(module, value.elf, 0, from_memory=True)
+            value.image = Image(module, value.file, 0, from_memory=True)
         return value.image
+
+
+def code_ranges(file: ObjectFile) -> list[tuple[int, int]]:
+    """(start, end) avma of its code, ascending."""
+    found = [(s.addr, s.addr + s.size) for s in file.section_list if s.executable and s.addr and 0 < s.size < 1 << 40]
+    if not file.section_list:
+        found = [(s.vaddr, s.vaddr + s.memsz) for s in file.loads if s.executable]
+    return sorted(found)

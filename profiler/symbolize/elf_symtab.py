@@ -5,34 +5,31 @@ Source: gABI "Symbol Table"; the order of preference among names of one address 
 
 from __future__ import annotations
 
-import lzma
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.model.arch import ARM
-from pyprof.objfile.elf.file import PF_X, SHF_EXECINSTR, ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.elf.named_symbols import symbol_layout
 from pyprof.symbolize.plt import plt_rows
 from pyprof.symbolize.symbols import SymbolRows
 
 MAX_SYMBOLS = 1 << 23
-MAX_DEBUGDATA = 256 << 20
 STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC = 0, 2, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
 SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
 
 
-def symbol_rows(elf: ElfFile, table: str, strings: str, shift: int = 0) -> SymbolRows | None:
+def symbol_rows(file: ObjectFile, table: str, strings: str, shift: int = 0) -> SymbolRows | None:
     """Functions of one table; None if it is absent. shift: added to addresses. Raises FormatError."""
-    data, names = elf.section(table), elf.section(strings)
+    data, names = file.section(table), file.section(strings)
     if data is None or names is None:
         return None
     if table == ".symtab":
-        elf.forget(table)  # nobody else reads it
-    layout = symbol_layout(elf)
+        file.forget(table)  # nobody else reads it
+    layout = symbol_layout(file)
     count = len(data) // layout.itemsize
     if count > MAX_SYMBOLS:
         raise FormatError(table, 0, f"{count} symbols")
@@ -40,7 +37,7 @@ def symbol_rows(elf: ElfFile, table: str, strings: str, shift: int = 0) -> Symbo
     kind = symbols["info"] & 15
     wanted = ((kind == STT_FUNC) | (kind == STT_GNU_IFUNC) | (kind == STT_NOTYPE)) & (symbols["shndx"] != SHN_UNDEF)
     symbols = symbols[wanted & (symbols["name"] < len(names))]
-    limit = _code_limits(elf, symbols["shndx"], symbols["value"].astype(np.uint64))
+    limit = _code_limits(file, symbols["shndx"], symbols["value"].astype(np.uint64))
     text = np.frombuffer(names, np.uint8)
     at = symbols["name"].astype(np.int64)
     first, second = text[at], text[np.minimum(at + 1, len(text) - 1)]
@@ -50,24 +47,12 @@ def symbol_rows(elf: ElfFile, table: str, strings: str, shift: int = 0) -> Symbo
     )
     symbols, limit, at = symbols[good], limit[good], at[good]
     start = symbols["value"].astype(np.uint64)
-    if elf.machine == ARM.elf_machine:
-        start &= ~np.uint64(1)  # the lowest bit says Thumb
+    if file.arch is not None:
+        start &= np.uint64(file.arch.pc_mask)  # ARM: the lowest bit says Thumb
     with np.errstate(over="ignore"):
         start = start + np.uint64(shift & 2**64 - 1)
         limit = limit + np.uint64(shift & 2**64 - 1)
     return SymbolRows(start, symbols["size"].astype(np.uint64), limit, _rank(symbols["info"], at, text), at, names)
-
-
-def debugdata(elf: ElfFile) -> ElfFile | None:
-    """The file inside .gnu_debugdata ("MiniDebugInfo"), None if there is none. Raises FormatError."""
-    data = elf.section(".gnu_debugdata")
-    if data is None:
-        return None
-    try:
-        inner = lzma.LZMADecompressor(memlimit=MAX_DEBUGDATA).decompress(data, MAX_DEBUGDATA)
-    except lzma.LZMAError as error:
-        raise FormatError(".gnu_debugdata", 0, str(error)) from None
-    return ElfFile.from_bytes(inner, f"{elf.name} .gnu_debugdata")
 
 
 class SymbolSources(NamedTuple):
@@ -81,7 +66,7 @@ class SymbolSources(NamedTuple):
     broken: list[FormatError]
 
 
-def symbol_sources(elf: ElfFile, debug: Callable[[], ElfFile | None]) -> SymbolSources:
+def symbol_sources(file: ObjectFile, debug: Callable[[], ObjectFile | None]) -> SymbolSources:
     """All symbols known of a file: its own tables, and what a stripped one has elsewhere. Never raises.
 
     debug: finds the separate debug file; called only if the file itself is stripped.
@@ -102,27 +87,27 @@ def symbol_sources(elf: ElfFile, debug: Callable[[], ElfFile | None]) -> SymbolS
         names.append(name)
         return True
 
-    def elsewhere(file: ElfFile | None) -> SymbolRows | None:
-        return symbol_rows(file, ".symtab", ".strtab", elf.min_vaddr - file.min_vaddr) if file else None
+    def elsewhere(other: ObjectFile | None) -> SymbolRows | None:
+        return symbol_rows(other, ".symtab", ".strtab", file.min_vaddr - other.min_vaddr) if other else None
 
-    complete = add(".symtab", lambda: symbol_rows(elf, ".symtab", ".strtab"))
-    add(".dynsym", lambda: symbol_rows(elf, ".dynsym", ".dynstr"))
-    add("plt", lambda: plt_rows(elf))
+    complete = add(".symtab", lambda: symbol_rows(file, ".symtab", ".strtab"))
+    add(".dynsym", lambda: symbol_rows(file, ".dynsym", ".dynstr"))
+    add("plt", lambda: plt_rows(file))
     if not complete:
         complete = add("debug file", lambda: elsewhere(debug()))
     if not complete:
-        complete = add(".gnu_debugdata", lambda: elsewhere(debugdata(elf)))
+        complete = add(".gnu_debugdata", lambda: elsewhere(file.embedded()))
     return SymbolSources(rows, names, complete, broken)
 
 
-def _code_limits(elf: ElfFile, shndx: np.ndarray, value: np.ndarray) -> np.ndarray:
+def _code_limits(file: ObjectFile, shndx: np.ndarray, value: np.ndarray) -> np.ndarray:
     """(n,) uint64 svma where the code that holds each value ends, 0 where it is no code."""
     limit = np.zeros(len(value), np.uint64)
-    sections = elf.section_list
-    mask = (1 << elf.elf_class) - 1
+    sections = file.section_list
+    mask = (1 << 8 * file.address_size) - 1
     if sections:
         start = np.array([s.addr for s in sections], np.uint64)
-        code = [min(s.addr + s.size, mask) if s.flags & SHF_EXECINSTR else 0 for s in sections]
+        code = [min(s.addr + s.size, mask) if s.executable else 0 for s in sections]
         ends = np.array(code, np.uint64)
         known = np.flatnonzero(shndx < min(len(sections), SHN_LORESERVE))
         index = shndx[known]
@@ -130,8 +115,8 @@ def _code_limits(elf: ElfFile, shndx: np.ndarray, value: np.ndarray) -> np.ndarr
         open_ = shndx == SHN_XINDEX
     else:
         open_ = shndx < SHN_LORESERVE
-    for load in elf.loads:
-        if load.flags & PF_X:
+    for load in file.loads:
+        if load.executable:
             inside = open_ & (value >= load.vaddr) & (value < min(load.vaddr + load.memsz, mask))
             limit[inside] = min(load.vaddr + load.memsz, mask)
     return limit

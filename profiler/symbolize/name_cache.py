@@ -14,7 +14,7 @@ from functools import cached_property
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.summary import NameCounts
-from pyprof.objfile.elf.file import SHT_NOBITS, ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.images import Image
 from pyprof.objfile.packages import Packages
@@ -49,7 +49,7 @@ class FileNames:
     """
 
     def __init__(self, image: Image) -> None:
-        sources = symbol_sources(image.elf, lambda: image.debug)
+        sources = symbol_sources(image.file, lambda: image.debug)
         self.broken = [str(error) for error in sources.broken]
         self.table = SymbolTable(sources.rows)
         self.complete = sources.complete
@@ -60,11 +60,11 @@ class FileNames:
     @cached_property
     def lines(self) -> SourceLines | None:
         """None where there is no DWARF."""
-        elf = self._image.elf
-        file = elf if has_dwarf(elf) else self._image.debug
-        if file is None or not has_dwarf(file):
+        file = self._image.file
+        dwarf = file if has_dwarf(file) else self._image.debug
+        if dwarf is None or not has_dwarf(dwarf):
             return None
-        return SourceLines(file, elf.min_vaddr - file.min_vaddr, self._image.alternate)
+        return SourceLines(dwarf, file.min_vaddr - dwarf.min_vaddr, self._image.alternate)
 
     @cached_property
     def symbol_file(self) -> SymbolFileNames | None:
@@ -176,15 +176,14 @@ class NameCache:
 
 def _identity(image: Image) -> tuple[Hashable, str]:
     """(what names a file, its root where other files below that root decide what it is called)."""
-    elf, source = image.elf, image.elf.source
+    file = image.file
     if image.from_memory:
-        return elf, image.root
-    root = "" if ".symtab" in elf.sections and has_dwarf(elf) else image.root
-    known: Hashable = elf.build_id or getattr(source, "identity", elf)
-    return (known, source.size, root), root
+        return file, image.root
+    root = "" if ".symtab" in file.sections and has_dwarf(file) else image.root
+    return (file.identity, root), root
 
 
-def has_dwarf(elf: ElfFile) -> bool:
+def has_dwarf(file: ObjectFile) -> bool:
     """Has the file sections with lines and inlined functions, of its own?"""
-    section = elf.sections.get(".debug_info") or elf.sections.get(".zdebug_info")
-    return section is not None and section.type != SHT_NOBITS
+    section = file.sections.get(".debug_info") or file.sections.get(".zdebug_info")
+    return section is not None and section.stored

@@ -11,8 +11,8 @@ import struct
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.model.arch import X86_64, find_arch
-from pyprof.objfile.elf.file import ElfFile, Section
+from pyprof.model.arch import X86_64
+from pyprof.objfile.base import ObjectFile
 from pyprof.symbolize.symbols import SymbolRows
 
 R_GLOB_DAT, R_JUMP_SLOT, R_IRELATIVE = 6, 7, 37
@@ -21,16 +21,15 @@ ENDBR64, BND = b"\xf3\x0f\x1e\xfa", b"\xf2"
 STEPS = {".plt": 16, ".plt.sec": 16, ".plt.bnd": 16, ".plt.got": 8, ".iplt": 16}
 
 
-def plt_rows(elf: ElfFile) -> SymbolRows | None:
+def plt_rows(file: ObjectFile) -> SymbolRows | None:
     """One symbol an entry; None where there are none or the architecture is another. Raises FormatError."""
-    arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
-    if arch is not X86_64 or not any(name in elf.sections for name in STEPS):
+    if file.arch is not X86_64 or not any(name in file.sections for name in STEPS):
         return None
-    slots, numbered = _slots(elf)
+    slots, numbered = _slots(file)
     starts, sizes, at, strings = [], [], [], bytearray()
     for name, step in STEPS.items():
-        section = elf.sections.get(name)
-        code = elf.section(name)
+        section = file.sections.get(name)
+        code = file.section(name)
         if section is None or code is None:
             continue
         if section.entsize in (8, 16):
@@ -64,16 +63,15 @@ def _target(code: bytes, svma: int, slots: dict[int, bytes], numbered: list[byte
     return slots.get(svma + at + 6 + struct.unpack_from("<i", code, at + 2)[0])
 
 
-def _slots(elf: ElfFile) -> tuple[dict[int, bytes], list[bytes]]:
+def _slots(file: ObjectFile) -> tuple[dict[int, bytes], list[bytes]]:
     """Names by address of the slot, and by the number of the relocation in .rela.plt."""
     slots: dict[int, bytes] = {}
     numbered: list[bytes] = []
-    symbols, strings = elf.section(".dynsym"), elf.section(".dynstr")
+    symbols, strings = file.section(".dynsym"), file.section(".dynstr")
     for name in (".rela.dyn", ".rela.plt"):
-        section = elf.sections.get(name)
-        if section is None:
+        if name not in file.sections:
             continue
-        data = _relocations(elf, section)
+        data = file.section(name) or memoryview(b"")
         relocations = np.frombuffer(data, "<u8", len(data) // 24 * 3).reshape(-1, 3)
         kinds = relocations[:, 1] & np.uint64(0xFFFFFFFF)
         wanted = relocations[(kinds == R_JUMP_SLOT) | (kinds == R_GLOB_DAT) | (kinds == R_IRELATIVE)]
@@ -84,10 +82,6 @@ def _slots(elf: ElfFile) -> tuple[dict[int, bytes], list[bytes]]:
             if name == ".rela.plt":
                 numbered.append(target)
     return slots, numbered
-
-
-def _relocations(elf: ElfFile, section: Section) -> memoryview:
-    return elf.content(section) or memoryview(b"")
 
 
 def _name(symbols: memoryview | None, strings: memoryview | None, index: int) -> bytes:

@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pyprof.model.arch import find_arch
 from pyprof.model.code import CodeName
 from pyprof.model.markers import Mark
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import Trust, lookup_pc
-from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.described import DescribedCode
@@ -134,7 +132,7 @@ class Symbolizer:
             late = self._code.late(space, lookup)
             if late is not None:
                 return _Found(key, lookup, late.module, late.image, late.name)
-        if image is not None and isinstance(image.elf, AbsentFile):
+        if image is not None and not image.file.is_here:
             module = image.module  # code that Wine copied into anonymous memory belongs to its file
         return _Found(key, lookup, module, image)
 
@@ -176,11 +174,11 @@ class Symbolizer:
 
     def _name_trampolines(self, image: Image, inside: Sequence[_Found]) -> None:
         """What a signal handler returns to, by its code."""
-        elf = image.elf
-        arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
+        file = image.file
+        arch = file.arch
 
         def read(avma: int, size: int) -> bytes:
-            return bytes(elf.at_svma(image.svma(avma), size))
+            return bytes(file.at_svma(image.svma(avma), size))
 
         for item in inside:
             if arch and not item.system_name and arch.trampoline_at(read, item.key.pc, item.key.exact):
@@ -228,7 +226,7 @@ class Symbolizer:
             if place is None:
                 continue
             if not item.system_name or (place.sized and not file.complete):
-                item.system_name, item.function = place.name, place.start + image.elf.min_vaddr
+                item.system_name, item.function = place.name, place.start + image.file.min_vaddr
             item.source = item.source or place.places
         return with_lines
 
@@ -237,10 +235,10 @@ class Symbolizer:
         self._diagnostics.problem(path, f"lines only in part: reading them takes over {self._source_budget_s:g} s")
 
     def _report_missing(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> None:
-        here = image.module.has_file and not isinstance(image.elf, AbsentFile)
+        here = image.module.has_file and image.file.is_here
         if not file.complete and here and not all(item.system_name for item in inside):
             path = image.module.path
-            remedy = self._names.packages(image.root).symbols_remedy(path, image.elf.build_id, image.root)
+            remedy = self._names.packages(image.root).symbols_remedy(path, image.file.build_id, image.root)
             self._diagnostics.problem(path, "no symbols: only exported names", remedy)
 
     def _find_starts(self, image: Image, inside: Sequence[_Found]) -> None:
@@ -288,7 +286,7 @@ class Symbolizer:
 
 
 def _build_id(item: _Found) -> str:
-    return item.image.elf.build_id if item.image else ""
+    return item.image.file.build_id if item.image else ""
 
 
 class _Modules:

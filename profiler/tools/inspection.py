@@ -12,9 +12,10 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UnsupportedArchitecture, UsageError
-from pyprof.model.arch import Arch, find_arch
+from pyprof.model.arch import Arch
+from pyprof.objfile.base import Section
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
-from pyprof.objfile.elf.file import ElfFile, Section
+from pyprof.objfile.opening import open_object_file
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
@@ -78,18 +79,18 @@ class Inspection:
 
     def __init__(self, path: str, symbols: Sequence[str] = ()) -> None:
         """symbols: where a Breakpad symbol file of it may be. Raises OSError, FormatError, UnsupportedArchitecture."""
-        self.elf = ElfFile.open(path)
-        self.name = self.elf.name
-        self.build_id = self.elf.build_id
+        self.object = open_object_file(path)
+        self.name = self.object.name
+        self.build_id = self.object.build_id
         self.identity = f"build-id {self.build_id or 'none'}"
         self.diagnostics = Diagnostics()
         self._readers = READERS
         if symbols:
             store = SymbolStore(symbols, self.diagnostics)
             self._readers = with_symbols(store.find)
-        arch = find_arch(self.elf.machine, self.elf.elf_class, self.elf.byteorder)
+        arch = self.object.arch
         if arch is None:
-            raise UnsupportedArchitecture(f"{path}: no rules for ELF machine {self.elf.machine}")
+            raise UnsupportedArchitecture(f"{path}: no rules for {self.object.machine_name}")
         self.arch: Arch = arch
         self.broken: dict[str, str] = {}
 
@@ -99,7 +100,7 @@ class Inspection:
         found: dict[str, Source] = {}
         for name, reader in self._readers.items():
             try:
-                source = reader(self.elf, self.arch, self.diagnostics)
+                source = reader(self.object, self.arch, self.diagnostics)
             except FormatError as error:
                 self.broken[name] = error.message
                 continue
@@ -109,16 +110,16 @@ class Inspection:
 
     @property
     def sections(self) -> list[Section]:
-        return list(self.elf.sections.values())
+        return list(self.object.sections.values())
 
     @property
     def oddities(self) -> list[str]:
-        return self.elf.oddities
+        return self.object.oddities
 
     @property
     def missing(self) -> int:
         """Bytes that were cut off."""
-        return self.elf.missing
+        return self.object.missing
 
     @property
     def records(self) -> dict[str, int]:
@@ -147,7 +148,7 @@ class Inspection:
 
     @cached_property
     def symbols(self) -> SymbolTable:
-        return SymbolTable(symbol_sources(self.elf, lambda: None).rows)
+        return SymbolTable(symbol_sources(self.object, lambda: None).rows)
 
     def named(self, name: str) -> list[tuple[int, int]]:
         """(start, end) svma of the functions of that name, as the table has it or as people write it."""

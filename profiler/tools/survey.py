@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
-from pyprof.model.arch import Arch, find_arch
+from pyprof.model.arch import Arch
 from pyprof.model.modules import Module
-from pyprof.objfile.elf.file import SHT_NOBITS, ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.runtime_code.jitdump import FILE as JITDUMP
 from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
@@ -17,6 +17,8 @@ from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
 UNWIND_SECTIONS = (".sframe", ".eh_frame", ".debug_frame", ".ARM.exidx")
 SYMBOL_SECTIONS = (".symtab", ".dynsym", ".gnu_debugdata", ".debug_info")
 FUNCTIONS_LOOKED_AT = 300
+LEAST_SIZE = 9
+"""Bytes of a table that says something: an empty .eh_frame has its terminator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,45 +54,50 @@ def _survey_module(module: Module, image: Image | None, diagnostics: Diagnostics
         problems = tuple(sorted(diagnostics.problems.get(module.path, ())))
         unreadable = module.has_file and not JITDUMP.search(module.path)
         return ModuleSurvey(module.path, "", (), (), "unknown", unreadable, problems)
-    elf, debug = image.elf, image.debug
-    unwind = [name for name in UNWIND_SECTIONS if _has(elf, name)]
-    symbols = [name for name in SYMBOL_SECTIONS if _has(elf, name)]
+    file, debug = image.file, image.debug
+    unwind = [name for name in UNWIND_SECTIONS if _has_table(file, name)]
+    symbols = [name for name in SYMBOL_SECTIONS if _has(file, name)]
     if debug:
         symbols.append("debug file")
-        if _has(debug, ".debug_frame") and ".debug_frame" not in unwind:
+        if _has_table(debug, ".debug_frame") and ".debug_frame" not in unwind:
             unwind.append(".debug_frame (debug file)")
     if not unwind:
         diagnostics.problem(module.path, "no unwind sections: unwound by frame pointers only")
-    arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
+    arch = file.arch
     return ModuleSurvey(
         module.path,
-        elf.build_id,
+        file.build_id,
         tuple(unwind),
         tuple(symbols),
-        _frame_pointers(elf, arch, diagnostics) if arch else "unknown",
+        _frame_pointers(file, arch, diagnostics) if arch else "unknown",
         False,
         tuple(sorted(diagnostics.problems.get(module.path, ()))),
     )
 
 
-def _has(elf: ElfFile, name: str) -> bool:
-    section = elf.sections.get(name)
-    return section is not None and section.size > 8 and section.type != SHT_NOBITS
+def _has_table(file: ObjectFile, name: str) -> bool:
+    table = file.unwind_table(name)
+    return table is not None and table.size >= LEAST_SIZE
 
 
-def _frame_pointers(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> str:
+def _has(file: ObjectFile, name: str) -> bool:
+    section = file.sections.get(name)
+    return section is not None and section.size >= LEAST_SIZE and section.stored
+
+
+def _frame_pointers(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> str:
     """By what the CFI of some functions, spread over the file, says after their prologues."""
-    text = elf.sections.get(".text")
+    text = file.sections.get(".text")
     keeps, starts = 0, set[int]()
     try:
-        source = eh_frame_source(elf, arch, diagnostics)
+        source = eh_frame_source(file, arch, diagnostics)
         for probe in range(FUNCTIONS_LOOKED_AT) if source and text else ():
             rows = source.function_at(text.addr + probe * text.size // FUNCTIONS_LOOKED_AT) if source and text else None
             if rows and rows.start not in starts and len(rows.rules) > 1:
                 starts.add(rows.start)
                 keeps += any(rule.cfa_reg == arch.fp for rule in rows.rules)
     except FormatError as error:
-        diagnostics.problem(elf.name, error.message)
+        diagnostics.problem(file.name, error.message)
     looked = len(starts)
     if not looked:
         return "unknown"

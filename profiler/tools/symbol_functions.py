@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf.file import PF_X, ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.dwarf.inlines import Function, Inlined, Inlines
 from pyprof.symbolize.dwarf.line_table import LineTable
@@ -44,23 +44,23 @@ class Functions:
 
     def __init__(
         self,
-        elf: ElfFile,
+        file: ObjectFile,
         symbol: Callable[[int], str],
-        find_alternate: Callable[[ElfFile], ElfFile | None] | None = None,
+        find_alternate: Callable[[ObjectFile], ObjectFile | None] | None = None,
     ) -> None:
         """symbol: address -> the name of the symbol that begins there, "" if none does; it is better than DWARF's,
         which is short for functions without a linkage name.
         """
         self._symbol = symbol
-        self._base = elf.min_vaddr
-        self._code = [(s.vaddr, s.vaddr + s.memsz) for s in elf.loads if s.flags & PF_X]
+        self._base = file.min_vaddr
+        self._code = [(s.vaddr, s.vaddr + s.memsz) for s in file.loads if s.executable]
         self._numbers: dict[str, int] = {}
         self._origin_numbers: dict[str, int] = {}
         self._name_numbers: dict[str, int] = {}
         self._bodies: list[_Body] = []
         self._spool = tempfile.TemporaryFile(prefix="pyprof-symbols-")  # noqa: SIM115 (closed by close)
         self.left_out: Counter[str] = Counter()
-        dwarf = Dwarf(elf, find_alternate)
+        dwarf = Dwarf(file, find_alternate)
         for offset in dwarf.offsets:
             try:
                 self._read_unit(dwarf, offset)

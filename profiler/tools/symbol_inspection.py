@@ -8,10 +8,10 @@ from functools import cached_property
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UnsupportedArchitecture
 from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
+from pyprof.objfile.base import Section
 from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_store import open_symbol_file
-from pyprof.objfile.elf.file import Section
 from pyprof.symbolize.demangle import demangle
 from pyprof.tools.inspection import Inspection, Row
 from pyprof.unwind.base import Source

@@ -1,6 +1,6 @@
 """A Breakpad symbol file from an ELF file: what its DWARF, its symbol tables and its unwind tables say.
 
-In: an ElfFile, its separate debug file. Out: the text, and what had to be left out.
+In: an object file, its separate debug file. Out: the text, and what had to be left out.
 Source: docs/symbol_files.md of Breakpad; src/common/linux/dump_symbols.cc, src/common/module.cc.
 """
 
@@ -19,10 +19,11 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, UnsupportedArchitecture
-from pyprof.model.arch import Arch, find_arch
+from pyprof.model.arch import Arch
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import breakpad_id
-from pyprof.objfile.elf.debug_files import DebugFiles
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.debug_files import DebugFiles
+from pyprof.objfile.opening import open_object_file
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.name_cache import has_dwarf
@@ -54,18 +55,17 @@ class SymbolWriter:
 
     def __init__(self, path: str) -> None:
         """Raises OSError, FormatError, UnsupportedArchitecture, and PyprofError where there is no identifier."""
-        self.elf = ElfFile.open(path)
+        self.file = open_object_file(path)
         self.name = os.path.basename(os.path.realpath(path))
-        elf = self.elf
-        arch = find_arch(elf.machine, elf.elf_class, elf.byteorder)
+        arch = self.file.arch
         if arch is None or arch.name not in ARCH_NAMES:
-            raise UnsupportedArchitecture(f"{path}: Breakpad has no symbol files for ELF machine {elf.machine}")
+            raise UnsupportedArchitecture(f"{path}: Breakpad has no symbol files for {self.file.machine_name}")
         self.arch: Arch = arch
-        self.id = breakpad_id(elf)
+        self.id = breakpad_id(self.file)
         if not self.id:
             raise PyprofError(f"{path} has neither a build-id nor a .text to identify it by", "link with --build-id")
         self._debug_files = DebugFiles(Diagnostics(), ("/usr/lib/debug",))
-        self._debug = self._debug_files.find(elf, os.path.abspath(path), "")
+        self._debug = self._debug_files.find(self.file, os.path.abspath(path), "")
 
     @property
     def store_path(self) -> str:
@@ -83,7 +83,7 @@ class SymbolWriter:
 
     def _parts(self, written: Written) -> Iterator[tuple[str, Iterator[bytes]]]:
         yield "MODULE", self._head()
-        dwarf = next((file for file in (self.elf, self._debug) if file and has_dwarf(file)), None)
+        dwarf = next((file for file in (self.file, self._debug) if file and has_dwarf(file)), None)
         extents: list[tuple[int, int]] = []
         if dwarf is not None:
             with closing(Functions(dwarf, self._symbol, self._alternate)) as functions:
@@ -95,26 +95,26 @@ class SymbolWriter:
                 extents = functions.extents()
                 written.left_out += functions.left_out
         yield "PUBLIC", self._publics(extents)
-        text = CfiText(self.arch, self.elf.min_vaddr)
+        text = CfiText(self.arch, self.file.min_vaddr)
         yield "STACK CFI", self._cfi(text, written.left_out)
         written.left_out += text.left_out
 
     def _head(self) -> Iterator[bytes]:
         yield _line(f"MODULE Linux {ARCH_NAMES[self.arch.name]} {self.id} {self.name}")
-        if self.elf.build_id:
-            yield _line(f"INFO CODE_ID {self.elf.build_id.upper()}")
+        if self.file.build_id:
+            yield _line(f"INFO CODE_ID {self.file.build_id.upper()}")
 
-    def _alternate(self, debug: ElfFile) -> ElfFile | None:
+    def _alternate(self, debug: ObjectFile) -> ObjectFile | None:
         return self._debug_files.find_alternate(debug, "")
 
     @cached_property
     def _table(self) -> SymbolTable:
-        return SymbolTable(symbol_sources(self.elf, lambda: self._debug).rows)
+        return SymbolTable(symbol_sources(self.file, lambda: self._debug).rows)
 
     @cached_property
     def _row_at(self) -> dict[int, int]:
         """Address of a symbol's start -> its row."""
-        rel = self._table.start - np.uint64(self.elf.min_vaddr)
+        rel = self._table.start - np.uint64(self.file.min_vaddr)
         return {start: row for row, start in enumerate(rel.tolist())}
 
     def _symbol(self, address: int) -> str:
@@ -130,7 +130,7 @@ class SymbolWriter:
             if functions
             else starts
         )
-        rel = table.start - np.uint64(self.elf.min_vaddr)
+        rel = table.start - np.uint64(self.file.min_vaddr)
         at = np.searchsorted(starts, rel, "right") - 1
         covered = (at >= 0) & (rel < reach[at]) if functions else np.zeros(len(rel), np.bool_)
         rows = np.flatnonzero(~covered & (rel > 0)).tolist()
@@ -157,8 +157,8 @@ class SymbolWriter:
     def _sources(self, left_out: Counter[str]) -> Iterator[Source]:
         diagnostics = Diagnostics()
         for name in TABLES:
-            for file in (self.elf, self._debug):
-                if file is None or (file is not self.elf and name != "debug_frame"):
+            for file in (self.file, self._debug):
+                if file is None or (file is not self.file and name != "debug_frame"):
                     continue
                 try:
                     source = READERS[name](file, self.arch, diagnostics)

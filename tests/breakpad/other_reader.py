@@ -35,9 +35,9 @@ def compare(path: str) -> tuple[int, int]:
         theirs = next(symbolic.Archive.open(str(file)).iter_objects())
         cache = theirs.make_symcache()
     assert theirs.debug_id.replace("-", "").upper() == writer.id[:32]
-    assert (theirs.code_id or "") == writer.elf.build_id
-    text = writer.elf.sections[".text"]
-    start = text.addr - writer.elf.min_vaddr
+    assert (theirs.code_id or "") == writer.file.build_id
+    text = writer.file.sections[".text"]
+    start = text.addr - writer.file.min_vaddr
     same = differ = 0
     for rel in range(start, start + text.size, max(1, text.size // STEPS)):
         found = mine.find(rel)

@@ -32,7 +32,7 @@ def compare(tool: Path, elf: str, folder: Path) -> int:
     theirs.write_bytes(done.stdout)
     mine, their = SymbolInspection(str(ours)), SymbolInspection(str(theirs))
     tables = Inspection(elf)
-    base = tables.elf.min_vaddr
+    base = tables.object.min_vaddr
     wrong = int(mine.file.module.id != their.file.module.id)
     reasons = 0
     for found in their.compared_with(mine):

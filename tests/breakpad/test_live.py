@@ -192,9 +192,9 @@ def compare(
         )
         pc = lookup_pc(first[at - 1], bool(theirs.exact[a][at - 1]))
         image = images.image(batch.spaces[int(batch.space[lane])], pc)
-        file = symbols.find(image.elf) if image else None
+        file = symbols.find(image.file) if image else None
         if image and file and file.cfi_at(image.rel(pc)):
-            source = breakpad_reader(symbols.find)(image.elf, X86_64, Diagnostics())
+            source = breakpad_reader(symbols.find)(image.file, X86_64, Diagnostics())
             if source and source.function_at(image.svma(pc)):
                 out.wrong.append(f"{image.module.name}+{image.rel(pc):#x}")
 

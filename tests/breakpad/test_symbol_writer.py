@@ -93,11 +93,11 @@ def test_rows_are_those_of_the_file_but_for_what_is_counted(name: str, tmp_path:
     writer, data, done = written(path)
     arch = writer.arch
     file, diagnostics = read_back(data)
-    source = StackCfi(lambda: file, writer.elf.min_vaddr, arch, diagnostics)
+    source = StackCfi(lambda: file, writer.file.min_vaddr, arch, diagnostics)
     missing: Counter[str] = Counter()
     same = 0
     for table in ("eh_frame", "debug_frame", "exidx"):
-        theirs = READERS[table](writer.elf, arch, Diagnostics())
+        theirs = READERS[table](writer.file, arch, Diagnostics())
         for function in theirs.functions() if theirs else ():
             for start, end, rule in rows_of(function):
                 found = {source.function_at(at) for at in (start, end - 1)}
@@ -134,7 +134,7 @@ def assert_agrees(program: Path, tool: str) -> None:
     writer, data, _ = written(program)
     file, diagnostics = read_back(data)
     names = SymbolFileNames(file)
-    base = writer.elf.min_vaddr
+    base = writer.file.min_vaddr
     extents = [
         (int(a), int(a + s)) for a, s in zip(file.index.functions.address, file.index.functions.size, strict=True)
     ]
@@ -167,7 +167,7 @@ def test_symbols_without_dwarf_are_public(tmp_path: Path) -> None:
     for line in listed.splitlines():
         words = line.split()
         if len(words) == 3 and words[2].startswith("a_"):
-            found = file.public_at(int(words[0], 16) - writer.elf.min_vaddr)
+            found = file.public_at(int(words[0], 16) - writer.file.min_vaddr)
             assert found is not None
             assert found.name == words[2]
     assert done.records["PUBLIC"] > 100
@@ -188,7 +188,7 @@ def test_functions_at_one_address_are_written_once_and_marked(tmp_path: Path) ->
     )
     writer, data, _ = written(program)
     file, _ = read_back(data)
-    found = file.function_at(0x500000 - writer.elf.min_vaddr)
+    found = file.function_at(0x500000 - writer.file.min_vaddr)
     assert found is not None
     assert found.multiple
     assert found.name in ("one", "two")

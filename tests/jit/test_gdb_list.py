@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, I386, X86_64, Arch
-from pyprof.objfile.elf.memory_object import code_ranges, memory_object
+from pyprof.objfile.elf.memory_object import memory_object
+from pyprof.runtime_code.gdb_jit import code_ranges
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.symbols import SymbolTable
 from pyprof.unwind.formats.gdb_jit import MAX_ENTRIES, JitEntry, read_list, read_object

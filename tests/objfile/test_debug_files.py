@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.objfile.elf.debug_files import DebugFiles
+from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
 from tests.objfile.live import library, where
 from tests.support import need
@@ -27,7 +28,7 @@ def split(folder: Path, *flags: str) -> tuple[Path, Path]:
     return program, debug
 
 
-def find(program: Path, diagnostics: Diagnostics, *dirs: Path, root: str = "") -> ElfFile | None:
+def find(program: Path, diagnostics: Diagnostics, *dirs: Path, root: str = "") -> ObjectFile | None:
     files = DebugFiles(diagnostics, [str(d) for d in dirs])
     return files.find(ElfFile.open(str(program)), str(program), root)
 

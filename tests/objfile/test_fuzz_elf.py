@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf.debug_files import debug_link
+from pyprof.objfile.debug_files import debug_link
 from pyprof.objfile.elf.file import ElfFile
 from tests.objfile.live import library, where
 

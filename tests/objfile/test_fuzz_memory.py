@@ -53,9 +53,9 @@ def test_mutated_images_in_memory_are_refused_or_read(
     image = ImageStore(Diagnostics()).image(space, START + 0x1100)
     if image is None:
         return
-    for name in list(image.elf.sections):
+    for name in list(image.file.sections):
         with suppress(FormatError):
-            image.elf.section(name)
+            image.file.section(name)
 
 
 def test_whole_image_in_memory_is_read(originals: list[bytes], tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_svma_of_running_code_is_that_of_its_symbol(layout: str, tmp_path: Path)
         assert not found.from_memory
         for name, avma in live.at.items():
             assert found.svma(avma) == symbol(program, name)
-            assert found.rel(avma) == found.svma(avma) - found.elf.min_vaddr
+            assert found.rel(avma) == found.svma(avma) - found.file.min_vaddr
         rebuilt = rebuilt_image(live.space(), found.module, live.at["main"])
         assert rebuilt is not None
         assert rebuilt[1] == found.bias
@@ -72,7 +72,7 @@ def test_deleted_file_is_read_through_the_kernels_handle(tmp_path: Path) -> None
         assert found is not None
         assert not found.from_memory
         assert found.svma(live.at["main"]) == expected
-        assert found.elf.section(".symtab") is not None
+        assert found.file.section(".symtab") is not None
 
 
 def test_deleted_file_without_handle_is_rebuilt_from_memory(tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ def test_deleted_file_without_handle_is_rebuilt_from_memory(tmp_path: Path) -> N
 
 def assert_same_tables(image: Image, original: Path) -> None:
     elf = ElfFile.open(str(original))
-    assert image.elf.build_id == elf.build_id
+    assert image.file.build_id == elf.build_id
     for name in (".eh_frame_hdr", ".dynsym", ".dynstr"):
-        assert image.elf.section(name) == elf.section(name)
-        assert image.elf.sections[name].addr == elf.sections[name].addr
-    frames, made_up = elf.section(".eh_frame"), image.elf.section(".eh_frame")
+        assert image.file.section(name) == elf.section(name)
+        assert image.file.sections[name].addr == elf.sections[name].addr
+    frames, made_up = elf.section(".eh_frame"), image.file.section(".eh_frame")
     assert frames is not None
     assert made_up is not None
     assert made_up[: len(frames)] == frames
@@ -174,7 +174,7 @@ def test_image_outlives_its_process_and_its_file(tmp_path: Path) -> None:
     assert found is not None
     assert store.image(space, live.at["main"]) is found
     assert found.svma(live.at["main"]) == expected
-    assert found.elf.section(".symtab") is not None
+    assert found.file.section(".symtab") is not None
 
 
 def test_library_loaded_twice_has_two_images_and_one_file(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_library_loaded_twice_has_two_images_and_one_file(tmp_path: Path) -> Non
         assert first is not None
         assert second is not None
         assert first is not second
-        assert first.elf is second.elf
+        assert first.file is second.file
         assert first.svma(live.at["library0"]) == second.svma(live.at["library1"]) == expected
 
 
@@ -240,8 +240,8 @@ def test_vdso_is_read_from_memory_with_its_tables(tmp_path: Path) -> None:
         assert found is not None
         assert found.from_memory
         assert found.bias == vdso.start
-        assert found.elf.section(".eh_frame") is not None
-        assert b"__vdso_clock_gettime" in bytes(found.elf.section(".dynstr") or b"")
+        assert found.file.section(".eh_frame") is not None
+        assert b"__vdso_clock_gettime" in bytes(found.file.section(".dynstr") or b"")
 
 
 def test_program_in_a_memfd_is_read(tmp_path: Path) -> None:

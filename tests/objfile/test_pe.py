@@ -7,8 +7,9 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.objfile.pe import windows_module
+from pyprof.objfile.pe import PeImage, windows_module
 
 BASE, SIZE = 0x1_8000_0000, 0x5000
 GUID = bytes(range(16))
@@ -78,4 +79,52 @@ def test_hostile_headers_give_a_module_or_none(changes: list[tuple[int, bytes]],
     for at, data in changes:
         content[at : at + len(data)] = data
     for whole in (bytes(content), bytes(content[:length])):
-        windows_module(space(whole), BASE + 0x1000)
+        found = windows_module(space(whole), BASE + 0x1000)
+        if found is not None:
+            made = PeImage(*found, space(whole).read)
+            assert all(0 <= s.addr < made.size and s.addr + s.size <= made.size for s in made.section_list)
+
+
+def sections(*rows: tuple[bytes, int, int, int]) -> bytes:
+    """Headers and section headers: (name, rva, size, flags)."""
+    table = b"".join(struct.pack("<8sIIII12xI", name, size, rva, size, rva, flags) for name, rva, size, flags in rows)
+    content = bytearray(headers())
+    content[0x80 + 6 : 0x80 + 8] = struct.pack("<H", len(rows))
+    at = 0x80 + 24 + 240
+    content[at : at + len(table)] = table
+    return bytes(content)
+
+
+def image(content: bytes) -> PeImage:
+    found = windows_module(space(content), BASE)
+    assert found is not None
+    return PeImage(*found, space(content).read)
+
+
+CODE, DATA, DEBUG_DATA = 0x6000_0020, 0x4000_0040, 0x4200_0040
+
+
+def test_module_has_the_sections_that_stay_in_memory() -> None:
+    content = sections(
+        (b".text", 0x1000, 0x1800, CODE), (b".rdata", 0x3000, 0x100, DATA), (b"/4", 0x4000, 64, DEBUG_DATA)
+    )
+    made = image(content.ljust(0x1000, b"\0") + b"\x90" * 0x1800)
+    assert made.is_here is False
+    assert made.arch is X86_64
+    assert [(s.name, s.addr, s.size, s.executable) for s in made.section_list] == [
+        (".text", 0x1000, 0x1800, True),
+        (".rdata", 0x3000, 0x100, False),
+    ]
+    assert [(s.vaddr, s.memsz, s.executable) for s in made.loads] == [(0x1000, 0x1800, True)]
+    assert bytes(made.section(".text") or b"") == b"\x90" * 0x1800
+    assert made.section(".eh_frame") is None
+    assert made.unwind_table(".eh_frame") is None
+
+
+def test_section_past_the_end_of_the_module_ends_with_it() -> None:
+    made = image(sections((b".text", 0x4000, 0x9000, CODE), (b".far", SIZE, 16, CODE)))
+    assert [(s.name, s.size) for s in made.section_list] == [(".text", SIZE - 0x4000)]
+
+
+def test_module_without_sections_is_code_as_a_whole() -> None:
+    assert [(s.vaddr, s.memsz, s.executable) for s in image(headers(debug=False)[:0x200]).loads] == [(0, SIZE, True)]

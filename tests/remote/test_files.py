@@ -77,7 +77,7 @@ def test_file_that_is_not_here_is_fetched_and_used(tmp_path: Path) -> None:
         image = ImageStore(diagnostics).image(space, elf.entry)
         assert image is not None
         assert not image.from_memory
-        assert ".symtab" in image.elf.sections
+        assert ".symtab" in image.file.sections
         fetched = [path for path, _ in files.find(image.module)][-1]
         assert Path(fetched).read_bytes() == content
         files.close()

@@ -21,7 +21,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.interpreters.cpython.codes import Code
 from pyprof.interpreters.cpython.layout import LineTable
 from pyprof.model.profile import Profile
-from pyprof.objfile.elf.debug_files import DebugFiles
+from pyprof.objfile.debug_files import DebugFiles
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.session.recorder import Window
 from pyprof.session.session import Files, Session

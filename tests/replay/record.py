@@ -145,12 +145,12 @@ def record(name: str) -> Path:
         needed = _needed(session, window)
         stored = logged.finish()
     whole = FOLDER / "whole"
-    for path, (elf, svmas) in needed.items():
+    for path, svmas in needed.items():
         data = Path(path).read_bytes()
         place = whole / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-        stored.writestr(FILES + path.lstrip("/"), reduced(data, elf, svmas))
+        stored.writestr(FILES + path.lstrip("/"), reduced(data, ElfFile.from_bytes(data, path), svmas))
     stored.close()
     expected = as_text(outputs(log, whole))
     shutil.rmtree(whole)
@@ -162,14 +162,13 @@ def record(name: str) -> Path:
     return log
 
 
-def _needed(session: Session, window: Window) -> dict[str, tuple[ElfFile, set[int]]]:
-    """path -> the object file, and its addresses that stacks run through."""
-    found: dict[str, tuple[ElfFile, set[int]]] = {}
+def _needed(session: Session, window: Window) -> dict[str, set[int]]:
+    """path of an object file -> its addresses that stacks run through."""
+    found: dict[str, set[int]] = {}
     for key in window.stacks.frames:
         lookup = lookup_pc(key.pc, key.exact)
         space = window.spaces.get(key.space)
         image = session.images.image(space, lookup) if space is not None else None
         if image is not None and image.module.has_file and not image.from_memory:
-            _, svmas = found.setdefault(image.module.path, (image.elf, set()))
-            svmas.add(image.svma(lookup))
+            found.setdefault(image.module.path, set()).add(image.svma(lookup))
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.objfile.elf.debug_files import DebugFiles
+from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.lines import Place, SourceLines

@@ -325,7 +325,7 @@ class FramePointerFallback:
     def _in_entry(self, registers: Registers) -> bool:
         pc = registers.values[self._arch.pc] or 0
         image = self._images.image(self._space, lookup_pc(pc, registers.exact))
-        return image is not None and bool(image.elf.entry) and 0 <= image.svma(pc) - image.elf.entry <= ENTRY_SIZE
+        return image is not None and bool(image.file.entry) and 0 <= image.svma(pc) - image.file.entry <= ENTRY_SIZE
 
     def _behind_clone(self, registers: Registers) -> bool:
         """Does the pc stand behind a system call that may have made this thread?"""

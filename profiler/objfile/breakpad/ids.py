@@ -5,26 +5,26 @@ Source: src/common/linux/file_id.cc and src/common/module.cc of Breakpad.
 
 from __future__ import annotations
 
+from pyprof.model.arch import find_arch
 from pyprof.model.modules import StatedId
-from pyprof.objfile.absent import AbsentFile
-from pyprof.objfile.elf.file import SHT_PROGBITS, ElfFile
+from pyprof.objfile.base import ObjectFile
 
 GUID_SIZE = 16
 HASHED = 4096
 """Bytes of .text that are hashed where there is no build-id."""
 
 
-def breakpad_id(elf: ElfFile) -> str:
+def breakpad_id(file: ObjectFile) -> str:
     """33 upper-case hex digits (a GUID and the age 0), "" where the file has neither a build-id nor a .text.
 
-    Of a file that is not here: as a crash dump states it.
+    Of a file that is not here: as a crash dump or the module's memory states it.
     """
-    if isinstance(elf, AbsentFile):
-        return elf.debug_id
-    identifier = bytes.fromhex(elf.build_id)[:GUID_SIZE] if elf.build_id else hashed_text(elf)
+    if file.debug_id:
+        return file.debug_id
+    identifier = bytes.fromhex(file.build_id)[:GUID_SIZE] if file.build_id else hashed_text(file)
     if not identifier:
         return ""
-    return as_guid(identifier, elf.byteorder) + "0"
+    return as_guid(identifier, file.byteorder) + "0"
 
 
 def as_guid(identifier: bytes, byteorder: str) -> str:
@@ -35,15 +35,15 @@ def as_guid(identifier: bytes, byteorder: str) -> str:
     return identifier.hex().upper()
 
 
-def hashed_text(elf: ElfFile) -> bytes:
+def hashed_text(file: ObjectFile) -> bytes:
     """The first 4096 bytes of .text, XORed in lanes of 16; b"" where there is no .text.
 
     The last lane is read whole, past the end of a short .text, as dump_syms does.
     """
-    section = next((s for s in elf.section_list if s.name == ".text" and s.type == SHT_PROGBITS), None)
+    section = next((s for s in file.section_list if s.name == ".text" and s.stored), None)
     if section is None or not section.size:
         return b""
-    code = bytes(elf.source.read(section.offset, -(-min(section.size, HASHED) // GUID_SIZE) * GUID_SIZE))
+    code = bytes(file.read(section.offset, -(-min(section.size, HASHED) // GUID_SIZE) * GUID_SIZE))
     value = 0
     for at in range(0, len(code), GUID_SIZE):
         value ^= int.from_bytes(code[at : at + GUID_SIZE].ljust(GUID_SIZE, b"\0"), "big")
@@ -60,10 +60,10 @@ def same_id(first: str, second: str) -> bool:
     return first[: 2 * GUID_SIZE].upper() == second[: 2 * GUID_SIZE].upper()
 
 
-def is_stated(elf: ElfFile, stated: StatedId) -> bool:
+def is_stated(file: ObjectFile, stated: StatedId) -> bool:
     """Is it the file that a crash dump speaks of?"""
-    if (elf.machine, elf.elf_class, elf.byteorder) != (stated.elf_machine, stated.elf_class, stated.byteorder):
+    if file.arch is None or file.arch is not find_arch(stated.elf_machine, stated.elf_class, stated.byteorder):
         return False
-    if stated.build_id and elf.build_id:
-        return elf.build_id.startswith(stated.build_id)
-    return same_id(breakpad_id(elf), stated.debug_id)
+    if stated.build_id and file.build_id:
+        return file.build_id.startswith(stated.build_id)
+    return same_id(breakpad_id(file), stated.debug_id)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import breakpad_id, same_id
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.source import FileSource
 
 if TYPE_CHECKING:  # the HTTP client takes a tenth of our start
@@ -58,8 +58,8 @@ class SymbolStore:
         self._files: list[str] = []
         self._folders: list[str | SymbolServer] = []
         self._opened: dict[str, SymbolFile | None] = {}
-        self._found: dict[ElfFile, SymbolFile | None] = {}
-        self._paths: dict[ElfFile, str] = {}
+        self._found: dict[ObjectFile, SymbolFile | None] = {}
+        self._paths: dict[ObjectFile, str] = {}
         for place in places:
             if place.startswith(("http://", "https://")):
                 from pyprof.objfile.breakpad.symbol_server import SymbolServer
@@ -72,28 +72,28 @@ class SymbolStore:
             else:
                 raise UsageError(f"--symbols {place}: no such file or directory")
 
-    def know(self, elf: ElfFile, path: str) -> None:
+    def know(self, file: ObjectFile, path: str) -> None:
         """An object file is mapped by a target. path: as the target names it."""
-        self._paths.setdefault(elf, path)
+        self._paths.setdefault(file, path)
 
-    def find_mapped(self, elf: ElfFile) -> SymbolFile | None:
+    def find_mapped(self, file: ObjectFile) -> SymbolFile | None:
         """The symbol file of an object file that know() was told of. A separate debug file is none: nothing maps it."""
-        return self.find(elf) if elf in self._paths else None
+        return self.find(file) if file in self._paths else None
 
-    def find(self, elf: ElfFile) -> SymbolFile | None:
+    def find(self, file: ObjectFile) -> SymbolFile | None:
         """The symbol file of an object file."""
-        if elf not in self._found:
-            self._found[elf] = self._search(elf, self._paths.get(elf, elf.name))
-        return self._found[elf]
+        if file not in self._found:
+            self._found[file] = self._search(file, self._paths.get(file, file.name))
+        return self._found[file]
 
-    def _search(self, elf: ElfFile, path: str) -> SymbolFile | None:
-        name, wanted = os.path.basename(path), breakpad_id(elf)
+    def _search(self, file: ObjectFile, path: str) -> SymbolFile | None:
+        name, wanted = os.path.basename(path), breakpad_id(file)
         others = []
         for candidate in self._candidates(name, wanted):
             found = self._open(candidate)
             if found is None:
                 continue
-            if same_id(wanted, found.module.id) and (not elf.build_id or elf.build_id.startswith(found.code_id)):
+            if same_id(wanted, found.module.id) and (not file.build_id or file.build_id.startswith(found.code_id)):
                 return found
             if found.module.name == name:
                 others.append(found)

@@ -1,14 +1,16 @@
-"""Compressed sections: SHF_COMPRESSED (gABI "Section Compression") and the older .zdebug_ form. Bounded."""
+"""Compressed sections: SHF_COMPRESSED (gABI "Section Compression"), .zdebug_ (older), .gnu_debugdata. Bounded."""
 
 from __future__ import annotations
 
 import importlib
+import lzma
 import struct
 import zlib
 
 from pyprof.errors import FormatError
 
 MAX_SIZE = 1 << 30
+MAX_DEBUGDATA = 256 << 20
 MAX_DEFLATE_RATIO = 1032
 """No deflate stream grows more; a header that claims more is a lie, and is not allocated for."""
 
@@ -37,6 +39,14 @@ def inflate_zdebug(name: str, data: memoryview) -> memoryview:
     if len(data) < 12 or bytes(data[:4]) != b"ZLIB":
         raise FormatError(name, 0, "no ZLIB header")
     return _inflate(name, data[12:], int.from_bytes(data[4:12], "big"))
+
+
+def inflate_debugdata(data: memoryview) -> bytes:
+    """The file in .gnu_debugdata. Raises FormatError."""
+    try:
+        return lzma.LZMADecompressor(memlimit=MAX_DEBUGDATA).decompress(data, MAX_DEBUGDATA)
+    except lzma.LZMAError as error:
+        raise FormatError(".gnu_debugdata", 0, str(error)) from None
 
 
 def _inflate(name: str, body: memoryview, size: int) -> memoryview:

@@ -6,7 +6,8 @@ import struct
 from collections.abc import Iterator
 
 from pyprof.model.modules import ReadMemory
-from pyprof.objfile.elf.file import PT_DYNAMIC, ElfFile
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf.headers import PT_DYNAMIC
 
 DT_DEBUG = 21
 MAX_TABLE = 1 << 16

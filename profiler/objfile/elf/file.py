@@ -2,33 +2,41 @@
 
 In: a path, a file descriptor or bytes. Out: ElfFile, whose section() gives a section's bytes whether the file
 has section headers or not (see elf/synthetic.py). Only FormatError is raised for broken input (OSError by open).
-Source: the gABI, "Object Files"; elf.h for the GNU and ARM numbers.
+Source: the gABI, "Object Files".
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Literal
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf.compressed import inflate_section, inflate_zdebug
+from pyprof.model.arch import Arch, find_arch
+from pyprof.objfile.base import UnwindTable
+from pyprof.objfile.elf.compressed import inflate_debugdata, inflate_section, inflate_zdebug
+from pyprof.objfile.elf.headers import (
+    NT_GNU_BUILD_ID,
+    PAGE,
+    PN_XNUM,
+    PT_LOAD,
+    PT_NOTE,
+    SHF_COMPRESSED,
+    SHN_XINDEX,
+    SHT_NOBITS,
+    SHT_NOTE,
+    ProgramHeader,
+    SectionHeader,
+    program_header,
+    section_header,
+)
+from pyprof.objfile.elf.named_symbols import named_symbols
+from pyprof.objfile.elf.synthetic import synthetic_sections
+from pyprof.objfile.elf.unwind_tables import find_unwind_table, lost_tables
 from pyprof.objfile.source import BytesSource, FileSource, Source, open_regular
 
-ET_REL, ET_CORE = 1, 4
-PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_PHDR = 1, 2, 3, 4, 6
-PT_GNU_EH_FRAME, PT_GNU_SFRAME, PT_ARM_EXIDX = 0x6474E550, 0x6474E554, 0x70000001
-PF_X, PF_W, PF_R = 1, 2, 4
-SHT_PROGBITS, SHT_STRTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 1, 3, 4, 6, 7, 8, 11
-SHT_GNU_SFRAME, SHT_ARM_EXIDX = 0x6FFFFFF4, 0x70000001
-SHF_ALLOC, SHF_EXECINSTR, SHF_COMPRESSED = 2, 4, 0x800
-PN_XNUM, SHN_XINDEX = 0xFFFF, 0xFFFF
-NT_GNU_BUILD_ID = 3
-
-PAGE = 4096
 MAX_SECTION = 1 << 30
 MAX_NOTES = 1 << 16
 MAX_SEGMENTS = 1 << 16
@@ -37,41 +45,15 @@ MAX_ENTRY = 1 << 8
 """Most bytes of one entry of the header tables; the gABI has at most 64."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A program header. vaddr is an svma; flags are PF_*."""
-
-    type: int
-    flags: int
-    offset: int
-    vaddr: int
-    filesz: int
-    memsz: int
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A section header. addr is an svma; flags are SHF_*. index: its place in the header table, -1 if synthetic."""
-
-    name: str
-    type: int
-    flags: int
-    addr: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    entsize: int
-    index: int = -1
-
-
 class ElfFile:
-    """One ELF file. Shared by every place where the file is loaded: cache what you derive from it by identity.
+    """One ELF file. Implements pyprof.objfile.base.ObjectFile.
 
-    name: for messages. machine: e_machine; elf_class: 32 or 64; type: ET_*; entry: svma.
-    segments: in file order. sections: by name, the first of a name, {} if the table is broken or absent and
-    nothing can be made up from the segments. oddities: what was tolerated, for a counter.
+    machine: e_machine; elf_class: 32 or 64; type: ET_*. segments: in file order. sections: {} if the table is broken or
+    absent and nothing can be made up from the segments.
     """
+
+    is_here = True
+    debug_id = ""
 
     def __init__(self, source: Source, name: str, *, with_sections: bool = True) -> None:
         """Raises FormatError. with_sections: False does not look at the section headers (images in memory)."""
@@ -80,23 +62,21 @@ class ElfFile:
         self.oddities: list[str] = []
         self._cache: dict[str, memoryview | None] = {}
         self._read_header()
-        self.segments: tuple[Segment, ...] = tuple(self._read_segments())
-        self.loads: tuple[Segment, ...] = tuple(s for s in self.segments if s.type == PT_LOAD)
+        self.segments: tuple[ProgramHeader, ...] = tuple(self._read_segments())
+        self.loads: tuple[ProgramHeader, ...] = tuple(s for s in self.segments if s.type == PT_LOAD)
         """The PT_LOAD segments."""
-        self.section_list: tuple[Section, ...] = ()
+        self.section_list: tuple[SectionHeader, ...] = ()
         """All sections by index, () where there are no headers."""
         if with_sections:
             try:
                 self.section_list = tuple(self._read_sections())
             except FormatError:
                 self.oddities.append("broken section headers")
-        self.sections: dict[str, Section] = {}
+        self.sections: dict[str, SectionHeader] = {}
         for section in self.section_list:
             if section.name:
                 self.sections.setdefault(section.name, section)
         if not self.sections and self.segments:
-            from pyprof.objfile.elf.synthetic import synthetic_sections
-
             self.sections = synthetic_sections(self)
         self.min_vaddr: int = min((s.vaddr for s in self.loads), default=0) & -PAGE
         """svma of rel 0: the lowest PT_LOAD, rounded down to its page."""
@@ -120,11 +100,14 @@ class ElfFile:
             self._cache[name] = self._load_section(name)
         return self._cache[name]
 
+    def read(self, offset: int, size: int) -> memoryview:
+        return self.source.read(offset, size)
+
     def forget(self, name: str) -> None:
         """Drop a section's bytes from memory; the next section() reads them again."""
         self._cache.pop(name, None)
 
-    def load_at(self, svma: int) -> Segment | None:
+    def load_at(self, svma: int) -> ProgramHeader | None:
         """The PT_LOAD whose file bytes hold svma."""
         return next((load for load in self.loads if load.vaddr <= svma < load.vaddr + load.filesz), None)
 
@@ -151,9 +134,40 @@ class ElfFile:
         return ""
 
     @property
-    def order(self) -> str:
-        """Byte order as struct and numpy write it: "<" or ">"."""
+    def order(self) -> Literal["<", ">"]:
         return "<" if self.byteorder == "little" else ">"
+
+    @property
+    def arch(self) -> Arch | None:
+        return find_arch(self.machine, self.elf_class, self.byteorder)
+
+    @property
+    def machine_name(self) -> str:
+        return f"ELF machine {self.machine}"
+
+    @property
+    def address_size(self) -> int:
+        return self.elf_class // 8
+
+    @property
+    def identity(self) -> Hashable:
+        known = getattr(self.source, "identity", None)
+        return self.build_id or known or self, self.source.size
+
+    @property
+    def lost_tables(self) -> bool:
+        return lost_tables(self)
+
+    def unwind_table(self, name: str) -> UnwindTable | None:
+        return find_unwind_table(self, name)
+
+    def named_symbols(self, names: Sequence[bytes]) -> dict[bytes, int]:
+        return named_symbols(self, names)
+
+    def embedded(self) -> ElfFile | None:
+        """Source: "MiniDebugInfo" of the GDB manual."""
+        data = self.section(".gnu_debugdata")
+        return None if data is None else ElfFile.from_bytes(inflate_debugdata(data), f"{self.name} .gnu_debugdata")
 
     def _read_header(self) -> None:
         ident = self.source.read(0, 64)
@@ -203,7 +217,7 @@ class ElfFile:
             raise FormatError("section headers", self._shoff, "past the end of the file")
         return layout.unpack(data)
 
-    def _read_segments(self) -> Iterator[Segment]:
+    def _read_segments(self) -> Iterator[ProgramHeader]:
         count = self._phnum
         if count == PN_XNUM:
             count = self._first_section()[7]
@@ -222,9 +236,9 @@ class ElfFile:
                 kind, flags, offset, vaddr, _, filesz, memsz, _ = layout.unpack_from(data, at)
             else:
                 kind, offset, vaddr, _, filesz, memsz, flags, _ = layout.unpack_from(data, at)
-            yield Segment(kind, flags, offset, vaddr, filesz, memsz)
+            yield program_header(kind, flags, offset, vaddr, filesz, memsz)
 
-    def _read_sections(self) -> Iterator[Section]:
+    def _read_sections(self) -> Iterator[SectionHeader]:
         if not self._shoff:
             return
         count, names_index = self._shnum, self._shstrndx
@@ -246,7 +260,7 @@ class ElfFile:
         for index, (name, kind, flags, addr, offset, length, link, info, _, entsize) in enumerate(rows):
             end = names.find(b"\0", name, name + 512)
             text = names[name : end if end >= 0 else name + 512].decode("ascii", "replace")
-            yield Section(text, kind, flags, addr, offset, length, link, info, entsize, index)
+            yield section_header(text, kind, flags, addr, offset, length, entsize, link, info, index)
 
     def _load_section(self, name: str) -> memoryview | None:
         section = self.sections.get(name)
@@ -255,7 +269,7 @@ class ElfFile:
             section = self.sections.get(name)
         return None if section is None else self.content(section)
 
-    def content(self, section: Section) -> memoryview | None:
+    def content(self, section: SectionHeader) -> memoryview | None:
         """Like section(), of a given header; not cached. Raises FormatError."""
         if section.type == SHT_NOBITS or not section.size:
             return None

@@ -10,7 +10,8 @@ import struct
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
-from pyprof.objfile.elf.file import PAGE, PT_DYNAMIC, PT_NOTE, ElfFile, Segment, build_id_in_notes
+from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
+from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_NOTE, ProgramHeader
 from pyprof.objfile.locate import read_target
 from pyprof.objfile.source import BytesSource, PiecesSource
 
@@ -108,7 +109,9 @@ def _read(space: AddressSpace, avma: int, size: int) -> bytearray:
     return data
 
 
-def _unrelocated(elf: ElfFile, dynamic: Segment, bias: int, offset: int, data: memoryview) -> tuple[int, memoryview]:
+def _unrelocated(
+    elf: ElfFile, dynamic: ProgramHeader, bias: int, offset: int, data: memoryview
+) -> tuple[int, memoryview]:
     """The piece with its addresses in the dynamic table as the file states them."""
     start, end = dynamic.offset - offset, dynamic.offset - offset + dynamic.filesz
     if not 0 <= start < end <= len(data):

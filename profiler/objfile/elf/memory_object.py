@@ -13,16 +13,8 @@ import struct
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf.file import (
-    ET_REL,
-    SHF_ALLOC,
-    SHF_COMPRESSED,
-    SHF_EXECINSTR,
-    SHT_NOBITS,
-    SHT_RELA,
-    ElfFile,
-    Section,
-)
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf.headers import ET_REL, SHF_ALLOC, SHF_COMPRESSED, SHT_NOBITS, SHT_RELA, SectionHeader
 from pyprof.objfile.elf.named_symbols import SHN_ABS, SHN_UNDEF, symbol_layout
 
 ET_EXEC = 2
@@ -37,18 +29,6 @@ KINDS = {
 """ELF machine -> relocation type -> (bytes, relative to the place)."""
 
 MAX_RELOCATIONS = 1 << 22
-
-
-def code_ranges(elf: ElfFile) -> list[tuple[int, int]]:
-    """(start, end) avma of the code of an object file in memory, ascending."""
-    found = [
-        (s.addr, s.addr + s.size)
-        for s in elf.section_list
-        if s.flags & SHF_EXECINSTR and s.addr and 0 < s.size < 1 << 40
-    ]
-    if not elf.section_list:
-        found = [(s.vaddr, s.vaddr + s.memsz) for s in elf.loads if s.flags & 1]
-    return sorted(found)
 
 
 def memory_object(data: bytes, name: str) -> ElfFile:
@@ -67,7 +47,7 @@ def memory_object(data: bytes, name: str) -> ElfFile:
     return ElfFile.from_bytes(changed, name)
 
 
-def _place_symbols(elf: ElfFile, section: Section, changed: bytearray) -> np.ndarray:
+def _place_symbols(elf: ElfFile, section: SectionHeader, changed: bytearray) -> np.ndarray:
     """Make the values addresses, in place. (n,) (known, value) of each symbol."""
     layout = symbol_layout(elf)
     count = section.size // layout.itemsize
@@ -87,7 +67,7 @@ def _place_symbols(elf: ElfFile, section: Section, changed: bytearray) -> np.nda
     return values
 
 
-def _apply(elf: ElfFile, section: Section, symbols: np.ndarray, changed: bytearray) -> None:
+def _apply(elf: ElfFile, section: SectionHeader, symbols: np.ndarray, changed: bytearray) -> None:
     """Apply one section of relocations with addends, in place. What is not known stays as it is."""
     kinds = KINDS.get(elf.machine, {})
     target = elf.section_list[section.info] if 0 < section.info < len(elf.section_list) else None

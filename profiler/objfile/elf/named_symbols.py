@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
 
 TABLES = ((".dynsym", ".dynstr"), (".symtab", ".strtab"))
 MAX_PLACES = 64
@@ -20,40 +20,40 @@ MAX_PLACES = 64
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
 
 
-def symbol_layout(elf: ElfFile) -> np.dtype[np.void]:
+def symbol_layout(file: ObjectFile) -> np.dtype[np.void]:
     """One entry of a symbol table: name, info, other, shndx, value, size."""
-    o = elf.order
-    if elf.elf_class == 64:
+    o = file.order
+    if file.address_size == 8:
         fields = [("name", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2"), ("value", "u8"), ("size", "u8")]
     else:
         fields = [("name", "u4"), ("value", "u4"), ("size", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2")]
     return np.dtype([(name, o + kind) for name, kind in fields])
 
 
-def named_symbols(elf: ElfFile, names: Sequence[bytes]) -> dict[bytes, int]:
+def named_symbols(file: ObjectFile, names: Sequence[bytes]) -> dict[bytes, int]:
     """svma of the defined symbols among names, from the first table that has each. A broken table is passed over."""
     found: dict[bytes, int] = {}
     for table, strings in TABLES:
         if len(found) < len(names):
             try:
-                here = _in_table(elf, table, strings, names)
+                here = _in_table(file, table, strings, names)
             except FormatError:
                 continue
             found = {**here, **found}
     return found
 
 
-def _in_table(elf: ElfFile, table: str, strings: str, names: Sequence[bytes]) -> dict[bytes, int]:
-    text = elf.section(strings)
+def _in_table(file: ObjectFile, table: str, strings: str, names: Sequence[bytes]) -> dict[bytes, int]:
+    text = file.section(strings)
     if text is None:
         return {}
     places = {name: _places(bytes(text), name) for name in names}
     if not any(places.values()):
         return {}
-    data = elf.section(table)
+    data = file.section(table)
     if data is None:
         return {}
-    layout = symbol_layout(elf)
+    layout = symbol_layout(file)
     symbols = np.frombuffer(data, layout, len(data) // layout.itemsize)
     found = {}
     for name, offsets in places.items():
@@ -62,7 +62,7 @@ def _in_table(elf: ElfFile, table: str, strings: str, names: Sequence[bytes]) ->
             if len(hits):
                 found[name] = int(symbols["value"][hits[0]])
     if table == ".symtab":
-        elf.forget(table)  # it is large, and whoever wants functions reads it once
+        file.forget(table)  # it is large, and whoever wants functions reads it once
     return found
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from pyprof.objfile.elf import file as e
+from pyprof.objfile.elf import headers as e
 
 if TYPE_CHECKING:
-    from pyprof.objfile.elf.file import ElfFile, Section
+    from pyprof.objfile.elf.file import ElfFile
 
 DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
 MAX_DYNAMIC = 1 << 16
@@ -28,9 +28,9 @@ DIRECT = {
 }
 
 
-def synthetic_sections(elf: ElfFile) -> dict[str, Section]:
+def synthetic_sections(elf: ElfFile) -> dict[str, e.SectionHeader]:
     """By name. Never raises: what cannot be found is not there."""
-    sections: dict[str, Section] = {}
+    sections: dict[str, e.SectionHeader] = {}
     for segment in elf.segments:
         if segment.type in DIRECT and segment.filesz:
             name, kind = DIRECT[segment.type]
@@ -44,11 +44,11 @@ def synthetic_sections(elf: ElfFile) -> dict[str, Section]:
     return sections
 
 
-def _section(name: str, kind: int, addr: int, offset: int, size: int, entsize: int = 0) -> Section:
-    return e.Section(name, kind, e.SHF_ALLOC, addr, offset, size, 0, 0, entsize)
+def _section(name: str, kind: int, addr: int, offset: int, size: int, entsize: int = 0) -> e.SectionHeader:
+    return e.section_header(name, kind, e.SHF_ALLOC, addr, offset, size, entsize)
 
 
-def _eh_frame(elf: ElfFile, header: Section) -> Section | None:
+def _eh_frame(elf: ElfFile, header: e.SectionHeader) -> e.SectionHeader | None:
     """eh_frame_hdr: version 1, eh_frame_ptr_enc, fde_count_enc, table_enc, then the pointer (LSB core, 10.6.2)."""
     data = elf.source.read(header.offset, 12)
     if len(data) < 12 or data[0] != 1:
@@ -67,7 +67,7 @@ def _eh_frame(elf: ElfFile, header: Section) -> Section | None:
     return _section(".eh_frame", e.SHT_PROGBITS, svma, svma - load.vaddr + load.offset, size)
 
 
-def _dynamic_symbols(elf: ElfFile, dynamic: Section) -> dict[str, Section]:
+def _dynamic_symbols(elf: ElfFile, dynamic: e.SectionHeader) -> dict[str, e.SectionHeader]:
     word = elf.elf_class // 8
     data = elf.source.read(dynamic.offset, min(dynamic.size, MAX_DYNAMIC))
     tags: dict[int, int] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.dwarf.inlines import Inlines
 from pyprof.symbolize.dwarf.line_table import LineTable
@@ -28,9 +28,9 @@ class SourceLines:
     """Lines and inlined functions of one file. shift: what to add to the debug file's addresses to have the file's."""
 
     def __init__(
-        self, elf: ElfFile, shift: int = 0, find_alternate: Callable[[ElfFile], ElfFile | None] | None = None
+        self, file: ObjectFile, shift: int = 0, find_alternate: Callable[[ObjectFile], ObjectFile | None] | None = None
     ) -> None:
-        self._dwarf = Dwarf(elf, find_alternate)
+        self._dwarf = Dwarf(file, find_alternate)
         self._shift = shift
         self._ranges: list[tuple[int, int, int]] | None = None
         self._starts: list[int] = []

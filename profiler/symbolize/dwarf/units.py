@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.symbolize.dwarf import forms as f
 from pyprof.symbolize.dwarf.cursor import Data, Deadline
 
@@ -214,18 +214,20 @@ class Unit:
 class Dwarf:
     """The DWARF sections of one file, and its units. find_alternate: opens the file that dwz moved common parts to."""
 
-    def __init__(self, elf: ElfFile, find_alternate: Callable[[ElfFile], ElfFile | None] | None = None) -> None:
-        self.elf = elf
+    def __init__(
+        self, file: ObjectFile, find_alternate: Callable[[ObjectFile], ObjectFile | None] | None = None
+    ) -> None:
+        self.file = file
         self._find_alternate = find_alternate
         self._abbrevs: dict[tuple[int, f.FormSizes], f.Abbrevs] = {}
         self._units: dict[int, Unit] = {}
 
     def _section(self, name: str) -> Data:
         try:
-            data = self.elf.section(name)
+            data = self.file.section(name)
         finally:
-            self.elf.forget(name)
-        return Data(name, data, self.elf.byteorder)
+            self.file.forget(name)
+        return Data(name, data, self.file.byteorder)
 
     @cached_property
     def info(self) -> Data:
@@ -265,7 +267,7 @@ class Dwarf:
 
     @cached_property
     def alternate(self) -> Dwarf | None:
-        found = self._find_alternate(self.elf) if self._find_alternate else None
+        found = self._find_alternate(self.file) if self._find_alternate else None
         return Dwarf(found) if found else None
 
     def abbrevs(self, at: int, shape: f.FormSizes) -> f.Abbrevs:

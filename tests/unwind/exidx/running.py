@@ -14,7 +14,6 @@ from pyprof.model.arch import ARM
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import Walk
-from pyprof.objfile.elf.file import PF_X
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder
@@ -30,7 +29,7 @@ def space_of(film: Film, path: Path) -> AddressSpace:
     mappings = []
     for load in film.elf.loads:
         start, end = load.vaddr & -PAGE, load.vaddr + load.filesz + PAGE - 1 & -PAGE
-        perms = "r-xp" if load.flags & PF_X else "rw-p"
+        perms = "r-xp" if load.executable else "rw-p"
         mappings.append(Mapping(start, end, perms, load.offset & -PAGE, device, status.st_ino, str(path)))
     return AddressSpace(1, 1, 0, tuple(mappings), film.emulator.read, "/")
 

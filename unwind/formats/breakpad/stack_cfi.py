@@ -15,8 +15,8 @@ import numpy as np
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.symbol_file import Rules, SymbolFile
-from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed
 from pyprof.unwind.formats.breakpad.postfix_rules import RuleCompiler
@@ -34,7 +34,7 @@ DOLLAR = frozenset({"x86_64", "i386"})
 MAX_KNOWN = 1 << 14
 """Rule texts that are remembered."""
 
-FindSymbols = Callable[[ElfFile], SymbolFile | None]
+FindSymbols = Callable[[ObjectFile], SymbolFile | None]
 
 
 class StackCfi:
@@ -160,10 +160,10 @@ class RegisterNames:
         return self._columns.get(name.removeprefix("$"))
 
 
-def breakpad_reader(find: FindSymbols) -> Callable[[ElfFile, Arch, Diagnostics], StackCfi | None]:
+def breakpad_reader(find: FindSymbols) -> Callable[[ObjectFile, Arch, Diagnostics], StackCfi | None]:
     """A reader for sources.py. find: the symbol file of an object file."""
 
-    def read(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> StackCfi | None:
-        return StackCfi(lambda: find(elf), elf.min_vaddr, arch, diagnostics)
+    def read(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> StackCfi | None:
+        return StackCfi(lambda: find(file), file.min_vaddr, arch, diagnostics)
 
     return read

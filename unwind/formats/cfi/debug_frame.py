@@ -11,7 +11,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
-from pyprof.objfile.elf.file import PF_X, SHT_NOBITS, ElfFile
+from pyprof.objfile.base import ObjectFile, UnwindTable
 from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.cfi.source import CfiTable, cfi_section
 from pyprof.unwind.rules import FunctionRows
@@ -26,8 +26,9 @@ class DebugFrame:
     trust = Trust.DEBUG_FRAME
     exact = True
 
-    def __init__(self, elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> None:
-        self._elf = elf
+    def __init__(self, file: ObjectFile, section: UnwindTable, arch: Arch, diagnostics: Diagnostics) -> None:
+        self._file = file
+        self._section = section
         self._arch = arch
         self._diagnostics = diagnostics
         self._table: CfiTable | FormatError | None = None
@@ -47,9 +48,8 @@ class DebugFrame:
     def _load(self) -> CfiTable:
         if self._table is None:
             try:
-                data = self._elf.section(NAME)
-                section = cfi_section(self._elf, NAME, memoryview(b"") if data is None else data)
-                self._table = CfiTable(section, self._arch, self._diagnostics, live=executable_ranges(self._elf))
+                section = cfi_section(self._file, self._section)
+                self._table = CfiTable(section, self._arch, self._diagnostics, live=executable_ranges(self._file))
             except FormatError as error:
                 self._table = error
         if isinstance(self._table, FormatError):
@@ -57,17 +57,15 @@ class DebugFrame:
         return self._table
 
 
-def executable_ranges(elf: ElfFile) -> tuple[tuple[int, int], ...]:
+def executable_ranges(file: ObjectFile) -> tuple[tuple[int, int], ...]:
     """svma ranges that may hold code, address 0 left out: a linker leaves the entries of functions that it dropped in
     .debug_frame, and has them start at 0 or at a tombstone (-1, -2), where they cover what is not theirs.
     """
-    ranges = [(max(s.vaddr, 1), s.vaddr + s.memsz) for s in elf.loads if s.flags & PF_X and s.memsz]
+    ranges = [(max(s.vaddr, 1), s.vaddr + s.memsz) for s in file.loads if s.executable and s.memsz]
     return tuple(ranges) or ((1, (1 << 64) - 2),)
 
 
-def debug_frame_source(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> DebugFrame | None:
+def debug_frame_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> DebugFrame | None:
     """The file's .debug_frame, None if it has none."""
-    section = elf.sections.get(NAME) or elf.sections.get(".zdebug_frame")
-    if section is None or section.type == SHT_NOBITS or not section.size:
-        return None
-    return DebugFrame(elf, arch, diagnostics)
+    section = file.unwind_table(NAME)
+    return None if section is None else DebugFrame(file, section, arch, diagnostics)

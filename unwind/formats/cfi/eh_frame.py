@@ -11,7 +11,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.cfi.eh_frame_hdr import NAME as HDR_NAME
 from pyprof.unwind.formats.cfi.eh_frame_hdr import SearchTable, read_search_table
@@ -94,20 +94,19 @@ class EhFrame:
         return found
 
 
-def eh_frame_source(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> EhFrame | None:
+def eh_frame_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> EhFrame | None:
     """The file's .eh_frame, None if it has none. Raises FormatError where the section's bytes cannot be had."""
-    data = elf.section(".eh_frame")
-    if data is None:
+    table, search = file.unwind_table(".eh_frame"), file.unwind_table(HDR_NAME)
+    if table is None:
         return None
-    section = cfi_section(elf, ".eh_frame", data)
+    section = cfi_section(file, table)
     header = None
     try:
-        header_data = elf.section(HDR_NAME)
-        if header_data is not None:
-            header = header_data, elf.sections[HDR_NAME].addr
+        if search is not None:
+            header = search.read(), search.svma
     except FormatError:
         header = memoryview(b""), 0
-    source = EhFrame(section, header, arch, diagnostics, stop_at_terminator=elf.sections[".eh_frame"].index < 0)
-    if not elf.loads:
+    source = EhFrame(section, header, arch, diagnostics, stop_at_terminator=table.open_ended)
+    if not file.loads:
         source.expect_no_table()
     return source

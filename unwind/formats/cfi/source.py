@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile, UnwindTable
 from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection, Fde
 from pyprof.unwind.formats.cfi.index import CfiIndex, build_index
 from pyprof.unwind.formats.cfi.pointers import Bases
@@ -15,17 +15,17 @@ from pyprof.unwind.formats.cfi.program import CfiPrograms
 from pyprof.unwind.rules import FunctionRows
 
 
-def cfi_section(elf: ElfFile, name: str, data: memoryview) -> CfiSection:
-    """A section of an ELF file with what its pointers are relative to."""
-    sections = elf.sections
+def cfi_section(file: ObjectFile, table: UnwindTable) -> CfiSection:
+    """A table of a file with what its pointers are relative to. Raises FormatError."""
+    sections = file.sections
     text, got = sections.get(".text"), sections.get(".got.plt") or sections.get(".got")
     return CfiSection(
-        name=name,
-        data=data,
-        svma=sections[name].addr if name in sections else 0,
-        eh=name == ".eh_frame",
-        byteorder=elf.byteorder,
-        address_size=elf.elf_class // 8,
+        name=table.name,
+        data=table.read(),
+        svma=table.svma,
+        eh=table.name == ".eh_frame",
+        byteorder=file.byteorder,
+        address_size=file.address_size,
         bases=Bases(text.addr if text else 0, got.addr if got else 0),
     )
 

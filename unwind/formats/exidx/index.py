@@ -12,7 +12,7 @@ Source: ehabi32, "Index table entries", "Exception-handling table entries", "Arm
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf.file import PF_X, PT_ARM_EXIDX, SHT_ARM_EXIDX, ElfFile, Segment
+from pyprof.objfile.base import Segment
 
 SECTION, TABLE = ".ARM.exidx", ".ARM.extab"
 CANT_UNWIND = 1
@@ -61,25 +61,25 @@ class IndexedFile(Protocol):
     def order(self) -> str: ...
 
     @property
-    def loads(self) -> tuple[Segment, ...]: ...
+    def loads(self) -> Sequence[Segment]: ...
 
     def at_svma(self, svma: int, size: int) -> memoryview: ...
 
 
 class ExidxIndex:
-    """The index of one ELF file, sorted by start.
+    """The index of one file, sorted by start.
 
     starts: svma, without the Thumb bit. oddities: what was tolerated.
     """
 
-    def __init__(self, elf: IndexedFile, addr: int, data: bytes | memoryview) -> None:
+    def __init__(self, file: IndexedFile, addr: int, data: bytes | memoryview) -> None:
         """addr: svma of the index; data: its bytes. Raises FormatError."""
         if len(data) > MAX_INDEX:
             raise FormatError(SECTION, 0, f"{len(data)} bytes long")
         self.oddities: list[str] = []
         if len(data) % 8:
             self.oddities.append("exidx: index ends within an entry")
-        words = np.frombuffer(data, f"{elf.order}u4", len(data) // 8 * 2).reshape(-1, 2)
+        words = np.frombuffer(data, f"{file.order}u4", len(data) // 8 * 2).reshape(-1, 2)
         place = (addr + 8 * np.arange(len(words), dtype=np.int64)) & _ADDRESS
         starts = (place + _prel31(words[:, 0])) & (_ADDRESS - 1)  # bit 0: Thumb
         if bool((words[:, 0] >> 31).any()):
@@ -92,8 +92,8 @@ class ExidxIndex:
         self._order: list[int] = order.tolist()
         self._words: list[int] = words[:, 1].tolist()
         self._addr = addr
-        self._elf = elf
-        self._text = sorted((s.vaddr, s.vaddr + s.memsz) for s in elf.loads if s.flags & PF_X and s.memsz)
+        self._file = file
+        self._text = sorted((s.vaddr, s.vaddr + s.memsz) for s in file.loads if s.executable and s.memsz)
         self._text_starts = [start for start, _ in self._text]
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class ExidxIndex:
 
     def code(self, svma: int, size: int) -> bytes:
         """At most size bytes of code at svma."""
-        return bytes(self._elf.at_svma(svma, size))
+        return bytes(self._file.at_svma(svma, size))
 
     def _table_entry(self, start: int, end: int, table: int) -> Entry:
         word = self._read(table, 1)[0]
@@ -157,27 +157,10 @@ class ExidxIndex:
         return Entry(start, end, Model.COMPACT, _instructions(word, 2, more), number, table)
 
     def _read(self, svma: int, count: int) -> tuple[int, ...]:
-        data = self._elf.at_svma(svma, 4 * count)
+        data = self._file.at_svma(svma, 4 * count)
         if len(data) < 4 * count:
             raise FormatError(TABLE, svma, f"entry of {count} words at svma {svma:#x} lies outside of the file")
-        return tuple(np.frombuffer(data, f"{self._elf.order}u4").tolist())
-
-
-def locate(elf: ElfFile) -> tuple[int, memoryview] | None:
-    """(svma, bytes) of the index: by segment, then by section name, then by section type. Raises FormatError."""
-    for segment in elf.segments:
-        if segment.type == PT_ARM_EXIDX and segment.filesz:
-            size = min(segment.filesz, MAX_INDEX + 1)
-            data = elf.at_svma(segment.vaddr, size)
-            if len(data) < size:
-                raise FormatError(SECTION, segment.offset, "past the end of its segment")
-            return segment.vaddr, data
-    named = elf.sections.get(SECTION)
-    for section in [named] if named else [s for s in elf.section_list if s.type == SHT_ARM_EXIDX]:
-        content = elf.content(section)
-        if content is not None:
-            return section.addr, content
-    return None
+        return tuple(np.frombuffer(data, f"{self._file.order}u4").tolist())
 
 
 def entries(index: ExidxIndex) -> Iterator[Entry | FormatError]:

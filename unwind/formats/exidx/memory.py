@@ -5,16 +5,15 @@ from __future__ import annotations
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.modules import ReadMemory
-from pyprof.objfile.elf.file import PF_X, Segment
+from pyprof.objfile.base import Segment
 from pyprof.unwind.formats.exidx.index import ExidxIndex
 from pyprof.unwind.formats.exidx.section import Exidx
 
-PT_LOAD = 1
-EVERYTHING = Segment(PT_LOAD, PF_X, 0, 0, 1 << 32, 1 << 32)
+EVERYTHING = Segment(0, 0, 1 << 32, 1 << 32, executable=True, writable=False)
 
 
 class MemoryFile:
-    """What ExidxIndex asks of an ELF file, answered from memory."""
+    """What ExidxIndex asks of a file, answered from memory."""
 
     def __init__(self, read: ReadMemory, order: str) -> None:
         self._read = read

@@ -15,7 +15,7 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
 
 ENTRY_POINT_SIZE = 48
 """glibc's _start is 44 bytes of code on A32 and T32, its literals not counted."""
@@ -34,19 +34,19 @@ AFTER_CALL = 12
 """Bytes that the end of a thread takes: its exit status, a system call."""
 
 
-def roots(elf: ElfFile, arch: Arch) -> list[tuple[int, int]]:
+def roots(file: ObjectFile, arch: Arch) -> list[tuple[int, int]]:
     """(start, end) svma ranges, sorted. A broken symbol table costs the threads' starts only."""
     found = set()
-    entry = elf.entry & arch.pc_mask
-    if bytes(elf.at_svma(entry, 8)).startswith(ENTRY_CODE):
+    entry = file.entry & arch.pc_mask
+    if bytes(file.at_svma(entry, 8)).startswith(ENTRY_CODE):
         found.add((entry, entry + ENTRY_POINT_SIZE))
     try:
-        functions = _symbols(elf)
+        functions = _symbols(file)
     except FormatError:
         functions = []
     for value in functions:
         start = value & arch.pc_mask
-        call = _thread_call(bytes(elf.at_svma(start, MAX_CLONE)), thumb=bool(value & 1))
+        call = _thread_call(bytes(file.at_svma(start, MAX_CLONE)), thumb=bool(value & 1))
         if call is not None:
             found.add((start + call[0], start + call[1] + AFTER_CALL))
     return sorted(found)
@@ -63,22 +63,22 @@ def _thread_call(code: bytes, thumb: bool) -> tuple[int, int] | None:
     return None
 
 
-def _symbols(elf: ElfFile) -> list[int]:
+def _symbols(file: ObjectFile) -> list[int]:
     """Values (bit 0: Thumb) of the symbols that THREAD_STARTS names. Raises FormatError. 32-bit ELF only."""
     found: set[int] = set()
     for table, strings in ((".dynsym", ".dynstr"), (".symtab", ".strtab")):
-        symbols, names = elf.section(table), elf.section(strings)
+        symbols, names = file.section(table), file.section(strings)
         if symbols is None or names is None:
             continue
         text = bytes(names)
-        name = np.frombuffer(symbols[: len(symbols) & ~15], f"{elf.order}u4")[0::4]
+        name = np.frombuffer(symbols[: len(symbols) & ~15], f"{file.order}u4")[0::4]
         for wanted in THREAD_STARTS:
             at = text.find(b"\0" + wanted + b"\0")
             # the linker lets names share their ends: "clone" may stand inside "__clone"
             tail = text.find(wanted + b"\0")
             for place in {at + 1 if at >= 0 else -1, tail} - {-1}:
                 for row in np.flatnonzero(name == place)[:4].tolist():
-                    (value,) = struct.unpack_from(elf.order + "I", symbols, 16 * row + 4)
+                    (value,) = struct.unpack_from(file.order + "I", symbols, 16 * row + 4)
                     if value:
                         found.add(value)
         if found:

@@ -15,10 +15,10 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.exidx import opcodes as exidx_opcodes
-from pyprof.unwind.formats.exidx.index import SECTION, TABLE, Entry, ExidxIndex, Model, entries, locate
+from pyprof.unwind.formats.exidx.index import SECTION, TABLE, Entry, ExidxIndex, Model, entries
 from pyprof.unwind.formats.exidx.roots import roots
 from pyprof.unwind.formats.exidx.rows import RowReader
 from pyprof.unwind.formats.exidx.rules import rule_of
@@ -92,13 +92,12 @@ class Exidx:
         return None
 
 
-def exidx_source(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> Exidx | None:
+def exidx_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> Exidx | None:
     """None if the file has no index. Raises FormatError if the index as a whole is broken."""
-    found = locate(elf)
-    if found is None or arch.word != 4 or arch.lr < 0:
+    table = file.unwind_table(SECTION)
+    if table is None or arch.word != 4 or arch.lr < 0:
         return None
-    addr, data = found
-    index = ExidxIndex(elf, addr, data)
+    index = ExidxIndex(file, table.svma, table.read())
     for oddity in index.oddities:
         diagnostics.count(oddity)
-    return Exidx(index, arch, roots(elf, arch), diagnostics)
+    return Exidx(index, arch, roots(file, arch), diagnostics)

@@ -14,8 +14,7 @@ import struct
 from collections.abc import Callable
 
 from pyprof.model.arch import Arch
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.named_symbols import named_symbols
+from pyprof.objfile.base import ObjectFile
 
 LIST, LIST_ADDR = b"_U_dyn_info_list", b"_U_dyn_info_list_addr"
 SYMBOLS = (LIST, LIST_ADDR)
@@ -27,19 +26,19 @@ ReadWord = Callable[[int], int | None]
 _PROLOGUES = (b"\xf3\x0f\x1e\xfa\x55\x48\x89\xe5", b"\x55\x48\x89\xe5", b"\xf3\x0f\x1e\xfa", b"")
 
 
-def find_list(elf: ElfFile, arch: Arch, debug: ElfFile | None) -> tuple[int, bool] | None:
+def find_list(file: ObjectFile, arch: Arch, debug: ObjectFile | None) -> tuple[int, bool] | None:
     """(svma, False) of the list, or (svma, True) of a word that holds its avma; None where the file has none."""
-    found = named_symbols(elf, SYMBOLS)
+    found = file.named_symbols(SYMBOLS)
     if LIST in found:
         return found[LIST], False
     if LIST_ADDR in found:
-        known = decode_getter(bytes(elf.at_svma(found[LIST_ADDR], MOST_CODE)), found[LIST_ADDR], arch)
+        known = decode_getter(bytes(file.at_svma(found[LIST_ADDR], MOST_CODE)), found[LIST_ADDR], arch)
         if known is not None:
             return known
     if debug is not None:
-        separate = named_symbols(debug, (LIST,))
+        separate = debug.named_symbols((LIST,))
         if LIST in separate:
-            return separate[LIST] + elf.min_vaddr - debug.min_vaddr, False
+            return separate[LIST] + file.min_vaddr - debug.min_vaddr, False
     return None
 
 

@@ -1,7 +1,7 @@
 """SFrame, V1 to V3, as a Source: the index is loaded once, a function's rows when a pc first needs them.
 
-In: an ElfFile, or a section's bytes and its svma (a file's or a live image's: both are read the same way).
-Out: FunctionRows. Finding the section is sframe_locate's work, the columns sframe_index's, the rules sframe_rules'.
+In: an ObjectFile, or a section's bytes and its svma (a file's or a live image's: both are read the same way).
+Out: FunctionRows. The object file finds the section; index.py has the columns, rules.py the rules.
 What SFrame cannot say, and where its producers are less exact than .eh_frame: docs/sframe.md.
 """
 
@@ -16,7 +16,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.sframe.index import (
     AARCH64_BIG,
@@ -27,7 +27,6 @@ from pyprof.unwind.formats.sframe.index import (
     SFrameIndex,
     read_index,
 )
-from pyprof.unwind.formats.sframe.locate import locate
 from pyprof.unwind.formats.sframe.rules import RowReader
 from pyprof.unwind.rules import FunctionRows, Rule
 
@@ -232,7 +231,7 @@ def read_sframe(
     return SFrame(memoryview(data), svma, arch, diagnostics or Diagnostics(), section, file)
 
 
-def sframe_source(elf: ElfFile, arch: Arch, diagnostics: Diagnostics) -> SFrame | None:
+def sframe_source(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> SFrame | None:
     """The SFrame table of a file or memory image, None where it has none. Raises FormatError."""
-    found = locate(elf)
-    return None if found is None else read_sframe(found.data, found.svma, arch, diagnostics, found.name, elf.name)
+    table = file.unwind_table(".sframe")
+    return None if table is None else read_sframe(table.read(), table.svma, arch, diagnostics, table.name, file.name)

@@ -14,7 +14,8 @@ from weakref import WeakKeyDictionary
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.objfile import foreign_path
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.opening import open_object_file
 
 CRC_CHUNK = 1 << 20
 MAX_CRC = 4 << 30
@@ -26,15 +27,15 @@ class DebugFiles:
     def __init__(self, diagnostics: Diagnostics, debug_dirs: Sequence[str]) -> None:
         self._diagnostics = diagnostics
         self._dirs = tuple(debug_dirs)
-        self._found: WeakKeyDictionary[ElfFile, ElfFile | None] = WeakKeyDictionary()
+        self._found: WeakKeyDictionary[ObjectFile, ObjectFile | None] = WeakKeyDictionary()
 
-    def find(self, elf: ElfFile, path: str, root: str) -> ElfFile | None:
+    def find(self, file: ObjectFile, path: str, root: str) -> ObjectFile | None:
         """path: as the target names the file; root: where its names start."""
-        if elf not in self._found:
-            self._found[elf] = self._search(elf, path, root)
-        return self._found[elf]
+        if file not in self._found:
+            self._found[file] = self._search(file, path, root)
+        return self._found[file]
 
-    def find_alternate(self, debug: ElfFile, root: str) -> ElfFile | None:
+    def find_alternate(self, debug: ObjectFile, root: str) -> ObjectFile | None:
         """The file to which dwz moved what several debug files share (.gnu_debugaltlink); None if it is not there."""
         try:
             link = bytes(debug.section(".gnu_debugaltlink") or b"")[:4096]
@@ -54,27 +55,27 @@ class DebugFiles:
         self._diagnostics.count("shared debug file not found")
         return None
 
-    def _search(self, elf: ElfFile, path: str, root: str) -> ElfFile | None:
-        for name in self._by_build_id(elf, root):
+    def _search(self, file: ObjectFile, path: str, root: str) -> ObjectFile | None:
+        for name in self._by_build_id(file, root):
             debug = self._open(*name)
-            if debug is not None and debug.build_id == elf.build_id:
+            if debug is not None and debug.build_id == file.build_id:
                 return debug
-        link = debug_link(elf)
+        link = debug_link(file)
         if link is None:
             return None
         for name in self._by_link(link[0], path, root):
             debug = self._open(*name)
-            if debug is None or debug.machine != elf.machine:
+            if debug is None or debug.arch is not file.arch:
                 continue
-            same = debug.build_id == elf.build_id if debug.build_id and elf.build_id else _crc(debug) == link[1]
+            same = debug.build_id == file.build_id if debug.build_id and file.build_id else _crc(debug) == link[1]
             if same:
                 return debug
             self._diagnostics.count("debug file of another build")
         return None
 
-    def _by_build_id(self, elf: ElfFile, root: str) -> Iterator[tuple[str, str]]:
+    def _by_build_id(self, file: ObjectFile, root: str) -> Iterator[tuple[str, str]]:
         """(root, name)."""
-        build_id = elf.build_id
+        build_id = file.build_id
         if len(build_id) < 4:
             return
         for prefix in _prefixes(root):
@@ -92,7 +93,7 @@ class DebugFiles:
             for debug_dir in self._dirs:
                 yield prefix, f"{debug_dir}{folder}/{name}"
 
-    def _open(self, root: str, name: str) -> ElfFile | None:
+    def _open(self, root: str, name: str) -> ObjectFile | None:
         """root: the target's, or "" for a name of our own."""
         try:
             found = foreign_path.find(root, name) if root else os.open(name, os.O_PATH | os.O_CLOEXEC)
@@ -101,9 +102,9 @@ class DebugFiles:
         fd = -1
         try:
             fd = foreign_path.reopen(found)
-            elf = ElfFile.open(fd)
-            elf.name = name
-            return elf
+            file = open_object_file(fd)
+            file.name = name
+            return file
         except (OSError, ValueError):
             if stat.S_ISREG(os.fstat(found).st_mode):
                 self._diagnostics.count("unreadable debug file")
@@ -122,10 +123,10 @@ def debuginfod_cache() -> str:
     )
 
 
-def debug_link(elf: ElfFile) -> tuple[str, int] | None:
+def debug_link(file: ObjectFile) -> tuple[str, int] | None:
     """(file name, CRC) of .gnu_debuglink."""
     try:
-        data = elf.section(".gnu_debuglink")
+        data = file.section(".gnu_debuglink")
     except FormatError:
         return None
     if data is None:
@@ -136,7 +137,7 @@ def debug_link(elf: ElfFile) -> tuple[str, int] | None:
     name = os.fsdecode(raw[:end])
     if end <= 0 or at + 4 > len(raw) or "/" in name:
         return None
-    return name, int.from_bytes(raw[at : at + 4], elf.byteorder)
+    return name, int.from_bytes(raw[at : at + 4], file.byteorder)
 
 
 def _prefixes(root: str) -> list[str]:
@@ -144,11 +145,11 @@ def _prefixes(root: str) -> list[str]:
     return list(dict.fromkeys([root.rstrip("/"), ""]))
 
 
-def _crc(elf: ElfFile) -> int:
+def _crc(file: ObjectFile) -> int:
     """CRC-32 of the whole file; of a monstrous (sparse) one of its beginning, which then does not match."""
     crc = at = 0
-    while at < min(elf.source.size, MAX_CRC):
-        chunk = elf.source.read(at, CRC_CHUNK)
+    while at < MAX_CRC:
+        chunk = file.read(at, CRC_CHUNK)
         if not chunk:
             break
         crc = zlib.crc32(chunk, crc)
