@@ -65,6 +65,10 @@ class CollectorStats:
     ticking_ns: int = 0
 
 
+NOBODY = 0
+"""source_id of batches that nobody learns from."""
+
+
 class Collector(Protocol):
     """Life: batches() is iterated once; stop() (from a signal handler too) makes it end after the sample under way;
     close() releases everything and is safe to call twice.
@@ -74,7 +78,9 @@ class Collector(Protocol):
         """Batches as they come, at the latest each CollectOptions.flush_s; an empty batch is a sign of life."""
         ...
 
-    def learn(self, feedback: Feedback) -> None: ...
+    def learn(self, feedback: Feedback) -> None:
+        """Of one of its batches, perhaps not the last one: what it teaches belongs to the batch's source_id."""
+        ...
 
     def threads(self) -> list[ThreadInfo]:
         """Every thread that was ever sampled, names as last seen."""
@@ -85,3 +91,10 @@ class Collector(Protocol):
     def stop(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Source(Collector, Protocol):
+    """A collector whose batches are its own. source_id: of these, unique within the recording."""
+
+    @property
+    def source_id(self) -> int: ...

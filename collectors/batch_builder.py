@@ -1,10 +1,15 @@
-"""A batch while it is filled: columns of samples and the memory that the stack copies go into."""
+"""How a SampleBatch comes to be: lane by lane, or from columns that are there already.
+
+A builder has the lanes, its memory has the stack copies: ArenaMemory is filled by system calls, at an address that does
+not change; BytesMemory takes copies that come as bytes.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,92 +24,203 @@ MOST_LANES = 4096
 _ARENA = 8 << 20
 _MOST_ARENA = 64 << 20
 
+U8 = npt.NDArray[np.uint8]
 
-class BatchBuilder:
-    """Room for MOST_LANES samples and for at least one copy of most_copy bytes with its further pieces."""
 
-    def __init__(self, arches: Sequence[Arch], most_copy: int) -> None:
-        """arches: what the lanes may be, the usual one first."""
-        self._usual = arches[0]
+def bare_batch(
+    arch: Arch,
+    source_id: int,
+    kind: npt.NDArray[np.uint8],
+    time_ns: npt.NDArray[np.int64],
+    pid: npt.NDArray[np.integer],
+    tid: npt.NDArray[np.integer],
+) -> SampleBatch:
+    """Samples of which nothing else is known: no registers, no stack, one sampling period each. Columns of shape (n,).
+
+    Whoever knows more replaces columns (dataclasses.replace).
+    """
+    n = len(kind)
+    zeros = np.zeros(n, np.int64)
+    return SampleBatch(
+        arch=arch,
+        kind=kind,
+        time_ns=time_ns,
+        tid=tid.astype(np.int32, copy=False),
+        pid=pid.astype(np.int32, copy=False),
+        space=zeros.astype(np.int32),
+        cpu=np.full(n, -1, np.int32),
+        weight=np.ones(n, np.int64),
+        regs=np.zeros((n, len(arch.registers)), np.uint64),
+        stack=StackSlab(np.zeros(0, np.uint8), zeros.astype(np.uint64), zeros, zeros),
+        spaces={},
+        source_id=source_id,
+    )
+
+
+class StackMemory(Protocol):
+    """Where the stack copies of a batch are. used: bytes so far, a multiple of 8."""
+
+    used: int
+
+    @property
+    def full(self) -> bool:
+        """Is there no room for one more sample?"""
+        ...
+
+    def data(self) -> U8:
+        """What is used, as memory of its own."""
+        ...
+
+    def copied(self, offset: int, size: int) -> bytes:
+        """A part of what is used."""
+        ...
+
+    def clear(self) -> None: ...
+
+
+class ArenaMemory:
+    """Room for at least one copy of most_copy bytes with its further pieces. address: where memory begins; what is not
+    used yet is for whoever copies.
+    """
+
+    def __init__(self, most_copy: int) -> None:
         self._need = 2 * most_copy + 8192
-        self.arena = Arena(max(_ARENA, min(4 * most_copy, _MOST_ARENA), self._need))
-        self._view = np.frombuffer(self.arena.data, np.uint8)
+        arena = Arena(max(_ARENA, min(4 * most_copy, _MOST_ARENA), self._need))
+        self._arena = arena
+        self.address = arena.address
+        self.size = arena.size
+        self.bytes = arena.data
+        self.used = 0
+        self._view = np.frombuffer(arena.data, np.uint8)
+
+    @property
+    def full(self) -> bool:
+        return self.size - self.used < self._need
+
+    def data(self) -> U8:
+        return self._view[: self.used].copy()
+
+    def copied(self, offset: int, size: int) -> bytes:
+        return bytes(self.bytes[offset : offset + size])
+
+    def clear(self) -> None:
+        self.used = 0
+
+
+class BytesMemory:
+    """Room until `most` bytes are used."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.used = 0
+        self._copies: list[bytes] = []
+
+    @property
+    def full(self) -> bool:
+        return self.used >= self._most
+
+    def put(self, copy: bytes) -> None:
+        """The copy of the next lane."""
+        self._copies.append(copy + bytes(-len(copy) % 8))
+
+    def data(self) -> U8:
+        return np.frombuffer(b"".join(self._copies), np.uint8)
+
+    def copied(self, offset: int, size: int) -> bytes:
+        return b"".join(self._copies)[offset : offset + size]
+
+    def clear(self) -> None:
+        self.used = 0
+        self._copies = []
+
+
+class Lane(NamedTuple):
+    """One sample but for its registers and its stack."""
+
+    arch: Arch
+    kind: SampleKind
+    time_ns: int
+    pid: int
+    tid: int
+    space: AddressSpace
+    weight: int
+
+
+class _Copy(NamedTuple):
+    base: int
+    offset: int
+    size: int
+
+
+Memory = TypeVar("Memory", bound=StackMemory)
+
+
+class BatchBuilder(Generic[Memory]):
+    """Lanes one by one. memory: where the stack copies are."""
+
+    def __init__(
+        self, arches: Sequence[Arch], memory: Memory, source_id: int, unknown: frozenset[int] | None = None
+    ) -> None:
+        """arches: what the lanes may be, the usual one first. source_id: whose batches these are. unknown: columns of
+        registers that no lane knows; None: those that the kernel's register sets do not have.
+        """
+        self.memory = memory
+        self._source_id = source_id
+        self._usual = arches[0]
+        self._unknown = unknown
         self._regs = np.zeros((MOST_LANES, max(len(arch.registers) for arch in arches)), np.uint64)
         self._known = {arch.name: np.flatnonzero(np.array(arch.prstatus) >= 0) for arch in arches}
         self._slots = {arch.name: np.array([slot for slot in arch.prstatus if slot >= 0]) for arch in arches}
         self._clear()
 
     def _clear(self) -> None:
-        self.used = 0
-        self._kind: list[int] = []
-        self._arch: list[Arch] = []
-        self._time: list[int] = []
-        self._tid: list[int] = []
-        self._pid: list[int] = []
-        self._space: list[int] = []
-        self._weight: list[int] = []
-        self._base: list[int] = []
-        self._offset: list[int] = []
-        self._size: list[int] = []
+        self.memory.clear()
+        self._lanes: list[Lane] = []
+        self._copies: list[_Copy] = []
         self._pieces: dict[int, tuple[Piece, ...]] = {}
         self._beyond: dict[int, Beyond] = {}
-        self._spaces: dict[int, AddressSpace] = {}
         self._chains: dict[int, Chain] = {}
         self._tip: dict[int, int] = {}
         self._tips: dict[tuple[int, ...], int] = {(): 0}
 
     def __len__(self) -> int:
-        return len(self._kind)
+        return len(self._lanes)
 
     def has(self, pid: int) -> bool:
         """Is there a sample of this process?"""
-        return pid in self._pid
+        return any(lane.pid == pid for lane in self._lanes)
 
     @property
     def full(self) -> bool:
         """No room for one more sample: the batch must leave first."""
-        return len(self._kind) >= MOST_LANES or self.arena.size - self.used < self._need
+        return len(self._lanes) >= MOST_LANES or self.memory.full
 
-    def add(
-        self,
-        arch: Arch,
-        kind: SampleKind,
-        time_ns: int,
-        tid: int,
-        space: AddressSpace,
-        weight: int,
-        base: int,
-        size: int,
-    ) -> int:
-        """A lane whose copy of size bytes stands at the arena's used. Returns the lane."""
-        lane = len(self._kind)
-        self._kind.append(kind)
-        self._arch.append(arch)
-        self._time.append(time_ns)
-        self._tid.append(tid)
-        self._pid.append(space.pid)
-        self._space.append(space.id)
-        self._spaces[space.id] = space
-        self._weight.append(weight)
-        self._base.append(base)
-        self._offset.append(self.used)
-        self._size.append(size)
-        self.used += (size + 7) & ~7
-        self._regs[lane] = 0
-        return lane
+    def add(self, lane: Lane, base: int, size: int) -> int:
+        """A lane whose copy of size bytes, of avma base, stands where the memory's used ends. Returns its number."""
+        number, memory = len(self._lanes), self.memory
+        self._lanes.append(lane)
+        self._copies.append(_Copy(base, memory.used, size))
+        memory.used += (size + 7) & ~7
+        self._regs[number] = 0
+        return number
 
     def set_regset(self, lane: int, words: npt.NDArray[np.unsignedinteger]) -> None:
         """words: the kernel's user_regs_struct of the lane's architecture."""
-        name = self._arch[lane].name
+        name = self._lanes[lane].arch.name
         self._regs[lane, self._known[name]] = words[self._slots[name]]
 
+    def set_registers(self, lane: int, row: Sequence[int] | npt.NDArray[np.uint64]) -> None:
+        """row: by the columns of the lane's architecture."""
+        self._regs[lane, : len(row)] = np.asarray(row, np.uint64)
+
     def set_sp_pc(self, lane: int, sp: int, pc: int) -> None:
-        row, arch = self._regs[lane], self._arch[lane]
+        row, arch = self._regs[lane], self._lanes[lane].arch
         row[arch.sp] = sp
         row[arch.pc] = pc
 
-    def add_piece(self, lane: int, piece: Piece) -> None:
-        self._pieces[lane] = (*self._pieces.get(lane, ()), piece)
+    def add_pieces(self, lane: int, pieces: Iterable[Piece]) -> None:
+        """Further memory of a lane."""
+        self._pieces[lane] = (*self._pieces.get(lane, ()), *pieces)
 
     def set_beyond(self, lane: int, beyond: Beyond) -> None:
         """The lane's stack is longer than its copy."""
@@ -112,8 +228,8 @@ class BatchBuilder:
 
     def copy_of(self, lane: int) -> bytes:
         """The lane's stack."""
-        at = self._offset[lane]
-        return bytes(self.arena.data[at : at + self._size[lane]])
+        copy = self._copies[lane]
+        return self.memory.copied(copy.offset, copy.size)
 
     def set_chain(self, lane: int, chain: Chain) -> None:
         """What an interpreter ran."""
@@ -125,17 +241,16 @@ class BatchBuilder:
 
     def move(self, lane: int, space: AddressSpace) -> None:
         """The lane turned out to belong to another generation."""
-        self._space[lane] = space.id
-        self._spaces[space.id] = space
+        self._lanes[lane] = self._lanes[lane]._replace(space=space)
 
     def take(self) -> list[SampleBatch]:
         """The batches so far, of one architecture each, over the same memory, at least one; the builder starts anew."""
         groups = list(self._groups()) or [(self._usual, [])]
         whole = self._whole()
         if len(groups) == 1:
-            batches = [_of(whole, groups[0][0])]
+            batches = [self._of(whole, groups[0][0])]
         else:
-            batches = [_of(whole.take(np.array(lanes, np.int64)), arch) for arch, lanes in groups]
+            batches = [self._of(whole.take(np.array(lanes, np.int64)), arch) for arch, lanes in groups]
         self._clear()
         return batches
 
@@ -144,52 +259,57 @@ class BatchBuilder:
         a thread that changed its architecture makes them come in pieces.
         """
         names: dict[int, set[str]] = {}
-        for tid, arch in zip(self._tid, self._arch, strict=True):
-            names.setdefault(tid, set()).add(arch.name)
+        for lane in self._lanes:
+            names.setdefault(lane.tid, set()).add(lane.arch.name)
         if all(len(of_thread) == 1 for of_thread in names.values()):
             groups: dict[str, tuple[Arch, list[int]]] = {}
-            for lane, arch in enumerate(self._arch):
-                groups.setdefault(arch.name, (arch, []))[1].append(lane)
+            for number, lane in enumerate(self._lanes):
+                groups.setdefault(lane.arch.name, (lane.arch, []))[1].append(number)
             yield from groups.values()
             return
-        for _, run in itertools.groupby(range(len(self._arch)), lambda lane: self._arch[lane].name):
-            lanes = list(run)
-            yield self._arch[lanes[0]], lanes
+        for _, run in itertools.groupby(range(len(self._lanes)), lambda number: self._lanes[number].arch.name):
+            numbers = list(run)
+            yield self._lanes[numbers[0]].arch, numbers
 
     def _whole(self) -> SampleBatch:
         """All lanes, as if they were of one architecture, with more columns than it has."""
-        n = len(self._kind)
-        used = set(self._space)
+        n = len(self._lanes)
+        _, kind, time_ns, pid, tid, spaces, weight = zip(*self._lanes, strict=True) if n else [()] * 7
+        base, offset, size = zip(*self._copies, strict=True) if n else [()] * 3
+        bare = bare_batch(
+            self._usual,
+            self._source_id,
+            np.array(kind, np.uint8),
+            np.array(time_ns, np.int64),
+            np.array(pid, np.int32),
+            np.array(tid, np.int32),
+        )
         tip = np.zeros(n, np.int32)
         tip[list(self._tip)] = list(self._tip.values())
-        return SampleBatch(
-            arch=self._usual,
-            kind=np.array(self._kind, np.uint8),
-            time_ns=np.array(self._time, np.int64),
-            tid=np.array(self._tid, np.int32),
-            pid=np.array(self._pid, np.int32),
-            space=np.array(self._space, np.int32),
-            cpu=np.full(n, -1, np.int32),
-            weight=np.array(self._weight, np.int64),
+        return replace(
+            bare,
+            space=np.array([space.id for space in spaces], np.int32),
+            weight=np.array(weight, np.int64),
             regs=self._regs[:n].copy(),
             stack=StackSlab(
-                data=self._view[: self.used].copy(),
-                base=np.array(self._base, np.uint64),
-                offset=np.array(self._offset, np.int64),
-                size=np.array(self._size, np.int64),
+                data=self.memory.data(),
+                base=np.array(base, np.uint64),
+                offset=np.array(offset, np.int64),
+                size=np.array(size, np.int64),
                 pieces=self._pieces,
                 beyond=self._beyond,
             ),
-            spaces={key: space for key, space in self._spaces.items() if key in used},
+            spaces={space.id: space for space in spaces},
             chains=self._chains,
             tip=tip if self._tip else None,
             tips=tuple(self._tips),
         )
 
-
-def _of(batch: SampleBatch, arch: Arch) -> SampleBatch:
-    """The batch with the columns of an architecture. What its register set does not hold is unknown."""
-    unknown = frozenset(column for column, slot in enumerate(arch.prstatus) if slot < 0)
-    used = set(batch.space.tolist())
-    spaces = {key: space for key, space in batch.spaces.items() if key in used}
-    return replace(batch, arch=arch, regs=batch.regs[:, : len(arch.registers)], spaces=spaces, unknown=unknown)
+    def _of(self, batch: SampleBatch, arch: Arch) -> SampleBatch:
+        """The batch with the columns of an architecture. What its register set does not hold is unknown."""
+        unknown = self._unknown
+        if unknown is None:
+            unknown = frozenset(column for column, slot in enumerate(arch.prstatus) if slot < 0)
+        used = set(batch.space.tolist())
+        spaces = {key: space for key, space in batch.spaces.items() if key in used}
+        return replace(batch, arch=arch, regs=batch.regs[:, : len(arch.registers)], spaces=spaces, unknown=unknown)

@@ -28,6 +28,8 @@ TABLE = {
     "cli/test_inspect.py": "system",
     "cli/*": "live system",
     "collectors/test_sampling_clock.py": "unit",
+    "collectors/test_batch_builder.py": "unit",
+    "collectors/test_feedback.py": "unit",
     "collectors/test_registry.py": "unit",
     "collectors/test_syscall_numbers.py": "matrix system",
     "collectors/*": "live system",

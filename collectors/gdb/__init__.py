@@ -1,6 +1,5 @@
 """Samples of a target behind a stub of the GDB remote serial protocol.
 
-batch      A batch while it is filled from a stub: stack copies come as bytes, all samples by a stop
 collector  Samples of a target behind a stub of the GDB remote serial protocol: gdbserver, qemu, OpenOCD, J-Link
 connect    From an address to a target that stands still
 control    Stopping and resuming through a stub

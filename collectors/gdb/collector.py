@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.gdb.batch import RemoteBatch
+from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane
 from pyprof.collectors.gdb.connect import RemoteOptions, connect
 from pyprof.collectors.gdb.control import Control, Stepping
 from pyprof.collectors.gdb.spaces import RemoteSpaces
@@ -24,13 +24,15 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.model.arch import Arch
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import Piece, SampleBatch
+from pyprof.model.sample import Piece, SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 
 __all__ = ["GdbRemoteCollector", "RemoteOptions"]
 
 _SIGN_OF_LIFE_NS = 200_000_000
 _OTHER_SIZE = 16 << 10
+_SOURCE = 1
+_MOST_BYTES = 64 << 20
 _FIRST, _FIRST_OF_PROCESS = 4 << 10, 32 << 10
 """Bytes of the first copy of a stack: a microcontroller's is small, and its link slow."""
 
@@ -54,7 +56,7 @@ class GdbRemoteCollector:
         self._spaces = RemoteSpaces(target.modules, target.memory, target.files, remote.sysroot)
         first = _FIRST_OF_PROCESS if target.modules.is_process else _FIRST
         self._threads = RemoteThreads(target.stub, target.pid, options.stack_size, first)
-        self._batch = RemoteBatch(target.arch, target.pid, target.registers.unknown)
+        self._batch = BatchBuilder([target.arch], BytesMemory(_MOST_BYTES), _SOURCE, target.registers.unknown)
         self._notes = [target.control.note] if target.control.note else []
 
     @property
@@ -82,7 +84,7 @@ class GdbRemoteCollector:
         try:
             self._tick(control)
             control.go()
-            yield self._batch.take()
+            yield from self._batch.take()
             flushed = time.monotonic_ns()
             while not self._stopping and not control.ended:
                 if self._wait(control, flushed + max(flush_ns, _SIGN_OF_LIFE_NS)):
@@ -90,7 +92,7 @@ class GdbRemoteCollector:
                 now = time.monotonic_ns()
                 if now - flushed >= flush_ns or self._batch.full:
                     flushed = now
-                    yield self._batch.take()
+                    yield from self._batch.take()
         except (ConnectionLost, RemoteError) as error:
             if not self._ticks:
                 raise
@@ -98,7 +100,7 @@ class GdbRemoteCollector:
             self._notes.append(f"the recording ended early: {error.message}" + (f" {error.hint}" if error.hint else ""))
             self._diagnostics.count("connection to the stub ended early")
         if len(self._batch):
-            yield self._batch.take()
+            yield from self._batch.take()
 
     def _wait(self, control: Control, alive_ns: int) -> bool:
         """Until the next sampling time; False where a sign of life is due first, or it is time to stop."""
@@ -179,7 +181,12 @@ class GdbRemoteCollector:
         if thread.other[1]:
             pieces.append(Piece(thread.other[0], target.memory.fresh(*thread.other)))
         space = self._spaces.at(values[target.arch.pc])
-        self._batch.add(at_ns, thread_id.tid, space, self._pace.weight, values, base, stack, pieces)
+        self._batch.memory.put(stack)
+        made = Lane(target.arch, SampleKind.STOPPED, at_ns, target.pid, thread_id.tid, space, self._pace.weight)
+        lane = self._batch.add(made, base, len(stack))
+        self._batch.set_registers(lane, values)
+        if pieces:
+            self._batch.add_pieces(lane, pieces)
         if not thread.known or thread.name != self._infos[thread_id.tid].name:
             thread.known = True
             self._infos[thread_id.tid] = ThreadInfo(self.pid, thread_id.tid, thread.name or self.name, self.name)

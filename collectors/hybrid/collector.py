@@ -46,7 +46,6 @@ class HybridCollector:
         self._stops: PtraceCollector | None = None
         self._chosen = StopCandidates()
         self._past = ClosedCollectors()
-        self._by_stops = False
         self._stopping = False
         perf.slots = self._slots
 
@@ -102,9 +101,7 @@ class HybridCollector:
             self._chosen.begun(batch)
             self._perf.saw(batch)
             yield from self._of_perf(self._perf.drain())
-            self._by_stops = True
             yield batch
-            self._by_stops = False
             for tid in stops.refused:
                 self._chosen.refuse(tid)
             self._chosen.forget_ended()
@@ -113,10 +110,14 @@ class HybridCollector:
         yield from self._of_perf(self._perf.drain(self._stopping or not self._perf.goes_on))
 
     def learn(self, feedback: Feedback) -> None:
-        if self._by_stops and self._stops is not None:
+        source_id = feedback.batch.source_id
+        if self._stops is not None and source_id == self._stops.source_id:
             self._stops.learn(feedback)
             self._chosen.learn_stopped(feedback)
-            return
+        elif source_id == self._perf.source_id:
+            self._learn_copied(feedback)
+
+    def _learn_copied(self, feedback: Feedback) -> None:
         if self._by_depth:
             self._chosen.learn_copied(feedback)
             if self._chosen and self._stops is None:

@@ -93,7 +93,7 @@ class _Openings:
             before_exec=launched,
         )
 
-    def _from_outside(self, flush_s: float) -> Collector:
+    def _from_outside(self, flush_s: float) -> PtraceCollector:
         """Sleeping threads only, none of which is stopped."""
         asleep = replace(self._options, running=False, stop_sleepers=False, flush_s=flush_s)
         request = replace(self._request, options=asleep)
@@ -113,7 +113,12 @@ class _Openings:
         )
 
     def _wall_clock(self, pids: tuple[int, ...], launched: bool) -> WallClockCollector:
-        switches = Switches(self._options, self._request.diagnostics, self._request.selection.everything)
+        switches = Switches(
+            self._options,
+            self._request.diagnostics,
+            self._request.selection.everything,
+            self._request.next_id(),
+        )
         try:
             perf = self._perf(pids, launched)
         except BaseException:

@@ -22,8 +22,13 @@ _CALM_NS = 2_000_000_000
 """So long nothing needed stops before they end."""
 
 
-class Source(Collector, Protocol):
-    """news: pids of processes that have come, or run other code than before. alive: that have not ended."""
+class Part(Collector, Protocol):
+    """news: pids of processes that have come, or run other code than before. alive: that have not ended. source_ids: of
+    its batches.
+    """
+
+    @property
+    def source_ids(self) -> frozenset[int]: ...
 
     def news(self) -> set[int]: ...
 
@@ -31,7 +36,7 @@ class Source(Collector, Protocol):
     def alive(self) -> list[int]: ...
 
 
-Opener = Callable[[list[int], bool], Source]
+Opener = Callable[[list[int], bool], Part]
 """(pids, is it the first one?) Raises what collectors raise."""
 
 
@@ -79,7 +84,7 @@ class WholeProcessCollector:
             self._end(before)
             self._by_stops = not self._by_stops
 
-    def _end(self, before: Source) -> None:
+    def _end(self, before: Part) -> None:
         now_ns = time.monotonic_ns()
         self._ns[self._by_stops] += now_ns - self._since_ns
         self._since_ns = now_ns
@@ -101,7 +106,8 @@ class WholeProcessCollector:
         return self._wanted() != self._by_stops
 
     def learn(self, feedback: Feedback) -> None:
-        self._now.learn(feedback)
+        if feedback.batch.source_id in self._now.source_ids:  # else of one that is closed
+            self._now.learn(feedback)
 
     def threads(self) -> list[ThreadInfo]:
         return self._past.threads(self._now)

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, Source
+from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, beyond_copy
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.offcpu.gaps import I64
@@ -25,7 +26,7 @@ from pyprof.collectors.perf.switches import Switches
 from pyprof.model.arch import X86_64
 from pyprof.model.kernel import blocked_word
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 
 _FOREVER_NS = 2**62
@@ -38,7 +39,7 @@ class WallClockCollector:
     """
 
     def __init__(
-        self, running: PerfCollector, switches: Switches, looks: Callable[[float], Collector], options: CollectOptions
+        self, running: PerfCollector, switches: Switches, looks: Callable[[float], Source], options: CollectOptions
     ) -> None:
         """looks: makes the collector that looks from outside, given how often it is to hand over what it has seen."""
         self._running = running
@@ -47,7 +48,6 @@ class WallClockCollector:
         self._stretches = OffCpuIntervals(options.running, time.monotonic_ns(), round(_LOOKS * 1e9 / options.rate_hz))
         self._labels = WaitLabels(options.kernel)
         self._interpreted: set[int] = set()
-        self._learn: Callable[[Feedback], None] = lambda feedback: None
         self._run_ns: dict[int, int] = {}
         self._started: dict[int, int] = {}
         self._cuts = False
@@ -56,6 +56,11 @@ class WallClockCollector:
         with contextlib.suppress(ProcessLookupError):  # it has ended already
             switches.attach(running.alive)
         self._looks = looks(switches.flush_s)
+        self._learners: dict[int, Callable[[Feedback], None]] = {
+            running.source_id: running.learn,
+            switches.source_id: switches.learn,
+            self._looks.source_id: self._looks.learn,
+        }
 
     def batches(self) -> Iterator[SampleBatch]:
         for looks in self._looks.batches():
@@ -92,16 +97,14 @@ class WallClockCollector:
             ),
         )
         if self._options.running:
-            for batch in taken.running:
-                yield from self._taught(batch, self._running.learn)
+            yield from taken.running
         yield from self._parts(told)
         if looks is not None:
             looks = self._labels.relabelled(looks)
             yield from self._of_looks(looks, told, ~told.look_open)
         whole = samples.take(chosen)
         self._learn_waits(whole, told, looks)
-        for batch in self._of_samples(whole, told, switched.samples.narrow[chosen]):
-            yield from self._taught(batch, self._switches.learn)
+        yield from self._of_samples(whole, told, switched.samples.narrow[chosen])
         if looks is not None:
             yield from self._of_looks(looks, told, told.look_open)
         self._running.done_with(taken.scan)
@@ -127,10 +130,6 @@ class WallClockCollector:
                 self._stretches.forget(tid)
                 self._started.pop(tid, None)
 
-    def _taught(self, batch: SampleBatch, learn: Callable[[Feedback], None]) -> Iterator[SampleBatch]:
-        self._learn = learn
-        yield batch
-
     def _ran(self, running: list[SampleBatch]) -> dict[int, int]:
         """How long each thread that switches often was on a processor: as it will be shown, or where that is not
         shown, as the kernel counts it.
@@ -153,7 +152,9 @@ class WallClockCollector:
     ) -> list[SampleBatch]:
         """Switch-out samples, each for the time of its stretch and of those that it stands for."""
         kept = np.flatnonzero(told.sample_ns > LEFT_OUT)
-        some = replace(samples.take(kept), followed=True, length_ns=told.sample_ns[kept])
+        some = replace(
+            samples.take(kept), followed=True, length_ns=told.sample_ns[kept], source_id=self._switches.source_id
+        )
         some = self._labels.labelled(some, told.sample_blocked[kept])
         return by_width(some, np.ones(len(kept), np.bool_), narrow[kept])
 
@@ -163,7 +164,7 @@ class WallClockCollector:
         """What was seen from outside where there is no sample."""
         kept = np.flatnonzero(those & (told.look_ns != LEFT_OUT))
         length = np.where(told.look_ns == BY_WEIGHT, -1, told.look_ns)[kept]
-        yield from self._taught(replace(looks.take(kept), length_ns=length, stopped=False), self._looks.learn)
+        yield replace(looks.take(kept), length_ns=length, stopped=False)
 
     def _parts(self, told: Told) -> Iterator[SampleBatch]:
         """Time of stretches whose stack was told before, and of those that nobody saw."""
@@ -180,8 +181,14 @@ class WallClockCollector:
             yield batch.take(np.flatnonzero(wanted))
 
     def learn(self, feedback: Feedback) -> None:
-        self._learn(feedback)
-        self._cuts |= self._learn != self._looks.learn and bool(beyond_copy(feedback).any())
+        source_id = feedback.batch.source_id
+        if source_id in self._learners:
+            self._learners[source_id](feedback)
+            self._cuts |= source_id != self._looks.source_id and bool(beyond_copy(feedback).any())
+
+    @property
+    def source_ids(self) -> frozenset[int]:
+        return frozenset(self._learners)
 
     @property
     def alive(self) -> list[int]:
@@ -246,23 +253,8 @@ def _run_ns(tid: int) -> int:
 
 
 def _without_registers(kind: SampleKind, tid: I64, time_ns: I64, length_ns: I64) -> SampleBatch:
-    n = len(tid)
-    zeros = np.zeros(n, np.int64)
-    return SampleBatch(
-        arch=X86_64,
-        kind=np.full(n, kind, np.uint8),
-        time_ns=time_ns,
-        tid=tid.astype(np.int32),
-        pid=tid.astype(np.int32),
-        space=zeros.astype(np.int32),
-        cpu=np.full(n, -1, np.int32),
-        weight=np.ones(n, np.int64),
-        regs=np.zeros((n, len(X86_64.registers)), np.uint64),
-        stack=StackSlab(np.zeros(0, np.uint8), zeros.astype(np.uint64), zeros, zeros),
-        spaces={},
-        stopped=False,
-        length_ns=length_ns,
-    )
+    bare = bare_batch(X86_64, NOBODY, np.full(len(tid), kind, np.uint8), time_ns, tid, tid)
+    return replace(bare, stopped=False, length_ns=length_ns)
 
 
 _NOTHING = Points.of(np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.records import (
@@ -66,7 +67,10 @@ class BatchMaker:
         family: TrackedProcesses,
         options: CollectOptions,
         diagnostics: Diagnostics,
+        source_id: int,
     ) -> None:
+        """source_id: of its batches."""
+        self._source_id = source_id
         self.untracked: set[int] = {os.getpid()}
         self.sampled: set[int] = set()
         self.lost = 0
@@ -110,8 +114,8 @@ class BatchMaker:
                 if history.image.alive:
                     history.look()
         self.sampled.update(np.unique(np.append(samples.tid, switched.tid)).tolist())
-        batch = _batch(samples, self._rings.words, spaces, space)
-        further = _batch(switched, words, spaces, switched_space)
+        batch = _batch(samples, self._rings.words, spaces, space, self._source_id)
+        further = _batch(switched, words, spaces, switched_space, self._source_id)
         return Taken(found, by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
@@ -202,18 +206,15 @@ def _of_kernel(pid: int) -> bool:
         return False
 
 
-def _batch(samples: Samples, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32]) -> SampleBatch:
+def _batch(
+    samples: Samples, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32], source_id: int
+) -> SampleBatch:
     """All samples, as if they were of 64-bit code."""
-    n = len(samples)
-    return SampleBatch(
-        arch=X86_64,
-        kind=np.full(n, SampleKind.STOPPED, np.uint8),
-        time_ns=samples.time_ns,
-        tid=samples.tid,
-        pid=samples.pid,
+    kind = np.full(len(samples), SampleKind.STOPPED, np.uint8)
+    return replace(
+        bare_batch(X86_64, source_id, kind, samples.time_ns, samples.pid, samples.tid),
         space=space,
         cpu=samples.cpu,
-        weight=np.ones(n, np.int64),
         regs=samples.regs,
         stack=StackSlab(words.view(np.uint8), samples.base, samples.offset, samples.size),
         spaces=spaces,

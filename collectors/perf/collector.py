@@ -79,7 +79,9 @@ class PerfCollector:
         self._diagnostics = diagnostics
         self._pid = pid
         self._stopping = self._closed = False
-        self._family = TrackedProcesses(ids or itertools.count(1).__next__, options.subprocesses)
+        next_id = ids or itertools.count(1).__next__
+        self.source_id = next_id()
+        self._family = TrackedProcesses(next_id, options.subprocesses)
         self._look: Callable[[], None] | None = None
         self._trial = True
         self.joined: Callable[[list[int]], None] = lambda pids: None
@@ -115,7 +117,7 @@ class PerfCollector:
         room = max(round(self._rings.size / (options.rate_hz * _FIRST_BATCHES_S)), _LEAST_FIRST) & ~7
         self._size = StackSize(most, room)
         self._family.filters = self._scope.filtered
-        self._make = BatchMaker(self._rings, self._scope, self._family, options, self._diagnostics)
+        self._make = BatchMaker(self._rings, self._scope, self._family, options, self._diagnostics, self.source_id)
         self._accounts = Accounts(options, self._everything, self.user_only, even=self._scope.processors)
         self._ticks = Ticks(options.rate_hz, self.user_only or self._scope.processors)
         self._news = News(self._rings, self._is_sampled, options.subprocesses)

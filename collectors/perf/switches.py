@@ -70,13 +70,14 @@ class Switched:
 
 @dataclass
 class Switches:
-    """stacks: may there be samples? paused: threads that switch so often that they are left alone for a while;
-    rested: all that ever were. lost_ns: time of which records were lost.
+    """source_id: of batches of its samples. stacks: may there be samples? paused: threads that switch so often that
+    they are left alone for a while; rested: all that ever were. lost_ns: time of which records were lost.
     """
 
     options: CollectOptions
     diagnostics: Diagnostics
     everything: bool
+    source_id: int = 0
     stacks: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pyprof.collectors.base import Feedback
+from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
-from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
+from pyprof.model.sample import Piece, SampleBatch, SampleKind
 from pyprof.objfile.core.memory import SavedMemory
 
 RED_ZONE = 512
@@ -32,6 +33,8 @@ MAX_TOTAL = 1 << 30
 """Most bytes of stack read of one file, all threads together."""
 
 LEAST_COPY = 1 << 14
+
+_SOURCE = 1
 
 Row = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
@@ -71,7 +74,7 @@ class SavedThreads:
         self._pid = pid
         self._memory = memory
         self._space = space
-        self._unknown = unknown
+        self._builder = BatchBuilder([arch], BytesMemory(MAX_BATCH), _SOURCE, unknown)
         self._left = MAX_TOTAL
         self._wanted: list[SavedThread] = []
         self._stopped = False
@@ -102,45 +105,21 @@ class SavedThreads:
 
     def _batch(self, threads: Sequence[SavedThread], at: int) -> tuple[SampleBatch, int]:
         """A batch from the threads from `at` on, and where the next one begins."""
-        lanes: list[SavedThread] = []
-        chunks: list[bytes] = []
-        columns: list[tuple[int, int, int]] = []  # base, offset, size
-        pieces: dict[int, tuple[Piece, ...]] = {}
-        used = extra = 0
-        while at < len(threads) and (not lanes or used + extra < MAX_BATCH):
+        builder, first, extra = self._builder, at, 0
+        while at < len(threads) and not builder.full and (at == first or builder.memory.used + extra < MAX_BATCH):
             thread = threads[at]
             start, data = self._stack(thread)
-            columns.append((start, used, len(data)))
-            chunks += data, bytes(-len(data) % 8)
-            used += (len(data) + 7) & ~7
+            builder.memory.put(data)
+            made = Lane(self._arch, SampleKind.STOPPED, 0, self._pid, thread.tid, self._space, 1)
+            lane = builder.add(made, start, len(data))
+            builder.set_registers(lane, thread.row)
             if thread.pieces:
-                found = tuple(Piece(avma, self._space.read(avma, size)) for avma, size in thread.pieces.items())
-                pieces[len(lanes)] = found
+                found = [Piece(avma, self._space.read(avma, size)) for avma, size in thread.pieces.items()]
+                builder.add_pieces(lane, found)
                 extra += sum(len(piece.data) for piece in found)
-            lanes.append(thread)
             at += 1
-        self._left -= used + extra
-        n = len(lanes)
-        batch = SampleBatch(
-            arch=self._arch,
-            kind=np.full(n, SampleKind.STOPPED, np.uint8),
-            time_ns=np.zeros(n, np.int64),
-            tid=np.array([thread.tid for thread in lanes], np.int32),
-            pid=np.full(n, self._pid, np.int32),
-            space=np.full(n, self._space.id, np.int32),
-            cpu=np.full(n, -1, np.int32),
-            weight=np.ones(n, np.int64),
-            regs=np.array([thread.row for thread in lanes], np.uint64).reshape(n, len(self._arch.registers)),
-            stack=StackSlab(
-                data=np.frombuffer(b"".join(chunks), np.uint8),
-                base=np.array([base for base, _, _ in columns], np.uint64),
-                offset=np.array([offset for _, offset, _ in columns], np.int64),
-                size=np.array([size for _, _, size in columns], np.int64),
-                pieces=pieces,
-            ),
-            spaces={self._space.id: self._space},
-            unknown=self._unknown,
-        )
+        self._left -= builder.memory.used + extra
+        (batch,) = builder.take()
         return batch, at
 
     def _stack(self, thread: SavedThread) -> tuple[int, bytes]:

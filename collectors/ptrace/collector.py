@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.batch_builder import BatchBuilder
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.cpu_accounts import Accounts
 from pyprof.collectors.linux.children import ChildFinder, child_finder
 from pyprof.collectors.linux.file_limit import raise_file_limit
@@ -85,7 +85,8 @@ class PtraceCollector:
         self._old_sigchld: object = None
         raise_file_limit(1 << 16)  # two descriptors a thread stay open
         arches = native_arches(os.uname().machine)
-        self._builder = BatchBuilder(arches, options.stack_size)
+        self.source_id = self._next_id()
+        self._builder = BatchBuilder(arches, ArenaMemory(options.stack_size), self.source_id)
         self._stopper = Stopper(arches, self._builder, diagnostics, options.idle)
         self._sampler = Sampler(self._stopper, self._builder, diagnostics, options)
         self._finder: ChildFinder | None = None
@@ -370,6 +371,10 @@ class PtraceCollector:
                 thread.slept = None  # its stack is the same, but there is more of it to copy
             if kind == SampleKind.BLOCKED and stops[lane]:
                 thread.stop_wanted = True
+
+    @property
+    def source_ids(self) -> frozenset[int]:
+        return frozenset((self.source_id,))
 
     @property
     def alive(self) -> list[int]:

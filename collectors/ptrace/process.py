@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
-from pyprof.collectors.batch_builder import BatchBuilder
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.map_query import MapQuery
 from pyprof.collectors.linux.procfs import ProcDir
@@ -72,7 +72,7 @@ class Target:
         self._relist_at = self._names_at = 0
         self._execs = 0
 
-    def look(self, builder: BatchBuilder) -> None:
+    def look(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Before a tick: modules and threads as they are now."""
         self.look_at_modules(builder)
         if self.spaces.exec_count != self._execs:
@@ -92,7 +92,7 @@ class Target:
         if self.reader is not None:
             self.reader.look(self.spaces.current, self.threads)
 
-    def look_at_modules(self, builder: BatchBuilder, force: bool = False) -> None:
+    def look_at_modules(self, builder: BatchBuilder[ArenaMemory], force: bool = False) -> None:
         """Read the modules if the budget allows; samples since the last read find the space that they belong to."""
         for lane, space in self.spaces.refresh(time.monotonic_ns, force):
             builder.move(lane, space)
@@ -159,7 +159,7 @@ class Target:
             self._chosen = [thread for tid, thread in self.threads.items() if tid in chosen]
         return self._chosen
 
-    def settle(self, builder: BatchBuilder) -> None:
+    def settle(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Before the batch leaves: no lane stays unsettled."""
         with contextlib.suppress(OSError):
             self.look_at_modules(builder, force=self.spaces.stale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from pyprof.collectors.batch_builder import BatchBuilder
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import task_state
 from pyprof.collectors.linux.syscalls import BlockedCall, parse_syscall, survives_stop
 from pyprof.collectors.ptrace.stop import Outcome, Stopper
@@ -22,7 +22,7 @@ class Sampler:
     """unchanged, blocked: samples taken without a stop. refused: threads that may not be stopped."""
 
     def __init__(
-        self, stopper: Stopper, builder: BatchBuilder, diagnostics: Diagnostics, options: CollectOptions
+        self, stopper: Stopper, builder: BatchBuilder[ArenaMemory], diagnostics: Diagnostics, options: CollectOptions
     ) -> None:
         self.unchanged = 0
         self.blocked = 0

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from pyprof.collectors.batch_builder import BatchBuilder
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, Lane
 from pyprof.collectors.linux import libc
 from pyprof.collectors.ptrace.deep_stack import pieces
 from pyprof.collectors.ptrace.threads import Thread
@@ -29,11 +29,12 @@ class StackCopy:
     home stack of a thread that is on another one.
     """
 
-    def __init__(self, ptrace: libc.PtraceCalls, builder: BatchBuilder, diagnostics: Diagnostics) -> None:
+    def __init__(self, ptrace: libc.PtraceCalls, builder: BatchBuilder[ArenaMemory], diagnostics: Diagnostics) -> None:
         self._ptrace = ptrace
         self._builder = builder
         self._diagnostics = diagnostics
-        self._arena = memoryview(builder.arena.data)
+        self._memory = builder.memory
+        self._arena = memoryview(builder.memory.bytes)
         self._gather = libc.Gatherer(_FRAMES)
         self._base = self._size = 0
         self._piece_base = self._piece_size = 0
@@ -50,8 +51,8 @@ class StackCopy:
         """The thread's stack, and what its interpreter's frames need."""
         self._copy(thread, spaces, sp)
         if thread.reader is not None:
-            builder = self._builder
-            stack = self._arena[builder.used : builder.used + (self._size & ~7)].cast("Q")
+            used = self._memory.used
+            stack = self._arena[used : used + (self._size & ~7)].cast("Q")
             self._gather.begin(thread.tid)
             try:
                 thread.reader.copy(thread.tid, stack, self._base, self._gather)
@@ -74,8 +75,8 @@ class StackCopy:
 
     def _copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
         """The thread's stack into the builder's arena: base and size in _base, _size, a second part in _piece_*."""
-        builder, ptrace, shape = self._builder, self._ptrace, thread.shape
-        into = builder.arena.address + builder.used
+        memory, ptrace, shape = self._memory, self._ptrace, thread.shape
+        into = memory.address + memory.used
         self._length = 0
         self._base, size = shape.length(sp, spaces.region_at)
         if size > shape.most:
@@ -95,7 +96,7 @@ class StackCopy:
         if home is None:
             return
         word = thread.arch.word
-        words = np.frombuffer(builder.arena.data, f"u{word}", min(self._size, _SCAN) // word, builder.used)
+        words = np.frombuffer(memory.bytes, f"u{word}", min(self._size, _SCAN) // word, memory.used)
         into_home = words[(words >= home.start) & (words < home.end)]
         if len(into_home):
             self._piece_base, size = shape.home_span(int(into_home.min()))
@@ -124,7 +125,7 @@ class StackCopy:
             return Beyond(self._length, deep.outer, spots, deep.longest)
         if not self._size or not deep.may_read(self._length):
             return Beyond(self._length, longest=deep.longest)
-        used = self._builder.used
+        used = self._memory.used
         deep.read(self._ptrace, thread.tid, self._base, self._arena[used : used + self._size], self._length, word)
         return Beyond(self._length, deep.outer, spots, deep.longest)
 
@@ -138,13 +139,14 @@ class StackCopy:
                     self._builder.move(earlier, space)
         builder = self._builder
         beyond = self._beyond(thread) if self._length else None
-        piece_at = builder.used + ((self._size + 7) & ~7)
-        lane = builder.add(thread.arch, kind, at_ns, thread.tid, spaces.current, weight, self._base, self._size)
+        piece_at = self._memory.used + ((self._size + 7) & ~7)
+        made = Lane(thread.arch, kind, at_ns, thread.pid, thread.tid, spaces.current, weight)
+        lane = builder.add(made, self._base, self._size)
         if beyond is not None:
             builder.set_beyond(lane, beyond)
         if self._piece_size:
-            data = bytes(builder.arena.data[piece_at : piece_at + self._piece_size])
-            builder.add_piece(lane, Piece(self._piece_base, data))
+            data = bytes(self._memory.bytes[piece_at : piece_at + self._piece_size])
+            builder.add_pieces(lane, (Piece(self._piece_base, data),))
         if thread.reader is not None:
             try:
                 chain = thread.reader.take()
@@ -157,7 +159,8 @@ class StackCopy:
 
     def empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
         """A lane that stands for the thread's last one."""
-        return self._builder.add(thread.arch, SampleKind.UNCHANGED, at_ns, thread.tid, spaces.current, weight, 0, 0)
+        made = Lane(thread.arch, SampleKind.UNCHANGED, at_ns, thread.pid, thread.tid, spaces.current, weight)
+        return self._builder.add(made, 0, 0)
 
     def equals(self, earlier: bytes) -> bool:
         """Is the copy under way (no lane yet) the same stack as an earlier one of this base?
@@ -165,7 +168,7 @@ class StackCopy:
         Above a thread's frames the kernel keeps on which processor it runs: that may differ although it did not run.
         """
         size = min(self._size, len(earlier)) & ~7
-        now = np.frombuffer(self._builder.arena.data, np.uint64, size // 8, self._builder.used)
+        now = np.frombuffer(self._memory.bytes, np.uint64, size // 8, self._memory.used)
         before = np.frombuffer(earlier, np.uint64, size // 8)
         differ = np.flatnonzero(now != before).tolist()
         return size > 0 and (not differ or _is_rseq(differ, int(now[differ[0]]), int(before[differ[0]])))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
-from pyprof.collectors.batch_builder import BatchBuilder
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.procfs import thread_status
 from pyprof.collectors.linux.regset import Regset
@@ -73,7 +73,9 @@ class Stopper:
     stack. pauses: each stop in ns, from the last moment at which the thread surely ran; stopped_ns: their sum.
     """
 
-    def __init__(self, arches: Sequence[Arch], builder: BatchBuilder, diagnostics: Diagnostics, idle: bool) -> None:
+    def __init__(
+        self, arches: Sequence[Arch], builder: BatchBuilder[ArenaMemory], diagnostics: Diagnostics, idle: bool
+    ) -> None:
         """arches: what the threads of this machine may run."""
         self.ptrace = libc.PtraceCalls()
         self.held: dict[int, Held] = {}
@@ -301,10 +303,10 @@ class Stopper:
         self._diagnostics.count(RESTARTED if done else INTERRUPTED)
 
     def _code(self, tid: int, avma: int, size: int) -> bytes:
-        builder = self._builder
-        at = builder.arena.size - size
-        got = self.ptrace.read_memory(tid, avma, size, builder.arena.address + at)
-        return bytes(builder.arena.data[at : at + size]) if got == size else b""
+        memory = self._builder.memory
+        at = memory.size - size
+        got = self.ptrace.read_memory(tid, avma, size, memory.address + at)
+        return bytes(memory.bytes[at : at + size]) if got == size else b""
 
     def _release(self, tid: int, status: int) -> None:
         """DETACH; a thread that was about to take a signal takes it. One that was killed meanwhile stays in held:

@@ -95,6 +95,7 @@ class SampleBatch:
     anything stands inside the innermost frame of user code, which of tips; tips[0] is (). tips: words of model.kernel,
     innermost first. followed: UNCHANGED lanes to come may refer to these. stopped: its STOPPED lanes are of stops,
     which do not end a sleep. length_ns: the time that each lane stands for, where that is known; -1: weight says it.
+    source_id: whose batch it is, to be told what its walk teaches; 0: nobody's.
     """
 
     arch: Arch
@@ -115,6 +116,7 @@ class SampleBatch:
     followed: bool = True
     stopped: bool = True
     length_ns: I64 | None = None
+    source_id: int = 0
 
     def __len__(self) -> int:
         return len(self.kind)

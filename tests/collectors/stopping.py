@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyprof.collectors.batch_builder import BatchBuilder
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.process import Target
 from pyprof.collectors.ptrace.stop import Held, Outcome, Stopper
@@ -19,7 +19,7 @@ from pyprof.options import CollectOptions
 @dataclass
 class Stopping:
     stopper: Stopper
-    builder: BatchBuilder
+    builder: BatchBuilder[ArenaMemory]
     target: Target
     diagnostics: Diagnostics
 
@@ -53,7 +53,7 @@ class Stopping:
 def stopping(pid: int) -> Iterator[Stopping]:
     diagnostics = Diagnostics()
     arches = native_arches("x86_64")
-    builder = BatchBuilder(arches, 65536)
+    builder = BatchBuilder(arches, ArenaMemory(65536), 1)
     target = Target(pid, CollectOptions(stack_size=65536), iter(range(1, 1000)).__next__, diagnostics)
     stopper = Stopper(arches, builder, diagnostics, idle=True)
     target.look(builder)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.batch_builder import BatchBuilder
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.ptrace.process import Target
 from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.diagnostics import Diagnostics
@@ -71,7 +71,7 @@ def test_short_threads_are_sampled_where_they_run(
 
 def test_thread_that_came_in_the_place_of_another_is_found_in_the_same_round(program: Start) -> None:
     pid = program("c_births", "thread", "5000", "1").pid
-    builder = BatchBuilder(native_arches(os.uname().machine), 1 << 16)
+    builder = BatchBuilder(native_arches(os.uname().machine), ArenaMemory(1 << 16), 1)
     target = Target(pid, CollectOptions(), itertools.count(1).__next__, Diagnostics())
     found: set[int] = set()
     for _ in range(200):

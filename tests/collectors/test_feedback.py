@@ -1,0 +1,147 @@
+"""What a walk teaches reaches the collector whose batch it was, also where further batches were taken before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from pyprof.collectors.base import NOBODY, CollectorStats, Feedback
+from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.hybrid.by_image import ByImage
+from pyprof.collectors.hybrid.collector import HybridCollector
+from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
+from pyprof.collectors.offcpu.collector import WallClockCollector
+from pyprof.model.arch import X86_64
+from pyprof.model.pauses import Pauses
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch
+from pyprof.options import CollectOptions
+
+FAR = 1 << 20
+"""Bytes above the start of a stack that no copy of the kernel reaches."""
+
+
+def sample(source_id: int) -> SampleBatch:
+    """One, of the main thread of this process."""
+    one = np.ones(1, np.int64)
+    return bare_batch(X86_64, source_id, np.zeros(1, np.uint8), one, one * os.getpid(), one * os.getpid())
+
+
+def taught(batch: SampleBatch, missing: int = 0) -> Feedback:
+    none = np.zeros(len(batch), np.uint64)
+    return Feedback(batch, none, none + np.uint64(missing), none > 0)
+
+
+class Part:
+    """A collector that produces what it was given, and remembers what it learned."""
+
+    refused: frozenset[int] = frozenset()
+    goes_on = True
+    flush_s = 0.1
+    stacks = True
+    lost_ns = 0
+    rested: frozenset[int] = frozenset()
+
+    def __init__(self, source_id: int, batches: Iterable[SampleBatch] = ()) -> None:
+        self.source_id = source_id
+        self.source_ids = frozenset((source_id,))
+        self.learned: list[SampleBatch] = []
+        self.alive = [os.getpid()]
+        self._batches = list(batches) or [sample(source_id)]
+
+    def batches(self) -> Iterator[SampleBatch]:
+        yield from self._batches
+
+    def drain(self, last: bool = False) -> Iterator[SampleBatch]:
+        yield sample(self.source_id)
+
+    def learn(self, feedback: Feedback) -> None:
+        self.learned.append(feedback.batch)
+
+    def news(self) -> set[int]:
+        return set()
+
+    def threads(self) -> list[ThreadInfo]:
+        return []
+
+    def stats(self) -> CollectorStats:
+        return CollectorStats(1, Pauses(), 0, 0, 0, {}, ())
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Whatever else is asked of it has no effect: leave, saw, stop, close, attach, without_trial."""
+        return lambda *_: None
+
+
+def as_any(part: Part) -> Any:
+    return cast("Any", part)
+
+
+def test_stops_learn_from_their_batch_though_one_of_perf_was_taken_after_it() -> None:
+    perf, stops = Part(1), Part(2, [sample(2), sample(2)])
+    collector = HybridCollector(as_any(perf), lambda _: as_any(stops))
+    batches = collector.batches()
+    collector.learn(taught(next(batches), missing=FAR))  # its thread is stopped from now on
+    perf.learned.clear()
+    assert next(batches).source_id == 1
+    of_stops = next(batches)
+    of_perf = next(batches)  # prefetched
+    assert (of_stops.source_id, of_perf.source_id) == (2, 1)
+    collector.learn(taught(of_stops))
+    assert (stops.learned, perf.learned) == ([of_stops], [])
+    collector.learn(taught(of_perf))
+    assert len(stops.learned) == 1
+    perf.goes_on = False
+    list(batches)
+    collector.learn(taught(of_stops))  # whoever it was is closed
+    assert len(stops.learned) == 1
+
+
+def test_each_part_of_a_wall_clock_recording_learns_from_its_own_batches() -> None:
+    parts = {1: Part(1), 2: Part(2), 3: Part(3)}
+    collector = WallClockCollector(
+        as_any(parts[1]), as_any(parts[2]), lambda _: as_any(parts[3]), CollectOptions(idle=True)
+    )
+    found = {number: sample(number) for number in (3, 1, 2)}
+    for batch in found.values():  # all had been taken by then
+        collector.learn(taught(batch))
+    collector.learn(taught(sample(NOBODY)))
+    assert {number: part.learned for number, part in parts.items()} == {n: [batch] for n, batch in found.items()}
+
+
+@pytest.mark.parametrize(("source_id", "cuts"), [(1, True), (2, True), (3, False)])
+def test_only_what_the_kernel_copied_counts_as_cut_by_it(source_id: int, cuts: bool) -> None:
+    collector = WallClockCollector(
+        as_any(Part(1)), as_any(Part(2)), lambda _: as_any(Part(3)), CollectOptions(idle=True)
+    )
+    collector.learn(taught(sample(source_id), missing=FAR))
+    assert any("Cut short" in note for note in collector._notes()) == cuts
+
+
+def test_a_collector_does_not_learn_from_the_one_whose_place_it_took() -> None:
+    parts: list[Part] = []
+    by_image = ByImage(lambda pid: "")
+
+    def opened(pids: list[int], first: bool) -> Any:
+        parts.append(Part(len(parts) + 1))
+        return as_any(parts[-1])
+
+    collector = WholeProcessCollector(opened, opened, by_image, (os.getpid(),), launched=True)
+    batches = collector.batches()
+    first = next(batches)
+    by_image.reasons[os.getpid()] = "it runs Python"
+    second = next(batches)
+    assert (first.source_id, second.source_id) == (1, 2)
+    collector.learn(taught(first))
+    assert parts[1].learned == []
+    collector.learn(taught(second))
+    assert parts[1].learned == [second]
+
+
+def test_lanes_of_a_batch_keep_its_source() -> None:
+    batch = replace(sample(7), followed=False)
+    assert batch.take(np.zeros(1, np.int64)).source_id == 7
