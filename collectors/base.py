@@ -48,19 +48,16 @@ class CollectorStats:
     ticking_ns: the time in which they were due, so that ticks in that time are the rate reached: what passed, or where
     each thread or processor has a clock of its own, the sum of what these counted.
 
-    pauses: the stops, by length.
-
-    errors: stable lower-case sentence -> count. unchanged, blocked: samples taken without a stop. accounts: processor
+    pauses: the stops, by length. unchanged, blocked: samples taken without a stop. accounts: processor
     time by the process that was asked for, with its children where they are followed.
     """
 
-    ticks: int
-    pauses: Pauses
-    skipped: int
-    unchanged: int
-    blocked: int
-    errors: dict[str, int]
-    notes: tuple[str, ...]
+    ticks: int = 0
+    pauses: Pauses = field(default_factory=Pauses)
+    skipped: int = 0
+    unchanged: int = 0
+    blocked: int = 0
+    notes: tuple[str, ...] = ()
     accounts: Mapping[int, Account] = field(default_factory=dict)
     ticking_ns: int = 0
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from pyprof.collectors.base import Collector, CollectorStats
-from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 
 
@@ -14,7 +12,7 @@ from pyprof.model.profile import ThreadInfo
 class ClosedCollectors:
     """Of all that were added."""
 
-    stats: CollectorStats = field(default_factory=lambda: CollectorStats(0, Pauses(), 0, 0, 0, {}, ()))
+    stats: CollectorStats = field(default_factory=CollectorStats)
     _infos: dict[tuple[int, int], ThreadInfo] = field(default_factory=dict)
 
     def add(self, collector: Collector) -> None:
@@ -38,7 +36,6 @@ def joined(first: CollectorStats, then: CollectorStats) -> CollectorStats:
         skipped=first.skipped + then.skipped,
         unchanged=first.unchanged + then.unchanged,
         blocked=first.blocked + then.blocked,
-        errors=dict(Counter(first.errors) + Counter(then.errors)),
         notes=tuple(dict.fromkeys((*first.notes, *then.notes))),
     )
 

@@ -232,9 +232,6 @@ class GdbRemoteCollector:
             ticking_ns=self._ticking_ns,
             pauses=control.pauses.snapshot(),
             skipped=self._pace.skipped if control.paced else 0,
-            unchanged=0,
-            blocked=0,
-            errors={},
             notes=(*self._notes, *self._pace.notes),
         )
 

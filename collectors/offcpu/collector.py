@@ -212,7 +212,6 @@ class WallClockCollector:
             skipped=running.skipped + looks.skipped,
             unchanged=looks.unchanged,
             blocked=looks.blocked,
-            errors={},
             notes=tuple(dict.fromkeys((*running.notes, *self._notes(), *looks.notes))),
         )
 

@@ -34,7 +34,6 @@ from pyprof.collectors.perf.ticks import Ticks
 from pyprof.collectors.targets.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
-from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
@@ -398,11 +397,7 @@ class PerfCollector:
         return CollectorStats(
             ticks=self._ticks.count,
             ticking_ns=self._ticks.ticking_ns,
-            pauses=Pauses(),
             skipped=self._make.lost,
-            unchanged=0,
-            blocked=0,
-            errors={},
             notes=self._notes(),
             accounts=self._accounts.result(),
         )

@@ -16,7 +16,6 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError, UnsupportedArchitecture, UsageError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.modules import AddressSpace
-from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.objfile.core.memory import CoreMemory
@@ -141,7 +140,7 @@ class CoreFileCollector:
         return [ThreadInfo(self.pid, t.tid, name if t.tid == self.pid else "", name) for t in self._threads]
 
     def stats(self) -> CollectorStats:
-        return CollectorStats(1, Pauses(), 0, 0, 0, {}, ())
+        return CollectorStats(ticks=1)
 
     def stop(self) -> None:
         self.saved.stop()

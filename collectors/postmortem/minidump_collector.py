@@ -14,7 +14,6 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.modules import AddressSpace, base_name
-from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.objfile.minidump.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpThread
@@ -93,7 +92,7 @@ class MinidumpCollector:
         return [ThreadInfo(self.pid, tid, thread.name, process) for tid, thread in self._infos.items()]
 
     def stats(self) -> CollectorStats:
-        return CollectorStats(1, Pauses(), 0, 0, 0, {}, ())
+        return CollectorStats(ticks=1)
 
     def stop(self) -> None:
         self.saved.stop()

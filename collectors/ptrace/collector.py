@@ -401,7 +401,6 @@ class PtraceCollector:
             skipped=pace.skipped if pace else 0,
             unchanged=self._sampler.unchanged,
             blocked=self._sampler.blocked,
-            errors={},  # they are in the recording's Diagnostics
             notes=(*self._notes, *(pace.notes if pace else ())),
             accounts=self._accounts.result(),
         )

@@ -49,8 +49,6 @@ class Progress:
         parts = [f"{elapsed_s:.0f} s{left}", many(samples, "sample")]
         if self.duration_s is None:
             parts.append("Ctrl-C to finish")
-        if errors := sum(stats.errors.values()):
-            parts.append(many(errors, "error"))
         if len(stats.pauses):
             parts.append(f"stops of {stats.pauses.percentile_ns(50) / 1000:.0f} µs")
         text = shorten(printable(self.title), max(width - len(parts[0]) - 2, 8))

@@ -316,7 +316,7 @@ class Recorder:
             duration_ns=now - self._begin_ns,
             before=self._before,
             after=after,
-            errors=dict(counts + (Counter(after.errors) - Counter(self._before.errors))),
+            errors=dict(counts),
         )
 
     def cut(self) -> Window:

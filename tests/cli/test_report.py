@@ -224,7 +224,7 @@ def _stats(stops: int = 0) -> CollectorStats:
     log = PauseLog()
     for _ in range(stops):
         log.add(21_000)
-    return CollectorStats(0, log.snapshot(), 0, 0, 0, {}, ())
+    return CollectorStats(0, log.snapshot(), 0, 0, 0, ())
 
 
 def test_progress_says_what_is_left_and_fits() -> None:

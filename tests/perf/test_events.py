@@ -152,7 +152,7 @@ def test_other_events_that_cannot_be_had_leave_the_size_as_it_was(watched: Watch
 def test_a_process_that_may_not_be_looked_at_is_forgotten_when_it_has_ended(watched: Watched) -> None:
     ids = iter(range(100)).__next__
     make = BatchMaker(
-        watched.rings, Scope(watched.event, False, False), TrackedProcesses(ids), CollectOptions(), Diagnostics()
+        watched.rings, Scope(watched.event, False, False), TrackedProcesses(ids), CollectOptions(), Diagnostics(), 1
     )
     with started(SPINS) as process:
         make.untracked.add(process.pid)

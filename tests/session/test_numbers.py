@@ -59,7 +59,7 @@ def stats(draw: st.DrawFn) -> CollectorStats:
     log = PauseLog()
     for ns in draw(st.lists(st.integers(0, 2**36), max_size=5)):
         log.add(ns)
-    return CollectorStats(draw(st.integers(0, 10**6)), log.snapshot(), 0, 0, 0, {}, ("Sampled by nobody.",))
+    return CollectorStats(draw(st.integers(0, 10**6)), log.snapshot(), 0, 0, 0, ("Sampled by nobody.",))
 
 
 def _window(profile: Profile, before: CollectorStats, more: CollectorStats, duration_ns: int) -> Window:
@@ -122,7 +122,7 @@ def test_stacks_that_lack_python_are_those_with_its_evaluator_that_nobody_read(
         lacking += value if inner == (3,) and not state & SampleState.INTERPRETED else 0
         partly += value if state == BROKEN else 0
     profile = builder.build(state=np.array([state for state, _, _ in samples], np.int32))
-    empty = CollectorStats(0, PauseLog().snapshot(), 0, 0, 0, {}, ())
+    empty = CollectorStats(0, PauseLog().snapshot(), 0, 0, 0, ())
     summary = summarize(_window(profile, empty, empty, 1), profile, Diagnostics(), 99)
     assert summary.python_missing.value == summary.shown.ends.get("no_python", 0) == lacking
     assert summary.shown.ends.get("partly_python", 0) == partly
@@ -136,7 +136,7 @@ def test_lengths_become_as_many_samples_as_periods_lie_in_them(
     rows: list[tuple[int, int, int]], period_ns: int
 ) -> None:
     tid, length, weight = (np.array([row[column] for row in rows], np.int64) for column in range(3))
-    empty = CollectorStats(0, PauseLog().snapshot(), 0, 0, 0, {}, ())
+    empty = CollectorStats(0, PauseLog().snapshot(), 0, 0, 0, ())
     window = replace(
         _window(Builder().build(), empty, empty, 1), tid=tid.astype(np.int32), weight=weight, length_ns=length
     )

@@ -9,7 +9,6 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk
@@ -34,7 +33,7 @@ class Script:
         return [ThreadInfo(1, 1, "one", "p"), ThreadInfo(1, 2, "two", "p")]
 
     def stats(self) -> CollectorStats:
-        return CollectorStats(0, Pauses(), 0, 0, 0, {}, ())
+        return CollectorStats()
 
     def stop(self) -> None: ...
 
