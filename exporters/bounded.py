@@ -32,8 +32,7 @@ def bounded(profile: Profile, stacks: npt.NDArray[np.int32], most: int = MOST_FR
 
 def distinct_stacks(profile: Profile) -> npt.NDArray[np.int32]:
     """The leaves of what `Profile.totals` gives."""
-    pairs = np.unique(profile.thread.astype(np.int64) << 32 | profile.stack)
-    return (pairs & 0xFFFFFFFF).astype(np.int32)
+    return np.array([leaf for _, leaf, _ in profile.totals()], np.int32)
 
 
 def _depths(profile: Profile) -> npt.NDArray[np.int64]:

@@ -14,11 +14,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import BinaryIO
 
+import numpy as np
+import numpy.typing as npt
+
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.bounded import bounded, distinct_stacks
 from pyprof.exporters.names import UNKNOWN, Level, count_column, levels, roots, script_name
 from pyprof.model.profile import Profile
 from pyprof.model.text import CONTROLS, DIRECTIONS
+from pyprof.model.tree import rewrite
 
 _BREAKS = re.compile(f"[;{CONTROLS}{DIRECTIONS}]")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
@@ -31,20 +35,25 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
     tree = _NameTree()
     counts: defaultdict[int, int] = defaultdict(int)
-    known: dict[tuple[int, int], int] = {}
-    for thread, leaf, values in profile.totals():
-        root = tree.descend(0, [escape(name) for name in roots(profile, profile.threads[thread], options)])
-        path = []
-        node = leaf
-        while node > 0 and (root, node) not in known:
-            path.append(node)
-            node = parent[node]
-        at = known[root, node] if node > 0 else root
-        for node in reversed(path):
-            at = known[root, node] = tree.descend(at, names[frame_of[node]])
-        counts[at] += int(values[column])
+    for names_of_root, samples in _by_root(profile, options).items():
+        below = tree.chain(0, [escape(name) for name in names_of_root])
+        leaves = [leaf for leaf, _ in samples]
+        place = rewrite(parent, lambda node: names[frame_of[node]], tree, leaves, below)
+        for leaf, values in samples:
+            counts[place[leaf]] += int(values[column])
     for line, at in tree.lines(counts):
         out.write(b"%b %d\n" % (line, counts[at]))
+
+
+def _by_root(
+    profile: Profile, options: ExportOptions
+) -> dict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]]:
+    """(leaf, values) of all samples, by the names that stand above their stacks."""
+    names = [tuple(roots(profile, thread, options)) for thread in profile.threads]
+    found: defaultdict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]] = defaultdict(list)
+    for thread, leaf, values in profile.totals():
+        found[names[thread]].append((leaf, values))
+    return found
 
 
 def _name(level: Level, options: ExportOptions) -> str:
@@ -59,13 +68,17 @@ class _NameTree:
     def __init__(self) -> None:
         self._children: list[dict[bytes, int]] = [{}]
 
-    def descend(self, node: int, names: list[bytes]) -> int:
+    def child(self, node: int, name: bytes) -> int:
+        below = self._children[node]
+        if name not in below:
+            below[name] = len(self._children)
+            self._children.append({})
+        return below[name]
+
+    def chain(self, node: int, names: list[bytes]) -> int:
+        """The node of names each below the one before."""
         for name in names:
-            below = self._children[node]
-            if name not in below:
-                below[name] = len(self._children)
-                self._children.append({})
-            node = below[name]
+            node = self.child(node, name)
         return node
 
     def lines(self, wanted: dict[int, int]) -> Iterator[tuple[bytes, int]]:

@@ -7,6 +7,7 @@ and its totals stay exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pyprof.exporters.base import ExportOptions
@@ -14,6 +15,7 @@ from pyprof.exporters.names import Level, functions, module_name, script_name
 from pyprof.exporters.start_up import start_nodes
 from pyprof.model.functions import Function
 from pyprof.model.profile import Frame, FrameKind, Profile
+from pyprof.model.tree import rewrite
 
 FrameRow = tuple[str, str, int, FrameKind]
 """(name, module's name or what stands for it, index into Profile.modules or -1, kind), of the first that came up"""
@@ -46,14 +48,82 @@ class FlameTree:
     values: list[list[int]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One function of a frame as it is placed: its index in FlameTree.frames, its level, the frame's Trust, and the
+    value of all samples at or below the frame's node.
+    """
+
+    frame: int
+    level: Level
+    trust: int
+    weight: int
+
+
+class _Builder:
+    """Grows a FlameTree from rows; what is known of a node beyond its columns."""
+
+    def __init__(self, tree: FlameTree) -> None:
+        self.tree = tree
+        self.levels: list[Level | None] = [None]
+        self._children: dict[tuple[int, int], int] = {}
+        self._best: list[int] = [0]
+        self._places: list[set[str]] = [set()]
+
+    def child(self, parent: int, row: _Row) -> int:
+        """The node of a row's function below a node, which then stands for that row, too."""
+        tree = self.tree
+        node = self._children.setdefault((parent, row.frame), len(tree.parent))
+        if node == len(tree.parent):
+            tree.parent.append(parent)
+            tree.frame.append(row.frame)
+            tree.how.append(0)
+            tree.trust.append(0)
+            tree.place.append("")
+            self._best.append(-1)
+            self._places.append(set())
+            self.levels.append(row.level)
+        tree.trust[node] |= 1 << row.trust
+        tree.how[node] |= INLINED if row.level.kind == FrameKind.INLINE else CALLED
+        place = _place(row.level)
+        if place:
+            self._places[node].add(place)
+            if row.weight > self._best[node]:
+                self._best[node], tree.place[node] = row.weight, place
+        return node
+
+    def places(self) -> list[int]:
+        return [len(places) for places in self._places]
+
+
 def build(profile: Profile, options: ExportOptions) -> FlameTree:
     """Nodes that no sample reaches are left out."""
     tree = FlameTree(values=[[] for _ in profile.value_types])
+    builder = _Builder(tree)
     ids: dict[Function, int] = {}
-    rows: list[list[tuple[int, Level]] | None] = [None] * len(profile.frames)
+    found: list[list[tuple[int, Level]] | None] = [None] * len(profile.frames)
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
     totals = [(thread, leaf, values.tolist()) for thread, leaf, values in profile.totals()]
+    weight, used = _weights(parent, totals)
 
+    def rows(node: int) -> Iterator[_Row]:
+        at = frame_of[node]
+        frame = profile.frames[at]
+        functions = found[at]
+        if functions is None:
+            functions = found[at] = _levels(tree, ids, profile, frame, options)
+        for function, level in functions:
+            yield _Row(function, level, frame.trust, weight[node])
+
+    merged = rewrite(parent, rows, builder, (node for node in range(1, len(parent)) if used[node]))
+    tree.places = builder.places()
+    tree.start = start_nodes(profile, tree.parent, builder.levels)
+    _add_samples(tree, totals, merged)
+    return tree
+
+
+def _weights(parent: list[int], totals: list[tuple[int, int, list[int]]]) -> tuple[list[int], list[bool]]:
+    """Of each node the primary value of what lies at or below it, and whether any sample does."""
     weight = [0] * len(parent)
     used = [False] * len(parent)
     for _, leaf, values in totals:
@@ -63,45 +133,7 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
         if used[node]:
             weight[parent[node]] += weight[node]
             used[parent[node]] = True
-
-    merged = [0] * len(parent)
-    children: dict[tuple[int, int], int] = {}
-    best: list[int] = [0]
-    seen: list[set[str]] = [set()]
-    level_of: list[Level | None] = [None]
-    for node in range(1, len(parent)):
-        if not used[node]:
-            continue
-        at = merged[parent[node]]
-        source = profile.frames[frame_of[node]]
-        row = rows[frame_of[node]]
-        if row is None:
-            row = rows[frame_of[node]] = _levels(tree, ids, profile, source, options)
-        for frame, level in row:
-            child = children.get((at, frame))
-            if child is None:
-                child = children[at, frame] = len(tree.parent)
-                tree.parent.append(at)
-                tree.frame.append(frame)
-                tree.how.append(0)
-                tree.trust.append(0)
-                tree.place.append("")
-                best.append(-1)
-                seen.append(set())
-                level_of.append(level)
-            at = child
-            tree.trust[at] |= 1 << source.trust
-            tree.how[at] |= INLINED if level.kind == FrameKind.INLINE else CALLED
-            place = _place(level)
-            if place:
-                seen[at].add(place)
-                if weight[node] > best[at]:
-                    best[at], tree.place[at] = weight[node], place
-        merged[node] = at
-    tree.places = [len(places) for places in seen]
-    tree.start = start_nodes(profile, tree.parent, level_of)
-    _add_samples(tree, totals, merged)
-    return tree
+    return weight, used
 
 
 def _add_samples(tree: FlameTree, totals: list[tuple[int, int, list[int]]], merged: list[int]) -> None:

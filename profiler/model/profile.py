@@ -148,9 +148,8 @@ class Profile:
         """(thread index, leaf node, summed values) of each distinct pair, in a stable order."""
         if not len(self.stack):
             return
-        pair = self.thread.astype(np.int64) << 32 | self.stack
-        unique, inverse = np.unique(pair, return_inverse=True)
-        sums = np.zeros((len(unique), self.values.shape[1]), np.int64)
-        np.add.at(sums, inverse, self.values)
-        for key, row in zip(unique.tolist(), sums, strict=True):
-            yield key >> 32, key & 0xFFFFFFFF, row
+        order = np.lexsort((self.stack, self.thread))
+        thread, stack = self.thread[order], self.stack[order]
+        first = np.flatnonzero(np.append(True, (thread[1:] != thread[:-1]) | (stack[1:] != stack[:-1])))
+        sums = np.add.reduceat(self.values[order], first, axis=0)
+        yield from zip(thread[first].tolist(), stack[first].tolist(), sums, strict=True)
