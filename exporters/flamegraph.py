@@ -107,7 +107,6 @@ def _data(profile: Profile, options: ExportOptions) -> bytes:
         "durationNs": profile.duration_ns,
         "periodNs": profile.period_ns,
         "valueTypes": [[value.type, value.unit] for value in profile.value_types],
-        "labels": sorted(profile.labels.items()),
         "groupByThread": options.threads,
         "groupByProcess": options.processes,
         "trusts": [trust.label for trust in Trust],

@@ -1,7 +1,7 @@
 """pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1.
 
-Callers' addresses are already adjusted to the call (Frame.lookup). Thread, process and the profile's own labels
-are labels, never frames: `pprof -tagroot=process,thread` makes roots of them. A sample whose interpreter's frames could
+Callers' addresses are already adjusted to the call (Frame.lookup). Thread and process are labels,
+never frames: `pprof -tagroot=process,thread` makes roots of them. A sample whose interpreter's frames could
 not all be matched has the label merge ("partial, 1 run unplaced") beside its marker frame. Every label is a string,
 because pprof drops a numeric 0. The primary value stands last and is named in default_sample_type.
 """
@@ -25,8 +25,6 @@ SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING_TABLE = 1, 2, 3, 4, 5, 
 TIME_NANOS, DURATION_NANOS, PERIOD_TYPE, PERIOD, COMMENT, DEFAULT_SAMPLE_TYPE = 9, 10, 11, 12, 13, 14
 
 _SHARED_OBJECT = re.compile(r"\.so($|[._][0-9]+)")
-RESERVED = ("pid", "tid", "thread", "process", "merge")
-"""Label keys that are ours; a label of the profile with such a name is left out, as one key has one value."""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
@@ -95,11 +93,6 @@ class Tables:
         for id_, module in enumerate(executable_first(profile.modules), 1):
             self._mapping_of[module] = id_
             self.rows.append(data(MAPPING, self._mapping(id_, profile.modules[module])))
-        self._common = [
-            self.label(key, value)
-            for key, value in sorted(profile.labels.items())
-            if key not in RESERVED and not key.startswith("pprof::")
-        ]
 
     def string(self, text: str) -> int:
         return self.strings.setdefault(text, len(self.strings))
@@ -109,7 +102,7 @@ class Tables:
 
     def labels(self, thread: ThreadInfo) -> bytes:
         own = {"pid": str(thread.pid), "tid": str(thread.tid), "thread": thread.name, "process": thread.process}
-        return b"".join([self.label(key, value) for key, value in own.items()] + self._common)
+        return b"".join(self.label(key, value) for key, value in own.items())
 
     def label(self, key: str, value: str) -> bytes:
         """A field of a sample. Nothing for an empty value: pprof would read it as the number 0."""

@@ -56,7 +56,6 @@ function showSummary(model) {
       ["Rate wanted", rate(summary.rate_wanted)],
       ["Rate reached", rate(summary.rate_reached)],
       ["Skipped (late)", summary.skipped ? groupThousands(summary.skipped) : ""],
-      ...model.labels,
     ]),
     ...summary.notes.map((note) => element("p", { class: "note" }, note)),
     element("h3", null, "How the stacks ended"),

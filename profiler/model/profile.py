@@ -5,8 +5,8 @@ Stacks are a prefix tree over frames (parents first, node 0 is no frame), sample
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
@@ -107,9 +107,8 @@ class Profile:
 
     parent, frame: (nodes,) int32, the prefix tree; frame[0] is -1. time_ns: (n,) int64 since the epoch; stack: (n,)
     int32 node of the leaf; thread: (n,) int32 index into threads; values: (n, len(value_types)) int64, the
-    primary value last. Samples of one thread are in time order. start_ns: since the epoch. labels: of the whole
-    profile. state: (n,) int32 SampleState, cpu: (n,) int32, the
-    processor, -1 where nobody said; None where nothing is known of any sample.
+    primary value last. Samples of one thread are in time order. start_ns: since the epoch. state: (n,) int32
+    SampleState; cpu: (n,) int32, the processor, -1 where nobody said; None: known of no sample.
     """
 
     value_types: tuple[ValueType, ...]
@@ -127,7 +126,6 @@ class Profile:
     thread: npt.NDArray[np.int32]
     values: npt.NDArray[np.int64]
     summary: Summary
-    labels: Mapping[str, str] = field(default_factory=dict)
     state: npt.NDArray[np.int32] | None = None
     cpu: npt.NDArray[np.int32] | None = None
 

@@ -196,12 +196,12 @@ class Inspection:
 
     def compare(self, first: str, second: str) -> Iterator[Difference]:
         """Where two sources differ, ascending, neighbours of one kind joined."""
-        return _joined(_differences(*(_spans(self.source(name).functions(), self.arch) for name in (first, second))))
+        return differences((self, first), (self, second))
 
-    def compared_with(self, other: Inspection, source: str = "breakpad") -> Iterator[Difference]:
-        """Where the same source of two files differs."""
-        files = (self, other)
-        return _joined(_differences(*(_spans(file.source(source).functions(), file.arch) for file in files)))
+
+def differences(*sides: tuple[Inspection, str]) -> Iterator[Difference]:
+    """Where two sources differ, ascending, neighbours of one kind joined. sides: (of which file, the source's name)."""
+    return _joined(_differences(*(_spans(file.source(name).functions(), file.arch) for file, name in sides)))
 
 
 def _joined(differences: Iterable[Difference]) -> Iterator[Difference]:

@@ -185,7 +185,7 @@ def golden() -> Profile:
             if turn < times:
                 builder.sample(builder.node(stack), thread)
     builder.sample(builder.node([start, main, poll]), 0, cpu_ns=0)
-    return builder.build(summary=SUMMARY, labels={"host": "build-7"})
+    return builder.build(summary=SUMMARY)
 
 
 def deep(depth: int = 20_000, samples: int = 20) -> Profile:

@@ -11,7 +11,6 @@ read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
@@ -19,9 +18,6 @@ from pyprof.objfile.base import ObjectFile
 LIST, LIST_ADDR = b"_U_dyn_info_list", b"_U_dyn_info_list_addr"
 SYMBOLS = (LIST, LIST_ADDR)
 MOST_CODE = 32
-
-ReadWord = Callable[[int], int | None]
-"""svma of a word of the module as it stands in memory -> its value, an avma; None where it is not readable."""
 
 _PROLOGUES = (b"\xf3\x0f\x1e\xfa\x55\x48\x89\xe5", b"\x55\x48\x89\xe5", b"\xf3\x0f\x1e\xfa", b"")
 
