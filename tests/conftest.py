@@ -8,11 +8,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import marks, support
 
 FOLDER = Path(__file__).parent
 RERUNS_OF_LIVE_TESTS = 2
+
+settings.register_profile("tests", deadline=None)  # a busy machine is no error
+settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
