@@ -57,6 +57,20 @@ types: $(BIN)/pytest ## mypy --strict on the installed package, the tests and th
 	$(BIN)/python -m pip install --quiet --no-deps --target build/types .
 	MYPYPATH=build/types:. $(BIN)/mypy -p pyprof -p pyprof_start -p tests -p bench
 
+$(BIN)/sphinx-build: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[dev,docs]'
+	@touch $(BIN)/pyprof $(BIN)/pytest $@
+
+docs: $(BIN)/sphinx-build ## the manual as HTML in build/docs; a broken link is an error
+	rm -rf build/manual build/docs
+	mkdir -p build/manual
+	cp docs/* build/manual
+	cp CONTRIBUTING.md build/manual/contributing.md
+	cp CHANGELOG.md build/manual/changelog.md
+	cp bench/README.md build/manual/bench.md
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c tooling/manual build/manual build/docs
+
 check: lint types test ## lint, types, tests
 
 bench: $(BIN)/pytest ## run the benchmarks (see bench/README.md)
@@ -69,4 +83,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help install demo test quick test-system oracle lint lint-page types check bench format clean
+.PHONY: help install demo test quick test-system oracle lint lint-page types docs check bench format clean

@@ -39,10 +39,23 @@ def test_completion_script_knows_the_subcommands(shell: str) -> None:
     assert "--max-overhead" in done.stdout
 
 
-def test_readme_names_files_and_commands_that_exist() -> None:
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench/README.md"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_that_exist(page: Path) -> None:
+    for link in re.findall(r"\]\(((?!https?:)[^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / link).exists(), link
+
+
+def test_index_leads_to_every_page() -> None:
+    index = (ROOT / "docs/index.md").read_text()
+    linked = {(ROOT / "docs" / link).resolve() for link in re.findall(r"\]\(([^):#]+\.md)\)", index)}
+    assert {ROOT / "docs" / page.name for page in ROOT.glob("docs/*.md")} - linked == {ROOT / "docs/index.md"}
+
+
+def test_readme_names_commands_that_exist() -> None:
     text = (ROOT / "README.md").read_text()
-    for link in re.findall(r"\]\(((?!http)[^)#]+)\)", text):
-        assert (ROOT / link).exists(), link
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^    make (\w+)", text, re.MULTILINE):
         assert f"\n{target}:" in makefile, target
