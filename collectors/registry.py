@@ -13,10 +13,9 @@ from pyprof.errors import PyprofError, UsageError
 
 if TYPE_CHECKING:
     from pyprof.collectors.base import Collector
-    from pyprof.collectors.targets.attach import Finding
     from pyprof.collectors.targets.request import Interpreters, Request, Target
     from pyprof.collectors.targets.selection import Selection
-    from pyprof.diagnostics import Diagnostics
+    from pyprof.diagnostics import Diagnostics, Finding
     from pyprof.options import CollectOptions
 
 AUTO = "auto"
@@ -121,7 +120,7 @@ def _first_possible(request: Request) -> Collector:
 
 def findings(target: Target, options: CollectOptions) -> list[Finding]:
     """Which collectors can be used, one finding each."""
-    from pyprof.collectors.targets.attach import Finding
+    from pyprof.diagnostics import Finding
 
     found = []
     for spec in COLLECTORS:

@@ -1,4 +1,4 @@
-"""Counters for what was tolerated, and problems of modules. A leaf: everybody may count, nobody prints.
+"""Counters for what was tolerated, problems of modules, findings. A leaf: everybody may count, nobody prints.
 
 A truncated stack is data, a broken file is an exception, a tolerated oddity is counted here.
 """
@@ -15,6 +15,18 @@ class Problem:
 
     text: str
     remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at before anything is attached. ok: nothing to do. fatal: pyprof will not work. remedy:
+    the command that mends it, "" if none does.
+    """
+
+    ok: bool
+    text: str
+    remedy: str = ""
+    fatal: bool = False
 
 
 @dataclass(slots=True)

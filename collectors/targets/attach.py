@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyprof.collectors.linux import procfs
+from pyprof.diagnostics import Finding
 from pyprof.errors import (
     AccessDenied,
     FormatError,
@@ -26,26 +27,20 @@ CAP_SYS_ADMIN = 21
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at. ok: nothing to do. fatal: pyprof will not work. remedy: the command that mends it,
-    "" if none does. error: the class of PyprofError that this finding is.
-    """
+class _Refusal(Finding):
+    """error: the class of PyprofError that this finding is."""
 
-    ok: bool
-    text: str
-    remedy: str = ""
-    fatal: bool = False
     error: type[PyprofError] = PyprofError
 
 
 def _fatal(error: type[PyprofError], text: str, remedy: str = "") -> Finding:
-    return Finding(False, text, remedy, True, error)
+    return _Refusal(False, text, remedy, True, error)
 
 
 def check_target(pid: int) -> None:
     """Raises NoSuchProcess, NotTraceable, UnsupportedArchitecture, AccessDenied; the hint says what mends it."""
     for finding in _target_findings(pid):
-        if finding.fatal:
+        if isinstance(finding, _Refusal):
             raise finding.error(finding.text, finding.remedy)
 
 

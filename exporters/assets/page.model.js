@@ -140,6 +140,11 @@ const END_TITLES = {
   unreadable: "cut short: stack not readable",
   stuck: "cut short: stack does not ascend",
   depth: "cut short: maximum depth",
-  no_python: "without its Python functions",
-  partly_python: "without some of its Python functions",
+  partly_interpreted: "without some of its interpreter's functions",
 };
+
+/** How stacks ended; no_python, no_ruby, …: whole native stacks that lack the functions of a language. */
+function endTitle(label) {
+  if (END_TITLES[label] || !label.startsWith("no_")) return END_TITLES[label] || label;
+  return `without its ${label[3].toUpperCase()}${label.slice(4)} functions`;
+}

@@ -59,7 +59,7 @@ function showSummary(model) {
     ]),
     ...summary.notes.map((note) => element("p", { class: "note" }, note)),
     element("h3", null, "How the stacks ended"),
-    ...shares(shown.ends, (name) => END_TITLES[name] || name, "root", (value) => formatValue(value, [shown.type, shown.unit])),
+    ...shares(shown.ends, endTitle, "root", (value) => formatValue(value, [shown.type, shown.unit])),
     element("h3", null, "How the frames were found"),
     ...shares(summary.trust, trustTitle, null),
     element("h3", null, "Effect on the target"),

@@ -7,20 +7,16 @@ and after that.
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from pyprof.interpreters.code_book import UNKNOWN, CodeBook, frame_pc
 from pyprof.interpreters.cpython.layout import NONE, Layout, LineTable
 from pyprof.interpreters.cpython.lines import line_of
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.model.profile import Line
 
-UNKNOWN = 0
-"""Index in a CodeBook of the code that was gone before its name could be read."""
-
-INSTRUCTION_BITS = 32
-_GONE = "[python function freed before its name was read]"
+LANGUAGE = "Python"
 _LONGEST_NAME = 4096
 _MOST_ENTRIES = 1 << 16
 _HELPERS = frozenset({("__init__", "__init__"), ("<interpreter trampoline>", "<shim>"), ("<shim>", "<shim>")})
@@ -29,7 +25,7 @@ _HELPERS = frozenset({("__init__", "__init__"), ("<interpreter trampoline>", "<s
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One code object as the profile names it. hidden: the interpreter's own, not shown."""
+    """One code object as the profile names it, a code_book.Code. hidden: the interpreter's own, not shown."""
 
     name: str
     qualname: str
@@ -39,53 +35,14 @@ class Code:
     table: bytes
     hidden: bool = False
 
+    @property
+    def language(self) -> str:
+        return LANGUAGE
 
-_GONE_CODE = Code(_GONE, _GONE, "", 0, LineTable.LOCATIONS, b"")
-
-
-@dataclass
-class CodeBook:
-    """The code objects of all processes of a recording; equal ones are one. No index is given twice."""
-
-    codes: dict[int, Code] = field(default_factory=lambda: {UNKNOWN: _GONE_CODE})
-    _index: dict[Code, int] = field(default_factory=dict)
-    _idle: set[int] = field(default_factory=set)
-    _next: int = UNKNOWN + 1
-
-    def add(self, code: Code) -> int:
-        index = self._index.get(code)
-        if index is None:
-            index = self._index[code] = self._next
-            self.codes[index] = code
-            self._next += 1
-        self._idle.discard(index)
-        return index
-
-    def has(self, index: int) -> bool:
-        """Asked before a frame is given this index again: from then on it is in use."""
-        self._idle.discard(index)
-        return index in self.codes
-
-    def keep(self, pcs: Set[int]) -> None:
-        """Drop the code objects that no frame had in two windows. pcs: of all frames of the window that was closed; a
-        sample that was taken before is in the next one at the latest.
-        """
-        used = {pc >> INSTRUCTION_BITS for pc in pcs} | {UNKNOWN}
-        for index in self._idle - used:
-            del self._index[self.codes.pop(index)]
-        self._idle = self.codes.keys() - used
-
-    def line(self, pc: int) -> Line:
-        """What to call a frame. pc: FrameKey.word, frame_pc()."""
-        code = self.codes.get(pc >> INSTRUCTION_BITS, _GONE_CODE)
-        instruction = (pc & (1 << INSTRUCTION_BITS) - 1) - 1
-        line = line_of(code.lines, code.table, code.first_line, instruction)
-        return Line(code.qualname, code.name, 0, code.filename or None, line)
-
-
-def frame_pc(index: int, instruction: int) -> int:
-    """A frame as one word. instruction: as in lines.line_of, -1 if it has not begun."""
-    return index << INSTRUCTION_BITS | instruction + 1
+    def line(self, instruction: int) -> Line:
+        """instruction: as in lines.line_of."""
+        line = line_of(self.lines, self.table, self.first_line, instruction)
+        return Line(self.qualname, self.name, 0, self.filename or None, line)
 
 
 @dataclass(frozen=True, slots=True)

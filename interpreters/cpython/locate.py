@@ -10,19 +10,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from pyprof.errors import FormatError
+from pyprof.interpreters.symbols import defined_symbols
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 
 _NAME = re.compile(r"python(3)\.(\d+)")
 _OLD = re.compile(r"^(lib)?python(2|3\.[0-7])(?!\d)")
+_RUNTIME = b"_PyRuntime"
 _EVALUATOR = b"_PyEval_EvalFrameDefault"
-_SYMBOL = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]
-)
+_OTHERS = (b"Py_Version\0", _EVALUATOR + b"\0", _EVALUATOR + b".cold")
+_OWN = re.compile(r"(lib)?python\d(\.\d+)?[a-z]*(\.so[.\d]*)?$|python$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +60,11 @@ def too_old(space: AddressSpace) -> str:
     return next((m.name for m in space.modules if _OLD.match(m.name)), "")
 
 
+def is_own(name: str) -> bool:
+    """Is a module of this file name the interpreter's program or library?"""
+    return bool(_OWN.match(name))
+
+
 def _candidates(space: AddressSpace) -> Iterator[Module]:
     files = [m for m in space.modules if m.has_file]
     named = [m for m in files if "python" in m.name]
@@ -78,18 +81,17 @@ def in_image(module: Module, image: Image) -> Located | None:
     file = image.file
     found: dict[bytes, tuple[int, int]] = {}
     evaluators: set[int] = set()
-    for table, strings in ((".dynsym", ".dynstr"), (".symtab", ".strtab")):
-        for name, value, size in _symbols(file, table, strings):
-            if name.startswith(_EVALUATOR):
-                evaluators.add(value)
-            else:
-                found.setdefault(name, (value, size))
+    for symbol in defined_symbols(file, _RUNTIME + b"\0", _OTHERS):
+        if symbol.name.startswith(_EVALUATOR):
+            evaluators.add(symbol.value)
+        else:
+            found.setdefault(symbol.name, (symbol.value, symbol.size))
     section = file.sections.get(".PyRuntime")
-    if b"_PyRuntime" not in found:
+    if _RUNTIME not in found:
         if section is None:
             return None
-        found[b"_PyRuntime"] = (section.addr, 0)
-    value, size = found[b"_PyRuntime"]
+        found[_RUNTIME] = (section.addr, 0)
+    value, size = found[_RUNTIME]
     named = _NAME.search(module.name)
     return Located(
         module=module,
@@ -100,30 +102,3 @@ def in_image(module: Module, image: Image) -> Located | None:
         minor=int(named[2]) if named else -1,
         evaluators=tuple(value + image.bias for value in sorted(evaluators)),
     )
-
-
-def _symbols(file: ObjectFile, table: str, strings: str) -> Iterator[tuple[bytes, int, int]]:
-    """(name, svma, size) of the defined symbols that are looked for. Raises FormatError."""
-    names = file.section(strings)
-    if names is None:
-        return
-    text = bytes(names)
-    wanted = (b"_PyRuntime\0", b"Py_Version\0", _EVALUATOR + b"\0", _EVALUATOR + b".cold")
-    places = {at: name.rstrip(b"\0") for name in wanted for at in _occurrences(text, name)}
-    if b"_PyRuntime" not in places.values():
-        return
-    data = file.section(table)
-    if data is None:
-        return
-    symbols = np.frombuffer(data, _SYMBOL, len(data) // _SYMBOL.itemsize)
-    hits = symbols[np.isin(symbols["name"], list(places)) & (symbols["shndx"] != 0)]
-    for name, _, _, _, value, size in hits.tolist():
-        yield places[name], value, size
-
-
-def _occurrences(text: bytes, name: bytes) -> Iterator[int]:
-    """Linkers store a name that is another one's end only once."""
-    at = text.find(name)
-    while at >= 0:
-        yield at
-        at = text.find(name, at + 1)

@@ -1,27 +1,27 @@
 """The command line; one file a subcommand.
 
-arguments       Types of command-line values; a wrong one is one sentence with exit code 2
-completion      `pyprof completion SHELL`: a completion script for the shell, made by shtab from the parser itself
-crash           Why a process died, in words: the signal, or the exception of Windows or macOS
-crash_codes     Names of the numbers that say why a process died
-doctor          `pyprof doctor`: what will work here and on this process, before anything is attached
-dump            `pyprof dump`: the stacks of all threads, now, or as a core file has them
-dump_python     How `pyprof dump` shows what an interpreter runs in a thread
-dump_subject    What was dumped, as values
-inspect         `pyprof inspect`: one window into all unwind tables of a file
-main            The parser and the one place that catches every named error
-output          Where a profile is written: the file's name, checked before anything is recorded, replaced in one step
-output_file     How an output comes to its place
-post_mortem     What `pyprof dump` shows of a core file or a crash dump: threads, why the process died, registers
-progress        What is shown on standard error while recording
-python_options  The options of what is shown of Python
-record          `pyprof record`: sample a process or a command, and write what it did
-remote          The options of a target behind a GDB stub
-report          What a recording says in the terminal when it is done
-selection       Options that choose processes and threads
-short_names     Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do
-symbols         `pyprof symbols`: write a Breakpad symbol file
-terminal        Lines for people
-window          Closing a window of a recording: named, written, told
-words           Numbers as people read them
+arguments         Types of command-line values; a wrong one is one sentence with exit code 2
+completion        `pyprof completion SHELL`: a completion script for the shell, made by shtab from the parser itself
+crash             Why a process died, in words: the signal, or the exception of Windows or macOS
+crash_codes       Names of the numbers that say why a process died
+doctor            `pyprof doctor`: what will work here and on this process, before anything is attached
+dump              `pyprof dump`: the stacks of all threads, now, or as a core file has them
+dump_interpreter  How `pyprof dump` shows what an interpreter runs in a thread
+dump_subject      What was dumped, as values
+inspect           `pyprof inspect`: one window into all unwind tables of a file
+main              The parser and the one place that catches every named error
+output            Where a profile is written: the file's name, checked before anything is recorded, replaced in one step
+output_file       How an output comes to its place
+post_mortem       What `pyprof dump` shows of a core file or a crash dump: threads, why the process died, registers
+progress          What is shown on standard error while recording
+python_options    The options of what is shown of Python
+record            `pyprof record`: sample a process or a command, and write what it did
+remote            The options of a target behind a GDB stub
+report            What a recording says in the terminal when it is done
+selection         Options that choose processes and threads
+short_names       Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do
+symbols           `pyprof symbols`: write a Breakpad symbol file
+terminal          Lines for people
+window            Closing a window of a recording: named, written, told
+words             Numbers as people read them
 """

@@ -10,7 +10,7 @@ from pyprof.cli.arguments import positive_int
 from pyprof.errors import NoSuchProcess
 
 if TYPE_CHECKING:
-    from pyprof.collectors.targets.attach import Finding
+    from pyprof.diagnostics import Finding
 
 DESCRIPTION = """\
 Say what will work before anything is attached: the kernel's settings, our capabilities,
@@ -63,9 +63,12 @@ def examine(pid: int) -> bool:
     if any(finding.fatal for finding in findings):
         return bad
     show_collectors(pid)
-    from pyprof.tools.python_findings import python_findings
+    from pyprof.diagnostics import Diagnostics
+    from pyprof.objfile.images import ImageStore
+    from pyprof.session.runtimes import Runtimes
 
-    show(list(python_findings(pid)))
+    diagnostics = Diagnostics()
+    show(list(Runtimes(ImageStore(diagnostics), diagnostics).describe(pid)))
     bad |= show_modules(pid)
     show_code(pid)
     return bad

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
 from pyprof.cli.arguments import bytes_size, positive_int, source_list, unwind_options
-from pyprof.cli.dump_python import (
+from pyprof.cli.dump_interpreter import (
     LocalsWanted,
     add_detail,
     details,
-    python_frame,
-    python_json,
-    python_lines,
-    python_words,
+    interpreted_frame,
+    interpreted_lines,
+    interpreter_json,
+    interpreter_words,
 )
-from pyprof.cli.dump_subject import PythonDetail, Subject, ThreadDump
+from pyprof.cli.dump_subject import FrameDetail, Subject, ThreadDump
 from pyprof.cli.remote import GDB_HELP, remote_options
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
@@ -166,7 +166,16 @@ def of_process(arguments: argparse.Namespace) -> Subject:
     profile = session.profile(window, exe, collect.rate_hz, mode="wall", shown=ViewOptions(arguments.native))
     secrets = LocalsWanted(arguments.locals, arguments.redact)
     found = details(pid, list(thread_dumps(profile, states)), files.runtimes, secrets)
-    return Subject(pid, exe, arch, profile, states, unseen=tuple(unseen(pid, profile, states)), details=found)
+    return Subject(
+        pid,
+        exe,
+        arch,
+        profile,
+        states,
+        unseen=tuple(unseen(pid, profile, states)),
+        details=found,
+        unread=tuple(files.runtimes.unread(pid)),
+    )
 
 
 def of_stub(arguments: argparse.Namespace) -> Subject:
@@ -190,6 +199,8 @@ def header_lines(subject: Subject) -> Iterator[str]:
     yield from subject.header or (f"process {subject.pid} {subject.exe} ({subject.arch})",)
     if subject.reason:
         yield subject.reason
+    for found in subject.unread:
+        yield found.sentence
 
 
 def thread_dumps(profile: Profile, states: dict[int, str]) -> Iterator[ThreadDump]:
@@ -240,18 +251,18 @@ def text_lines(
     profile: Profile,
     full_paths: bool,
     registers: Sequence[Mapping[str, int]],
-    python: Sequence[PythonDetail] = (),
+    python: Sequence[FrameDetail] = (),
 ) -> Iterator[str]:
     from pyprof.model.profile import FrameKind
 
     yield ""
     name = f'"{thread.info.name}" ' if thread.info.name else ""
-    yield f"thread {thread.info.tid} {name}{', '.join([thread.state, *python_words(thread.known, thread.merge)])}"
+    yield f"thread {thread.info.tid} {name}{', '.join([thread.state, *interpreter_words(thread.known, thread.merge)])}"
     number = 0
     detail = iter(python)
     for nth, frame in enumerate(thread.frames):
         if frame.kind == FrameKind.INTERPRETER:
-            head, *more = python_lines(frame, next(detail, PythonDetail()))
+            head, *more = interpreted_lines(frame, next(detail, FrameDetail()))
             yield f"  #{number:<3} {head}"
             yield from more
             number += 1
@@ -285,13 +296,16 @@ def document(subject: Subject, threads: list[ThreadDump]) -> dict[str, Any]:
     found: dict[str, Any] = {"pid": subject.pid, "exe": subject.exe, "arch": subject.arch}
     if subject.post_mortem:
         found |= post_mortem.facts(subject)
+    found["unread"] = [
+        {"language": entry.language, "version": entry.version, "module": entry.module} for entry in subject.unread
+    ]
     found["threads"] = [
         {
             "tid": t.info.tid,
             "name": t.info.name,
             "state": t.state,
             "end": t.end.label,
-            "python": python_json(t.known, t.merge),
+            "interpreter": interpreter_json(t.known, t.merge),
             "frames": list(frames_json(t, subject)),
         }
         for t in threads
@@ -308,7 +322,7 @@ def frames_json(thread: ThreadDump, subject: Subject) -> Iterator[dict[str, Any]
     for place, frame in enumerate(thread.frames):
         entries = list(frame_json(frame, subject.profile))
         if frame.kind == FrameKind.INTERPRETER:
-            add_detail(entries[0], next(detail, PythonDetail()))
+            add_detail(entries[0], next(detail, FrameDetail()))
         if place < len(registers):
             entries[-1]["registers"] = {name: f"{value:#x}" for name, value in registers[place].items()}
         yield from entries
@@ -322,7 +336,7 @@ def frame_json(frame: Frame, profile: Profile) -> Iterator[dict[str, Any]]:
     for depth, line in enumerate(frame.lines or (None,)):
         inlined = depth < len(frame.lines) - 1 or frame.kind == FrameKind.INLINE
         if frame.kind == FrameKind.INTERPRETER:
-            yield python_frame(frame)
+            yield interpreted_frame(frame)
             continue
         yield {
             "kind": "inline" if inlined else "kernel" if frame.kind == FrameKind.KERNEL else "native",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyprof.interpreters.base import Detected
     from pyprof.model.profile import Frame, Profile, ThreadInfo
     from pyprof.model.walk import StackEnd
 
@@ -15,11 +16,12 @@ Registers = dict[int, list[dict[str, int]]]
 
 
 @dataclass(frozen=True)
-class PythonDetail:
-    """What is said of a Python frame besides its name. source: its line, "" if it cannot be read. locals: name ->
-    value, None if they were not asked for, or the thread ran meanwhile.
+class FrameDetail:
+    """What is said of an interpreter's frame besides its name. language: of the function. source: its line, "" if it
+    cannot be read. locals: name -> value, None if they were not asked for, or the thread ran meanwhile.
     """
 
+    language: str = ""
     source: str = ""
     locals: Mapping[str, str] | None = None
 
@@ -44,8 +46,8 @@ class Subject:
     """states: by tid. order: tids as they are printed, () for ascending. unseen: threads without a sample.
 
     header: lines, () for what is said of a process; reason: why it died, "" if it did not. facts: what JSON says of
-    it besides. registers: of those frames whose are known. details: tid -> of each
-    Python frame, innermost first. post_mortem: it is a file, not a process.
+    it besides. registers: of those frames whose are known. details: tid -> of each interpreter's frame, innermost
+    first. unread: interpreters whose functions are not in the stacks. post_mortem: it is a file, not a process.
     """
 
     pid: int
@@ -59,5 +61,6 @@ class Subject:
     reason: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     registers: Registers = field(default_factory=dict)
-    details: Mapping[int, list[PythonDetail]] = field(default_factory=dict)
+    details: Mapping[int, list[FrameDetail]] = field(default_factory=dict)
+    unread: tuple[Detected, ...] = ()
     post_mortem: bool = False

@@ -12,7 +12,7 @@ from pyprof.collectors.hybrid.opening import FROM_OUTSIDE
 from pyprof.model.counters import lacking, meaning_of
 from pyprof.model.functions import Costs, costs
 from pyprof.model.profile import Profile
-from pyprof.model.summary import LACKS_PYTHON, NOT_SAMPLED_LABEL, PARTLY_PYTHON, Summary
+from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
 from pyprof.model.walk import StackEnd
 
 TOP = 5
@@ -103,8 +103,8 @@ def _quality(summary: Summary) -> str:
     shown = summary.shown
     whole = shown.ends.get(StackEnd.ROOT.label, 0)
     words = {end.label: f"cut short ({end.words})" for end in StackEnd} | {
-        LACKS_PYTHON: "without Python functions",
-        PARTLY_PYTHON: "without some of their Python functions",
+        **{lacks(missing.language): f"without {missing.language} functions" for missing in summary.functions_missing},
+        PARTLY_READ: "without some of their interpreter's functions",
         NOT_SAMPLED_LABEL: "not sampled",
     }
     others = sorted((-value, name) for name, value in shown.ends.items() if name != StackEnd.ROOT.label)

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from pyprof.diagnostics import Problem
 from pyprof.model.counters import meaning_of
 
-LACKS_PYTHON = "no_python"
-"""Label of whole native stacks that run Python functions which nobody read."""
+PARTLY_READ = "partly_interpreted"
+"""Label of whole native stacks that have some of their interpreter's functions, not all."""
 
-PARTLY_PYTHON = "partly_python"
-"""Label of whole native stacks that have some of their Python functions, not all."""
+
+def lacks(language: str) -> str:
+    """Label of whole native stacks that run functions of a language which nobody read."""
+    return f"no_{language.lower()}"
+
 
 MUCH = 0.05
 """From this share of the primary value on, what is missing is told first; less is part of the quality."""
@@ -56,23 +59,31 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class PythonMissing:
-    """Processes that ran Python functions which nobody read, and the primary value of those stacks. kernel: the
-    kernel's frames were asked for, which stops cannot see.
+class FunctionsMissing:
+    """Processes that ran functions of a language which nobody read, and the primary value of those stacks. remedy: the
+    option that has them, "" if none has. kernel: the kernel's frames were asked for, which stops cannot see.
     """
 
-    pids: tuple[int, ...] = ()
-    value: int = 0
+    language: str
+    pids: tuple[int, ...]
+    value: int
+    remedy: str = ""
     kernel: bool = False
 
     @property
     def sentence(self) -> str:
-        """ "" if none is missing."""
-        if not self.pids:
-            return ""
         where = "1 process" if len(self.pids) == 1 else f"{len(self.pids):,} processes"
-        how = "--collector ptrace, without -k, has them" if self.kernel else "--collector ptrace has them"
-        return f"Python functions are missing in {where}: {how}"
+        how = f"{self.remedy}, without -k, has them" if self.kernel else f"{self.remedy} has them"
+        return (
+            f"{self.language} functions are missing in {where}: {how if self.remedy else 'pyprof does not read them'}"
+        )
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.sentence, f"pyprof record {self.remedy} …" if self.remedy else "")
+
+    def to_json(self) -> dict[str, object]:
+        return {"language": self.language, "pids": list(self.pids), "value": self.value}
 
 
 _LEAST_S = 0.1
@@ -127,6 +138,7 @@ class Summary:
     not run since the last one; blocked: samples read from outside. notes: sentences for the reader. processor_s: time
     on processors by the kernel's account, of processes for which that is known; not_sampled_s: of it, what no sample
     stands for; late_s: what fell into sampling times that were skipped. children: those that were not followed.
+    functions_missing: one entry a language.
     """
 
     samples: int = 0
@@ -146,7 +158,7 @@ class Summary:
     profiler_max_rss_kb: int = 0
     notes: tuple[str, ...] = ()
     shown: Shown = Shown()
-    python_missing: PythonMissing = PythonMissing()
+    functions_missing: tuple[FunctionsMissing, ...] = ()
     processor_s: float = 0.0
     not_sampled_s: float = 0.0
     late_s: float = 0.0
@@ -156,9 +168,8 @@ class Summary:
     @property
     def warnings(self) -> tuple[Problem, ...]:
         """What must be read before anything else."""
-        much = self.python_missing.value >= MUCH * self.shown.total
         found = (
-            Problem(self.python_missing.sentence if much else "", "pyprof record --collector ptrace …"),
+            *(missing.problem for missing in self.functions_missing if missing.value >= MUCH * self.shown.total),
             Problem(self.children.sentence, "pyprof record -s …"),
         )
         return tuple(problem for problem in found if problem.text)
@@ -210,7 +221,7 @@ class Summary:
                 "total": self.shown.total,
                 "ends": dict(sorted(self.shown.ends.items())),
             },
-            "python_missing": {"pids": list(self.python_missing.pids), "value": self.python_missing.value},
+            "functions_missing": [missing.to_json() for missing in self.functions_missing],
             "warnings": [{"text": p.text, "remedy": p.remedy} for p in self.warnings],
             "counters": [
                 {"name": name, "count": count, "meaning": found.meaning if (found := meaning_of(name)) else ""}

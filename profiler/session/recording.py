@@ -279,5 +279,5 @@ class Recording:
     def _profile(self, window: Window) -> Profile:
         options = self.options
         profile = self._session.profile(window, self.subject.title, options.rate, options.mode, options.view)
-        missing = replace(profile.summary.python_missing, kernel=options.kernel)
-        return replace(profile, summary=replace(profile.summary, python_missing=missing))
+        missing = tuple(replace(entry, kernel=options.kernel) for entry in profile.summary.functions_missing)
+        return replace(profile, summary=replace(profile.summary, functions_missing=missing))

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux import procfs
-from pyprof.diagnostics import Diagnostics
+from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
-from pyprof.interpreters.cpython.codes import Code, CodeBook, frame_pc
-from pyprof.interpreters.cpython.layout import LineTable
-from pyprof.interpreters.cpython.process import PythonProcess
+from pyprof.interpreters.base import Detected, LiveProcess, NotBegun, Recording
+from pyprof.interpreters.code_book import CodeBook, frame_pc
 from pyprof.interpreters.merge import Evaluators, merge
-from pyprof.interpreters.programs import NotBegun, Programs
+from pyprof.interpreters.registry import Interpreters, ProcessReaders
 from pyprof.model.interpreter import SampleState, StackReader
+from pyprof.model.modules import Module
 from pyprof.model.profile import Line, ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge
@@ -32,8 +32,6 @@ from pyprof.runtime_code.process import perf_map_name
 from pyprof.session.evaluator_resume import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 
-TRAMPOLINE = "py::"
-"""How CPython names its trampolines in a perf map: py::qualified.name:/path/of.py."""
 _MAP_HEAD = 1 << 20
 _LOOKS = -(1 << 40)
 """From here down count the address spaces that are looked at, and never sampled."""
@@ -42,98 +40,90 @@ _MANY = 256
 
 
 class Runtimes:
-    """One recording's. images: shared with the unwinder and the symbolizer."""
+    """One recording's. images: shared with the unwinder and the symbolizer. processes: by pid. book: what the functions
+    of all of them are called.
+    """
 
     def __init__(self, images: ImageStore, diagnostics: Diagnostics, follow_tasks: bool = False) -> None:
-        """follow_tasks: see PythonProcess."""
-        self._follow_tasks = follow_tasks
-        self.processes: dict[int, PythonProcess] = {}
-        self._images = images
-        self._diagnostics = diagnostics
-        self._book = CodeBook()
-        self._programs = Programs()
+        """follow_tasks: see interpreters.base.Recording."""
+        self.processes: dict[int, ProcessReaders] = {}
+        self.book = CodeBook()
+        self._interpreters = Interpreters(Recording(images, diagnostics, self.book, follow_tasks))
         self._ids = itertools.count(_LOOKS, -1)
 
     def reader(self, pid: int) -> StackReader:
         """For the collector, when it begins with a process."""
         if len(self.processes) >= _MANY:
             self.processes = {pid: p for pid, p in self.processes.items() if os.path.exists(f"/proc/{pid}")}
-        process = PythonProcess(self._images, self._book, self._diagnostics, _tids(pid), self._follow_tasks)
-        self.processes[pid] = process
-        return process
-
-    def looked_at(self, pid: int) -> PythonProcess:
-        """A process as it is now. Raises OSError, FormatError."""
-        space = procfs.address_space(pid, next(self._ids), generation=0)
-        process = PythonProcess(self._images, self._book, Diagnostics(), _tids(pid))
-        process.look(space, procfs.tasks(pid))
-        if process.runtime is not None:
-            process.list_threads()
-        return process
+        readers = self.processes[pid] = self._interpreters.readers(self._live(pid))
+        return readers
 
     def needs_stops(self, pid: int) -> str | None:
         """Why a process is better sampled by stops, "" if it has no frames that only stops can copy, None if it has an
         interpreter that has not begun yet.
         """
-        inner = _tids(pid)
         try:
-            tids = {inner(tid) for tid in procfs.tasks(pid)}
-            space = procfs.address_space(pid, next(self._ids), generation=0)
-            runtime = self._programs.runtime(space, tids.__contains__)
+            return next(filter(None, (found.stops for found in self._interpreters.detect(self._live(pid)))), "")
         except NotBegun:
             return None
         except (OSError, FormatError):
             return ""
-        if runtime is None or perf_trampoline(pid):
-            return ""
-        return f"CPython {runtime.layout.version} runs in it without a perf trampoline."
+
+    def unread(self, pid: int) -> list[Detected]:
+        """The interpreters in a process whose functions cannot be read."""
+        return self._interpreters.unread(self._live(pid))
+
+    def describe(self, pid: int) -> Iterator[Finding]:
+        """What `pyprof doctor` says of the interpreters in a process."""
+        return self._interpreters.describe(self._live(pid))
+
+    def own_modules(self) -> Callable[[Module], bool]:
+        """Is a module part of an interpreter, or the program that holds one?"""
+        paths = {reader.module for readers in self.processes.values() for reader in readers.readers}
+        return lambda module: module.path in paths or self._interpreters.is_own(module.name)
 
     @property
-    def modules(self) -> frozenset[str]:
-        """Paths of the modules that hold an interpreter."""
-        return frozenset(p.runtime.located.module.path for p in self.processes.values() if p.runtime is not None)
-
-    @property
-    def free_threaded(self) -> bool:
+    def lockless(self) -> bool:
         """Does one of the interpreters work without a global lock?"""
-        return any(p.runtime.layout.free_threaded for p in self.processes.values() if p.runtime is not None)
+        return any(readers.current.lockless for readers in self.processes.values())
 
     def named(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
-        """Threads by the names that Python gave them."""
-        for process in self.processes.values():
-            process.read_names()
-        names = {(pid, tid): name for pid, process in self.processes.items() for tid, name in process.names.items()}
+        """Threads by the names that their interpreters gave them."""
+        for readers in self.processes.values():
+            readers.current.read_names()
+        names = {(pid, tid): name for pid, p in self.processes.items() for tid, name in p.current.names.items()}
         return tuple(replace(t, name=names.get((t.pid, t.tid), t.name)) for t in threads)
 
     def local_values(self, pid: int, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
         """Of the frames that a thread has now, innermost first: (their FrameKey.word, name -> bounded repr)."""
-        process = self.processes.get(pid)
-        return process.local_values(tid, redact) if process else []
+        readers = self.processes.get(pid)
+        return readers.current.local_values(tid, redact) if readers else []
 
     def keep(self, pcs: Set[int]) -> None:
         """Forget the names of code that has not run for long. pcs: of the interpreters' frames of a closed window."""
-        self._book.keep(pcs)
+        self.book.keep(pcs)
 
-    def compiled(self, trampoline: str) -> int:
-        """FrameKey.word of the function for which a trampoline of this name was made, 0 if the name is "". Which line
-        it is at nobody says.
-        """
-        if not trampoline:
-            return 0
-        name, _, file = trampoline.removeprefix(TRAMPOLINE).partition(":")
-        return frame_pc(self._book.add(Code(name, name, file, 0, LineTable.LOCATIONS, b"")), -1)
+    def compiled(self, name: str) -> int:
+        """FrameKey.word of the function that generated code of this name runs, 0 if it is no interpreter's."""
+        code = self._interpreters.compiled(name) if name else None
+        return frame_pc(self.book.add(code), -1) if code is not None else 0
 
     def line(self, pc: int) -> Line:
         """The name of an interpreter's frame, from its FrameKey.word."""
-        return self._book.line(pc)
+        return self.book.line(pc)
 
+    def language(self, pc: int) -> str:
+        """Of an interpreter's frame: what users call the interpreter."""
+        return self.book.code(pc).language
 
-def perf_trampoline(pid: int) -> bool:
-    """Does the process write a perf map of Python functions (python -X perf, sys.activate_stack_trampoline)?"""
-    try:
-        return b" py::" in foreign_path.read_file(f"/proc/{pid}/root", perf_map_name(pid), _MAP_HEAD)
-    except OSError:
-        return False
+    def _live(self, pid: int) -> LiveProcess:
+        return LiveProcess(
+            pid,
+            lambda: procfs.tasks(pid),
+            _tids(pid),
+            lambda: procfs.address_space(pid, next(self._ids), generation=0),
+            lambda: foreign_path.read_file(f"/proc/{pid}/root", perf_map_name(pid), _MAP_HEAD),
+        )
 
 
 def _tids(pid: int) -> Callable[[int], int]:

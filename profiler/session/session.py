@@ -18,7 +18,7 @@ from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.runtime_code.code import RuntimeCode
 from pyprof.session.assemble import assemble
 from pyprof.session.recorder import Recorder, Window
-from pyprof.session.runtimes import TRAMPOLINE, ChainMerger, Runtimes
+from pyprof.session.runtimes import ChainMerger, Runtimes
 from pyprof.session.unfollowed import Unfollowed
 from pyprof.session.unseen import with_unseen
 from pyprof.session.views import view, with_compiled
@@ -35,7 +35,7 @@ class Files:
     """What a recording reads besides samples: object files, symbol files, the interpreters of its processes."""
 
     def __init__(self, unwind: UnwindOptions, diagnostics: Diagnostics, follow_tasks: bool = False) -> None:
-        """follow_tasks: Python's await chains go on in the tasks that await the running one."""
+        """follow_tasks: see interpreters.base.Recording."""
         store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
         self.images = ImageStore(diagnostics, symbol_store=store)
         self.readers = with_symbols(store.find_mapped) if store else READERS
@@ -139,28 +139,27 @@ class Session:
             self.collector.close()
         return self.recorder.cut()
 
-    def _trampoline(self, window: Window, key: FrameKey) -> str:
-        """What a perf map calls the trampoline that CPython made for a function (-X perf); "" if it is none."""
+    def _compiled(self, window: Window, key: FrameKey) -> int:
+        """FrameKey.word of the interpreter's function for which a frame's code was generated; 0 if there is none."""
         if key.code:
             found: Described | None = self.code.described(key.code)
         else:
             space = window.spaces.get(key.space)
             found = self.code.late(space, lookup_pc(key.pc, key.exact)) if space else None
-        name = found.name.name if found is not None and found.name is not None else ""
-        return name if name.startswith(TRAMPOLINE) else ""
+        return self.runtimes.compiled(found.name.name) if found is not None and found.name is not None else 0
 
     def profile(
         self, window: Window, title: str, rate_hz: float, mode: str, shown: ViewOptions = EVERYTHING
     ) -> Profile:
         """Look the window's names up."""
         self.code.named()
-        window = with_compiled(window, lambda key: self.runtimes.compiled(self._trampoline(window, key)))
+        window = with_compiled(window, lambda key: self._compiled(window, key))
         window = view(
             window,
             shown,
-            self.runtimes.modules,
-            lambda key: bool(self._trampoline(window, key)),
-            self.runtimes.free_threaded,
+            self.runtimes.own_modules(),
+            lambda key: bool(self._compiled(window, key)),
+            self.runtimes.lockless,
         )
         if not shown.lock_holder:
             window = with_unseen(window)

@@ -12,26 +12,24 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.registry import KINDS
 from pyprof.model.interpreter import PARTIAL, SampleState
 from pyprof.model.markers import NOT_SAMPLED, MarkKind
-from pyprof.model.profile import FrameKind, ModuleInfo, Profile
+from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
 from pyprof.model.summary import (
-    LACKS_PYTHON,
     NOT_SAMPLED_LABEL,
-    PARTLY_PYTHON,
+    PARTLY_READ,
     Children,
+    FunctionsMissing,
     ModuleSummary,
-    PythonMissing,
     Shown,
     Stops,
     Summary,
+    lacks,
 )
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.session.recorder import Window
 from pyprof.session.unseen import processor_time, sentence
-
-EVALUATORS = ("_PyEval_EvalFrame", "PyEval_EvalFrameEx", "_PyEval_Vector", "_TAIL_CALL_")
-"""How the functions of CPython's evaluator begin, by version: where one is on a stack, Python functions are."""
 
 FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.NO_RUN
 """Some functions of the interpreter's are not on the stack."""
@@ -46,7 +44,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
     trust, modules = _shares(profile, counts)
     values = np.zeros(len(profile.parent), np.int64)
     np.add.at(values, profile.stack, profile.values[:, -1])
-    shown, lacking = _shown(profile, values)
+    shown, missing = _shown(profile, values)
     pauses = after.pauses - before.pauses
     seconds = window.duration_ns / 1e9
     p50, p99, longest = (round(pauses.percentile_ns(percent) / 1000, 1) for percent in (50, 99, 100))
@@ -72,7 +70,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         profiler_max_rss_kb=usage.ru_maxrss,
         notes=(*after.notes, sentence(spent_s, missing_s)) if blocks else after.notes,
         shown=shown,
-        python_missing=lacking,
+        functions_missing=missing,
         processor_s=spent_s,
         not_sampled_s=missing_s if blocks else 0.0,
         late_s=late_s,
@@ -135,52 +133,66 @@ def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Count
     return {k: v for k, v in trust.items() if v}, modules
 
 
-def _shown(profile: Profile, own: npt.NDArray[np.int64]) -> tuple[Shown, PythonMissing]:
-    """The primary value by how stacks ended. A stack that should have Python functions and has none is not whole. own:
-    the value of each node alone.
+def _shown(profile: Profile, own: npt.NDArray[np.int64]) -> tuple[Shown, tuple[FunctionsMissing, ...]]:
+    """The primary value by how stacks ended. A stack that should have functions of an interpreter and has none is not
+    whole. own: the value of each node alone.
     """
     values = profile.values[:, -1]
     ends = _Inclusive.of(profile, own).by_end(profile, own)
-    lacks, from_root = _without_python(profile)
-    pids = np.array([thread.pid for thread in profile.threads], np.int64)
-    value = int(values[lacks].sum())
-    if cut := int(values[lacks & from_root[profile.stack]].sum()):
-        ends[StackEnd.ROOT.label] -= cut
-        ends[LACKS_PYTHON] = cut
+    nodes, from_root = _evaluators(profile)
+    whole = from_root[profile.stack]
+    lacking = nodes[profile.stack]
     if profile.state is not None:
-        partly = ((profile.state & FRAMES_MISSING) != 0) & ~lacks & from_root[profile.stack]
-        if cut := int(values[partly].sum()):
-            ends[StackEnd.ROOT.label] -= cut
-            ends[PARTLY_PYTHON] = cut
+        lacking[(profile.state & SampleState.INTERPRETED) != 0] = -1
+    pids = np.array([thread.pid for thread in profile.threads], np.int64)
+    missing = []
+    for at, kind in enumerate(KINDS):
+        lacks_it = lacking == at
+        if lacks_it.any():
+            where = tuple(np.unique(pids[profile.thread[lacks_it]]).tolist())
+            missing.append(FunctionsMissing(kind.language, where, int(values[lacks_it].sum()), kind.remedy))
+            _cut(ends, lacks(kind.language), int(values[lacks_it & whole].sum()))
+    if profile.state is not None:
+        partly = ((profile.state & FRAMES_MISSING) != 0) & (lacking < 0) & whole
+        _cut(ends, PARTLY_READ, int(values[partly].sum()))
     total = int(values.sum())
-    kind = profile.value_types[-1]
-    shown = Shown(kind.type, kind.unit, total, {label: part for label, part in ends.items() if part})
-    return shown, PythonMissing(tuple(np.unique(pids[profile.thread[lacks]]).tolist()), value)
+    kind_of = profile.value_types[-1]
+    shown = Shown(kind_of.type, kind_of.unit, total, {label: part for label, part in ends.items() if part})
+    return shown, tuple(missing)
 
 
-def _without_python(profile: Profile) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which samples have the evaluator on their stack, and none of its functions because nobody read them; which nodes
-    hang below no marker of a cut.
+def _cut(ends: dict[str, int], label: str, value: int) -> None:
+    """So much of what hangs on whole stacks is not whole."""
+    if value:
+        ends[StackEnd.ROOT.label] -= value
+        ends[label] = value
+
+
+def _evaluators(profile: Profile) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Of each node: which of KINDS has its evaluator on the stack where no interpreter's function stands, -1 for none;
+    whether it hangs below no marker of a cut.
     """
-    evaluator = [
-        frame.kind == FrameKind.NATIVE and any(line.system_name.startswith(EVALUATORS) for line in frame.lines)
-        for frame in profile.frames
-    ]
+    kinds = [_evaluator(frame) for frame in profile.frames]
     nodes = len(profile.parent)
-    from_root, lacks = np.ones(nodes, np.bool_), np.zeros(nodes, np.bool_)
+    from_root, lacking = np.ones(nodes, np.bool_), np.full(nodes, -1, np.int64)
     from_root[0] = False  # of a stack without any frame nothing could be read
-    evaluated, interpreted = [False] * nodes, [False] * nodes
+    evaluated, interpreted = [-1] * nodes, [False] * nodes
     parents, frames = profile.parent.tolist(), profile.frame.tolist()
     for node in range(1, nodes):
         parent, frame = parents[node], frames[node]
         from_root[node] = from_root[parent] if parent else _end(profile, node) == StackEnd.ROOT
-        evaluated[node] = evaluated[parent] or evaluator[frame]
+        evaluated[node] = evaluated[parent] if evaluated[parent] >= 0 else kinds[frame]
         interpreted[node] = interpreted[parent] or profile.frames[frame].kind == FrameKind.INTERPRETER
-        lacks[node] = evaluated[node] and not interpreted[node]
-    found = lacks[profile.stack]
-    if profile.state is not None:
-        found &= (profile.state & SampleState.INTERPRETED) == 0
-    return found, from_root
+        lacking[node] = -1 if interpreted[node] else evaluated[node]
+    return lacking, from_root
+
+
+def _evaluator(frame: Frame) -> int:
+    """Of which of KINDS a frame is an evaluator, -1 for none."""
+    if frame.kind != FrameKind.NATIVE:
+        return -1
+    names = [line.system_name for line in frame.lines]
+    return next((at for at, kind in enumerate(KINDS) if any(name.startswith(kind.evaluators) for name in names)), -1)
 
 
 def _module_summaries(

@@ -6,13 +6,13 @@ sample is dropped for a frame. Stacks without an interpreter's frame are native 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from pyprof.model.interpreter import SampleState
+from pyprof.model.modules import Module
 from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
 from pyprof.model.tree import rewrite
@@ -20,21 +20,19 @@ from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions
 from pyprof.session.recorder import Window
 
-_OWN = re.compile(r"(lib)?python\d(\.\d+)?[a-z]*(\.so[.\d]*)?$|python$")
-
 
 def view(
     window: Window,
     options: ViewOptions,
-    own_modules: frozenset[str],
+    is_own_module: Callable[[Module], bool],
     is_stub: Callable[[FrameKey], bool],
-    free_threaded: bool = False,
+    lockless: bool = False,
 ) -> Window:
-    """own_modules: paths of modules that hold an interpreter. is_stub: is a frame in code that the interpreter made to
-    call itself (perf trampolines)? free_threaded: does one of the interpreters work without a lock?
+    """is_own_module: is a module part of an interpreter? is_stub: is a frame in code that the interpreter made to
+    call itself (perf trampolines)? lockless: does one of the interpreters work without a lock?
     """
     if options.lock_holder:
-        window = _of_holders(window, free_threaded)
+        window = _of_holders(window, lockless)
     if options.native == "all" or not any(key.kind == FrameKind.INTERPRETER for key in window.stacks.frames):
         return window
     if options.native == "none":
@@ -45,18 +43,18 @@ def view(
         module = space.module_at(lookup_pc(key.pc, key.exact)) if space else None
         if module is None or not module.has_file:
             return is_stub(key)
-        return module.path in own_modules or bool(_OWN.match(module.name))
+        return is_own_module(module)
 
     return _without(window, is_own, keep_root=True)
 
 
-def with_compiled(window: Window, python: Callable[[FrameKey], int]) -> Window:
+def with_compiled(window: Window, compiled: Callable[[FrameKey], int]) -> Window:
     """Functions of an interpreter that stand on the stack as code of their own (perf trampolines) are its frames in
-    stacks that have no others: those of samples without stops. python: FrameKey.word of a frame's function, 0 if it is
+    stacks that have no others: those of samples without stops. compiled: FrameKey.word of a function, 0 if it is
     none.
     """
     old = window.stacks
-    words = {at: python(key) for at, key in enumerate(old.frames) if _in_code(key)}
+    words = {at: compiled(key) for at, key in enumerate(old.frames) if _in_code(key)}
     named = {at: interpreter_key(word, old.frames[at].trust) for at, word in words.items() if word}
     if not named:
         return window
@@ -72,14 +70,14 @@ def _in_code(key: FrameKey) -> bool:
     return key.kind not in (FrameKind.INTERPRETER, FrameKind.MARKER)
 
 
-def _of_holders(window: Window, free_threaded: bool) -> Window:
+def _of_holders(window: Window, lockless: bool) -> Window:
     """Only samples whose thread held its interpreter's lock."""
     kept = np.flatnonzero(window.state & SampleState.HOLDS_LOCK)
     note = f"Only threads that held the GIL: {len(kept)} of {len(window.node)} samples."
     if not len(kept) and not (window.state & SampleState.INTERPRETED).any():
-        note += " No CPython was seen in them; samples without stops do not tell either (--collector ptrace)."
-    elif not len(kept) and free_threaded:
-        note += " This CPython is free-threaded: it has no GIL."
+        note += " No interpreter was seen in them; samples without stops do not tell either (--collector ptrace)."
+    elif not len(kept) and lockless:
+        note += " The interpreter is free-threaded: it has no GIL."
     return replace(
         window,
         time_ns=window.time_ns[kept],

@@ -1,7 +1,6 @@
 """What `inspect`, `symbols` and `doctor` are made of.
 
 inspection         What the unwind tables of one file say: counts, rows, and where two sources disagree
-python_findings    What `pyprof doctor` says of the CPython in a process
 survey             What each module of a process offers: unwind sections, symbols, frame pointers
 survey_code        What a process says about the code that it makes at run time
 symbol_functions   FUNC records of a symbol file from DWARF

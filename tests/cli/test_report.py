@@ -25,7 +25,7 @@ from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
 from pyprof.model.pauses import PauseLog
 from pyprof.model.profile import Profile
-from pyprof.model.summary import ModuleSummary, PythonMissing, Shown, Stops, Summary
+from pyprof.model.summary import FunctionsMissing, ModuleSummary, Shown, Stops, Summary
 from tests.cli.support import PYPROF
 from tests.exporters.profiles import Builder, code
 from tests.support import PROGRAMS, build
@@ -50,6 +50,8 @@ SUMMARY = Summary(
     notes=("Sampled by short stops (ptrace): it runs other code.",),
     shown=Shown("cpu", "nanoseconds", 100, {"root": 60, "no_rule": 40}),
 )
+
+PYTHON = FunctionsMissing("Python", (1,), 30, "--collector ptrace")
 
 
 def profile(**more: object) -> Profile:
@@ -107,17 +109,20 @@ def test_counters_in_our_own_words_are_told_only_where_asked_for() -> None:
 
 def test_missing_python_functions_are_said_before_anything_else() -> None:
     said = text(
-        profile(python_missing=PythonMissing((1, 2), 30), shown=Shown("cpu", "nanoseconds", 100, {"no_python": 100}))
+        profile(
+            functions_missing=(replace(PYTHON, pids=(1, 2)),),
+            shown=Shown("cpu", "nanoseconds", 100, {"no_python": 100}),
+        )
     )
     assert said.startswith("pyprof: Python functions are missing in 2 processes: --collector ptrace has them\n")
     assert "0 % of the time in whole stacks; 100 % without Python functions" in said
-    assert "without -k" in PythonMissing((1,), 30, kernel=True).sentence
+    assert "without -k" in replace(PYTHON, kernel=True).sentence
     assert "missing in" not in text(profile())
 
 
 def test_few_stacks_without_python_functions_are_part_of_the_quality_only() -> None:
     few = Shown("cpu", "nanoseconds", 1000, {"root": 990, "no_python": 10})
-    said = text(profile(python_missing=PythonMissing((1,), 10), shown=few))
+    said = text(profile(functions_missing=(replace(PYTHON, value=10),), shown=few))
     assert "missing in" not in said
     assert "1.0 % without Python functions" in said
 

@@ -33,7 +33,7 @@ def refused(pid: int) -> PyprofError:
         attach.check_target(pid)
     assert caught.value.message
     findings = attach.target_findings(pid)
-    assert [f.error for f in findings if f.fatal][:1] == [type(caught.value)]
+    assert [f.text for f in findings if f.fatal][:1] == [caught.value.message]
     return caught.value
 
 

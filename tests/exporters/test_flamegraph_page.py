@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from pyprof.exporters.names import levels, process_name, thread_name
 from pyprof.model.profile import Profile
-from pyprof.model.summary import PythonMissing, Shown
+from pyprof.model.summary import FunctionsMissing, Shown
 from tests.exporters.browser import Browser
 from tests.exporters.conftest import OpenPage
 from tests.exporters.page import Page
@@ -296,10 +296,10 @@ def test_summary_says_what_was_recorded_and_how_to_mend_it(open_page: OpenPage) 
 
 def test_what_must_be_read_first_stands_below_the_title(open_page: OpenPage) -> None:
     assert not open_page(golden()).shown("#warnings")
-    missing = PythonMissing((7, 8), 11_000_000_000)
+    missing = FunctionsMissing("Python", (7, 8), 11_000_000_000, "--collector ptrace")
     ends = {"no_python": 11_000_000_000, "root": 870_000_000}
     shown = Shown("cpu", "nanoseconds", 11_870_000_000, ends)
-    page = open_page(replace(golden(), summary=replace(SUMMARY, python_missing=missing, shown=shown)))
+    page = open_page(replace(golden(), summary=replace(SUMMARY, functions_missing=(missing,), shown=shown)))
     assert page.text("#warnings") == "Python functions are missing in 2 processes: --collector ptrace has them"
     assert page.text("#facts").endswith("7.33 % in whole stacks")
     page.browser.click_on("#summary")

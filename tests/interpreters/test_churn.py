@@ -110,7 +110,7 @@ def test_process_without_python_has_native_stacks_and_no_complaint() -> None:
             time.sleep(0.2)
             found = dump(process.pid)
             (thread,) = found["threads"]
-            assert thread["python"] is None
+            assert thread["interpreter"] is None
             assert {frame["kind"] for frame in thread["frames"]} <= {"native", "inline"}
         finally:
             process.kill()

@@ -7,12 +7,13 @@ import os
 from dataclasses import replace
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.interpreters.cpython.codes import INSTRUCTION_BITS, UNKNOWN, Code, CodeBook, CodeReader, frame_pc
+from pyprof.interpreters.code_book import INSTRUCTION_BITS, UNKNOWN, CodeBook, frame_pc
+from pyprof.interpreters.cpython.codes import Code, CodeReader
 from pyprof.interpreters.cpython.layout import Layout, LineTable
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.tables import LAYOUTS
 
-FREED = "[python function freed before its name was read]"
+FREED = "[function freed before its name was read]"
 
 
 class CodeObject:

@@ -12,10 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.session.runtimes import perf_trampoline
+from pyprof.collectors.linux import procfs
 from tests.interpreters.pythons import SOME, Python, running
 from tests.interpreters.runs import record
 from tests.support import need
+
+
+def perf_trampoline(pid: int) -> bool:
+    """Does the process write a perf map of Python functions?"""
+    inner = procfs.thread_status(pid)["NSpid"].split()[-1]
+    path = Path(f"/proc/{pid}/root/tmp/perf-{inner}.map")
+    return path.exists() and b" py::" in path.read_bytes()
 
 
 def said_of(pid: int) -> str:

@@ -33,8 +33,8 @@ def test_dump_shows_the_stack_that_the_program_wrote_down(python: Python, where:
     thread = next(t for t in threads if ["leaf", stack[0][1]] in python_frames(t))
     assert python_frames(thread) == stack
     assert thread["end"] == "root"
-    assert thread["python"]["merge"] is None
-    assert all(t["python"]["merge"] is None and t["end"] == "root" for t in threads)
+    assert thread["interpreter"]["merge"] is None
+    assert all(t["interpreter"]["merge"] is None and t["end"] == "root" for t in threads)
 
 
 @EACH
@@ -45,7 +45,7 @@ def test_trampolines_of_perf_are_no_frames_of_their_own(python: Python) -> None:
         stack = said(process)
         (thread,) = dump(process.pid)["threads"]
     assert python_frames(thread) == stack
-    assert thread["python"]["merge"] is None
+    assert thread["interpreter"]["merge"] is None
     assert not any((frame["function"] or "").startswith("py::") for frame in thread["frames"])
 
 
@@ -76,7 +76,7 @@ def test_frames_of_sub_interpreters_stand_where_they_run(python: Python) -> None
     names = [name for name, _ in python_frames(thread)]
     assert names[:2] == ["inside", "<module>"]
     assert names[-2:] == ["outside", "<module>"]
-    assert thread["python"]["merge"] is None
+    assert thread["interpreter"]["merge"] is None
 
 
 @EACH

@@ -40,7 +40,7 @@ def test_python_of_an_embedding_program_stands_between_its_functions(library: Pa
     kinds = [frame["kind"] for frame in own["frames"]]
     found = [[f["function"], f["line"]] for f in own["frames"] if f["kind"] == "python"]
     assert found == truth
-    assert (own["end"], own["python"]["merge"]) == ("root", None)
+    assert (own["end"], own["interpreter"]["merge"]) == ("root", None)
     order = [
         names.index(name) for name in ("called", "embedder_calls_back", "in_thread", "<module>", "embedder_thread")
     ]

@@ -49,6 +49,6 @@ def test_gil_where_there_is_no_cpython_keeps_nothing_and_says_so(tmp_path: Path)
         assert process.stdout.readline() == b"ready\n"
         summary = record(process.pid, tmp_path / "a.collapsed", "--gil")
         process.kill()
-    said = re.search(r"held the GIL: 0 of (\d+) samples. No CPython was seen", " ".join(summary["notes"]))
+    said = re.search(r"held the GIL: 0 of (\d+) samples. No interpreter was seen", " ".join(summary["notes"]))
     assert said, summary["notes"]
     assert int(said[1]) > 0

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError
+from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython import debug_offsets
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER, MOST_FRAMES, Copier, Habits
-from pyprof.interpreters.cpython.codes import CodeBook, CodeReader
+from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.memory import Memory, Unreadable, gather_now

@@ -113,7 +113,7 @@ def ours_with_native(pid: int) -> dict[int, list[tuple[str, str, int]]]:
         return None
 
     threads = dump(pid, "--native", "all")["threads"]
-    return {t["tid"]: [frame for frame in map(kept, t["frames"]) if frame] for t in threads if t["python"]}
+    return {t["tid"]: [frame for frame in map(kept, t["frames"]) if frame] for t in threads if t["interpreter"]}
 
 
 def py_spy_native(pid: int) -> dict[int, list[str]]:

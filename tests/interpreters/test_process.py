@@ -18,7 +18,8 @@ from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.targets.spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.cpython.codes import CodeBook
+from pyprof.interpreters.base import Recording
+from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.model.modules import AddressSpace, Mapping
@@ -45,7 +46,7 @@ class Reader:
         self.pid = pid
         self.book = CodeBook()
         self.images = CountingImages(Diagnostics())
-        self.process = PythonProcess(self.images, self.book, Diagnostics(), int)
+        self.process = PythonProcess(Recording(self.images, Diagnostics(), self.book), int)
         self.tracker = SpaceTracker(ProcDir(pid), itertools.count(1).__next__, lambda: None)
 
     def names(self) -> list[str]:
@@ -127,13 +128,14 @@ def test_thread_that_is_not_listed_yet_is_found_by_what_the_stop_reads_alone() -
         deadline = time.monotonic() + 60
         while reader.names()[:1] != ["spin"]:
             assert time.monotonic() < deadline
-        reader.process._threads.clear()
-        memory = reader.process.memory
+        assert reader.process.threads is not None
+        reader.process.threads.known.clear()
+        memory = reader.process._finder.memory
 
         def refuse(avma: int, size: int) -> bytes:
             raise AssertionError("read behind the collector's back")
 
-        reader.process.memory.renew(refuse)
+        memory.renew(refuse)
         reader.process.copy(process.pid, EMPTY, 0, gather_now(Memory(memory_reader(process.pid, lambda: True))))
         memory.renew(memory_reader(process.pid, lambda: True))
         chain = reader.process.take()
@@ -156,7 +158,8 @@ def test_thread_that_has_just_begun_is_known_before_all_are_listed_again(python:
         deadline = time.monotonic() + 60
         while reader.names() != ["old", "<module>"]:
             assert time.monotonic() < deadline
-        reader.process._relist_at = 1 << 63
+        assert reader.process.threads is not None
+        reader.process.threads._relist_at = 1 << 63
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()

@@ -50,7 +50,7 @@ def test_stacks_without_python_functions_are_said_first_and_are_not_whole(
     first, summary = recorded(tmp_path, "-p", str(busy), *options)
     assert first.startswith("pyprof: Python functions are missing in 1 process: --collector ptrace")
     assert ("ptrace, without -k, has them" in first) == ("-k" in options)
-    assert summary["python_missing"]["pids"] == [busy]
+    assert [entry["pids"] for entry in summary["functions_missing"]] == [[busy]]
     ends = summary["shown"]["ends"]
     assert ends["no_python"] > 0.9 * summary["shown"]["total"]
     assert ends.get("root", 0) < 0.1 * summary["shown"]["total"]
@@ -60,15 +60,16 @@ def test_stacks_without_python_functions_are_said_first_and_are_not_whole(
 def test_whole_machine_names_how_many_processes_lack_python(busy: int, tmp_path: Path) -> None:
     first, summary = recorded(tmp_path, "-a")
     assert first.startswith("pyprof: Python functions are missing in ")
-    assert busy in summary["python_missing"]["pids"]
+    (python_missing,) = [entry for entry in summary["functions_missing"] if entry["language"] == "Python"]
+    assert busy in python_missing["pids"]
 
 
 def test_nothing_is_said_to_be_missing_where_stops_read_them_or_none_runs(busy: int, tmp_path: Path) -> None:
     _, summary = recorded(tmp_path, "-p", str(busy), "--collector", "ptrace")
-    assert summary["python_missing"] == {"pids": [], "value": 0}
+    assert summary["functions_missing"] == []
     assert summary["shown"]["ends"]["root"] > 0.9 * summary["shown"]["total"]
     program = build(PROGRAMS / "c_spin.c", tmp_path / "spinner", "-pthread")
     with subprocess.Popen([program], stdin=subprocess.PIPE) as spinner:
         _, summary = recorded(tmp_path, "--collector", "perf", "-p", str(spinner.pid))
         spinner.kill()
-    assert summary["python_missing"]["pids"] == []
+    assert summary["functions_missing"] == []

@@ -76,7 +76,7 @@ def dumped(process: subprocess.Popen[str], truth: dict[str, Any]) -> list[dict[s
     innermost = truth["stack"][0]
     threads.sort(key=lambda thread: innermost not in of_python(thread["frames"]))
     for thread in threads:
-        python = thread["python"]  # None: one of the threads of a library that knows no Python
+        python = thread["interpreter"]  # None: one of the threads of a library that knows no Python
         assert python is None or python["merge"] is None, python
         assert thread["end"] == "root"
     return threads

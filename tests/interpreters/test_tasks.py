@@ -25,7 +25,7 @@ def test_chain_of_tasks_stands_above_the_running_coroutine(python: Python) -> No
         return
     assert names[:4] == AWAITED
     assert names.index("outer") < names.index("main") < names.index("Handle._run")
-    assert thread["python"]["merge"] is None
+    assert thread["interpreter"]["merge"] is None
 
 
 @EACH

@@ -18,6 +18,7 @@ from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
+from pyprof.interpreters.code_book import UNKNOWN
 from pyprof.interpreters.cpython.codes import Code
 from pyprof.interpreters.cpython.layout import LineTable
 from pyprof.model.profile import Profile
@@ -58,16 +59,18 @@ def played(log: Path, files: Path) -> tuple[Session, Window]:
 
 def codes_of(session: Session) -> dict[str, Any]:
     """The code objects that a session knows, as JSON."""
-    book = session.runtimes._book
+    book = session.runtimes.book
     return {
         str(index): [c.name, c.qualname, c.filename, c.first_line, c.lines.name, c.table.hex(), c.hidden]
         for index, c in book.codes.items()
+        if isinstance(c, Code)
     }
 
 
 def learn_codes(session: Session, stored: dict[str, Any]) -> None:
-    book = session.runtimes._book
-    for index, (name, qualname, filename, first, lines, table, hidden) in stored.items():
+    book = session.runtimes.book
+    known = {index: code for index, code in stored.items() if int(index) != UNKNOWN}
+    for index, (name, qualname, filename, first, lines, table, hidden) in known.items():
         book.codes[int(index)] = Code(name, qualname, filename, first, LineTable[lines], bytes.fromhex(table), hidden)
 
 
@@ -88,7 +91,7 @@ def outputs(log: Path, files: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(log) as stored:
         facts = orjson.loads(stored.read("log.json"))["extra"]
     found: dict[str, bytes] = {}
-    for name in ("extensions", "all") if len(facts["codes"]) > 1 else ("all",):
+    for name in ("extensions", "all") if any(index != "0" for index in facts["codes"]) else ("all",):
         session, window = played(log, files)
         profile = profile_of(session, window, facts["mode"], facts["rate_hz"], ViewOptions(native=name))
         for entry in registry.FORMATS:

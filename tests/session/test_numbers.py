@@ -17,7 +17,7 @@ from pyprof.model.interpreter import SampleState
 from pyprof.model.pauses import PauseLog
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.stacks import StackTable
-from pyprof.model.summary import Summary
+from pyprof.model.summary import Summary, lacks
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.session.assemble import _values
 from pyprof.session.recorder import Window
@@ -93,9 +93,10 @@ def test_parts_of_a_summary_add_up_and_no_share_is_above_all(recording: tuple[Wi
     assert sum(summary.shown.ends.values()) == summary.shown.total == total
     assert sum(summary.ends.values()) == summary.samples == len(profile.stack)
     assert min([0, *summary.shown.ends.values(), *summary.ends.values(), *summary.trust.values()]) == 0
-    assert 0 <= summary.python_missing.value <= total
-    assert summary.shown.ends.get("no_python", 0) <= summary.python_missing.value
-    assert bool(summary.python_missing.pids) >= bool(summary.python_missing.value)
+    assert 0 <= sum(missing.value for missing in summary.functions_missing) <= total
+    for missing in summary.functions_missing:
+        assert 0 <= summary.shown.ends.get(lacks(missing.language), 0) <= missing.value
+        assert missing.pids
     assert 0 <= summary.stops.share <= 1
     assert summary.rate_reached >= 0
     assert sum(module.own for module in summary.modules) <= total
@@ -124,8 +125,9 @@ def test_stacks_that_lack_python_are_those_with_its_evaluator_that_nobody_read(
     profile = builder.build(state=np.array([state for state, _, _ in samples], np.int32))
     empty = CollectorStats(0, PauseLog().snapshot(), 0, 0, 0, ())
     summary = summarize(_window(profile, empty, empty, 1), profile, Diagnostics(), 99)
-    assert summary.python_missing.value == summary.shown.ends.get("no_python", 0) == lacking
-    assert summary.shown.ends.get("partly_python", 0) == partly
+    value = sum(missing.value for missing in summary.functions_missing if missing.language == "Python")
+    assert value == summary.shown.ends.get("no_python", 0) == lacking
+    assert summary.shown.ends.get("partly_interpreted", 0) == partly
 
 
 @given(

@@ -24,9 +24,9 @@ INTERPRETED, HOLDS = SampleState.INTERPRETED, SampleState.INTERPRETED | SampleSt
     [
         ((HOLDS, INTERPRETED), False, 1, "1 of 2 samples."),
         ((HOLDS, INTERPRETED), True, 1, "1 of 2 samples."),
-        ((INTERPRETED, INTERPRETED), True, 0, "0 of 2 samples. This CPython is free-threaded: it has no GIL."),
+        ((INTERPRETED, INTERPRETED), True, 0, "0 of 2 samples. The interpreter is free-threaded: it has no GIL."),
         ((INTERPRETED, INTERPRETED), False, 0, "0 of 2 samples."),
-        ((0, 0), False, 0, "0 of 2 samples. No CPython was seen in them; samples without stops do not tell either "
+        ((0, 0), False, 0, "0 of 2 samples. No interpreter was seen in them; samples without stops do not tell either "
                            "(--collector ptrace)."),
     ],
 )  # fmt: skip
@@ -34,7 +34,7 @@ def test_no_holder_of_the_lock_is_explained(states: tuple[int, int], free_thread
     rec = recorder()
     rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 2, 0x20)))
     window = replace(rec.cut(), state=np.array(states, np.int32))
-    shown = view(window, ViewOptions(lock_holder=True), frozenset(), lambda key: False, free_threaded)
+    shown = view(window, ViewOptions(lock_holder=True), lambda module: False, lambda key: False, free_threaded)
     assert len(shown.node) == kept
     assert shown.after.notes[-1] == f"Only threads that held the GIL: {said}"
 
@@ -73,14 +73,16 @@ def stacks_of(window: Window) -> list[list[FrameKey]]:
 
 def test_without_native_frames_only_threads_of_the_interpreter_lose_them() -> None:
     a, b, python = native(1), native(2), interpreter_key(7)
-    shown = view(window_of([CUT, a, python, b], [a, b]), ViewOptions(native="none"), frozenset(), lambda key: False)
+    shown = view(
+        window_of([CUT, a, python, b], [a, b]), ViewOptions(native="none"), lambda module: False, lambda key: False
+    )
     assert stacks_of(shown) == [[CUT, python], [a, b]]
 
 
 def test_own_frames_of_the_interpreter_are_hidden_but_for_the_root() -> None:
     root, own, helper, python = native(1), native(2), native(3), interpreter_key(7)
     window = window_of([root, own, python, own, helper], [root, own])
-    shown = view(window, ViewOptions(native="extensions"), frozenset(), lambda key: key in (root, own))
+    shown = view(window, ViewOptions(native="extensions"), lambda module: False, lambda key: key in (root, own))
     assert stacks_of(shown) == [[root, python, helper], [root, own]]
 
 

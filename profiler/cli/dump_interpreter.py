@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.dump_subject import PythonDetail
+from pyprof.cli.dump_subject import FrameDetail
 
 if TYPE_CHECKING:
     from pyprof.cli.dump_subject import ThreadDump
@@ -18,7 +18,7 @@ _MOST_SOURCE = 4 << 20
 _LONGEST_LINE = 200
 
 
-def python_words(known: int, merge: str) -> Iterator[str]:
+def interpreter_words(known: int, merge: str) -> Iterator[str]:
     """What is known of a thread that belongs to an interpreter. known: SampleState; merge: what was not matched."""
     from pyprof.model.interpreter import SampleState
 
@@ -30,7 +30,7 @@ def python_words(known: int, merge: str) -> Iterator[str]:
         yield merge
 
 
-def python_json(known: int, merge: str) -> dict[str, Any] | None:
+def interpreter_json(known: int, merge: str) -> dict[str, Any] | None:
     """None of a thread that no interpreter knows."""
     from pyprof.model.interpreter import SampleState
 
@@ -53,9 +53,9 @@ class LocalsWanted:
 
 def details(
     pid: int, threads: Sequence[ThreadDump], runtimes: Runtimes, wanted: LocalsWanted
-) -> dict[int, list[PythonDetail]]:
-    """Source lines and local variables of the Python frames of a live process, by tid. Local variables are read now:
-    only where the thread has the very frames still that were sampled.
+) -> dict[int, list[FrameDetail]]:
+    """Of interpreters' frames of a live process, by tid. Local variables are read now: only where the thread has the
+    very frames still that were sampled.
     """
     from pyprof.model.profile import FrameKind
 
@@ -68,7 +68,8 @@ def details(
             values = runtimes.local_values(pid, thread.info.tid, wanted.redact)
         same = [pc for pc, _ in values] == [frame.pc for frame in frames]
         found[thread.info.tid] = [
-            PythonDetail(sources.line(frame), values[nth][1] if same else None) for nth, frame in enumerate(frames)
+            FrameDetail(runtimes.language(frame.pc), sources.line(frame), values[nth][1] if same else None)
+            for nth, frame in enumerate(frames)
         ]
     return found
 
@@ -104,29 +105,34 @@ class SourceFiles:
             return []
 
 
-def python_lines(frame: Frame, detail: PythonDetail) -> Iterator[str]:
+def _kind(detail: FrameDetail) -> str:
+    return detail.language.lower() or "interpreted"
+
+
+def interpreted_lines(frame: Frame, detail: FrameDetail) -> Iterator[str]:
     """A frame in the columns of the native ones, its source line, its local variables."""
     line = frame.lines[0]
     source = f" at {line.file}:{line.line or '?'}" if line.file else ""
-    yield f"{'python':<18}  {frame.title}{source}  [{frame.trust.label}]"
+    yield f"{_kind(detail):<18}  {frame.title}{source}  [{frame.trust.label}]"
     if detail.source:
         yield f"{'':28}{detail.source}"
     for name, value in (detail.locals or {}).items():
         yield f"{'':30}{name} = {value}"
 
 
-def add_detail(entry: dict[str, Any], detail: PythonDetail) -> None:
-    """Of a Python frame's entry in JSON."""
+def add_detail(entry: dict[str, Any], detail: FrameDetail) -> None:
+    """Of an interpreted frame's entry in JSON."""
+    entry["kind"] = _kind(detail)
     entry["source"] = detail.source or None
     if detail.locals is not None:
         entry["locals"] = dict(detail.locals)
 
 
-def python_frame(frame: Frame) -> dict[str, Any]:
+def interpreted_frame(frame: Frame) -> dict[str, Any]:
     """A frame with the keys of the native ones."""
     line = frame.lines[0]
     return {
-        "kind": "python",
+        "kind": "interpreted",
         "pc": None,
         "module": None,
         "build_id": None,

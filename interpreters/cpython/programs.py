@@ -1,4 +1,4 @@
-"""Does an interpreter run in a process? A quick look, without its threads or names: each file is read once."""
+"""Does CPython run in a process? A quick look, without its threads or names: each file is read once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.interpreters.base import NotBegun
 from pyprof.interpreters.cpython.locate import Located, in_image
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.runtime import Refused, Runtime, Unsettled, open_runtime
@@ -14,10 +15,6 @@ from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import ImageStore
 
 _MOST_FILES = 4096
-
-
-class NotBegun(Exception):
-    """There is an interpreter, and it has not begun to run, or not settled."""
 
 
 class Programs:

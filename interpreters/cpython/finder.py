@@ -1,0 +1,99 @@
+"""The CPython of one process: found when its modules are known, found again where they change.
+
+In: address spaces and tids, as the collector sees them. Out: a Runtime that was checked against the live process, or
+why there is none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pyprof.interpreters.cpython.locate import Located, locate, too_old
+from pyprof.interpreters.cpython.memory import Memory
+from pyprof.interpreters.cpython.runtime import Refused, Runtime, Unsettled, open_runtime
+from pyprof.model.modules import VDSO, AddressSpace
+from pyprof.objfile.images import ImageStore
+
+_WAIT_NS = 50_000_000
+"""A runtime that has not begun is looked at again after so long."""
+_MOST_LOOKS = 20
+_GREENLET = "_greenlet."
+"""In the name of the module that brings greenlets: a thread's C stack may hold frames of several of them."""
+
+
+class RuntimeFinder:
+    """runtime: None where there is none, or none that has begun. refusal: why it cannot be read, "" if it can be.
+
+    memory: reads the process as it is now. greenlets: may the threads' C stacks hold frames of several of them?
+    """
+
+    def __init__(self, images: ImageStore, refused: Callable[[str], None]) -> None:
+        """refused: told each refusal once."""
+        self.runtime: Runtime | None = None
+        self.refusal = ""
+        self.memory = Memory(lambda avma, size: b"")
+        self.greenlets = False
+        self.space: AddressSpace | None = None
+        self._images = images
+        self._refused = refused
+        self._modules: frozenset[tuple[int, str]] = frozenset()
+        self._vdso: frozenset[int] = frozenset()
+        self._pending: Located | None = None
+        self._looks = self._open_at = 0
+
+    def look(self, space: AddressSpace, inner_tids: Callable[[], set[int]]) -> bool:
+        """Has anything changed: the modules, or the runtime? inner_tids: as the process's own pid namespace counts."""
+        changed = space is not self.space
+        if changed:
+            self._look_at_modules(space)
+        if self._pending is not None:
+            self._open(self._pending, inner_tids)
+        return changed
+
+    def _look_at_modules(self, space: AddressSpace) -> None:
+        """A new set of modules may bring a runtime (dlopen), keep it, or be another program's (exec). A program that is
+        not position-independent stands where it stood before its exec: then the vDSO has moved.
+        """
+        self.space = space
+        self.greenlets = any(_GREENLET in module.name for module in space.modules)
+        runtime = self.runtime
+        if runtime is None:
+            self.memory = Memory(space.read)
+        else:
+            self.memory.renew(space.read)
+        modules = frozenset((module.start, module.path) for module in space.modules if module.has_file)
+        vdso = frozenset(module.start for module in space.modules if module.path == VDSO)
+        if vdso == self._vdso:
+            if runtime is not None and (runtime.located.module.start, runtime.located.module.path) in modules:
+                return
+            if runtime is None and modules == self._modules:
+                return
+        self.runtime = self._pending = None
+        self._open_at = self._looks = 0
+        self._modules, self._vdso = modules, vdso
+        self.refusal = ""
+        self._pending = locate(space, self._images)
+        if self._pending is None and (old := too_old(space)):
+            self._refuse(f"{old} is older than CPython 3.8")
+
+    def _open(self, located: Located, inner_tids: Callable[[], set[int]]) -> None:
+        """A runtime that has not begun yet stays pending."""
+        now = time.monotonic_ns()
+        if now < self._open_at:
+            return
+        self._open_at = now + _WAIT_NS
+        try:
+            self.runtime = open_runtime(located, self.memory, inner_tids().__contains__)
+        except Unsettled as refused:
+            self._looks += 1
+            if self._looks >= _MOST_LOOKS:
+                self._refuse(str(refused))
+        except Refused as refused:
+            self._refuse(str(refused))
+        if self.runtime is not None:
+            self._pending = None
+
+    def _refuse(self, why: str) -> None:
+        self.refusal, self._pending = why, None
+        self._refused(why)

@@ -1,0 +1,128 @@
+"""The frames of one CPython's threads: copied while a thread stands still, decoded when it runs again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.code_book import CodeBook
+from pyprof.interpreters.cpython.capture import Copied, Copier, Habits
+from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.layout import NONE
+from pyprof.interpreters.cpython.layout import Chain as ChainKind
+from pyprof.interpreters.cpython.local_values import LocalReader
+from pyprof.interpreters.cpython.memory import Memory, gather_now
+from pyprof.interpreters.cpython.runs import RunReader
+from pyprof.interpreters.cpython.runtime import PyThread, Runtime
+from pyprof.interpreters.cpython.tasks import Awaiters
+from pyprof.interpreters.cpython.threads import Known
+from pyprof.model.interpreter import Chain, Gather, Run, SampleState
+
+LOST = "python function freed before its name was read"
+_MOST_PREPARED = 64
+"""So many new threads of a version without a data stack are read before their first stop, which then reads all of a
+deep stack's frames at once.
+"""
+NO_STACK = memoryview(b"").cast("Q")
+
+
+class FrameReader:
+    """Of one runtime. codes: its functions. awaiters: the tasks that await the running ones, None where they are not
+    followed.
+    """
+
+    def __init__(self, runtime: Runtime, memory: Memory, book: CodeBook, diagnostics: Diagnostics) -> None:
+        self.codes = CodeReader(memory, runtime.layout, book)
+        self.awaiters: Awaiters | None = None
+        self._runtime = runtime
+        self._memory = memory
+        self._diagnostics = diagnostics
+        self._copier = Copier(runtime.layout, self.codes.head_at, self.codes.head_size)
+        self._runs = RunReader(runtime.layout, self.codes)
+        self._copied: list[Copied] = []
+
+    def prepare(self, states: list[tuple[PyThread, Habits]]) -> None:
+        """Versions without a data stack are read for what the first stop will need."""
+        if self._runtime.layout.thread.chunk == NONE:
+            for thread, habit in states[:_MOST_PREPARED]:
+                self._copier.learn(self._copier.copy(thread, habit, NO_STACK, 0, gather_now(self._memory)))
+
+    def forget(self) -> None:
+        """Nothing was copied last."""
+        self._copied = []
+
+    def copy(self, known: Known, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
+        """See model.interpreter.StackReader. Are the thread's states still its own?"""
+        self._copied = []
+        self._copier.several = greenlets
+        current = True
+        for thread, habits in known.states:
+            copied = self._copier.copy(thread, habits, stack, base, gather)
+            if copied.stale:
+                current = False
+            else:
+                self._copied.append(copied)
+        return current
+
+    def learn(self) -> None:
+        for copied in self._copied:
+            self._copier.learn(copied)
+
+    def take(self, greenlets: bool) -> Chain | None:
+        """Of the thread that was copied last."""
+        if not self._copied:
+            return None
+        self.learn()
+        layout = self._runtime.layout
+        runs: list[Run] = []
+        state, problem = SampleState.INTERPRETED, ""
+        lost = self.codes.lost
+        for copied in self._copied:
+            self._copier.finish(copied)
+            runs += self._with_awaiters(copied, self._runs.runs(copied))
+            problem = problem or copied.problem
+            state |= self._lock_state(copied)
+        if self.codes.lost > lost:
+            self._diagnostics.count(LOST, self.codes.lost - lost)
+        marked = layout.chain not in (ChainKind.OBJECTS,)
+        if marked and len(self._copied) > 1:
+            runs.sort(key=lambda run: run.marker)
+        marks = self._copied[0].marks if len(self._copied) == 1 else ()
+        return Chain(tuple(runs), state, problem, self._runtime.located.evaluators, marked, marks, greenlets)
+
+    def local_values(self, redact: bool) -> list[tuple[int, dict[str, str]]]:
+        """Of the thread that was copied last: (frame, name -> bounded repr), innermost first. Values are read now."""
+        layout = self._runtime.layout
+        reader = LocalReader(self._memory, layout, redact)
+        found = []
+        for copied in self._copied:
+            for words, at, avma in copied.frames:
+                pc = None if self._runs.is_shim(words, at) else self._runs.frame(copied, words, at)
+                if pc is not None:
+                    code = words[at + (layout.frame.code >> 3)] & layout.frame.code_mask
+                    found.append((pc, reader.read(code, avma)))
+        return found
+
+    def _lock_state(self, copied: Copied) -> SampleState:
+        """Does the thread hold its GIL, and collect garbage?"""
+        layout, lock, collecting = self._runtime.layout, copied.lock, copied.collecting
+        if not lock or not copied.thread.gil or lock[layout.gil_locked >> 3] & 0xFFFFFFFF != 1:
+            return SampleState(0)
+        if lock[layout.gil_holder >> 3] != copied.thread.address:
+            return SampleState(0)
+        shift = 8 * (copied.thread.collecting & 7)
+        busy = collecting and collecting[0] >> shift & 0xFFFFFFFF
+        return SampleState.HOLDS_LOCK | (SampleState.COLLECTING if busy else SampleState(0))
+
+    def _with_awaiters(self, copied: Copied, runs: list[Run]) -> list[Run]:
+        """The runs, and above the running task's coroutine those of the tasks that await it."""
+        awaiters = self.awaiters
+        task = awaiters.running(copied.thread.address) if awaiters is not None else 0
+        if awaiters is None or not task:
+            return runs
+        frame = awaiters.coroutine_frame(task)
+        if frame not in copied.outermost:
+            return runs
+        at = copied.outermost.index(frame)
+        runs[at] = replace(runs[at], frames=runs[at].frames + awaiters.frames(task))
+        return runs

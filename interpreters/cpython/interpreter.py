@@ -1,0 +1,97 @@
+"""CPython as an interpreters.base.Interpreter."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+
+from pyprof.diagnostics import Finding
+from pyprof.interpreters.base import Detected, Interpreter, LiveProcess, Recording
+from pyprof.interpreters.cpython.codes import LANGUAGE, Code
+from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.interpreters.cpython.locate import is_own
+from pyprof.interpreters.cpython.process import PythonProcess
+from pyprof.interpreters.cpython.programs import Programs
+
+_TRAMPOLINE = "py::"
+"""How CPython names its trampolines in a perf map: py::qualified.name:/path/of.py."""
+_FIRST_TRAMPOLINE, _FIRST_REMOTE_EXEC = 12, 14
+
+
+class CPython(Interpreter):
+    """CPython 3.8 and later."""
+
+    language = LANGUAGE
+    evaluators = ("_PyEval_EvalFrame", "PyEval_EvalFrameEx", "_PyEval_Vector", "_TAIL_CALL_")
+    remedy = "--collector ptrace"
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording)
+        self._programs = Programs()
+
+    def detect(self, process: LiveProcess) -> Detected | None:
+        tids = {process.namespace_tid(tid) for tid in process.tasks()}
+        runtime = self._programs.runtime(process.space, tids.__contains__)
+        if runtime is None:
+            return None
+        version, module = runtime.layout.version, runtime.located.module.path
+        stops = "" if trampoline_is_on(process) else f"CPython {version} runs in it without a perf trampoline."
+        return Detected(LANGUAGE, version, module, stops=stops)
+
+    def reader(self, process: LiveProcess) -> PythonProcess:
+        return PythonProcess(self.recording, process.namespace_tid)
+
+    def is_own(self, module: str) -> bool:
+        return is_own(module)
+
+    def compiled(self, name: str) -> Code | None:
+        """Which line it is at nobody says."""
+        if not name.startswith(_TRAMPOLINE):
+            return None
+        function, _, file = name.removeprefix(_TRAMPOLINE).partition(":")
+        return Code(function, function, file, 0, LineTable.LOCATIONS, b"")
+
+    def describe(self, process: LiveProcess) -> Iterator[Finding]:
+        reader = self.reader(process)
+        tids = process.tasks()
+        reader.look(process.space, tids)
+        if reader.refusal:
+            yield Finding(False, f"{reader.refusal}: its stacks are native only")
+        if reader.runtime is None:
+            return
+        layout = reader.runtime.layout
+        threads = sum(bool(reader.thread_states(tid)) for tid in tids)
+        yield Finding(True, f"it runs CPython {layout.version} in {reader.module}, {threads} Python threads")
+        if trampoline_is_on(process):
+            yield Finding(True, "its perf trampoline is on: --collector perf names Python functions without a stop")
+        elif layout.minor >= _FIRST_TRAMPOLINE:
+            text = "its perf trampoline is off: Python frames are copied in stops"
+            yield Finding(True, text, _remedy(process.pid, layout.minor))
+
+
+def trampoline_is_on(process: LiveProcess) -> bool:
+    """Does the process write a perf map of Python functions (python -X perf, sys.activate_stack_trampoline)?"""
+    try:
+        return b" " + _TRAMPOLINE.encode() in process.perf_map()
+    except OSError:
+        return False
+
+
+def _remedy(pid: int, minor: int) -> str:
+    """How the user may switch the trampoline on; both change the target, so that we do neither."""
+    if minor < _FIRST_REMOTE_EXEC or not _shares_folder(pid, tempfile.gettempdir()):
+        return "for samples without stops start it with: python -X perf"
+    return (
+        "for samples without stops: f=$(mktemp) && chmod 644 $f && "
+        "echo 'import sys; sys.activate_stack_trampoline(\"perf\")' > $f && "
+        f"python3.{minor} -c 'import sys; sys.remote_exec({pid}, sys.argv[1])' $f"
+    )
+
+
+def _shares_folder(pid: int, folder: str) -> bool:
+    """Is it the same folder for the process and for us (not in a container, no private /tmp)?"""
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/root{folder}"), os.stat(folder))
+    except OSError:
+        return False

@@ -1,0 +1,192 @@
+"""The thread states of one CPython by the kernel's tids, listed as threads come; the names that Python gave them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from pyprof.interpreters.cpython.capture import Habits
+from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.interpreters.cpython.names import ThreadNames
+from pyprof.interpreters.cpython.runtime import PyThread, Runtime, tid_of
+from pyprof.model.interpreter import Gather
+
+_RELIST_NS = 50_000_000
+_RELIST_BUDGET = 50
+"""A listing that took t is followed by none for 50 t."""
+_NAMES_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 20_000_000, 200
+"""Names of threads are read again after so long, soon after a thread came, and in a 200th of the time at most."""
+_MOST_NAMES = 1 << 14
+_MOST_HOLDERS = 4
+"""Of so many GILs it is asked in a stop who holds them."""
+_LOOKS_AT_NEWCOMER = 8
+"""A new thread may not have a thread state at once."""
+_PATIENCE = 64
+"""A thread that has had no frames so often is likely to have none."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of one kernel thread. states: more than one where it runs several interpreters."""
+
+    states: list[tuple[PyThread, Habits]] = field(default_factory=list)
+
+
+class ThreadList:
+    """Of one runtime. namespace_tid: a tid as the process's own pid namespace counts it. prepare: told of states that
+    nobody has read yet. known: by tid. wanted: all are to be listed again.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        memory: Memory,
+        namespace_tid: Callable[[int], int],
+        prepare: Callable[[list[tuple[PyThread, Habits]]], None],
+    ) -> None:
+        self.known: dict[int, Known] = {}
+        self.wanted = True
+        self._runtime = runtime
+        self._memory = memory
+        self._namespace_tid = namespace_tid
+        self._prepare = prepare
+        self._inner: dict[int, int] = {}
+        self._listed: dict[int, PyThread] = {}
+        self._newcomers: dict[int, int] = {}
+        self._misses: dict[int, int] = {}
+        self._holders: dict[int, PyThread] = {}
+        self._relist_at = 0
+
+    def look(self, tids: Collection[int]) -> bool:
+        """Were all listed again? New ones are looked for at once: many are gone before that."""
+        if self._relist_at:
+            self._welcome(tids)
+        now = time.monotonic_ns()
+        if not self.wanted or now < self._relist_at:
+            return False
+        self._inner = {tid: self._inner.get(tid) or self._namespace_tid(tid) for tid in tids}
+        self.known = {tid: known for tid, known in self.known.items() if tid in self._inner}
+        self._misses = {tid: misses for tid, misses in self._misses.items() if tid in self._inner}
+        self._list()
+        after = time.monotonic_ns()
+        self._relist_at = after + max(_RELIST_NS, _RELIST_BUDGET * (after - now))
+        return True
+
+    def _list(self) -> None:
+        """Find the thread states of all threads."""
+        self.wanted = False
+        self._listed = {}
+        by_namespace = {inner: tid for tid, inner in self._inner.items()}
+        found: dict[int, list[PyThread]] = {}
+        try:
+            for thread in self._runtime.threads(self._memory, by_namespace.__contains__):
+                if thread.tid in by_namespace:
+                    found.setdefault(by_namespace[thread.tid], []).append(thread)
+        except Unreadable:
+            self.wanted = True
+        holders = {thread.gil: thread for states in found.values() for thread in states if thread.gil}
+        self._holders = dict([*holders.items()][:_MOST_HOLDERS])
+        self._know(found)
+
+    def find(self, tid: int, gather: Gather) -> Known | None:
+        """For a sample of a thread. One that is not listed yet may be the one that holds the GIL: gather reads that."""
+        known = self.known.get(tid)
+        return known if known is not None and known.states else self._guess(tid, gather)
+
+    def _welcome(self, tids: Collection[int]) -> None:
+        """Find the thread states of new threads."""
+        for tid in tids:
+            if tid not in self._inner:
+                self._inner[tid] = self._namespace_tid(tid)
+                self._newcomers[tid] = _LOOKS_AT_NEWCOMER
+        self.wanted = self.wanted or len(self._inner) > 2 * len(tids) + _PATIENCE
+        if not self._newcomers:
+            return
+        by_namespace = {inner: tid for tid, inner in self._inner.items()}
+        listed = self._listed
+        found: dict[int, list[PyThread]] = {}
+        try:
+            for thread in self._runtime.threads(
+                self._memory, by_namespace.__contains__, lambda thread: listed.get(thread.address) == thread
+            ):
+                if by_namespace.get(thread.tid) in self._newcomers:
+                    found.setdefault(by_namespace[thread.tid], []).append(thread)
+        except Unreadable:
+            self.wanted = True
+        self._know(found)
+        self._newcomers = {
+            tid: looks - 1 for tid, looks in self._newcomers.items() if looks > 1 and tid in tids and tid not in found
+        }
+
+    def _know(self, found: dict[int, list[PyThread]]) -> None:
+        """Their thread states are these."""
+        unread: list[tuple[PyThread, Habits]] = []
+        for tid, states in found.items():
+            known = self.known.setdefault(tid, Known())
+            habits = {thread.address: habit for thread, habit in known.states}
+            known.states = [(thread, habits.get(thread.address) or Habits()) for thread in states]
+            self._listed.update((thread.address, thread) for thread in states)
+            unread += [state for state in known.states if state[0].address not in habits]
+        self._prepare(unread)
+
+    def _guess(self, tid: int, gather: Gather) -> Known | None:
+        misses = self._misses[tid] = self._misses.get(tid, 0) + 1
+        self.wanted = self.wanted or misses < _PATIENCE or misses % _PATIENCE == 0
+        wanted = self._inner.get(tid)
+        if not wanted:
+            return None
+        memory = Memory(lambda avma, size: bytes(gather([(avma, size)])))
+        layout = self._runtime.layout
+        for gil, sibling in self._holders.items():
+            try:
+                at = memory.u64(gil + layout.gil_holder)
+                if not at or memory.u64(at + layout.thread.interp) != sibling.interpreter:
+                    continue
+                ident = memory.u64(at + layout.thread.thread_id)
+                native = layout.thread.native_id
+                own = memory.u64(at + native) if native >= 0 else tid_of(memory, ident, wanted.__eq__)
+            except Unreadable:
+                continue
+            if own == wanted:
+                thread = PyThread(
+                    at, wanted, ident, sibling.interpreter, sibling.interpreter_id, gil, sibling.collecting
+                )
+                known = self.known[tid] = Known([(thread, Habits())])
+                return known
+        return None
+
+
+class NameBook:
+    """Names of threads by tid, as Python gave them; an ended thread's stays."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self._source: ThreadNames | None = None
+        self._read_at = 0
+
+    def read_from(self, source: ThreadNames) -> None:
+        self._source = source
+
+    def look(self, threads: ThreadList) -> None:
+        """Where it is time to."""
+        now = time.monotonic_ns()
+        if now >= self._read_at:
+            self.read(threads)
+            after = time.monotonic_ns()
+            self._read_at = after + max(_NAMES_NS, _NAMES_BUDGET * (after - now))
+
+    def soon(self, tids: Collection[int]) -> None:
+        """Threads have come and gone: these are there."""
+        self._read_at = min(self._read_at, time.monotonic_ns() + _NAMES_SOON_NS)
+        if len(self.names) > _MOST_NAMES:
+            self.names = {tid: name for tid, name in self.names.items() if tid in tids}
+
+    def read(self, threads: ThreadList) -> None:
+        """The names that there are now."""
+        names = self._source.read() if self._source is not None else {}
+        for tid, known in threads.known.items():
+            for thread, _ in known.states:
+                name = names.get(thread.ident)
+                if name:
+                    self.names[tid] = name

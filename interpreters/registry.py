@@ -1,0 +1,88 @@
+"""The interpreters that are known: one line each. Whoever wants to know about one asks here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from pyprof.diagnostics import Finding
+from pyprof.errors import FormatError
+from pyprof.interpreters.base import Detected, Interpreter, LiveProcess, NotBegun, ProcessReader, Recording
+from pyprof.interpreters.code_book import Code
+from pyprof.interpreters.cpython.interpreter import CPython
+from pyprof.interpreters.ruby.interpreter import Ruby
+from pyprof.model.interpreter import Chain, Gather
+from pyprof.model.modules import AddressSpace
+
+KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby)
+"""In the order in which they are asked."""
+
+
+@dataclass
+class ProcessReaders:
+    """The readers of one process, as one model.interpreter.StackReader: that of the interpreter that runs there counts.
+
+    Of several the first one; where none runs the first reader stands for all.
+    """
+
+    readers: list[ProcessReader]
+
+    def __post_init__(self) -> None:
+        self._current = self.readers[0]
+
+    @property
+    def current(self) -> ProcessReader:
+        return self._current
+
+    def look(self, space: AddressSpace, tids: Collection[int]) -> None:
+        for reader in self.readers:
+            reader.look(space, tids)
+        self._current = next((reader for reader in self.readers if reader.module), self.readers[0])
+
+    def copy(self, tid: int, stack: memoryview, base: int, gather: Gather) -> None:
+        self._current.copy(tid, stack, base, gather)
+
+    def learn(self) -> None:
+        self._current.learn()
+
+    def take(self) -> Chain | None:
+        return self._current.take()
+
+
+class Interpreters:
+    """All kinds, in one recording."""
+
+    def __init__(self, recording: Recording, kinds: tuple[type[Interpreter], ...] = KINDS) -> None:
+        self._kinds = [kind(recording) for kind in kinds]
+
+    def readers(self, process: LiveProcess) -> ProcessReaders:
+        found = (kind.reader(process) for kind in self._kinds)
+        return ProcessReaders([reader for reader in found if reader is not None])
+
+    def detect(self, process: LiveProcess) -> Iterator[Detected]:
+        """Those that run in a process. Raises NotBegun, OSError, FormatError."""
+        found = (kind.detect(process) for kind in self._kinds)
+        return (detected for detected in found if detected is not None)
+
+    def unread(self, process: LiveProcess) -> list[Detected]:
+        """Those that run in a process and whose functions cannot be read; none where the process has ended."""
+        try:
+            return [found for found in self.detect(process) if found.unread]
+        except (NotBegun, OSError, FormatError):
+            return []
+
+    def describe(self, process: LiveProcess) -> Iterator[Finding]:
+        """What `pyprof doctor` says of them."""
+        for kind in self._kinds:
+            try:
+                yield from kind.describe(process)
+            except (OSError, FormatError):
+                continue
+
+    def is_own(self, module: str) -> bool:
+        """Is a module of this file name part of an interpreter whose functions can be read?"""
+        return any(kind.is_own(module) for kind in self._kinds)
+
+    def compiled(self, name: str) -> Code | None:
+        """The function that generated code of this name runs, None if it is no interpreter's."""
+        return next((code for kind in self._kinds if (code := kind.compiled(name)) is not None), None)

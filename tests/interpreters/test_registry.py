@@ -1,0 +1,126 @@
+"""What the registry does of several interpreters: who reads a process, who is asked, what one that fails hides."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from pyprof.diagnostics import Diagnostics, Finding
+from pyprof.errors import FormatError
+from pyprof.interpreters.base import Detected, Interpreter, LiveProcess, NotBegun, Recording
+from pyprof.interpreters.code_book import CodeBook, frame_pc
+from pyprof.interpreters.cpython.codes import Code
+from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
+from pyprof.model.interpreter import Chain, Gather, SampleState
+from pyprof.model.modules import AddressSpace
+from pyprof.objfile.images import ImageStore
+
+SPACE = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
+
+
+class Reader:
+    lockless = False
+
+    def __init__(self, module: str) -> None:
+        self.names: dict[int, str] = {}
+        self.module = ""
+        self.later = module
+        self.copied = 0
+
+    def look(self, space: AddressSpace, tids: Collection[int]) -> None:
+        self.module = self.later
+
+    def copy(self, tid: int, stack: memoryview, base: int, gather: Gather) -> None:
+        self.copied = tid
+
+    def learn(self) -> None: ...
+
+    def read_names(self) -> None: ...
+
+    def take(self) -> Chain:
+        return Chain((), SampleState(0), self.module, (), False)
+
+    def local_values(self, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
+        return []
+
+
+class Known(Interpreter):
+    language = "Lisp"
+    evaluators = ("lisp_eval",)
+    found: Detected | None = Detected("Lisp", "1.5", "/usr/bin/lisp", "nobody reads it")
+
+    def detect(self, process: LiveProcess) -> Detected | None:
+        return self.found
+
+
+class Broken(Known):
+    def detect(self, process: LiveProcess) -> Detected | None:
+        raise FormatError("/usr/bin/lisp", 0, "cut off")
+
+
+class Young(Known):
+    def detect(self, process: LiveProcess) -> Detected | None:
+        raise NotBegun
+
+
+class Absent(Known):
+    found = None
+
+
+def interpreters(*kinds: type[Interpreter]) -> Interpreters:
+    return Interpreters(Recording(ImageStore(Diagnostics()), Diagnostics(), CodeBook()), kinds)
+
+
+def process() -> LiveProcess:
+    return LiveProcess(1, lambda: [1], int, lambda: SPACE, lambda: b"")
+
+
+def findings(*kinds: type[Interpreter]) -> Iterator[Finding]:
+    return interpreters(*kinds).describe(process())
+
+
+def test_reader_of_the_interpreter_that_runs_reads_the_process() -> None:
+    nowhere: Any = memoryview(b"")
+    first, second = Reader(""), Reader("/usr/bin/second")
+    readers = ProcessReaders([first, second])
+    readers.copy(7, nowhere, 0, lambda spans: nowhere)
+    assert (first.copied, second.copied) == (7, 0)
+    readers.look(SPACE, [1])
+    readers.copy(8, nowhere, 0, lambda spans: nowhere)
+    assert (first.copied, second.copied) == (7, 8)
+    chain = readers.take()
+    assert chain is not None
+    assert chain.problem == "/usr/bin/second"
+
+
+def test_interpreter_that_is_only_recognised_is_one_finding() -> None:
+    (finding,) = findings(Known)
+    assert not finding.ok
+    assert finding.text == "it runs Lisp 1.5 in /usr/bin/lisp: Lisp functions are missing, nobody reads it"
+    assert list(findings(Absent)) == list(findings(Young)) == []
+
+
+def test_interpreter_whose_file_is_broken_does_not_hide_the_others() -> None:
+    assert len(list(findings(Broken, Known))) == 1
+    assert [found.language for found in interpreters(Known).unread(process())] == ["Lisp"]
+    assert interpreters(Broken).unread(process()) == interpreters(Young).unread(process()) == []
+
+
+def test_generated_code_is_named_by_the_interpreter_that_knows_its_name() -> None:
+    known = interpreters(*KINDS)
+    code = known.compiled("py::Thread.run:/usr/lib/threading.py")
+    assert code is not None
+    assert (code.language, code.line(-1).function, code.line(-1).file) == (
+        "Python",
+        "Thread.run",
+        "/usr/lib/threading.py",
+    )
+    assert known.compiled("LazyCompile:~run /srv/a.js:1") is None
+
+
+def test_languages_are_told_apart_by_their_frames() -> None:
+    book = CodeBook()
+    index = book.add(Code("f", "f", "a.py", 1, LineTable.LOCATIONS, b""))
+    assert book.code(frame_pc(index, -1)).language == "Python"
+    assert book.code(frame_pc(index + 1, -1)).language == ""
