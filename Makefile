@@ -26,10 +26,10 @@ demo: $(BIN)/pyprof ## record the bundled workload for five seconds into demo.ht
 	$(BIN)/pyprof record -d 5 -o demo.html -- $(BIN)/python examples/workload.py 6
 
 test: $(BIN)/pytest ## run all tests, in WORKERS processes (default: one a processor, four at most)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: $(BIN)/pytest ## run the tests that need no compiler, no rights and no program to look at (under a minute)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m unit -q
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m unit -q
 
 test-system: $(BIN)/pytest ## boot an AArch64 Debian in qemu and let pyprof sample there (minutes; tests/system)
 	$(BIN)/python -m tests.system

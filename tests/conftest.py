@@ -1,4 +1,4 @@
-"""Marks and reruns of all tests; one folder of builds a run, whichever processes it has."""
+"""Marks, order and reruns of all tests; one folder of builds a run, whichever processes it has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import marks, support
+from tests import marks, schedule, support
 
 FOLDER = Path(__file__).parent
 RERUNS_OF_LIVE_TESTS = 2
@@ -29,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: schedule.rank(item.path.relative_to(FOLDER).as_posix()))
     for item in items:
         kinds = {mark.name for mark in item.iter_markers()} & marks.KINDS.keys()
         if not kinds:

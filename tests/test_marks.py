@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import marks
+from tests import marks, schedule
 from tests.support import build
 
 TESTS = Path(__file__).parent
@@ -38,11 +38,11 @@ def test_every_mark_is_known_and_every_pattern_fits_a_file() -> None:
     assert used - {""} == marks.TABLE.keys()
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadfile")])
+@pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")])
 def test_live_tests_alone_are_run_again_and_each_rerun_is_reported_with_its_reason(
     workers: tuple[str, ...], tmp_path: Path
 ) -> None:
-    for name in ("__init__.py", "conftest.py", "marks.py", "support.py"):
+    for name in ("__init__.py", "conftest.py", "marks.py", "schedule.py", "support.py"):
         (tmp_path / "tests").mkdir(exist_ok=True)
         shutil.copy(TESTS / name, tmp_path / "tests")
     for folder in ("live", "model"):
@@ -81,3 +81,8 @@ def test_same_build_is_made_once_and_another_source_header_or_flag_is_another_bu
     assert result("-DMORE=1")[0] == 2
     header.write_text("#define NUMBER 5")
     assert result("-DMORE=0")[0] == 5
+
+
+def test_long_files_are_files_that_there_are_and_go_first_in_their_order() -> None:
+    assert all((TESTS / path).is_file() for path in schedule.LONG)
+    assert sorted(["test_layers.py", *reversed(schedule.LONG)], key=schedule.rank) == [*schedule.LONG, "test_layers.py"]

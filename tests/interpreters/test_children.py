@@ -11,11 +11,16 @@ import pytest
 
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import HERE, Python, pythons, running
-from tests.interpreters.runs import record, stacks
+from tests.interpreters.runs import Stacks, record, stacks
 from tests.interpreters.test_peers_real import asking, free_port
 from tests.interpreters.test_peers_real import running as running_here
 
 NEWEST = pythons()[-1]
+
+
+def workers(found: Stacks) -> set[str]:
+    """The processes that were met at work."""
+    return {frames[0] for frames, _ in found if "crunch (pool.py)" in frames}
 
 
 @pytest.mark.parametrize(
@@ -28,16 +33,15 @@ def test_workers_of_multiprocessing_are_in_the_profile(python: Python, method: s
     with running(python, "pool.py", method) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        record(process.pid, output, "-s", "--threads", "-d", "4")
-    found: dict[str, int] = {}
-    for frames, count in stacks(output):
+        record(process.pid, output, "-s", "--threads", until=lambda found: len(workers(found)) >= 2)
+    found = stacks(output)
+    for frames, _ in found:
         assert not any("merge: partial" in frame for frame in frames), frames
         if "crunch (pool.py)" in frames:
             assert "worker (pool.py)" in frames[: frames.index("crunch (pool.py)")]
-            found[frames[0]] = found.get(frames[0], 0) + count
-    assert len(found) >= 2, "two workers at least"
-    assert all(re.fullmatch(r".+ \(pid \d+\)", name) for name in found)
-    assert not any(name.endswith(f"(pid {process.pid})") for name in found)
+    assert len(workers(found)) >= 2
+    assert all(re.fullmatch(r".+ \(pid \d+\)", name) for name in workers(found))
+    assert not any(name.endswith(f"(pid {process.pid})") for name in workers(found))
 
 
 def test_workers_of_gunicorn_are_in_the_profile(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_threads_that_live_for_milliseconds_have_their_frames_and_compute_what_t
     with running(python, "storm.py", stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        summary = record(process.pid, output, "-s", "-i", "-d", "3", "--native", "all", "--threads")
+        summary = record(process.pid, output, "-s", "-i", "-d", "2", "--native", "all", "--threads")
         assert process.poll() is None
         counted = json.loads(process.communicate("", timeout=60)[0])
     assert counted["wrong"] == 0

@@ -38,6 +38,20 @@ def whole(recording: Recording) -> Counter[tuple[tuple[str, int], ...]]:
     return found
 
 
+def some_whole(recording: Recording) -> bool:
+    return sum(whole(recording).values()) >= 3
+
+
+def deep_and_other(recording: Recording) -> bool:
+    """Three depths, one of them deeper than what a stop copies."""
+    depths = {dict(of).get("down", 0) for of in whole(recording)}
+    return some_whole(recording) and len(depths) >= 3 and max(depths) > 30_000
+
+
+def at_a_side(recording: Recording) -> bool:
+    return any(name in ("at_left", "at_right") for of in whole(recording) for name, _ in of)
+
+
 def cut(recording: Recording) -> dict[str, int]:
     """Samples by marker."""
     found: Counter[str] = Counter()
@@ -61,7 +75,7 @@ def test_recursion_that_works_at_its_bottom_is_whole_and_small_parts_are_copied(
     if collector == "perf":
         perf_allowed()
     with running(ladder(f"ladder_{build}"), "stay", str(DEPTH), LIFE) as program:
-        recording = record(program.pid, tmp_path, "--collector", collector, seconds=4, rate=99)
+        recording = record(program.pid, tmp_path, "--collector", collector, rate=99, until=some_whole)
     found = whole(recording)
     assert sum(found.values()) >= 3
     assert {of[:3] for of in found} == {(("run", 1), ("left", 1), ("down", DEPTH + 1))}
@@ -71,39 +85,35 @@ def test_recursion_that_works_at_its_bottom_is_whole_and_small_parts_are_copied(
 
 def test_recursion_that_goes_up_and_down_has_only_its_own_frames(tmp_path: Path) -> None:
     with running(ladder("ladder_recursion"), "travel", str(DEPTH), LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=4, rate=99)
+        recording = record(program.pid, tmp_path, seconds=3, rate=99, until=deep_and_other)
     found = whole(recording)
-    assert sum(found.values()) >= 3
+    assert deep_and_other(recording)
     for of in found:
         names = [name for name, _ in of]
         assert names in (["run"], ["run", "left"], ["run", "left", "down"])
         assert dict(of).get("down", 0) <= DEPTH + 1
-    assert len({dict(of).get("down") for of in found}) >= 3
-    assert max(dict(of).get("down", 0) for of in found) > 30_000  # more than a stop copies
 
 
 def test_recursion_from_two_places_never_has_the_frames_of_the_other_one(tmp_path: Path) -> None:
     with running(ladder("ladder_recursion"), "origins", str(DEPTH), LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=4, rate=99)
-    sides = Counter[str]()
-    for of, count in whole(recording).items():
+        recording = record(program.pid, tmp_path, rate=99, until=at_a_side)
+    assert at_a_side(recording)
+    for of in whole(recording):
         names = [name for name, _ in of]
         for side, other in (("left", "right"), ("right", "left")):
             if f"at_{side}" in names:
                 assert side in names
                 assert other not in names
                 assert dict(of)["down"] == DEPTH + 1
-                sides[side] += count
-    assert sides.total() >= 1
     for marker in cut(recording):
         assert re.fullmatch(r"\[truncated: --stack-size (2|4|8|16)M copies all of it\]", marker)
 
 
 def test_size_that_a_marker_names_is_enough(tmp_path: Path) -> None:
     with running(ladder("ladder_recursion"), "travel", str(DEPTH), LIFE) as program:
-        recording = record(program.pid, tmp_path, "--stack-size", "16M", seconds=3, rate=20)
+        recording = record(program.pid, tmp_path, "--stack-size", "16M", seconds=2, rate=20, until=some_whole)
     assert not cut(recording)
-    assert sum(whole(recording).values()) >= 2
+    assert some_whole(recording)
 
 
 def test_maximum_depth_names_a_depth_that_is_enough(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.minidump.from_core import microdump, minidump, symbols
 from tests.minidump.test_published import write
 
 MAX_FRAMES = 300
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 EXTREMES = [0, 1, 7, 0xFFF, 1 << 31, (1 << 31) - 1, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, (1 << 64) - 1]
 
 

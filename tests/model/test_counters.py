@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from pyprof.model.counters import COUNTERS, lacking, meaning_of
@@ -22,7 +23,12 @@ DUMPS_ONLY = (
 """What they count is told by `dump`, which has no summary."""
 
 
-def counted() -> Iterator[tuple[str, str]]:
+@cache
+def counted() -> tuple[tuple[str, str], ...]:
+    return tuple(_counted())
+
+
+def _counted() -> Iterator[tuple[str, str]]:
     """(where, name) of everything that the code counts in words; the values in an f-string as "x"."""
     for folder in ("profiler", "unwind", "collectors", "interpreters"):
         for path in sorted((ROOT / folder).rglob("*.py")):

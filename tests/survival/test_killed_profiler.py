@@ -15,7 +15,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
 
-ROUNDS = 200
+ROUNDS = 120
 
 
 def profiler(pid: int, idle: bool, ready: int = -1) -> int:
