@@ -169,8 +169,8 @@ class BatchBuilder(Generic[Memory]):
         self._usual = arches[0]
         self._unknown = unknown
         self._regs = np.zeros((MOST_LANES, max(len(arch.registers) for arch in arches)), np.uint64)
-        self._known = {arch.name: np.flatnonzero(np.array(arch.prstatus) >= 0) for arch in arches}
-        self._slots = {arch.name: np.array([slot for slot in arch.prstatus if slot >= 0]) for arch in arches}
+        self._known = {arch.name: np.flatnonzero(np.array(arch.kernel.prstatus) >= 0) for arch in arches}
+        self._slots = {arch.name: np.array([slot for slot in arch.kernel.prstatus if slot >= 0]) for arch in arches}
         self._clear()
 
     def _clear(self) -> None:
@@ -309,7 +309,7 @@ class BatchBuilder(Generic[Memory]):
         """The batch with the columns of an architecture. What its register set does not hold is unknown."""
         unknown = self._unknown
         if unknown is None:
-            unknown = frozenset(column for column, slot in enumerate(arch.prstatus) if slot < 0)
+            unknown = frozenset(column for column, slot in enumerate(arch.kernel.prstatus) if slot < 0)
         used = set(batch.space.tolist())
         spaces = {key: space for key, space in batch.spaces.items() if key in used}
         return replace(batch, arch=arch, regs=batch.regs[:, : len(arch.registers)], spaces=spaces, unknown=unknown)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.model import arch
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {
     "profiler": "pyprof",
@@ -132,6 +134,19 @@ def test_nobody_asks_an_object_file_for_its_class() -> None:
         if any(isinstance(name, ast.Name) and name.id in FORMATS for name in ast.walk(node))
     ]
     assert asked == []
+
+
+def test_architectures_are_named_by_their_own_files_only() -> None:
+    names = {name for name, value in vars(arch).items() if isinstance(value, arch.Arch)}
+    assert {"X86_64", "AARCH64"} <= names
+    users = {
+        str(path.relative_to(ROOT))
+        for module, path in sources()
+        if not module.startswith(("pyprof.model.arch", "pyprof.collectors.linux."))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} & names
+    }
+    assert users == set()
 
 
 def test_every_room_of_collectors_has_its_rule() -> None:

@@ -78,12 +78,12 @@ class Code:
         before = self.read(avma - CALL_BYTES, CALL_BYTES)
         if len(before) < CALL_BYTES:
             return Verdict.UNKNOWN
-        return Verdict.YES if self._arch.follows_call(before) else Verdict.NO
+        return Verdict.YES if self._arch.calls.follows_call(before) else Verdict.NO
 
     def call_target(self, return_address: int) -> int | None:
         """Where the direct call before a return address goes; None for an indirect call."""
-        return self._arch.call_target(self.read(return_address - CALL_BYTES, CALL_BYTES), return_address)
+        return self._arch.calls.call_target(self.read(return_address - CALL_BYTES, CALL_BYTES), return_address)
 
     def is_jump(self, avma: int) -> bool:
         """Does the code at avma only jump on: a PLT entry, a linker's trampoline?"""
-        return self._arch.jumps(self.read(avma, 16))
+        return self._arch.calls.jumps(self.read(avma, 16))

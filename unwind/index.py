@@ -244,7 +244,7 @@ class Index:
         at = bisect_right(function.starts, function.start + offset) - 1
         if at < 0:
             return (*here, self.uncovered(code, pc, exact))
-        if function.rules[at].signal and not self.arch.signal_cfi:
+        if function.rules[at].signal and not self.arch.signals.kernel_cfi:
             trampoline = self.uncovered(code, pc, exact)
             if trampoline != UNCOVERED_ID:
                 return (*here, trampoline)
@@ -273,7 +273,7 @@ class Index:
 
     def uncovered(self, code: Code, pc: int, exact: bool) -> int:
         """The rule id of a lookup pc that no table covers: the kernel's signal trampoline, or none."""
-        frame = self.arch.trampoline_at(code.read, pc if exact else pc + 1, exact)
+        frame = self.arch.signals.trampoline_at(code.read, pc if exact else pc + 1, exact)
         return UNCOVERED_ID if frame is None else self.rules.intern(sigreturn_rule(self.arch, frame), Trust.SIGRETURN)
 
 

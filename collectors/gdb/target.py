@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from pyprof.collectors.gdb.xml import parse_xml
 from pyprof.errors import RemoteError, UnsupportedArchitecture
-from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch, find_arch
+from pyprof.model.arch import Arch, find_arch
 
 MOST_REGISTERS = 4096
 _MOST_FILES = 64
@@ -153,24 +153,6 @@ def _architecture_name(description: Description) -> str:
     return "i386:x86-64" if "rip" in names else "i386" if "eip" in names else ""
 
 
-_DEFAULTS: dict[str, tuple[tuple[str, int], ...]] = {
-    X86_64.name: tuple(
-        (name, 8) for name in ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", *X86_64.registers[8:])
-    ),
-    I386.name: tuple((name, 4) for name in I386.registers),
-    ARM.name: tuple((name, 4) for name in ARM.registers),
-    AARCH64.name: tuple((name, 8) for name in AARCH64.registers),
-    S390X.name: (
-        ("pswm", 8),
-        ("pswa", 8),
-        *((f"r{n}", 8) for n in range(16)),
-        *((f"acr{n}", 4) for n in range(16)),
-        ("fpc", 4),
-        *((f"f{n}", 8) for n in range(16)),
-    ),
-}
-"""Architecture name -> the registers at the start of its `g` packet where no target.xml says otherwise (GDB's tdep)."""
-
 _OTHER_NAMES = {"pc": ("pswa",), "lr": ("r14",), "sp": ("r13",)}
 
 
@@ -217,8 +199,7 @@ def register_map(description: Description | None, arch: Arch) -> RegisterMap:
         registers = description.registers()
     else:
         registers, offset = {}, 0
-        base = {"armeb": ARM.name, "aarch64_be": AARCH64.name}.get(arch.name, arch.name)
-        for number, (name, size) in enumerate(_DEFAULTS.get(base, ())):
+        for number, (name, size) in enumerate(arch.gdb_packet):
             registers[name] = Register(name, number, offset, size)
             offset += size
     places: list[Register | None] = []

@@ -14,6 +14,7 @@ from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stop_candidates import StopCandidates
 from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.perf_arch import NARROW, WIDE
 from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import USER_ONLY, PerfCollector
@@ -24,7 +25,6 @@ from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.opening import by_stops
 from pyprof.collectors.targets.request import Request, Target
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
-from pyprof.model.arch import I386, X86_64
 from pyprof.options import CollectOptions
 
 NO_STOPS = 1 << 16
@@ -36,8 +36,8 @@ FROM_OUTSIDE = "Sleeping threads were read from outside: none was stopped"
 def can(target: Target, options: CollectOptions) -> PyprofError | None:
     """None, or why not: another architecture; perf_events are not allowed, or only without the time in the kernel."""
     try:
-        arch = procfs.arch(target.pid) if target.pid else X86_64
-        if arch not in (X86_64, I386):
+        arch = procfs.arch(target.pid) if target.pid else WIDE
+        if arch not in (WIDE, NARROW):
             return UnsupportedArchitecture(f"it runs {arch.name} code")
         scope = choose_scope(target.pid, online_cpus()[0], options, target.everything)
     except PerfNotAllowed as error:

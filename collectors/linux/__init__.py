@@ -7,6 +7,7 @@ libc           The door to the system calls that Python lacks
 link_map       The dynamic loader's list of loaded objects (struct r_debug, struct link_map in <link.h>)
 map_query      Is the memory of a process still mapped as we know it?
 mapped_memory  Reads of a process's memory on behalf of an earlier moment: what stands there now may be another file's
+perf_arch      The architecture whose registers perf_events sample here, and that of its 32-bit code
 procfs         What /proc says about a process
 regset         The kernel's register set of a stopped task (NT_PRSTATUS), read as that of one architecture
 syscalls       Which system calls survive a ptrace stop, and which can be made to start again

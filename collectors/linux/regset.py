@@ -22,10 +22,10 @@ class Regset:
 
     def __init__(self, arch: Arch, ptrace: PtraceCalls) -> None:
         self.arch = arch
-        count = arch.regset_size // arch.word
+        count = arch.kernel.regset_size // arch.word
         self.words = ptrace.regs if arch.word == 8 else ptrace.narrow_regs
         self.columns = np.frombuffer(memoryview(self.words).cast("B"), f"u{arch.word}", count)
-        self._sp, self._pc = arch.prstatus[arch.sp], arch.prstatus[arch.pc]
+        self._sp, self._pc = arch.kernel.prstatus[arch.sp], arch.kernel.prstatus[arch.pc]
         self._eintr = -EINTR & arch.mask
 
     @property
@@ -39,26 +39,26 @@ class Regset:
     @property
     def interrupted(self) -> bool:
         """Does the register of results hold -EINTR?"""
-        return bool(self.words[self.arch.syscall_return] == self._eintr)
+        return bool(self.words[self.arch.kernel.syscall_return] == self._eintr)
 
     @property
     def call(self) -> int:
         """The number of the system call that the task is in; -1 if it is in none, or if that is not told."""
         arch = self.arch
-        if arch.syscall_number < 0:
+        if arch.kernel.syscall_number < 0:
             return -1
-        number = self.words[arch.syscall_number]
+        number = self.words[arch.kernel.syscall_number]
         return -1 if number >> (8 * arch.word - 1) else number
 
     @property
     def args(self) -> tuple[int, ...]:
         """The arguments of that call."""
-        return tuple(self.words[slot] for slot in self.arch.syscall_args)
+        return tuple(self.words[slot] for slot in self.arch.kernel.syscall_args)
 
     @property
     def broken_off(self) -> bool:
         """Does the register of results hold one of the errors with which a system call is interrupted?"""
-        return (-self.words[self.arch.syscall_return] & self.arch.mask) in _INTERRUPTED
+        return (-self.words[self.arch.kernel.syscall_return] & self.arch.mask) in _INTERRUPTED
 
     def was_asleep(self, code: Callable[[int, int], bytes]) -> bool:
         """Did an interrupt end a sleep? Then the system call's result says that it was interrupted.
@@ -66,17 +66,17 @@ class Regset:
         Where the kernel does not tell that there was a call the code does: pc stands behind the instruction, or on it
         if the kernel has already arranged for the call to be made again. code: (avma, size) -> code of the task.
         """
-        if self.arch.syscall_number >= 0:
+        if self.arch.kernel.syscall_number >= 0:
             return self.call >= 0 and self.broken_off
-        pc, codes = self.arch.code_address(self.pc), self.arch.syscall_codes
+        pc, codes = self.arch.code_address(self.pc), self.arch.kernel.syscall_codes
         if self.broken_off:
             return any(code(pc - len(each), len(each)) == each for each in codes)
         return any(code(pc, len(each)) == each for each in codes)
 
     def begin_again(self, call: int, code: int) -> None:
         """As if the task had not yet made the call whose instruction, of so many bytes, ends at pc."""
-        self.words[self.arch.syscall_return] = call
+        self.words[self.arch.kernel.syscall_return] = call
         self.words[self._pc] = self.pc - code
 
     def put_back(self, result: int, pc: int) -> None:
-        self.words[self.arch.syscall_return], self.words[self._pc] = result, pc
+        self.words[self.arch.kernel.syscall_return], self.words[self._pc] = result, pc

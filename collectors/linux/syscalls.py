@@ -2,7 +2,7 @@
 
 Sources: signal(7), "Interruption of system calls and library functions by stop signals"; the kernel's return
 codes: ERESTARTSYS, ERESTARTNOHAND, ERESTARTNOINTR and ERESTART_RESTARTBLOCK are restarted by the kernel when no
-signal handler runs, EINTR is not. Numbers of calls: Arch.syscalls.
+signal handler runs, EINTR is not. Numbers of calls: Kernel.syscalls.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def survives_stop(call: BlockedCall, pid: int, arch: Arch) -> bool:
     """Will this blocked call surely go on after a ptrace stop, as if nothing had been? In doubt: no."""
     if call.number < 0:
         return True
-    name, args = arch.call_names.get(call.number, ""), call.args
+    name, args = arch.kernel.call_names.get(call.number, ""), call.args
     if name in SURVIVES:
         return True
     if name in ("futex", "futex_time64"):
@@ -90,7 +90,7 @@ def survives_stop(call: BlockedCall, pid: int, arch: Arch) -> bool:
 
 def restartable(arch: Arch, number: int, args: Sequence[int]) -> bool:
     """May a call that our stop made fail with EINTR be run again? args: its six arguments."""
-    name = arch.call_names.get(number, "")
+    name = arch.kernel.call_names.get(number, "")
     if name in _RESTARTABLE:
         return True
     if name == "socketcall":

@@ -17,13 +17,13 @@ from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, Source
 from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, beyond_copy
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.offcpu.gaps import I64
 from pyprof.collectors.offcpu.intervals import BY_WEIGHT, ENDED, LEFT_OUT, Drain, OffCpuIntervals, Points, Told
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, late_looks
 from pyprof.collectors.perf.batches import by_width
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.switches import Switches
-from pyprof.model.arch import X86_64
 from pyprof.model.kernel import blocked_word
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
@@ -175,7 +175,7 @@ class WallClockCollector:
             now = time.monotonic_ns()
             tid, blocked, length = (np.array(column, np.int64) for column in zip(*told.bare, strict=True))
             wanted = self._running.shown(tid)
-            words = tuple((blocked_word(X86_64, state, -1),) for state in (WAITS_FOR_PROCESSOR, UNKNOWN))
+            words = tuple((blocked_word(WIDE, state, -1),) for state in (WAITS_FOR_PROCESSOR, UNKNOWN))
             batch = _without_registers(SampleKind.UNSEEN, tid, now - length, length)
             batch = replace(batch, tip=blocked.astype(np.int32) + 1, tips=((), *words), followed=False)
             yield batch.take(np.flatnonzero(wanted))
@@ -252,7 +252,7 @@ def _run_ns(tid: int) -> int:
 
 
 def _without_registers(kind: SampleKind, tid: I64, time_ns: I64, length_ns: I64) -> SampleBatch:
-    bare = bare_batch(X86_64, NOBODY, np.full(len(tid), kind, np.uint8), time_ns, tid, tid)
+    bare = bare_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), time_ns, tid, tid)
     return replace(bare, stopped=False, length_ns=length_ns)
 
 

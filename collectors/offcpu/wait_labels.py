@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux.kernel_waits import uninterruptible
-from pyprof.model.arch import X86_64
+from pyprof.collectors.linux.perf_arch import CALL_PC, RESULT, WIDE
 from pyprof.model.kernel import Blocked, blocked_word, parse_blocked
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch
@@ -26,7 +26,6 @@ UNKNOWN = "B"
 _WAITS = "SDTtI"
 
 _ENOSYS = np.uint64(2**64 - 38)
-_RAX, _RCX = X86_64.registers.index("rax"), X86_64.registers.index("rcx")
 _MOST = 1 << 16
 
 Chain = tuple[int, ...]
@@ -73,8 +72,8 @@ class WaitLabels:
     def labelled(self, samples: SampleBatch, blocked: npt.NDArray[np.bool_]) -> SampleBatch:
         """The samples with what each waits for inside its innermost frame. blocked: others wait for a processor."""
         tips: dict[tuple[int, ...], int] = {(): 0}
-        pc = samples.regs[:, X86_64.pc]
-        in_call = (samples.regs[:, _RCX] == pc) & (samples.regs[:, _RAX] == _ENOSYS)
+        pc = samples.regs[:, WIDE.pc]
+        in_call = (samples.regs[:, CALL_PC] == pc) & (samples.regs[:, RESULT] == _ENOSYS)
         tip = np.zeros(len(samples), np.int32) if samples.tip is None else samples.tip
         columns = (tip, blocked, in_call, samples.space, samples.pid, pc.view(np.int64))
         kinds = np.stack([column.astype(np.int64) for column in columns], axis=1)
@@ -82,7 +81,7 @@ class WaitLabels:
         found = np.zeros(len(first), np.int32)
         for place, lane in enumerate(first.tolist()):
             chain = _chain(samples, lane)
-            word = blocked_word(X86_64, WAITS_FOR_PROCESSOR, -1)
+            word = blocked_word(WIDE, WAITS_FOR_PROCESSOR, -1)
             if blocked[lane]:
                 word = self._wait(samples, lane, chain, bool(in_call[lane]))
             found[place] = tips.setdefault((word, *(chain if self._kernel else ())), len(tips))
@@ -92,13 +91,13 @@ class WaitLabels:
         known = self._by_chain.get(chain)
         state = known.state if known else self._guess(chain)
         if in_call:
-            pc, space = int(samples.regs[lane, X86_64.pc]), samples.spaces.get(int(samples.space[lane]))
+            pc, space = int(samples.regs[lane, WIDE.pc]), samples.spaces.get(int(samples.space[lane]))
             call = self._coded(space, pc) if space is not None else -1
             if call < 0 and (seen := self._by_pc.get((int(samples.pid[lane]), pc))):
                 call = seen.call
             if call >= 0:
-                return blocked_word(X86_64, state, call)
-        return blocked_word(known.arch, state, known.call) if known else blocked_word(X86_64, state, -1)
+                return blocked_word(WIDE, state, call)
+        return blocked_word(known.arch, state, known.call) if known else blocked_word(WIDE, state, -1)
 
     def _coded(self, space: AddressSpace, pc: int) -> int:
         """The number in the instruction before the system call that returns to pc, -1 if it is not there."""

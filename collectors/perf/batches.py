@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.perf_arch import NARROW, NARROW_IN_WIDE, WIDE
 from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.records import (
     LOST,
@@ -28,14 +29,10 @@ from pyprof.collectors.perf.ring import Rings
 from pyprof.collectors.perf.scope import Scope
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.arch import I386, X86_64
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
-
-I386_IN_X86_64 = [0, 2, 1, 3, 7, 6, 4, 5, 16]
-"""The columns of X86_64 that hold eax, ecx, edx, ebx, esp, ebp, esi, edi and eip of 32-bit code."""
 
 _LOOK_NS = 1_000_000_000
 
@@ -138,7 +135,7 @@ class BatchMaker:
         for pid, history in list(self._family.histories.items()):
             lanes = [np.flatnonzero(part.pid == pid) for part in parts]
             time_ns = np.concatenate([part.time_ns[at] for part, at in zip(parts, lanes, strict=True)])
-            pcs = np.concatenate([part.regs[at, X86_64.pc] for part, at in zip(parts, lanes, strict=True)])
+            pcs = np.concatenate([part.regs[at, WIDE.pc] for part, at in zip(parts, lanes, strict=True)])
             order = np.argsort(time_ns, kind="stable")
             found, used = history.settle(time_ns[order], pcs[order])
             unsorted = np.empty_like(found)
@@ -212,7 +209,7 @@ def _batch(
     """All samples, as if they were of 64-bit code."""
     kind = np.full(len(samples), SampleKind.STOPPED, np.uint8)
     return replace(
-        bare_batch(X86_64, source_id, kind, samples.time_ns, samples.pid, samples.tid),
+        bare_batch(WIDE, source_id, kind, samples.time_ns, samples.pid, samples.tid),
         space=space,
         cpu=samples.cpu,
         regs=samples.regs,
@@ -229,6 +226,6 @@ def by_width(batch: SampleBatch, kept: Mask, narrow: Mask) -> list[SampleBatch]:
     """Of the lanes that are kept a batch of 64-bit code, and one of 32-bit code if there is any."""
     if narrow.any():
         some = batch.take(np.flatnonzero(kept & narrow))
-        regs = some.regs[:, I386_IN_X86_64] & np.uint64(I386.mask)
-        return [batch.take(np.flatnonzero(kept & ~narrow)), replace(some, arch=I386, regs=regs)]
+        regs = some.regs[:, NARROW_IN_WIDE] & np.uint64(NARROW.mask)
+        return [batch.take(np.flatnonzero(kept & ~narrow)), replace(some, arch=NARROW, regs=regs)]
     return [batch if kept.all() else batch.take(np.flatnonzero(kept))]

@@ -117,8 +117,8 @@ def _run(words: U64, word: int, size: int, most: int) -> int:
 
 @dataclass(slots=True)
 class Samples:
-    """Columns of n samples in order of time. regs: (n, 17) in the columns of X86_64. offset, size: bytes of the valid
-    part of the stack copy, offset in the whole array of words. tip, tips: see SampleBatch. narrow: of 32-bit
+    """Columns of n samples in order of time. regs: (n, 17) in the columns of perf_arch.WIDE. offset, size: bytes of
+    the valid part of the stack copy, offset in the whole array of words. tip, tips: see SampleBatch. narrow: of 32-bit
     code, whose registers stand in the same columns.
     """
 

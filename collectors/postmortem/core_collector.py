@@ -63,7 +63,7 @@ class CoreFileCollector:
         threads: list[SavedThread] = []
         seen: set[int] = set()
         unknown: set[int] = set()
-        slots = {column: slot for column, slot in enumerate(arch.prstatus) if slot >= 0}
+        slots = {column: slot for column, slot in enumerate(arch.kernel.prstatus) if slot >= 0}
         for thread in self._notes.threads:
             words = np.frombuffer(thread.registers, np.dtype(f"{core.order}u{word}"))
             if max(slots.values()) >= len(words):
@@ -157,9 +157,9 @@ def _with_pac_mask(arch: Arch, notes: CoreNotes) -> Arch:
 
 def _fp_registers(arch: Arch, core: ElfFile, thread: CoreThread, row: Row) -> set[int]:
     """Fill in the columns that stand in NT_FPREGSET; those that the core does not tell."""
-    if not arch.fpregset:
+    if not arch.kernel.fpregset:
         return set()
     words = np.frombuffer(thread.fp_registers[: len(thread.fp_registers) & -8], np.dtype(f"{core.order}u8"))
-    known = {column: slot for column, slot in arch.fpregset.items() if slot < len(words)}
+    known = {column: slot for column, slot in arch.kernel.fpregset.items() if slot < len(words)}
     row[list(known)] = words[list(known.values())]
-    return set(arch.fpregset) - set(known)
+    return set(arch.kernel.fpregset) - set(known)

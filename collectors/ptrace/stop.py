@@ -254,7 +254,7 @@ class Stopper:
             self._diagnostics.count("thread ran code of another architecture")
             return Outcome.UNUSABLE
         asleep = partial(regset.was_asleep, partial(self._code, tid))
-        if regset.arch.syscall_number < 0 and regset.interrupted and asleep():
+        if regset.arch.kernel.syscall_number < 0 and regset.interrupted and asleep():
             self._diagnostics.count(INTERRUPTED)  # and cannot be undone: see _restart
         if not self._idle and asleep():
             self._diagnostics.count(FELL_ASLEEP)
@@ -269,9 +269,9 @@ class Stopper:
         round. None for a size that none has.
         """
         own = self._regsets.get(image.arch.name)
-        if own is not None and own.arch.regset_size == size:
+        if own is not None and own.arch.kernel.regset_size == size:
             return own
-        return next((regset for regset in self._regsets.values() if regset.arch.regset_size == size), None)
+        return next((regset for regset in self._regsets.values() if regset.arch.kernel.regset_size == size), None)
 
     def _lane(self, held: Held, at_ns: int, evidence: MapsEvidence, regset: Regset) -> None:
         lane = self.copy.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, evidence)
@@ -291,14 +291,14 @@ class Stopper:
         arch, number = regset.arch, regset.call
         if number < 0 or status != _INTERRUPT_STOP or signal_due(tid):
             return
-        pc, code = regset.pc, arch.syscall_codes[0]
+        pc, code = regset.pc, arch.kernel.syscall_codes[0]
         done = restartable(arch, number, regset.args) and self._code(tid, pc - len(code), len(code)) == code
         if done:
             regset.begin_again(number, len(code))
-            done = self.ptrace.write_registers(tid, arch.regset_size) == 0
+            done = self.ptrace.write_registers(tid, arch.kernel.regset_size) == 0
             regset.put_back(-EINTR & arch.mask, pc)
             if done and signal_due(tid):
-                self.ptrace.write_registers(tid, arch.regset_size)
+                self.ptrace.write_registers(tid, arch.kernel.regset_size)
                 return
         self._diagnostics.count(RESTARTED if done else INTERRUPTED)
 

@@ -69,7 +69,7 @@ def _sysctl(name: str) -> int | None:
 
 def _machine_findings() -> Iterator[Finding]:
     if sys.platform != "linux" or not native_arches(platform.machine()):
-        known = ", ".join(sorted({machine for arch in ARCHES.values() for machine in arch.machines}))
+        known = ", ".join(sorted({machine for arch in ARCHES.values() for machine in arch.kernel.machines}))
         text = f"this machine runs {platform.system()} on {platform.machine()}; live sampling knows Linux on {known}"
         yield _fatal(UnsupportedArchitecture, text)
         return

@@ -1,14 +1,15 @@
 """Architectures as data. Adding one means adding an Arch here; nothing else decides by architecture.
 
-What an Arch is: arch_type. The tables: arch_x86, arch_arm, arch_s390, arch_ppc. How to add one: docs/porting.md.
+What an Arch is: arch_type, arch_parts. The tables: one file a family. How to add one: docs/porting.md.
 """
 
 from __future__ import annotations
 
 from pyprof.model.arch_arm import AARCH64, AARCH64_BE, ARM, ARMEB
+from pyprof.model.arch_parts import FrameChain, SigFrame
 from pyprof.model.arch_ppc import PPC64LE
 from pyprof.model.arch_s390 import S390, S390X
-from pyprof.model.arch_type import Arch, FrameChain, SigFrame
+from pyprof.model.arch_type import Arch
 from pyprof.model.arch_x86 import I386, X32, X86_64
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Arch",
     "FrameChain",
     "SigFrame",
+    "breakpad_arch",
     "find_arch",
     "native_arches",
 ]
@@ -38,9 +40,14 @@ ARCHES: dict[tuple[int, int, str], Arch] = {(a.elf_machine, a.elf_class, a.byteo
 
 def native_arches(machine: str) -> tuple[Arch, ...]:
     """What the kernel of a machine (uname -m) runs itself, the wider words first."""
-    return tuple(arch for arch in _ALL if machine in arch.machines)
+    return tuple(arch for arch in _ALL if machine in arch.kernel.machines)
 
 
 def find_arch(elf_machine: int, elf_class: int, byteorder: str) -> Arch | None:
     """The architecture of an ELF file's header; None if it is not supported."""
     return ARCHES.get((elf_machine, elf_class, byteorder))
+
+
+def breakpad_arch(name: str) -> Arch | None:
+    """The architecture of a MODULE record of a Breakpad symbol file; None if it is not supported."""
+    return next((arch for arch in _ALL if name in arch.breakpad), None)

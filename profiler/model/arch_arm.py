@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pyprof.model import arch_calls
-from pyprof.model.arch_type import Arch, FrameChain, SigFrame
+from pyprof.model.arch_parts import Calls, FrameChain, Kernel, SigFrame, Signals
+from pyprof.model.arch_type import Arch
 
 
 def _aarch64_follows_call(code: bytes) -> bool:
@@ -103,14 +104,19 @@ def _signed(value: int, bits: int) -> int:
     return value - (value >> bits - 1 << bits)
 
 
+_AARCH64_NAMES = (*tuple(f"x{n}" for n in range(31)), "sp", "pc")
+_ARM_NAMES = (*tuple(f"r{n}" for n in range(13)), "sp", "lr", "pc")
+
 # struct rt_sigframe: siginfo (128 bytes), ucontext with uc_mcontext at +176: fault_address, x0..x30, sp, pc
 AARCH64 = Arch(
     name="aarch64",
+    breakpad=("arm64", "arm64e"),
+    gdb_packet=tuple((name, 8) for name in _AARCH64_NAMES),
     elf_machine=183,
     elf_class=64,
     byteorder="little",
     word=8,
-    registers=(*tuple(f"x{n}" for n in range(31)), "sp", "pc"),
+    registers=_AARCH64_NAMES,
     dwarf={n: n for n in range(33)},
     ra_dwarf=30,
     pc=32,
@@ -118,28 +124,44 @@ AARCH64 = Arch(
     fp=29,
     lr=30,
     callee_saved=frozenset(range(19, 30)),
-    prstatus=tuple(range(33)),
-    syscall_return=0,
-    syscall_number=-1,  # x8 is not kept for it
-    sigreturn_code=bytes.fromhex("681180d2010000d4"),  # mov x8, #139; svc #0
-    sigcontext={n: 312 + 8 * n for n in range(33)},
-    follows_call=_aarch64_follows_call,
-    call_target=_aarch64_call_target,
-    jumps=_aarch64_jumps,
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     pac_mask=0xFFFF_0000_0000_0000,
     chain=FrameChain(base=29, next_off=0, ra_off=8, cfa_off=16, sp_known=False),
-    machines=("aarch64",),
-    regset_size=34 * 8,  # x0..x30, sp, pc, pstate
-    syscall_codes=(bytes.fromhex("010000d4"),),  # svc #0
-    syscall_args=(0, 1, 2, 3, 4, 5),
-    syscalls=arch_calls.GENERIC,
-    new_thread=((bytes.fromhex("010000d4"), bytes.fromhex("1f0000f1")),),  # svc #0; cmp x0, #0
-    saves_lr=_aarch64_saves_lr,
-    signal_cfi=False,  # it names the frame record beside the signal frame: the interrupted function would be left out
+    calls=Calls(
+        follows_call=_aarch64_follows_call,
+        call_target=_aarch64_call_target,
+        jumps=_aarch64_jumps,
+        saves_lr=_aarch64_saves_lr,
+        new_thread=((bytes.fromhex("010000d4"), bytes.fromhex("1f0000f1")),),  # svc #0; cmp x0, #0
+    ),
+    signals=Signals(
+        frames=(
+            SigFrame(bytes.fromhex("681180d2010000d4"), {n: 312 + 8 * n for n in range(33)}),  # mov x8, #139; svc #0
+        ),
+        kernel_cfi=False,  # it names the frame record beside the frame: the interrupted function is left out
+    ),
+    kernel=Kernel(
+        prstatus=tuple(range(33)),
+        machines=("aarch64",),
+        regset_size=34 * 8,  # x0..x30, sp, pc, pstate
+        syscall_return=0,
+        syscall_number=-1,  # x8 is not kept for it
+        syscall_codes=(bytes.fromhex("010000d4"),),  # svc #0
+        syscall_args=(0, 1, 2, 3, 4, 5),
+        syscalls=arch_calls.GENERIC,
+    ),
 )
 
-AARCH64_BE = replace(AARCH64, name="aarch64_be", byteorder="big", machines=("aarch64_be",))
+AARCH64_BE = replace(
+    AARCH64,
+    name="aarch64_be",
+    breakpad=(),
+    byteorder="big",
+    kernel=replace(
+        AARCH64.kernel,
+        machines=("aarch64_be",),
+    ),
+)
 
 # struct sigframe: ucontext with uc_mcontext at +20: trap_no, error_code, oldmask, r0..r15. struct rt_sigframe: the same
 # after siginfo (128 bytes).
@@ -148,11 +170,13 @@ _ARM_RT_SIGFRAME = {n: 160 + 4 * n for n in range(16)}
 
 ARM = Arch(
     name="arm",
+    breakpad=("arm",),
+    gdb_packet=tuple((name, 4) for name in _ARM_NAMES),
     elf_machine=40,
     elf_class=32,
     byteorder="little",
     word=4,
-    registers=(*tuple(f"r{n}" for n in range(13)), "sp", "lr", "pc"),
+    registers=_ARM_NAMES,
     dwarf={n: n for n in range(16)},
     ra_dwarf=14,
     pc=15,
@@ -160,33 +184,52 @@ ARM = Arch(
     fp=11,
     lr=14,
     callee_saved=frozenset(range(4, 12)),
-    prstatus=tuple(range(16)),
-    syscall_return=0,
-    syscall_number=-1,  # r7 is not kept for it
-    sigreturn_code=bytes.fromhex("ad70a0e3000000ef"),  # A32 mov r7, #173; svc #0 (rt_sigreturn, C libraries)
-    sigcontext=_ARM_RT_SIGFRAME,
-    follows_call=_arm_follows_call,
-    call_target=_arm_call_target,
-    jumps=_arm_jumps,
     pc_mask=0xFFFF_FFFE,
-    exception_return=0xFFFF_FF80,  # ARMv8-M ARM, "EXC_RETURN"; ARMv7-M uses the lowest six bits only
     chain=None,  # GCC A32: [r11 - 4], [r11]; clang: [r11], [r11 + 4]; T32: r7, and GCC leaves locals below the record
-    more_sigframes=(
-        SigFrame(bytes.fromhex("ad70a0e3ad0090ef"), _ARM_RT_SIGFRAME),  # the kernel's: svc #0x9000ad
-        SigFrame(bytes.fromhex("ad2700df"), _ARM_RT_SIGFRAME),  # T32
-        SigFrame(bytes.fromhex("4ff0ad0700df"), _ARM_RT_SIGFRAME),  # T32, mov.w
-        SigFrame(bytes.fromhex("7770a0e3000000ef"), _ARM_SIGFRAME),  # sigreturn: 119
-        SigFrame(bytes.fromhex("7770a0e3770090ef"), _ARM_SIGFRAME),
-        SigFrame(bytes.fromhex("772700df"), _ARM_SIGFRAME),
-        SigFrame(bytes.fromhex("4ff0770700df"), _ARM_SIGFRAME),
+    calls=Calls(
+        follows_call=_arm_follows_call,
+        call_target=_arm_call_target,
+        jumps=_arm_jumps,
+        # svc #0; cmp r0, #0
+        new_thread=(
+            (bytes.fromhex("00df"), bytes.fromhex("0028")),
+            (bytes.fromhex("000000ef"), bytes.fromhex("000050e3")),
+        ),
     ),
-    machines=("armv6l", "armv7l", "armv8l", "aarch64"),
-    regset_size=18 * 4,  # r0..r15, cpsr, orig_r0
-    syscall_codes=(bytes.fromhex("000000ef"), bytes.fromhex("00df")),  # svc #0, A32 and T32
-    syscall_args=(0, 1, 2, 3, 4, 5),
-    syscalls=arch_calls.ARM,
-    # svc #0; cmp r0, #0
-    new_thread=((bytes.fromhex("00df"), bytes.fromhex("0028")), (bytes.fromhex("000000ef"), bytes.fromhex("000050e3"))),
+    signals=Signals(
+        frames=(
+            SigFrame(
+                bytes.fromhex("ad70a0e3000000ef"), _ARM_RT_SIGFRAME
+            ),  # A32 mov r7, #173; svc #0 (rt_sigreturn, C libraries)
+            SigFrame(bytes.fromhex("ad70a0e3ad0090ef"), _ARM_RT_SIGFRAME),  # the kernel's: svc #0x9000ad
+            SigFrame(bytes.fromhex("ad2700df"), _ARM_RT_SIGFRAME),  # T32
+            SigFrame(bytes.fromhex("4ff0ad0700df"), _ARM_RT_SIGFRAME),  # T32, mov.w
+            SigFrame(bytes.fromhex("7770a0e3000000ef"), _ARM_SIGFRAME),  # sigreturn: 119
+            SigFrame(bytes.fromhex("7770a0e3770090ef"), _ARM_SIGFRAME),
+            SigFrame(bytes.fromhex("772700df"), _ARM_SIGFRAME),
+            SigFrame(bytes.fromhex("4ff0770700df"), _ARM_SIGFRAME),
+        ),
+        exception_return=0xFFFF_FF80,  # ARMv8-M ARM, "EXC_RETURN"; ARMv7-M uses the lowest six bits only
+    ),
+    kernel=Kernel(
+        prstatus=tuple(range(16)),
+        machines=("armv6l", "armv7l", "armv8l", "aarch64"),
+        regset_size=18 * 4,  # r0..r15, cpsr, orig_r0
+        syscall_return=0,
+        syscall_number=-1,  # r7 is not kept for it
+        syscall_codes=(bytes.fromhex("000000ef"), bytes.fromhex("00df")),  # svc #0, A32 and T32
+        syscall_args=(0, 1, 2, 3, 4, 5),
+        syscalls=arch_calls.ARM,
+    ),
 )
 
-ARMEB = replace(ARM, name="armeb", byteorder="big", machines=("armv7b", "armv8b", "aarch64_be"))
+ARMEB = replace(
+    ARM,
+    name="armeb",
+    breakpad=(),
+    byteorder="big",
+    kernel=replace(
+        ARM.kernel,
+        machines=("armv7b", "armv8b", "aarch64_be"),
+    ),
+)

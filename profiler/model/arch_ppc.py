@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pyprof.model.arch_type import Arch, FrameChain, SigFrame
+from pyprof.model.arch_parts import Calls, FrameChain, Kernel, SigFrame, Signals
+from pyprof.model.arch_type import Arch
 
 
 def _ppc64le_follows_call(code: bytes) -> bool:
@@ -71,19 +72,28 @@ PPC64LE = Arch(
     fp=31,
     lr=32,
     callee_saved=frozenset(range(14, 32)),
-    prstatus=(*range(32), 36, 32),
-    syscall_return=3,
-    syscall_number=-1,
-    sigreturn_code=bytes.fromhex("80002138ac00003802000044"),  # addi r1,r1,128; li r0,172 (rt_sigreturn); sc
-    sigcontext=_rt_sigframe(128),
-    follows_call=_ppc64le_follows_call,
-    call_target=_ppc64le_call_target,
-    jumps=_ppc64le_jumps,
     pc_mask=0xFFFF_FFFF_FFFF_FFFC,
     chain=FrameChain(base=1, next_off=0, ra_off=16, cfa_off=None, ra_in_next=True, zero_is_root=True),
-    more_sigframes=(SigFrame(bytes.fromhex("ac00003802000044"), _rt_sigframe(144)),),  # qemu-user: li r0,172; sc
-    machines=("ppc64le",),
-    saves_lr=_ppc64le_saves_lr,
-    regset_size=44 * 8,
-    syscall_codes=(bytes.fromhex("02000044"),),  # sc
+    calls=Calls(
+        follows_call=_ppc64le_follows_call,
+        call_target=_ppc64le_call_target,
+        jumps=_ppc64le_jumps,
+        saves_lr=_ppc64le_saves_lr,
+    ),
+    signals=Signals(
+        frames=(
+            SigFrame(
+                bytes.fromhex("80002138ac00003802000044"), _rt_sigframe(128)
+            ),  # addi r1,r1,128; li r0,172 (rt_sigreturn); sc
+            SigFrame(bytes.fromhex("ac00003802000044"), _rt_sigframe(144)),
+        ),
+    ),
+    kernel=Kernel(
+        prstatus=(*range(32), 36, 32),
+        machines=("ppc64le",),
+        regset_size=44 * 8,
+        syscall_return=3,
+        syscall_number=-1,
+        syscall_codes=(bytes.fromhex("02000044"),),  # sc
+    ),
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyprof.model.arch_type import Arch, FrameChain, SigFrame, never
+from pyprof.model.arch_parts import Calls, FrameChain, Kernel, SigFrame, Signals, never
+from pyprof.model.arch_type import Arch
 
 
 def _s390x_follows_call(code: bytes) -> bool:
@@ -60,6 +61,14 @@ def _sigregs(at: int) -> dict[int, int]:
 # padded to 8, siginfo (128), ucontext with uc_mcontext at +40.
 S390X = Arch(
     name="s390x",
+    gdb_packet=(
+        ("pswm", 8),
+        ("pswa", 8),
+        *((f"r{n}", 8) for n in range(16)),
+        *((f"acr{n}", 4) for n in range(16)),
+        ("fpc", 4),
+        *((f"f{n}", 8) for n in range(16)),
+    ),
     elf_machine=22,
     elf_class=64,
     byteorder="big",
@@ -72,25 +81,32 @@ S390X = Arch(
     fp=11,
     lr=14,
     callee_saved=frozenset({*range(6, 14), *range(24, 32)}),
-    # psw mask, psw addr, gprs, acrs, orig_gpr2
-    prstatus=(*range(2, 18), *(-1 for _ in range(16)), 1),
-    syscall_return=4,
-    syscall_number=-1,  # NT_S390_SYSTEM_CALL
-    sigreturn_code=bytes.fromhex("0aad"),  # svc 173 (rt_sigreturn)
-    sigcontext=_sigregs(336),
-    follows_call=_s390x_follows_call,
-    call_target=_s390x_call_target,
-    jumps=_s390x_jumps,
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     sp_off=-160,
     chain=FrameChain(base=15, next_off=0, ra_off=112, cfa_off=None, ra_in_next=True),  # -mbackchain
-    more_sigframes=(SigFrame(bytes.fromhex("0a77"), _sigregs(176)),),  # svc 119 (sigreturn)
-    machines=("s390x",),
-    new_thread=((b"\x0a\x78", b"\xb9\x02\x00\x22"),),  # svc 120 (clone); ltgr %r2,%r2
-    saves_lr=_s390x_saves_lr,
-    regset_size=27 * 8,
-    syscall_codes=(b"\x0a\x00",),  # svc 0: the number in r1
-    fpregset={16 + slot: 1 + number for slot, number in enumerate(_FPR_ORDER)},  # fpc and padding, f0..f15
+    calls=Calls(
+        follows_call=_s390x_follows_call,
+        call_target=_s390x_call_target,
+        jumps=_s390x_jumps,
+        saves_lr=_s390x_saves_lr,
+        new_thread=((b"\x0a\x78", b"\xb9\x02\x00\x22"),),  # svc 120 (clone); ltgr %r2,%r2
+    ),
+    signals=Signals(
+        frames=(
+            SigFrame(bytes.fromhex("0aad"), _sigregs(336)),  # svc 173 (rt_sigreturn)
+            SigFrame(bytes.fromhex("0a77"), _sigregs(176)),
+        ),
+    ),
+    kernel=Kernel(
+        # psw mask, psw addr, gprs, acrs, orig_gpr2
+        prstatus=(*range(2, 18), *(-1 for _ in range(16)), 1),
+        fpregset={16 + slot: 1 + number for slot, number in enumerate(_FPR_ORDER)},  # fpc and padding, f0..f15
+        machines=("s390x",),
+        regset_size=27 * 8,
+        syscall_return=4,
+        syscall_number=-1,  # NT_S390_SYSTEM_CALL
+        syscall_codes=(b"\x0a\x00",),  # svc 0: the number in r1
+    ),
 )
 
 
@@ -106,16 +122,27 @@ def _sigregs32(at: int) -> dict[int, int]:
 S390 = replace(
     S390X,
     name="s390",
+    gdb_packet=(),
     elf_class=32,
     word=4,
-    prstatus=(*range(2, 18), *(-1 for _ in range(16)), 1),
-    sigcontext=_sigregs32(256),
-    more_sigframes=(SigFrame(bytes.fromhex("0a77"), _sigregs32(112)),),
     pc_mask=0x7FFF_FFFF,
     sp_off=-96,
     chain=FrameChain(base=15, next_off=0, ra_off=56, cfa_off=None, ra_in_next=True),
-    machines=("s390",),
-    regset_size=0,
-    fpregset={},
-    saves_lr=never,
+    calls=replace(
+        S390X.calls,
+        saves_lr=never,
+    ),
+    signals=Signals(
+        frames=(
+            SigFrame(S390X.signals.frames[0].code, _sigregs32(256)),
+            SigFrame(bytes.fromhex("0a77"), _sigregs32(112)),
+        ),
+    ),
+    kernel=replace(
+        S390X.kernel,
+        prstatus=(*range(2, 18), *(-1 for _ in range(16)), 1),
+        fpregset={},
+        machines=("s390",),
+        regset_size=0,
+    ),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pyprof.model import arch_calls
-from pyprof.model.arch_type import Arch, FrameChain, SigFrame
+from pyprof.model.arch_parts import Calls, FrameChain, Kernel, PltCode, SigFrame, Signals
+from pyprof.model.arch_type import Arch
 from pyprof.model.x86_epilogue import x86_64_epilogue
 from pyprof.model.x86_frames import frame_code
 
@@ -53,12 +54,38 @@ def _x86_jumps(code: bytes) -> bool:
     return code[:2] in (b"\xff\x25", b"\xff\xa3") or code[:1] == b"\xe9"
 
 
+def _x86_64_plt_target(code: bytes, svma: int) -> tuple[str, int] | None:
+    """jmp *slot(%rip), after endbr64 and with or without a bnd prefix; entries of a lazy .plt beside a .plt.sec push
+    their relocation's number. Source: x86-64 psABI, 5.2.
+    """
+    at = 4 if code.startswith(b"\xf3\x0f\x1e\xfa") else 0
+    if code[at : at + 1] == b"\x68" and len(code) >= at + 5:  # push $number; jmp .plt
+        return "number", int.from_bytes(code[at + 1 : at + 5], "little")
+    if code[at : at + 1] == b"\xf2":
+        at += 1
+    if code[at : at + 2] != b"\xff\x25" or len(code) < at + 6:
+        return None
+    return "slot", svma + at + 6 + int.from_bytes(code[at + 2 : at + 6], "little", signed=True)
+
+
+_X86_64_PLT = PltCode(
+    steps={".plt": 16, ".plt.sec": 16, ".plt.bnd": 16, ".plt.got": 8, ".iplt": 16},
+    target=_x86_64_plt_target,
+    glob_dat=6,
+    jump_slot=7,
+    irelative=37,
+)
+
+
 def _i386_leaf_size(code: bytes) -> int:
     """__x86.get_pc_thunk.REG: mov (%esp),%reg; ret."""
     return 4 if code[:1] == b"\x8b" and code[1:2] and code[1] & 0xC7 == 0x04 and code[2:4] == b"\x24\xc3" else 0
 
 
 _X86_64_NAMES = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *tuple(f"r{n}" for n in range(8, 16)), "rip")
+
+_X86_64_NUMBERED = ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp")
+"""As GDB numbers them."""
 
 # user_regs_struct: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss ...
 _X86_64_PRSTATUS = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)
@@ -69,7 +96,8 @@ _X86_64_GREGS = (8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16)
 
 X86_64 = Arch(
     name="x86_64",
-    epilogue=x86_64_epilogue,
+    breakpad=("x86_64",),
+    gdb_packet=tuple((name, 8) for name in (*_X86_64_NUMBERED, *_X86_64_NAMES[8:])),
     elf_machine=62,
     elf_class=64,
     byteorder="little",
@@ -82,24 +110,36 @@ X86_64 = Arch(
     fp=6,
     lr=-1,
     callee_saved=frozenset({3, 6, 12, 13, 14, 15}),
-    prstatus=_X86_64_PRSTATUS,
-    syscall_return=10,
-    syscall_number=15,
-    sigreturn_code=bytes.fromhex("48c7c00f0000000f05"),  # mov $15,%rax; syscall
-    sigcontext={column: 40 + 8 * slot for slot, column in enumerate(_X86_64_GREGS)},
-    follows_call=_x86_follows_call,
-    call_target=_x86_call_target,
-    jumps=_x86_jumps,
-    frame_code=frame_code(wide=True),
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     chain=FrameChain(base=6, next_off=0, ra_off=8, cfa_off=16),
-    # syscall; test %rax,%rax (glibc) or %eax (musl)
-    new_thread=((b"\x0f\x05", b"\x48\x85\xc0"), (b"\x0f\x05", b"\x85\xc0")),
-    machines=("x86_64",),
-    regset_size=27 * 8,
-    syscall_codes=(b"\x0f\x05",),
-    syscall_args=(14, 13, 12, 7, 9, 8),  # rdi rsi rdx r10 r8 r9
-    syscalls=arch_calls.X86_64,
+    calls=Calls(
+        follows_call=_x86_follows_call,
+        call_target=_x86_call_target,
+        jumps=_x86_jumps,
+        epilogue=x86_64_epilogue,
+        frame_code=frame_code(wide=True),
+        # syscall; test %rax,%rax (glibc) or %eax (musl)
+        new_thread=((b"\x0f\x05", b"\x48\x85\xc0"), (b"\x0f\x05", b"\x85\xc0")),
+        plt=_X86_64_PLT,
+    ),
+    signals=Signals(
+        frames=(
+            SigFrame(
+                bytes.fromhex("48c7c00f0000000f05"),
+                {column: 40 + 8 * slot for slot, column in enumerate(_X86_64_GREGS)},
+            ),  # mov $15,%rax; syscall
+        ),
+    ),
+    kernel=Kernel(
+        prstatus=_X86_64_PRSTATUS,
+        machines=("x86_64",),
+        regset_size=27 * 8,
+        syscall_return=10,
+        syscall_number=15,
+        syscall_codes=(b"\x0f\x05",),
+        syscall_args=(14, 13, 12, 7, 9, 8),  # rdi rsi rdx r10 r8 r9
+        syscalls=arch_calls.X86_64,
+    ),
 )
 
 # Addresses of 32 bits, but registers, pushes and saved registers are of 64: stack words are x86_64's. struct
@@ -107,12 +147,25 @@ X86_64 = Arch(
 X32 = replace(
     X86_64,
     name="x32",
+    breakpad=(),
     elf_class=32,
-    sigreturn_code=bytes.fromhex("48c7c0010200400f05"),
-    sigcontext={column: 24 + 8 * slot for slot, column in enumerate(_X86_64_GREGS)},
     pc_mask=0xFFFF_FFFF,
-    syscalls=arch_calls.X32,
+    calls=replace(X86_64.calls, plt=None),  # its relocations have 12 bytes
+    signals=Signals(
+        frames=(
+            SigFrame(
+                bytes.fromhex("48c7c0010200400f05"),
+                {column: 24 + 8 * slot for slot, column in enumerate(_X86_64_GREGS)},
+            ),
+        ),
+    ),
+    kernel=replace(
+        X86_64.kernel,
+        syscalls=arch_calls.X32,
+    ),
 )
+
+_I386_NAMES = ("eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi", "eip")
 
 # struct sigcontext_32: gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip, by column
 _I386_SIGCONTEXT = {7: 16, 6: 20, 5: 24, 4: 28, 3: 32, 2: 36, 1: 40, 0: 44, 8: 56}
@@ -121,11 +174,13 @@ _I386_SIGCONTEXT = {7: 16, 6: 20, 5: 24, 4: 28, 3: 32, 2: 36, 1: 40, 0: 44, 8: 5
 # int sig, two pointers, siginfo (128 bytes), ucontext with uc_mcontext at +20.
 I386 = Arch(
     name="i386",
+    breakpad=("x86",),
+    gdb_packet=tuple((name, 4) for name in _I386_NAMES),
     elf_machine=3,
     elf_class=32,
     byteorder="little",
     word=4,
-    registers=("eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi", "eip"),
+    registers=_I386_NAMES,
     dwarf={n: n for n in range(9)},
     ra_dwarf=8,
     pc=8,
@@ -133,29 +188,36 @@ I386 = Arch(
     fp=5,
     lr=-1,
     callee_saved=frozenset({3, 5, 6, 7}),
-    # ebx ecx edx esi edi ebp eax ds es fs gs orig_eax eip cs eflags esp ss
-    prstatus=(6, 1, 2, 0, 15, 5, 3, 4, 12),
-    syscall_return=6,
-    syscall_number=11,
-    sigreturn_code=bytes.fromhex("b8ad000000cd80"),  # mov $173,%eax; int $0x80 (rt_sigreturn)
-    sigcontext={column: 160 + offset for column, offset in _I386_SIGCONTEXT.items()},
-    follows_call=_x86_follows_call,
-    call_target=_x86_call_target,
-    jumps=_x86_jumps,
-    frame_code=frame_code(wide=False),
     pc_mask=0xFFFF_FFFF,
     chain=FrameChain(base=5, next_off=0, ra_off=4, cfa_off=8),
-    more_sigframes=(
-        SigFrame(  # pop %eax; mov $119,%eax; int $0x80
-            bytes.fromhex("58b877000000cd80"),
-            {column: 4 + offset for column, offset in _I386_SIGCONTEXT.items()},
+    calls=Calls(
+        follows_call=_x86_follows_call,
+        call_target=_x86_call_target,
+        jumps=_x86_jumps,
+        leaf_size=_i386_leaf_size,
+        frame_code=frame_code(wide=False),
+        new_thread=((b"\xcd\x80", b"\x85\xc0"),),  # int $0x80; test %eax,%eax
+    ),
+    signals=Signals(
+        frames=(
+            SigFrame(
+                bytes.fromhex("b8ad000000cd80"), {column: 160 + offset for column, offset in _I386_SIGCONTEXT.items()}
+            ),  # mov $173,%eax; int $0x80 (rt_sigreturn)
+            SigFrame(  # pop %eax; mov $119,%eax; int $0x80
+                bytes.fromhex("58b877000000cd80"),
+                {column: 4 + offset for column, offset in _I386_SIGCONTEXT.items()},
+            ),
         ),
     ),
-    machines=("x86_64", "i686", "i586", "i486", "i386"),
-    regset_size=17 * 4,
-    syscall_codes=(b"\xcd\x80",),  # int $0x80; sysenter and AMD's syscall go on behind one, too
-    syscall_args=(0, 1, 2, 3, 4, 5),
-    syscalls=arch_calls.I386,
-    leaf_size=_i386_leaf_size,
-    new_thread=((b"\xcd\x80", b"\x85\xc0"),),  # int $0x80; test %eax,%eax
+    kernel=Kernel(
+        # ebx ecx edx esi edi ebp eax ds es fs gs orig_eax eip cs eflags esp ss
+        prstatus=(6, 1, 2, 0, 15, 5, 3, 4, 12),
+        machines=("x86_64", "i686", "i586", "i486", "i386"),
+        regset_size=17 * 4,
+        syscall_return=6,
+        syscall_number=11,
+        syscall_codes=(b"\xcd\x80",),  # int $0x80; sysenter and AMD's syscall go on behind one, too
+        syscall_args=(0, 1, 2, 3, 4, 5),
+        syscalls=arch_calls.I386,
+    ),
 )

@@ -16,7 +16,7 @@ MOST_STEPS = 32
 
 
 def x86_64_epilogue(code: bytes) -> list[tuple[str, int]] | None:
-    """See Arch.epilogue."""
+    """See Calls.epilogue."""
     steps: list[tuple[str, int]] = []
     at = 0
     for _ in range(MOST_STEPS):

@@ -75,7 +75,7 @@ def _blocked_title(word: int) -> str:
     state = _STATES.get(blocked.state, "blocked")
     if blocked.call < 0:
         return f"[{state}]"
-    known = blocked.arch.call_names.get(blocked.call) or _call_names(blocked.arch.name).get(blocked.call)
+    known = blocked.arch.kernel.call_names.get(blocked.call) or _call_names(blocked.arch.name).get(blocked.call)
     return f"[{state}: {known or f'system call {blocked.call}'}]"
 
 

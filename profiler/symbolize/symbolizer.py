@@ -181,7 +181,7 @@ class Symbolizer:
             return bytes(file.at_svma(image.svma(avma), size))
 
         for item in inside:
-            if arch and not item.system_name and arch.trampoline_at(read, item.key.pc, item.key.exact):
+            if arch and not item.system_name and arch.signals.trampoline_at(read, item.key.pc, item.key.exact):
                 item.system_name = TRAMPOLINE
 
     def _add_source(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> bool:

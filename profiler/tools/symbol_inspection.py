@@ -7,7 +7,7 @@ from functools import cached_property
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UnsupportedArchitecture
-from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
+from pyprof.model.arch import breakpad_arch
 from pyprof.objfile.base import Section
 from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
@@ -17,9 +17,6 @@ from pyprof.tools.inspection import Inspection, Row
 from pyprof.unwind.base import Source
 from pyprof.unwind.columns import RuleWords
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
-
-ARCHES: dict[str, Arch] = {"x86_64": X86_64, "x86": I386, "arm": ARM, "arm64": AARCH64, "arm64e": AARCH64}
-"""Architectures as MODULE records name them."""
 
 STACK_WIN = "stack_win"
 
@@ -32,9 +29,10 @@ class SymbolInspection(Inspection):
         self.diagnostics = Diagnostics()
         self.file: SymbolFile = open_symbol_file(path, self.diagnostics)
         module = self.file.module
-        if module.arch not in ARCHES:
+        arch = breakpad_arch(module.arch)
+        if arch is None:
             raise UnsupportedArchitecture(f"{path}: no rules for {module.arch}")
-        self.arch = ARCHES[module.arch]
+        self.arch = arch
         self.name = path
         self.broken = {}
         code = f", code id {self.file.code_id}" if self.file.code_id else ""

@@ -33,7 +33,6 @@ from pyprof.unwind.base import Source
 from pyprof.unwind.formats.breakpad.stack_cfi_text import CfiText
 from pyprof.unwind.sources import READERS
 
-ARCH_NAMES = {"x86_64": "x86_64", "i386": "x86", "arm": "arm", "aarch64": "arm64"}
 """Architectures as MODULE records name them."""
 
 TABLES = ("eh_frame", "debug_frame", "exidx", "sframe")
@@ -58,7 +57,7 @@ class SymbolWriter:
         self.file = open_object_file(path)
         self.name = os.path.basename(os.path.realpath(path))
         arch = self.file.arch
-        if arch is None or arch.name not in ARCH_NAMES:
+        if arch is None or not arch.breakpad:
             raise UnsupportedArchitecture(f"{path}: Breakpad has no symbol files for {self.file.machine_name}")
         self.arch: Arch = arch
         self.id = breakpad_id(self.file)
@@ -100,7 +99,7 @@ class SymbolWriter:
         written.left_out += text.left_out
 
     def _head(self) -> Iterator[bytes]:
-        yield _line(f"MODULE Linux {ARCH_NAMES[self.arch.name]} {self.id} {self.name}")
+        yield _line(f"MODULE Linux {self.arch.breakpad[0]} {self.id} {self.name}")
         if self.file.build_id:
             yield _line(f"INFO CODE_ID {self.file.build_id.upper()}")
 

@@ -23,7 +23,7 @@ COMPILERS = [
 
 @pytest.mark.parametrize(("arch", "compiler"), COMPILERS, ids=lambda value: getattr(value, "name", value))
 def test_numbers_are_those_of_the_headers(arch: Arch, compiler: str) -> None:
-    names = list(arch.syscalls)
+    names = list(arch.kernel.syscalls)
     source = "#include <asm/unistd.h>\n" + "".join(f"=> __NR_{name}\n" for name in names)
     done = subprocess.run(
         [need(compiler), "-E", "-P", "-x", "c", "-"],
@@ -34,28 +34,30 @@ def test_numbers_are_those_of_the_headers(arch: Arch, compiler: str) -> None:
         timeout=60,
     )
     found = [eval(line[2:]) for line in done.stdout.splitlines() if re.fullmatch(r"=> [0-9a-fx()+ ]+", line)]
-    assert dict(zip(names, found, strict=True)) == arch.syscalls
+    assert dict(zip(names, found, strict=True)) == arch.kernel.syscalls
 
 
 @pytest.mark.parametrize("arch", [arch for arch, _ in COMPILERS], ids=lambda arch: arch.name)
 def test_the_same_call_is_judged_the_same_way_on_each_architecture(arch: Arch) -> None:
     def survives(name: str, *args: int) -> bool:
-        return survives_stop(BlockedCall(arch.syscalls[name], (*args, 0, 0, 0, 0, 0, 0)[:6], 1, 1), os.getpid(), arch)
+        return survives_stop(
+            BlockedCall(arch.kernel.syscalls[name], (*args, 0, 0, 0, 0, 0, 0)[:6], 1, 1), os.getpid(), arch
+        )
 
-    assert all(survives(name) for name in SURVIVES & arch.syscalls.keys())
+    assert all(survives(name) for name in SURVIVES & arch.kernel.syscalls.keys())
     assert survives("futex", 0, 128)  # FUTEX_WAIT_PRIVATE
     assert not survives("futex", 0, 11)  # FUTEX_WAIT_REQUEUE_PI
     assert not survives("write")
     assert not survives("epoll_pwait")
     assert survives_stop(BlockedCall(-1, (), 1, 1), os.getpid(), arch)
     assert not survives_stop(BlockedCall(12345, (), 1, 1), os.getpid(), arch)
-    assert restartable(arch, arch.syscalls["epoll_pwait"], (3, 0, 0, 0, 0, 0))
-    assert not restartable(arch, arch.syscalls["epoll_pwait"], (3, 0, 0, 0, 1, 0))
-    assert not restartable(arch, arch.syscalls["nanosleep"], (0, 0, 0, 0, 0, 0))
+    assert restartable(arch, arch.kernel.syscalls["epoll_pwait"], (3, 0, 0, 0, 0, 0))
+    assert not restartable(arch, arch.kernel.syscalls["epoll_pwait"], (3, 0, 0, 0, 1, 0))
+    assert not restartable(arch, arch.kernel.syscalls["nanosleep"], (0, 0, 0, 0, 0, 0))
 
 
 def test_calls_that_i386_makes_through_one_number_are_told_apart() -> None:
-    socketcall, ipc = I386.syscalls["socketcall"], I386.syscalls["ipc"]
+    socketcall, ipc = I386.kernel.syscalls["socketcall"], I386.kernel.syscalls["ipc"]
     assert [restartable(I386, socketcall, (call, 0, 0, 0, 0, 0)) for call in (3, 5, 9, 10, 12, 17, 18)] == [
         False,  # connect
         True,  # accept

@@ -25,9 +25,9 @@ KINDS = [(62, 64, "<"), (3, 32, "<"), (183, 64, "<"), (183, 64, ">"), (40, 32, "
 def registers_of(machine: int, elf_class: int, order: str, **values: int) -> list[int]:
     """user_regs_struct with pc, sp, ... by the architecture's columns."""
     arch = ARCHES[machine, elf_class, "little" if order == "<" else "big"]
-    slots = [0] * (max(arch.prstatus) + 4)
+    slots = [0] * (max(arch.kernel.prstatus) + 4)
     for name, value in values.items():
-        slots[arch.prstatus[getattr(arch, name)]] = value
+        slots[arch.kernel.prstatus[getattr(arch, name)]] = value
     return slots
 
 

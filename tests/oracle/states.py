@@ -79,7 +79,7 @@ def capture(tracee: Tracee, key: Key, entry: Entry, stack_end: int) -> State:
         entry,
         pc,
         sp,
-        [regs[i] for i in X86_64.prstatus],
+        [regs[i] for i in X86_64.kernel.prstatus],
         tracee.read(sp, end - sp),
         tuple(pieces),
         time.monotonic_ns(),

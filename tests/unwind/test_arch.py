@@ -18,11 +18,11 @@ ALL = sorted(ARCHES.values(), key=lambda arch: arch.name)
 def test_columns_of_an_architecture_agree(arch: Arch) -> None:
     columns = range(len(arch.registers))
     assert len(set(arch.registers)) == len(arch.registers)
-    assert len(arch.prstatus) == len(arch.registers)
+    assert len(arch.kernel.prstatus) == len(arch.registers)
     assert set(arch.dwarf.values()) | {arch.pc} == set(columns)  # ppc64le: pc has no DWARF number
-    slots = [slot for slot in arch.prstatus if slot >= 0]
+    slots = [slot for slot in arch.kernel.prstatus if slot >= 0]
     assert len(set(slots)) == len(slots)
-    assert {arch.pc, arch.sp, arch.fp} <= {column for column in columns if arch.prstatus[column] >= 0}
+    assert {arch.pc, arch.sp, arch.fp} <= {column for column in columns if arch.kernel.prstatus[column] >= 0}
     assert arch.fp in arch.callee_saved
     assert arch.callee_saved.isdisjoint({arch.pc, arch.sp, arch.lr})
     assert arch.word * 8 == (64 if arch is X32 else arch.elf_class)
@@ -31,9 +31,9 @@ def test_columns_of_an_architecture_agree(arch: Arch) -> None:
 
 @pytest.mark.parametrize("arch", ALL, ids=lambda arch: arch.name)
 def test_signal_frames_save_what_an_unwinder_needs_in_distinct_words(arch: Arch) -> None:
-    codes = [frame.code for frame in arch.sigframes]
+    codes = [frame.code for frame in arch.signals.frames]
     assert len(set(codes)) == len(codes)
-    for frame in arch.sigframes:
+    for frame in arch.signals.frames:
         assert {arch.pc, arch.sp, arch.fp} | arch.callee_saved <= set(frame.saved)
         assert len(set(frame.saved.values())) == len(frame.saved)
         assert all(offset % arch.word == 0 for offset in frame.saved.values())
@@ -98,7 +98,7 @@ def test_thumb_bit_and_pointer_signature_are_no_address() -> None:
     ],
 )
 def test_instruction_is_recognised_as_call_or_not(arch: Arch, code: str, expected: bool) -> None:
-    assert arch.follows_call(bytes.fromhex(code.replace(" ", ""))) is expected
+    assert arch.calls.follows_call(bytes.fromhex(code.replace(" ", ""))) is expected
 
 
 @pytest.mark.system
@@ -124,10 +124,10 @@ def test_every_call_of_a_real_arm_program_is_recognised(mode: str, tmp_path: Pat
         code += b"".join(int(unit, 16).to_bytes(len(unit) // 2, "little") for unit in raw.split())
         if name in {"bl", "blx"}:
             calls += 1
-            assert ARM.follows_call(code[-8:])
+            assert ARM.calls.follows_call(code[-8:])
             end = int(at, 16) + len(raw.replace(" ", "")) // 2
             label = re.match(r"([0-9a-f]+) <", operands)
-            assert ARM.call_target(code[-8:], end) == (int(label[1], 16) if label else None)
+            assert ARM.calls.call_target(code[-8:], end) == (int(label[1], 16) if label else None)
     assert calls >= 4
 
 
@@ -150,7 +150,7 @@ def test_every_call_of_a_real_arm_program_is_recognised(mode: str, tmp_path: Pat
     ],
 )
 def test_target_of_a_direct_call_is_computed(arch: Arch, code: str, address: int, target: int | None) -> None:
-    assert arch.call_target(bytes.fromhex(code), address) == target
+    assert arch.calls.call_target(bytes.fromhex(code), address) == target
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_target_of_a_direct_call_is_computed(arch: Arch, code: str, address: int
     ],
 )
 def test_plt_entry_is_code_that_jumps_on(arch: Arch, code: str, expected: bool) -> None:
-    assert arch.jumps(bytes.fromhex(code).ljust(16, b"\0")) is expected
+    assert arch.calls.jumps(bytes.fromhex(code).ljust(16, b"\0")) is expected
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_plt_entry_is_code_that_jumps_on(arch: Arch, code: str, expected: bool) 
     ],
 )
 def test_code_that_still_has_its_return_address_in_the_link_register(arch: Arch, code: str, saves: bool) -> None:
-    assert arch.saves_lr(bytes.fromhex(code)) is saves
+    assert arch.calls.saves_lr(bytes.fromhex(code)) is saves
 
 
 @pytest.mark.parametrize(
     ("code", "size"), [("8b1c24c3", 4), ("8b0c24c35589e5", 4), ("8b1c24", 0), ("5589e553", 0), ("", 0)]
 )
 def test_thunk_that_asks_for_pc_is_four_bytes_long(code: str, size: int) -> None:
-    assert I386.leaf_size(bytes.fromhex(code)) == size
+    assert I386.calls.leaf_size(bytes.fromhex(code)) == size

@@ -88,7 +88,7 @@ class Calls:
 
     def _entry_before(self, pc: int) -> Span | None:
         """Without a table: the last place before pc where a function links a frame record."""
-        frames = self._arch.frame_code
+        frames = self._arch.calls.frame_code
         mapping = self._space.mapping_at(pc)
         if frames is None or mapping is None:
             return None
@@ -110,19 +110,19 @@ class Calls:
     def _find_target(self, ra: int) -> int | None:
         target = self._code.call_target(ra)
         if target is None:
-            frames = self._arch.frame_code
+            frames = self._arch.calls.frame_code
             slot = frames.called_slot(self._code.read(ra - 8, 8), ra) if frames is not None else None
             target = self._pointer(slot)
         return None if target is None else self._beyond(target)
 
     def _beyond(self, target: int) -> int | None:
         """Where control arrives behind PLT entries and the like; None if that cannot be told."""
-        frames = self._arch.frame_code
+        frames = self._arch.calls.frame_code
         for _ in range(MOST_HOPS):
             code = self._code.read(target, 24)
             if not code:
                 return None
-            if not self._arch.jumps(code[:16]):
+            if not self._arch.calls.jumps(code[:16]):
                 return target
             if frames is None:
                 return None
@@ -166,7 +166,7 @@ class Calls:
         """Does the function at target jump to low..high, be it through others? A part of a function that stands apart
         from the rest (gcc's cold ones) is entered in its middle.
         """
-        if self._arch.frame_code is None:
+        if self._arch.calls.frame_code is None:
             return Link.REFUTED
         seen: set[int] = set()
         waiting = [target]
@@ -192,7 +192,7 @@ class Calls:
         """Where a function jumps to beyond itself; None for a jump that may go anywhere."""
         if start not in self._outward:
             self._left -= 1
-            frames, code = self._arch.frame_code, self._function_code(start)
+            frames, code = self._arch.calls.frame_code, self._function_code(start)
             assert frames is not None
             whole = 0 < len(code) < MOST_SEARCHED
             goes = {at for at in frames.jumps(code, start) if at is None or not start <= at < start + len(code)}
@@ -203,7 +203,7 @@ class Calls:
         """The function that a jump leads to; None where no function begins there."""
         if not self._code.executable(goes):
             return None
-        if self._arch.jumps(self._code.read(goes, 16)):
+        if self._arch.calls.jumps(self._code.read(goes, 16)):
             return self._beyond(goes)
         return goes if self._index.function_start(goes, True) == goes else None
 
@@ -211,7 +211,7 @@ class Calls:
         known = self._index.function_range(start, True)
         if known is not None and known[0] == start:
             return self._code.read(start, min(known[1] - start, MOST_SEARCHED))
-        frames = self._arch.frame_code
+        frames = self._arch.calls.frame_code
         code = self._code.read(start, _NEAR)
         if frames is None:
             return code

@@ -17,7 +17,7 @@ MOST_CODE = 64
 
 def epilogue_rule(arch: Arch, code: bytes) -> Rule | None:
     """The rule at the first of some bytes of code; None where they do not lead straight to a return."""
-    steps = arch.epilogue(code) if arch.epilogue is not None else None
+    steps = arch.calls.epilogue(code) if arch.calls.epilogue is not None else None
     if steps is None:
         return None
     base, height = arch.sp, 0

@@ -82,12 +82,15 @@ class FramePointerFallback:
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
         """The caller of a frame without a rule. A refusal is ROOT in the program's entry function, else NO_RULE."""
-        if self._arch.exception_return and (registers.values[self._arch.pc] or 0) >= self._arch.exception_return:
+        if (
+            self._arch.signals.exception_return
+            and (registers.values[self._arch.pc] or 0) >= self._arch.signals.exception_return
+        ):
             return interrupted(registers, memory, self._arch)
         if not registers.exact and self._code.impossible(lookup_pc(registers.values[self._arch.pc] or 0, False)):
             return Stop(StackEnd.NO_RULE, no_frame=True)
         if registers.exact and self._behind_clone(registers):
-            result = self._arch.prstatus.index(self._arch.syscall_return)
+            result = self._arch.kernel.prstatus.index(self._arch.kernel.syscall_return)
             if registers.values[result] is None and result not in registers.withheld:
                 return Stop(StackEnd.NO_RULE, needs=result)
             if registers.values[result] == 0:
@@ -288,7 +291,7 @@ class FramePointerFallback:
             return proof is not Proof.TARGET
         if target == ra:  # call $+5 asks for pc
             return False
-        size = self._arch.leaf_size(self._code.read(target, 16))
+        size = self._arch.calls.leaf_size(self._code.read(target, 16))
         return target <= pc < target + (size or LEAF_SIZE) or (proof is Proof.NONE and not size)
 
     def _at_call(self, registers: Registers) -> bool:
@@ -297,7 +300,7 @@ class FramePointerFallback:
         """
         sp, pc = registers.values[self._arch.sp] or 0, registers.values[self._arch.pc] or 0
         if self._arch.lr >= 0:
-            return self._arch.saves_lr(self._code.read(pc, 32))
+            return self._arch.calls.saves_lr(self._code.read(pc, 32))
         aligned = (sp + self._arch.word) % CALL_ALIGNMENT == 0
         return aligned and self._images.image(self._space, pc) is not None
 
@@ -332,5 +335,5 @@ class FramePointerFallback:
         pc = registers.values[self._arch.pc] or 0
         return any(
             self._code.read(pc - len(before), len(before) + len(after)) == before + after
-            for before, after in self._arch.new_thread
+            for before, after in self._arch.calls.new_thread
         )

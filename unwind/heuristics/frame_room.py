@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyprof.model.arch import Arch
-from pyprof.model.arch_type import Depth
+from pyprof.model.arch_parts import Depth
 from pyprof.unwind.code import Code
 from pyprof.unwind.heuristics.calls import MOST_FUNCTION, Calls
 
@@ -47,7 +47,7 @@ class FrameRoom:
         return self._known[pc]
 
     def _find(self, pc: int, lookup_pc: int, exact: bool) -> Room:
-        frames = self._arch.frame_code
+        frames = self._arch.calls.frame_code
         body = self._calls.body(lookup_pc, exact)
         if frames is None or body is None:
             return Room()

@@ -64,7 +64,7 @@ class Shadow:
 
 
 def _is_call(code: bytes, thumb: bool) -> bool:
-    """bl, blx of the set that is executed (Arch.follows_call takes either)."""
+    """bl, blx of the set that is executed (Calls.follows_call takes either)."""
     word = int.from_bytes(code, "little")
     if not thumb:
         return word >> 24 & 0xF == 0xB or word >> 25 == 0b1111101 or word & 0x0FFF_FFF0 == 0x012F_FF30

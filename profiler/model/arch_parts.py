@@ -1,0 +1,185 @@
+"""The parts of an Arch: what its code tells about calls and frames, its signal frames, what its kernel says.
+
+Each part is a value. What is not known has a default that promises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+
+def _unknown_size(code: bytes) -> int:
+    return 0
+
+
+def never(code: bytes) -> bool:
+    """Where an architecture has no such code, or it is not known."""
+    return False
+
+
+@dataclass(frozen=True)
+class SigFrame:
+    """A signal trampoline of the kernel or the C library, known by its code.
+
+    code: bytes at its first instruction. saved: column -> offset from sp, at that instruction, of the word in which
+    the kernel saved the interrupted register.
+    """
+
+    code: bytes
+    saved: dict[int, int]
+
+
+@dataclass(frozen=True)
+class FrameChain:
+    """Records that compiled code links by a register; base is the value of column `base`.
+
+    next = [base + next_off], the base of the caller. ra = [base + ra_off], or [next + ra_off] where ra_in_next.
+    cfa = base + cfa_off, or next where cfa_off is None. zero_is_root: every frame of the ABI has a record, so that
+    next = 0 marks the outermost one. sp_known: cfa is the caller's sp; where records lie at the bottom of frames
+    (AArch64) that is not told.
+    """
+
+    base: int
+    next_off: int
+    ra_off: int
+    cfa_off: int | None
+    ra_in_next: bool = False
+    zero_is_root: bool = False
+    sp_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How far sp lies below the frame pointer behind a function's prologue, in bytes. fixed: it stays there."""
+
+    least: int
+    fixed: bool
+
+
+@dataclass(frozen=True)
+class FrameCode:
+    """What the code of functions with frame pointers tells.
+
+    depth: (code bytes of a function, offset of a place in it) -> Depth there; None if no frame record is linked before.
+    popped: (code bytes behind a call) -> bytes of arguments that are taken off the stack there.
+    entries: (code bytes) -> (least, most) offsets of where functions begin that link frame records, ascending.
+    jumps: (code bytes of a function, their address) -> where its jumps go; None for one that may go anywhere.
+    jump: (code bytes, their address) -> where the direct jump that stands there goes, None if none does.
+    called_slot, jumped_slot: (code bytes before an address | from an address on, that address) -> the address of the
+    word in which the indirect call, or jump, finds its target; None where it is another instruction.
+    """
+
+    depth: Callable[[bytes, int], Depth | None]
+    popped: Callable[[bytes], int]
+    entries: Callable[[bytes], Iterator[tuple[int, int]]]
+    jumps: Callable[[bytes, int], Iterator[int | None]]
+    jump: Callable[[bytes, int], int | None]
+    called_slot: Callable[[bytes, int], int | None]
+    jumped_slot: Callable[[bytes, int], int | None]
+
+
+@dataclass(frozen=True)
+class PltCode:
+    """Entries of procedure linkage tables.
+
+    steps: section -> bytes of one entry. target: (code of an entry, its svma) -> the slot whose address it jumps to, or
+    ("number", n) where it pushes the number of a relocation; None where it is another instruction.
+    glob_dat, jump_slot, irelative: types of the relocations that fill slots.
+    """
+
+    steps: dict[str, int]
+    target: Callable[[bytes, int], tuple[str, int] | None]
+    glob_dat: int
+    jump_slot: int
+    irelative: int
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How code calls, returns and lays out frames.
+
+    follows_call: (code bytes before an address) -> could the instruction that ends there be a call?
+    call_target: (code bytes before an address, that address) -> where the direct call that ends there goes; None for
+    an indirect call, or where no call ends.
+    jumps: (code bytes from an address on, 16 of them) -> does that code only jump on (PLT entry, linker's trampoline)?
+    saves_lr: (code bytes from an address on, 32 of them) -> does it only now make the record of its function's frame,
+    so that the link register still holds where the function returns to?
+    leaf_size: (code bytes of a function from its start, 16 of them) -> its length where it is one that all programs
+    have and whose length its code tells, else 0.
+    epilogue: (code bytes from a pc on) -> what they do to sp up to the return: ("sp", n) sp += n, ("push", column),
+    ("pop", column), ("fp", 0) sp = fp; None where any instruction does more. None where that is not known.
+    frame_code: what code tells about its frames; None where that is not known.
+    new_thread: pairs of (code before, code after) the pc at which a thread begins, its system call's result being 0: C
+    libraries end their tables before that system call.
+    plt: None where the entries are not known.
+    """
+
+    follows_call: Callable[[bytes], bool]
+    call_target: Callable[[bytes, int], int | None]
+    jumps: Callable[[bytes], bool]
+    saves_lr: Callable[[bytes], bool] = never
+    leaf_size: Callable[[bytes], int] = _unknown_size
+    epilogue: Callable[[bytes], list[tuple[str, int]] | None] | None = None
+    frame_code: FrameCode | None = None
+    new_thread: tuple[tuple[bytes, bytes], ...] = ()
+    plt: PltCode | None = None
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What lies where a signal or the hardware interrupted code.
+
+    frames: the signal trampolines of the kernel and of C libraries, known by their code where no table covers them.
+    kernel_cfi: is the kernel's own CFI of its trampolines right?
+    exception_return: from this address on there is no code: what a handler of the hardware returns to instead of an
+    address (Cortex-M: EXC_RETURN); 0 where there is no such thing.
+    """
+
+    frames: tuple[SigFrame, ...]
+    kernel_cfi: bool = True
+    exception_return: int = 0
+
+    def trampoline_at(self, read: Callable[[int, int], bytes], pc: int, exact: bool) -> SigFrame | None:
+        """The signal trampoline that pc is in. read: (avma, size) -> code bytes.
+
+        A handler returns to the trampoline's first byte; an exact pc may stand behind any instruction of it that leaves
+        sp alone: all but a pop at its start.
+        """
+        for frame in self.frames:
+            size = len(frame.code)
+            if read(pc, size) == frame.code or (exact and frame.code in read(pc - size + 1, 2 * size - 1)):
+                return frame
+        return None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What Linux says of a thread of this architecture, and how it is called.
+
+    prstatus: for each column the index of its word in the kernel's user_regs_struct, -1 where it is not in there.
+    fpregset: column -> index of its word in the kernel's floating-point registers (NT_FPREGSET), for those that
+    unwinding may need.
+    machines: what uname -m says where the kernel runs such code itself. regset_size: bytes of NT_PRSTATUS that
+    PTRACE_GETREGSET gives there of a task of this architecture.
+    syscall_return: index of the word of user_regs_struct with a system call's result; syscall_number likewise: not
+    negative only in a system call. -1 where that struct does not tell.
+    syscall_codes: the system call instructions behind which a thread goes on. syscall_args: the words of
+    user_regs_struct with a call's arguments. syscalls: name -> number, of the calls in which threads sleep.
+    """
+
+    prstatus: tuple[int, ...]
+    fpregset: dict[int, int] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
+    regset_size: int = 0
+    syscall_return: int = -1
+    syscall_number: int = -1
+    syscall_codes: tuple[bytes, ...] = ()
+    syscall_args: tuple[int, ...] = ()
+    syscalls: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def call_names(self) -> dict[int, str]:
+        """syscalls by number."""
+        return {number: name for name, number in self.syscalls.items()}
