@@ -6,6 +6,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
@@ -44,7 +45,7 @@ class Target:
         """
         self.pid = pid
         self.directory = ProcDir(pid)
-        query = MapQuery(lambda: self.directory.open("maps"))
+        query = MapQuery(partial(self.directory.open, "maps"))
         try:
             self.spaces = SpaceTracker(
                 self.directory,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
+from pyprof.collectors.ptrace.process import Target
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
@@ -187,3 +190,17 @@ def test_nothing_is_left_open_after_close(program: Start) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
     status = Path(f"/proc/{target.pid}/status").read_text()
     assert "TracerPid:\t0" in status
+
+
+def test_target_that_is_closed_is_freed_at_once(program: Start) -> None:
+    """What waits for the garbage collector keeps its descriptors open."""
+    running = program("c_spin", "1")
+    gc.disable()
+    try:
+        target = Target(running.pid, CollectOptions(), iter(range(1, 9)).__next__, Diagnostics())
+        ended = weakref.ref(target)
+        target.close()
+        del target
+        assert ended() is None
+    finally:
+        gc.enable()
