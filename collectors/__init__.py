@@ -15,4 +15,5 @@ closed_collectors  What collectors that are closed already leave of a recording:
 cpu_accounts       How much processor time the processes of a recording had by the kernel's own account
 registry           Which collector records a process: by name, or what is allowed here and sees whole stacks
 sampling_clock     When to sample: a grid of slots of 1/rate, one sampling time at random inside the middle of each
+switch_events      What a collector tells that sees threads leave their processors and come back
 """

@@ -43,16 +43,25 @@ OWNERS = {
 }
 """Layer -> who may import it."""
 
-SHARED = {"linux", "targets", "base", "batch_builder", "sampling_clock", "cpu_accounts", "closed_collectors"}
+SHARED = {
+    "linux",
+    "targets",
+    "base",
+    "batch_builder",
+    "sampling_clock",
+    "cpu_accounts",
+    "closed_collectors",
+    "switch_events",
+}
 ROOMS: dict[str, set[str]] = {
     "linux": set(),
     "targets": {"linux"},
     "ptrace": SHARED,
-    "perf": {*SHARED, "offcpu"},
+    "perf": SHARED,
     "gdb": SHARED,
     "postmortem": SHARED,
     "replay": SHARED,
-    "offcpu": {*SHARED, "perf", "hybrid"},
+    "offcpu": SHARED,
     "hybrid": {*SHARED, "ptrace", "perf", "offcpu"},
 }
 """Room of collectors/ -> rooms and files at its top that it may import, besides itself."""

@@ -14,8 +14,9 @@ from dataclasses import replace
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.closed_collectors import ClosedCollectors, joined
 from pyprof.collectors.hybrid.by_image import ByImage
-from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, StopCandidates
+from pyprof.collectors.hybrid.stop_candidates import StopCandidates
 from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.perf.copy_size import TOO_LONG
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.opening import BY_STOPS
 from pyprof.errors import NoSuchProcess, PyprofError
@@ -57,7 +58,7 @@ class HybridCollector:
         while True:
             if not self._chosen:
                 yield from self._of_perf(self._perf.batches())
-            if self._stopping or not self._chosen or not self._perf.goes_on:
+            if self._stopping or not self._chosen or not self._perf.members.goes_on:
                 return
             self._chosen.forget_ended()
             if not self._chosen:
@@ -73,15 +74,15 @@ class HybridCollector:
                 yield from self._both(self._stops)
             finally:
                 self._close_stops()
-            if self._stopping or not self._perf.goes_on:
+            if self._stopping or not self._perf.members.goes_on:
                 return
 
     def _watch(self, first: bool = False) -> bool:
         """Is anybody to be stopped, now that other programs may run?"""
         assert self._by_image is not None
-        self._by_image.changed(self._perf.news())
+        self._by_image.changed(self._perf.members.news())
         for pid in self._by_image.look(all_of_them=first):
-            if pid in self._by_image.reasons and self._perf.follows(pid):
+            if pid in self._by_image.reasons and self._perf.members.follows(pid):
                 self._chosen.choose_image(pid, from_start=first and not self._launched)
             else:
                 self._chosen.release_image(pid)
@@ -105,9 +106,9 @@ class HybridCollector:
             for tid in stops.refused:
                 self._chosen.refuse(tid)
             self._chosen.forget_ended()
-            if not self._chosen or not self._perf.goes_on:
+            if not self._chosen or not self._perf.members.goes_on:
                 stops.stop()
-        yield from self._of_perf(self._perf.drain(self._stopping or not self._perf.goes_on))
+        yield from self._of_perf(self._perf.drain(self._stopping or not self._perf.members.goes_on))
 
     def learn(self, feedback: Feedback) -> None:
         source_id = feedback.batch.source_id

@@ -20,6 +20,7 @@ from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import USER_ONLY, PerfCollector
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.perf.scope import choose_scope
+from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.opening import by_stops
@@ -121,12 +122,11 @@ class _Openings:
         )
         try:
             perf = self._perf(pids, launched)
+            try:
+                return WallClockCollector(PerfSwitchSource(perf, switches), self._from_outside, self._options)
+            except BaseException:
+                perf.close()
+                raise
         except BaseException:
-            switches.close()
-            raise
-        try:
-            return WallClockCollector(perf, switches, self._from_outside, self._options)
-        except BaseException:
-            perf.close()
             switches.close()
             raise

@@ -19,12 +19,10 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.attr import MOST_STACK
+from pyprof.collectors.perf.copy_size import FITS, beyond_copy
 from pyprof.model.sample import SampleBatch
 
 I32 = npt.NDArray[np.int32]
-
-TOO_LONG = "stacks that are longer than the kernel copies, or go on in another stack"
 
 _OF = 4000
 """A thread is chosen when one of so many samples is cut where the kernel's copy ends, more if that was no help."""
@@ -35,7 +33,6 @@ _PATIENCE = 8
 _LATE, _MANY = 3, 16
 """So many threads of a process that ended before their first stop, or that are chosen, stand for all of it."""
 _MOST_CASES = 4096
-_FITS = MOST_STACK * 7 // 8
 
 
 @dataclass(slots=True)
@@ -177,7 +174,7 @@ class StopCandidates:
         for lane, (pid, tid, base, top) in enumerate(zip(*columns, strict=True)):
             key = tid if tid in self._stopped else -pid
             if key in self._stopped and pid not in self._by_image:
-                needed = top and (lane in batch.stack.pieces or not base <= top <= base + _FITS)
+                needed = top and (lane in batch.stack.pieces or not base <= top <= base + FITS)
                 self._weigh(key, bool(needed))
 
     def _weigh(self, key: int, needed: bool) -> None:
@@ -229,13 +226,6 @@ class StopCandidates:
             self._left &= self._cases.keys()
             self._refused.clear()
             self._late.clear()
-
-
-def beyond_copy(feedback: Feedback) -> npt.NDArray[np.bool_]:
-    """Whose walks needed what no copy of the kernel can hold? What is nearer comes with larger copies."""
-    missing, base = feedback.missing, feedback.batch.stack.base
-    found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base > _FITS))
-    return found
 
 
 def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:

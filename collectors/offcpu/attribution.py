@@ -1,4 +1,4 @@
-"""Whose stack stands for the stretches that have none: those of the same thread, of about the same length."""
+"""Whose stack stands for the intervals that have none: those of the same thread, of about the same length."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyprof.collectors.offcpu.gaps import I64, Mask
+from pyprof.collectors.switch_events import I64, Mask
 
 Pool = dict[tuple[int, bool, int], tuple[int, int]]
 """(tid, blocked, bucket of length) -> (nanoseconds, since when) of time for which no stack was found yet"""
@@ -24,25 +24,25 @@ def set_aside(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Intervals, columns of shape (n,). whole_ns: how long each was, length_ns: the part of it that is told now; told:
-    with a stack, pooled: those that are to get one.
+    """Intervals, columns of shape (n,). whole_ns: how long each was, length_ns: the part of it that is attributed now.
+    attributed: it has a stack, pooled: it is to get one.
     """
 
     tid: I64
     blocked: Mask
     whole_ns: I64
     length_ns: I64
-    told: Mask
+    attributed: Mask
     pooled: Mask
 
 
 def shares(rows: Rows, pool: Pool, now_ns: int, ended: set[int] | None) -> tuple[I64, list[tuple[int, bool, int]]]:
-    """(n,): the time that each told stretch stands for, its own included; and what stays without a stack.
+    """(n,): the time that each attributed interval stands for, its own included; and what stays without a stack.
 
     pool: what is kept for the next time; what waits in it too long, or belongs to threads that have ended (None: all),
     is given up.
     """
-    tid, length_ns, told = rows.tid, rows.length_ns, rows.told
+    tid, length_ns, attributed = rows.tid, rows.length_ns, rows.attributed
     result = length_ns.copy()
     bucket = np.log2(np.maximum(rows.whole_ns, 1)).astype(np.int64)
     tids = np.unique(np.concatenate([tid, np.array([key[0] for key in pool], np.int64)]))
@@ -59,7 +59,7 @@ def shares(rows: Rows, pool: Pool, now_ns: int, ended: set[int] | None) -> tuple
     pool.clear()
     if not todo:
         return result, []
-    targets = np.unique(group[told & (length_ns > 0)])
+    targets = np.unique(group[attributed & (length_ns > 0)])
     keys = np.array(sorted(todo), np.int64)
     nearest = _nearest(targets, keys)
     given = np.zeros(len(targets), np.int64)
@@ -74,7 +74,7 @@ def shares(rows: Rows, pool: Pool, now_ns: int, ended: set[int] | None) -> tuple
             bare[thread, is_blocked] = bare.get((thread, is_blocked), 0) + todo[key]
         else:
             pool[thread, is_blocked, size] = (todo[key], since[key])
-    lanes = np.flatnonzero(told & (length_ns > 0))
+    lanes = np.flatnonzero(attributed & (length_ns > 0))
     if len(lanes):
         to = np.searchsorted(targets, group[lanes])
         own = np.bincount(to, length_ns[lanes], len(targets))

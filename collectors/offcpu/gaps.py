@@ -8,31 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
-
-Gap = tuple[int, int]
-"""(from, to) in nanoseconds"""
-
-Mask = npt.NDArray[np.bool_]
+from pyprof.collectors.switch_events import I64, LEAST_ON_NS, Gap, Mask
 
 _LEAST_KNOWN = 0.05
-LEAST_ON_NS = 50_000_000
-"""For so long at least a thread is seen before it is left alone again."""
-
-
-def covered_ns(gaps: Iterable[Gap]) -> int:
-    """How much time lies in at least one of them."""
-    total, reached = 0, 0
-    for begin, end in sorted(gaps):
-        total += max(end - max(begin, reached), 0)
-        reached = max(reached, end)
-    return total
 
 
 class Gaps:
-    """until_ns: what was before has been told. owed: tid -> nanoseconds off its processor of which there were no
+    """until_ns: what was before has been attributed. owed: tid -> nanoseconds off its processor of which there were no
     records, of threads that were left alone; resumed: when records of them came again. lost_ns: time before it
     of which there are no records of anybody.
     """
@@ -57,14 +40,14 @@ class Gaps:
         known = passed - sum(max(min(end, now_ns) - max(start, self.until_ns), 0) for start, end in gaps)
         return known if known > _LEAST_KNOWN * passed else 0
 
-    def counted(self, tid: I64, length_ns: I64, told: Mask, now_ns: int, known_ns: int) -> I64:
-        """(n,): the lengths of stretches, those of threads that were left alone with what is owed to them. told:
-        stretches that can carry it. It is given when a thread was seen for a while: a short look says little.
+    def counted(self, tid: I64, length_ns: I64, carries: Mask, now_ns: int, known_ns: int) -> I64:
+        """(n,): the lengths of intervals, those of threads that were left alone with what is owed to them. carries:
+        intervals that can have it. It is given when a thread was seen for a while: a short look says little.
         """
         usual = (now_ns - self.until_ns + self.lost_ns) / known_ns if known_ns else 1.0
         result: I64 = np.rint(length_ns * usual).astype(np.int64)
         for each, owed in list(self.owed.items()):
-            rows = (tid == each) & told
+            rows = (tid == each) & carries
             seen = int(length_ns[rows].sum())
             if now_ns - self.resumed.get(each, 0) < LEAST_ON_NS:
                 self.owed[each] = max(owed - seen, 0)
@@ -87,7 +70,7 @@ def merged(gaps: Iterable[Gap]) -> list[Gap]:
 
 
 def overlap(start: I64, end: I64, gaps: Sequence[Gap]) -> I64:
-    """(n,): how much of each stretch lies in gaps, which do not overlap."""
+    """(n,): how much of each interval lies in gaps, which do not overlap."""
     total = np.zeros(len(start), np.int64)
     for low, high in gaps:
         total += np.maximum(np.minimum(end, high) - np.maximum(start, low), 0)

@@ -53,7 +53,7 @@ class Taken:
 
 
 class BatchMaker:
-    """strangers: processes that are not looked at. sampled: tids. lost: records that found no room. elsewhere: samples
+    """untracked: processes that are not looked at. sampled: tids. lost: records that found no room. elsewhere: samples
     to leave out.
     """
 
@@ -166,7 +166,7 @@ class BatchMaker:
         """Is it a thread that is asked for?"""
         return self._pattern is None or bool(self._pattern.search(info.name))
 
-    def forget_strangers(self) -> None:
+    def forget_untracked(self) -> None:
         """Those that have ended: others may come to have their numbers."""
         now = time.monotonic_ns()
         if now > self._looked_ns + _LOOK_NS:

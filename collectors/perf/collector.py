@@ -9,28 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import select
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
-import numpy.typing as npt
-
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.cpu_accounts import Accounts
-from pyprof.collectors.linux.children import descendants
 from pyprof.collectors.linux.file_limit import raise_file_limit
-from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
-from pyprof.collectors.perf.batches import BatchMaker, Elsewhere, Mask, Taken
-from pyprof.collectors.perf.copy_size import HOLD, SLACK_S, StackSize, ring_size
-from pyprof.collectors.perf.event_set import EventSet, Fork, forks_of
-from pyprof.collectors.perf.news import News
+from pyprof.collectors.perf.attr import PerfNotAllowed
+from pyprof.collectors.perf.batches import BatchMaker, Elsewhere, Taken
+from pyprof.collectors.perf.copy_size import ring_size
+from pyprof.collectors.perf.event_manager import EventManager
+from pyprof.collectors.perf.members import Members
 from pyprof.collectors.perf.processes import TrackedProcesses
-from pyprof.collectors.perf.records import OVERHEAD, U64, Samples, Scan, scan
-from pyprof.collectors.perf.ring import Rings, online_cpus, open_rings
+from pyprof.collectors.perf.reader import FOREVER_NS, RingReader
+from pyprof.collectors.perf.records import U64, Samples, Scan
+from pyprof.collectors.perf.ring import online_cpus, open_rings
 from pyprof.collectors.perf.scope import choose_scope
-from pyprof.collectors.perf.ticks import Ticks
+from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter
 from pyprof.collectors.targets.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
@@ -40,13 +35,6 @@ from pyprof.options import CollectOptions
 
 USER_ONLY = "Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it"
 
-_FIRST_FLUSH_NS = 20_000_000
-_TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
-_FIRST_BATCHES_S = 0.6
-_LEAST_FIRST = 8192
-_BATCH = 2000
-_MOST_LOST, _SOON_S = 32, 0.25
-_FORWARD_NS = 2**62
 _WATCH_NS = 10_000_000
 
 
@@ -54,6 +42,9 @@ class PerfCollector:
     """Samples pid (and its children with options.subprocesses) until they end or stop() is called.
 
     A sample is taken each 1/rate seconds of a thread's own time on a processor: threads that do not run cost nothing.
+    source_id: of its batches. members: the processes. maker: makes the batches. watch: called now and then while
+    batches() waits; True: somebody else is to take over. slots: sampling times of whoever else takes samples, those
+    kept and those missed.
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
     """
 
@@ -71,315 +62,158 @@ class PerfCollector:
         ids: gives the ids of address spaces, where several collectors make one recording. selection: further processes,
         those to come included. before_exec: pid is to become another program, and only that one is wanted.
         """
-        self._selection = selection
-        self._before_exec = before_exec
-        self._everything = selection is not None and selection.everything
-        self._options = options
-        self._diagnostics = diagnostics
-        self._pid = pid
-        self._stopping = self._closed = False
         next_id = ids or itertools.count(1).__next__
         self.source_id = next_id()
-        self._family = TrackedProcesses(next_id, options.subprocesses)
-        self._look: Callable[[], None] | None = None
-        self._trial = True
-        self.joined: Callable[[list[int]], None] = lambda pids: None
+        self.members = Members(pid, selection, options, TrackedProcesses(next_id, options.subprocesses))
         self.watch: Callable[[], bool] | None = None
         self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        self._told: set[int] = set()
-        self._leaving = False
-        self._began_ns = self._ended_ns = time.monotonic_ns()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._rings: Rings | None = None
-        self._events: EventSet | None = None
+        self._options = options
+        self._trial = True
+        self._stopping = self._leaving = False
+        self._look: Callable[[], None] | None = None
         raise_file_limit(1 << 20)  # a descriptor for each thread and processor
-        try:
-            self._open(pid, ring_size)
-        except ProcessLookupError:
-            self.close()
-            raise NoSuchProcess(f"there is no process {pid}", "list processes with: ps -e") from None
-        except PerfNotAllowed:
-            self.close()
-            raise
-        except PermissionError:
-            self.close()
-            raise AccessDenied(f"process {pid} may not be looked at", f"try: pyprof doctor {pid}") from None
+        with contextlib.ExitStack() as undo:
+            self._waiter = Waiter()
+            undo.callback(self._waiter.close)
+            undo.callback(self.members.tracked.close)
+            try:
+                self._open(pid, ring_size, diagnostics, undo)
+                if before_exec:
+                    self.members.tracked.histories[pid].hide()
+            except ProcessLookupError:
+                raise NoSuchProcess(f"there is no process {pid}", "list processes with: ps -e") from None
+            except PerfNotAllowed:
+                raise
+            except PermissionError:
+                raise AccessDenied(f"process {pid} may not be looked at", f"try: pyprof doctor {pid}") from None
+            self._undo = undo.pop_all()
 
-    def _open(self, pid: int, size: int) -> None:
+    def _open(self, pid: int, size: int, diagnostics: Diagnostics, undo: contextlib.ExitStack) -> None:
+        """undo: what is opened is closed by it."""
         cpus = online_cpus()
-        options = self._options
-        self._scope = choose_scope(pid, cpus[0], options, self._everything)
-        self._rings = open_rings(cpus, size or ring_size(options, len(cpus)), bool(size))
-        # a ring that holds less than a few records loses them, and cannot even say so
-        most = max(min(options.stack_size, MOST_STACK, self._rings.size // 4) & ~7, 8)
-        # the first batches take long: tables are read for the first time
-        room = max(round(self._rings.size / (options.rate_hz * _FIRST_BATCHES_S)), _LEAST_FIRST) & ~7
-        self._size = StackSize(most, room)
-        self._family.filters = self._scope.filtered
-        self._make = BatchMaker(self._rings, self._scope, self._family, options, self._diagnostics, self.source_id)
-        self._accounts = Accounts(options, self._everything, self.user_only, even=self._scope.processors)
-        self._ticks = Ticks(options.rate_hz, self.user_only or self._scope.processors)
-        self._news = News(self._rings, self._is_sampled, options.subprocesses)
+        options, members = self._options, self.members
+        scope = choose_scope(pid, cpus[0], options, members.everything)
+        rings = open_rings(cpus, size or ring_size(options, len(cpus)), bool(size))
+        undo.callback(rings.close)
+        self._reader = RingReader(rings, diagnostics)
+        self._events = EventManager(scope, options, self._reader)
+        undo.callback(self._events.close)
+        members.tracked.filters = scope.filtered
+        self.maker = BatchMaker(rings, scope, members.tracked, options, diagnostics, self.source_id)
+        self._accounts = Accounts(options, members.everything, scope.event.user_only, even=scope.processors)
+        members.watch(rings)
         self._begin()
-        if self._before_exec:
-            self._family.histories[pid].hide()
 
     def _begin(self) -> None:
         """Events on all that there is now."""
-        assert self._rings is not None
-        self._events = EventSet(self._scope.event, self._options.rate_hz, self._size.bytes, self._rings)
-        named = dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
-        if self._scope.processors:  # before the children are looked for: those to come are told of then
-            self._scope.attach(self._events, named, self._forks)
-        pids = [*named, *(each for each in descendants(named) if self._options.subprocesses)]
-        if not self._scope.processors:
-            self._scope.attach(self._events, pids, self._forks)
-        for pid in pids:
-            try:
-                self._family.meet(pid)
-            except (ProcessLookupError, PermissionError):
-                if pid == self._pid and not self._everything:
-                    raise
-        self._accounts.begin(self._family.roots)
-        self._told.update(pids)
-
-    def _pause(self) -> None:
-        """No samples while the tables that the first ones need are read: that takes longer than the rings have room."""
-        if self._events is not None:
-            self._ticks.close(self._events)
-            self._events = None
+        self.members.meet(self._events.begin(self.members.named, self.members.children))
+        self._accounts.begin(self.members.tracked.roots)
 
     def _resume(self) -> None:
-        late = self._scan(_FORWARD_NS)
-        self._ticks.took(late, self._make.lost, None)
-        self._family.take(late.others)
+        """After the first samples, which had to wait until tables were read."""
+        late = self._reader.scan(FOREVER_NS)
+        self._events.took(late, self.maker.lost)
+        self.members.tracked.take(late.others)
         late.give_back()
-        self._size.settle()
-        self._narrow()
+        self._events.settle()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             self._begin()
-        self._began_ns = time.monotonic_ns()
-
-    def _add_more(self) -> None:
-        """Processes that have come to fit."""
-        if self._selection is None or self._events is None or self._everything:
-            return
-        for pid in self._selection.find(self._family.histories.keys() | self._make.untracked):
-            try:
-                if not self._scope.processors:
-                    self._events.attach([pid], self._forks)
-                self._family.add(pid)
-                self._told.add(pid)
-                self.joined([pid])
-            except (ProcessLookupError, PermissionError):
-                self._make.untracked.add(pid)
-                self._diagnostics.count("process may not be looked at")
 
     def batches(self) -> Iterator[SampleBatch]:
-        assert self._rings is not None
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        watched: set[int] = set()
-        flush_ns = round(self._options.flush_s * 1e9)
-        wait_ns = _TRIAL_NS if self._trial else _FIRST_FLUSH_NS
+        cadence = Cadence(self._options, self._trial)
         last = self._leaving = False
         begun_ns = time.monotonic_ns()
         while not last and not self._leaving:
-            for fd in self._family.alive.values():
-                if fd not in watched:
-                    watched.add(fd)
-                    poll.register(fd, select.POLLIN)
-            hold_ns = min(wait_ns, self._longest_wait_ns())
-            due = min(begun_ns + hold_ns, time.monotonic_ns() + max(flush_ns, _FIRST_FLUSH_NS))
-            while not self._stopping and (left := due - time.monotonic_ns()) > 0:
-                if self._look is not None:
-                    self._look()
-                    left = min(left, round(1e9 / self._options.rate_hz))
-                if self.watch is not None:
-                    if self.watch():
-                        break
-                    left = min(left, _WATCH_NS)
-                for fd, _ in poll.poll(left / 1e6):
-                    if fd != self._wake:
-                        poll.unregister(fd)
-                        watched.discard(fd)
-                        self._family.ended(fd)
-                if not self.goes_on:
-                    break
+            hold_ns = min(cadence.wait_ns, self._events.longest_wait_ns())
+            self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(cadence.flush_ns, FIRST_FLUSH_NS)))
             if self._leaving:
                 break
-            last = self._stopping or not self.goes_on
+            last = self._stopping or not self.members.goes_on
             now = time.monotonic_ns()
             if not last and now - begun_ns < hold_ns:
-                yield from self._make.batches(Scan())
+                yield from self.maker.batches(Scan())
                 continue
             trial = self._trial
-            yield from self._hand_out(_FORWARD_NS if last else now)
-            begun_ns = max(now, self._began_ns)
+            yield from self._hand_out(FOREVER_NS if last else now)
+            begun_ns = time.monotonic_ns() if trial and not self._trial else now
             if trial:
-                wait_ns = min(2 * wait_ns, _LONG_TRIAL_NS) if self._trial else _FIRST_FLUSH_NS
+                cadence.tried(again=self._trial)
             else:
-                wait_ns = max(min(2 * wait_ns, self._full_batch_ns()), min(flush_ns, 2 * wait_ns))
-        self._ended_ns = time.monotonic_ns()
+                cadence.flushed()
+
+    def _wait(self, due_ns: int) -> None:
+        """Until then, unless something comes between."""
+        while not self._stopping and (left := due_ns - time.monotonic_ns()) > 0:
+            if self._look is not None:
+                self._look()
+                left = min(left, round(1e9 / self._options.rate_hz))
+            if self.watch is not None:
+                if self.watch():
+                    break
+                left = min(left, _WATCH_NS)
+            self._hear_of_ends(left)
+            if not self.members.goes_on:
+                break
+
+    def _hear_of_ends(self, wait_ns: float = 0) -> None:
+        tracked = self.members.tracked
+        for fd in self._waiter.wait(wait_ns, tracked.alive.values()):
+            tracked.ended(fd)
 
     def drain(self, last: bool = False) -> Iterator[SampleBatch]:
         """What there is now, without waiting; for whoever has a clock of their own. last: all of it."""
         self._hear_of_ends()
-        yield from self._hand_out(_FORWARD_NS if last else time.monotonic_ns())
-        self._ended_ns = time.monotonic_ns()
-
-    def _hear_of_ends(self) -> None:
-        poll = select.poll()
-        for fd in self._family.alive.values():
-            poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(0):
-            self._family.ended(fd)
+        yield from self._hand_out(FOREVER_NS if last else time.monotonic_ns())
 
     def take(self, until_ns: int, switched: Samples, words: U64) -> Taken:
         """What there is until then, and further samples of that time, in other rings; done_with() is to be called."""
         self._hear_of_ends()
-        found = self._scan(until_ns)
-        taken = self._make.take(found, switched, words)
-        self._ticks.took(found, self._make.lost, self._events)
-        self._ended_ns = time.monotonic_ns()
+        found = self._reader.scan(until_ns)
+        taken = self.maker.take(found, switched, words)
+        self._events.took(found, self.maker.lost)
         return taken
 
     def done_with(self, found: Scan) -> None:
         """All batches of it have been unwound."""
+        members, untracked = self.members, self.maker.untracked
         found.give_back()
-        if self._events is not None:
-            self._events.hear(found.others)
-        self._resize()
-        self._make.forget_strangers()
-        self._add_more()
-        self._family.forget_ended()
+        self._events.unwound(found, members.tracked.alive)
+        self.maker.forget_untracked()
+        if self._events.counting:
+            untracked.update(members.found(untracked, self._events.add, self._reader.diagnostics))
+        members.tracked.forget_ended()
 
     def without_trial(self) -> None:
         """The first samples are like all others."""
         self._trial = False
-        self._size.settle()
-        self._resize_to(self._size.bytes)
+        self._events.settle_now(self.members.tracked.alive)
 
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         """What is in the rings, whose room is given back when it has been unwound."""
-        found = self._scan(until_ns)
-        self._ticks.took(found, self._make.lost, self._events)
-        force = self._trial or until_ns == _FORWARD_NS
-        self._accounts.look(self._family.roots, force, self.slots())
+        found = self._reader.scan(until_ns)
+        self._events.took(found, self.maker.lost)
+        force = self._trial or until_ns == FOREVER_NS
+        self._accounts.look(self.members.tracked.roots, force, self.slots())
         first = self._trial and bool(found.samples)
-        if first:
-            self._pause()
-        for batch in self._make.batches(found):
+        if first:  # no samples while tables are read: that takes longer than the rings have room
+            self._events.pause()
+        for batch in self.maker.batches(found):
             self.saw(batch)
             yield batch
         if first:
             found.give_back()
             self._trial = False
             self._resume()
-            self._family.forget_ended()
+            self.members.tracked.forget_ended()
         else:
             self.done_with(found)
 
     def saw(self, batch: SampleBatch) -> None:
         """Samples of its processes, whoever took them."""
-        self._accounts.saw(batch, self._family.root_of)
-
-    def _full_batch_ns(self) -> int:
-        """How long samples may wait in the rings for others: a batch costs much of its time for being a batch."""
-        options = self._options
-        return round(1e9 * min(_BATCH / options.rate_hz, HOLD * options.flush_s))
-
-    def _resize(self) -> None:
-        """Other events in place of those that copy too little or too much."""
-        if self._narrow():
-            self._resize_to(self._size.bytes)
-        elif size := self._size.change():
-            self._resize_to(size)
-
-    def _narrow(self) -> bool:
-        """Leave the processors, where what others do there fills the rings too soon?"""
-        assert self._rings is not None
-        soon = self._size.wanted * self._options.rate_hz * _SOON_S > self._rings.size / 2
-        if not self._scope.filtered or not (soon or self._make.lost > _MOST_LOST):
-            return False
-        self._scope = self._scope.narrowed()
-        return True
-
-    def _resize_to(self, size: int) -> None:
-        if self._rings is None or self._events is None:
-            return
-        fresh = EventSet(self._scope.event, self._options.rate_hz, size, self._rings)
-        try:
-            self._scope.attach(fresh, self._family.alive, self._forks)
-        except (ProcessLookupError, PerfNotAllowed):
-            fresh.close()
-        else:
-            self._ticks.close(self._events)
-            self._events = fresh
-        self._size.changed(self._events.stack_size)
-
-    @property
-    def alive(self) -> list[int]:
-        """The processes that have not ended."""
-        return list(self._family.alive)
-
-    def news(self) -> set[int]:
-        """Processes that have come, or run other code than before, since this was asked last; some may have ended."""
-        told, self._told = self._told, set()
-        return told | self._news.look()
-
-    def follows(self, pid: int) -> bool:
-        """Is it a process of the recording, perhaps one whose birth was not taken in yet?"""
-        return self._news.knows(pid)
-
-    def _is_sampled(self, pid: int) -> bool:
-        named = self._selection.pids if self._selection is not None else (self._pid,)
-        lasting = self._selection is not None and self._selection.lasting
-        return pid in self._family.alive and (self._options.subprocesses or lasting or pid in named)
-
-    def known(self, pid: npt.NDArray[np.integer]) -> Mask:
-        """Which of these are processes of the recording? They need not have been sampled."""
-        return self._make.known(pid)
-
-    def shown(self, tid: npt.NDArray[np.integer]) -> Mask:
-        """Which of these threads, never sampled perhaps, are asked for and can be named? threads() has them then."""
-        return self._make.shown(tid)
-
-    @property
-    def goes_on(self) -> bool:
-        """Is there still anything to sample?"""
-        if self._selection is not None and self._selection.lasting:
-            return True
-        if self._options.subprocesses:
-            return bool(self._family.alive)
-        named = self._selection.pids if self._selection is not None else (self._pid,)
-        return any(pid in self._family.alive for pid in named)
-
-    def _longest_wait_ns(self) -> int:
-        """Until a ring is filled so far that there is still room for SLACK_S, or at least a quarter: on one processor
-        only one thread at a time is sampled. Where all that runs there is, others included, until half of it is.
-        """
-        assert self._rings is not None
-        size, rate, record = self._rings.size, self._options.rate_hz, OVERHEAD + self._size.bytes
-        fill = min(size // 2 if self._scope.filtered else size * 3 // 4, max(size - SLACK_S * rate * record, size / 4))
-        return round(max(fill / record, 1) * 1e9 / rate)
-
-    def _scan(self, until_ns: int) -> Scan:
-        assert self._rings
-        found = Scan()
-        for ring in self._rings.rings.values():
-            scan(ring, self._rings.words, until_ns, found)
-        found.others.sort(key=lambda record: record.time_ns)
-        if found.broken:
-            self._diagnostics.count("ring held something else than records", found.broken)
-        return found
-
-    def _forks(self) -> list[Fork]:
-        """All forks in the rings, which stay as they are."""
-        return forks_of(self._scan(_FORWARD_NS).others)
+        self._accounts.saw(batch, self.members.tracked.root_of)
 
     def learn(self, feedback: Feedback) -> None:
-        self._size.learn(feedback)
+        self._events.learn(feedback)
         self._look = feedback.look
 
     def leave(self, elsewhere: Elsewhere) -> None:
@@ -387,49 +221,35 @@ class PerfCollector:
         which samples are not wanted any more, for somebody else takes them by stops.
         """
         self._leaving = True
-        self._make.elsewhere = elsewhere
-        self._size.forget()
+        self.maker.elsewhere = elsewhere
+        self._events.forget()
 
     def threads(self) -> list[ThreadInfo]:
-        return self._family.infos(self._make.sampled)
+        return self.members.tracked.infos(self.maker.sampled)
 
     def stats(self) -> CollectorStats:
+        ticks = self._events.ticks
         return CollectorStats(
-            ticks=self._ticks.count,
-            ticking_ns=self._ticks.ticking_ns,
-            skipped=self._make.lost,
+            ticks=ticks.count,
+            ticking_ns=ticks.ticking_ns,
+            skipped=self.maker.lost,
             notes=self._notes(),
             accounts=self._accounts.result(),
         )
 
     def _notes(self) -> tuple[str, ...]:
-        refused = self._selection.refused if self._selection else ()
-        note = f"Sampled by perf_events ({self._scope.event.name})"
-        if self._make.elsewhere is None:
+        event = self._events.scope.event
+        note = f"Sampled by perf_events ({event.name})"
+        if self.maker.elsewhere is None:
             note += ": the target was never stopped"
-        return (note, *((USER_ONLY,) if self.user_only else ()), *refused)
-
-    @property
-    def user_only(self) -> bool:
-        """Is time in the kernel left out?"""
-        return self._scope.event.user_only
+        return (note, *((USER_ONLY,) if event.user_only else ()), *self.members.refused)
 
     def stop(self) -> None:
         self._stopping = True
-        if not self._closed:
-            os.eventfd_write(self._wake, 1)
+        self._waiter.wake()
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._ended_ns = time.monotonic_ns()
-        if self._events is not None:
-            self._events.close()
-        if self._rings is not None:
-            self._rings.close()
-        self._family.close()
-        os.close(self._wake)
+        self._undo.close()
 
 
 __all__ = ["PerfCollector", "PerfNotAllowed"]

@@ -6,8 +6,10 @@ One size for all threads of a recording: it belongs to the event, which new thre
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.collectors.base import Feedback
+from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.records import OVERHEAD
 from pyprof.collectors.perf.ring import LEAST_RING
 from pyprof.options import CollectOptions
@@ -15,6 +17,9 @@ from pyprof.options import CollectOptions
 HOLD = 4
 """So many times as long as a batch may take its samples may wait for others."""
 SLACK_S = 0.1
+FITS = MOST_STACK * 7 // 8
+"""Stacks up to this are whole in a copy of the kernel."""
+TOO_LONG = "stacks that are longer than the kernel copies, or go on in another stack"
 
 _MOST_RING = 16 << 20
 _MOST_RINGS = 32 << 20
@@ -83,3 +88,10 @@ def ring_size(options: CollectOptions, cpus: int) -> int:
     while size > most:
         size //= 2
     return size
+
+
+def beyond_copy(feedback: Feedback) -> npt.NDArray[np.bool_]:
+    """Whose walks needed what no copy of the kernel can hold? What is nearer comes with larger copies."""
+    missing, base = feedback.missing, feedback.batch.stack.base
+    found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base > FITS))
+    return found

@@ -6,6 +6,9 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable
 
+import numpy as np
+import numpy.typing as npt
+
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.records import (
     COMM,
@@ -149,6 +152,10 @@ class TrackedProcesses:
             if history is not None and not history.image.alive:
                 del self.histories[pid]
         self._ended = [pid for pid, history in self.histories.items() if not history.image.alive]
+
+    def pid_of(self, tids: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+        """The processes of threads; a thread of which nothing is known is its own."""
+        return np.array([self._names.get(tid, (tid, ""))[0] for tid in tids.tolist()], np.int32)
 
     def names(self, tid: int) -> bool:
         """Is there more to call it by than its number?"""

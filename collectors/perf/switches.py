@@ -18,8 +18,6 @@ import numpy as np
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import libc
-from pyprof.collectors.offcpu.gaps import LEAST_ON_NS, Gap, covered_ns
-from pyprof.collectors.offcpu.intervals import ENDED, IN, Points
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed, SwitchEvent
 from pyprof.collectors.perf.copy_size import StackSize
 from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
@@ -37,6 +35,7 @@ from pyprof.collectors.perf.records import (
 from pyprof.collectors.perf.ring import LEAST_RING, online_cpus, open_rings
 from pyprof.collectors.perf.switch_periods import Periods, Tuning
 from pyprof.collectors.perf.switch_records import SwitchScan, scan
+from pyprof.collectors.switch_events import ENDED, IN, LEAST_ON_NS, Gap, Points, covered_ns
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 

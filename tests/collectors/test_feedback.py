@@ -16,6 +16,7 @@ from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 from pyprof.collectors.offcpu.collector import WallClockCollector
+from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
@@ -40,6 +41,7 @@ class Part:
     """A collector that produces what it was given, and remembers what it learned."""
 
     refused: frozenset[int] = frozenset()
+    everything = False
     goes_on = True
     flush_s = 0.1
     stacks = True
@@ -51,6 +53,7 @@ class Part:
         self.source_ids = frozenset((source_id,))
         self.learned: list[SampleBatch] = []
         self.alive = [os.getpid()]
+        self.members = self
         self._batches = list(batches) or [sample(source_id)]
 
     def batches(self) -> Iterator[SampleBatch]:
@@ -100,11 +103,14 @@ def test_stops_learn_from_their_batch_though_one_of_perf_was_taken_after_it() ->
     assert len(stops.learned) == 1
 
 
+def wall_clock(running: Part, switches: Part, looks: Part) -> WallClockCollector:
+    source = PerfSwitchSource(as_any(running), as_any(switches))
+    return WallClockCollector(source, lambda _: as_any(looks), CollectOptions(idle=True))
+
+
 def test_each_part_of_a_wall_clock_recording_learns_from_its_own_batches() -> None:
     parts = {1: Part(1), 2: Part(2), 3: Part(3)}
-    collector = WallClockCollector(
-        as_any(parts[1]), as_any(parts[2]), lambda _: as_any(parts[3]), CollectOptions(idle=True)
-    )
+    collector = wall_clock(parts[1], parts[2], parts[3])
     found = {number: sample(number) for number in (3, 1, 2)}
     for batch in found.values():  # all had been taken by then
         collector.learn(taught(batch))
@@ -114,11 +120,9 @@ def test_each_part_of_a_wall_clock_recording_learns_from_its_own_batches() -> No
 
 @pytest.mark.parametrize(("source_id", "cuts"), [(1, True), (2, True), (3, False)])
 def test_only_what_the_kernel_copied_counts_as_cut_by_it(source_id: int, cuts: bool) -> None:
-    collector = WallClockCollector(
-        as_any(Part(1)), as_any(Part(2)), lambda _: as_any(Part(3)), CollectOptions(idle=True)
-    )
+    collector = wall_clock(Part(1), Part(2), Part(3))
     collector.learn(taught(sample(source_id), missing=FAR))
-    assert any("Cut short" in note for note in collector._notes()) == cuts
+    assert any("Cut short" in note for note in collector.stats().notes) == cuts
 
 
 def test_a_collector_does_not_learn_from_the_one_whose_place_it_took() -> None:

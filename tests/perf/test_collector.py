@@ -77,7 +77,7 @@ def test_number_of_samples_is_the_time_that_the_threads_had(spinner: int) -> Non
         return sum(int(text.split()[0]) for text in texts)
 
     taken = collector(spinner)
-    session = Session(taken, UnwindOptions(), taken._diagnostics)
+    session = Session(taken, UnwindOptions(), taken._reader.diagnostics)
     began = on_processors()
 
     def beat() -> None:
@@ -96,16 +96,16 @@ def test_samples_that_found_no_room_are_counted(spinner: int) -> None:
             taken.stop()
     taken.close()
     assert taken.stats().skipped > 10
-    assert taken._diagnostics.counts["sample lost: the ring was full"] == taken.stats().skipped
+    assert taken._reader.diagnostics.counts["sample lost: the ring was full"] == taken.stats().skipped
 
 
 def test_copies_shrink_to_what_walks_need_and_grow_again(spinner: int) -> None:
     taken = collector(spinner)
-    session = Session(taken, UnwindOptions(), taken._diagnostics)
+    session = Session(taken, UnwindOptions(), taken._reader.diagnostics)
     sizes = []
 
     def beat() -> None:
-        sizes.append(taken._size.bytes)
+        sizes.append(taken._events.stack_size)
         if len(sizes) > 200 or sizes[-1] < 16384:
             taken.stop()
 

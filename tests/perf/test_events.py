@@ -156,8 +156,8 @@ def test_a_process_that_may_not_be_looked_at_is_forgotten_when_it_has_ended(watc
     )
     with started(SPINS) as process:
         make.untracked.add(process.pid)
-        make.forget_strangers()
+        make.forget_untracked()
         assert make.untracked == {os.getpid(), process.pid}
     make._looked_ns = 0
-    make.forget_strangers()
+    make.forget_untracked()
     assert make.untracked == {os.getpid()}

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.hybrid.stop_candidates import TOO_LONG, StopCandidates
+from pyprof.collectors.hybrid.stop_candidates import StopCandidates
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.copy_size import TOO_LONG
 from pyprof.model.arch import X86_64
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions

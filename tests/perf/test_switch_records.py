@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.linux.kernel_waits import uninterruptible
-from pyprof.collectors.offcpu.intervals import BLOCKED, IN, PREEMPTED
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WaitLabels, call_number
 from pyprof.collectors.perf.records import EXIT, LOST, read_samples
 from pyprof.collectors.perf.switch_records import MISC_OUT, MISC_PREEMPTED, SWITCH, SWITCH_CPU_WIDE, SwitchScan, scan
+from pyprof.collectors.switch_events import BLOCKED, IN, PREEMPTED
 from pyprof.model.arch import X86_64
 from pyprof.model.kernel import blocked_word, parse_blocked
 from pyprof.model.modules import AddressSpace

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from pyprof.collectors.offcpu.intervals import BLOCKED, BY_WEIGHT, ENDED, IN, PREEMPTED, Drain, OffCpuIntervals, Points
+from pyprof.collectors.offcpu.classification import Drain
+from pyprof.collectors.offcpu.intervals import BY_WEIGHT, OffCpuIntervals
+from pyprof.collectors.switch_events import BLOCKED, ENDED, IN, PREEMPTED, Points
 
 MS = 1_000_000
 Moment = tuple[int, int, int]
@@ -62,8 +64,8 @@ class World:
                         records.append((tid, at + length, IN))
                 at += length
                 asleep = not asleep
-        stretches = OffCpuIntervals(True, 0, round(2.5 * self.looks_ms * MS))
-        stretches.meet(dict.fromkeys(range(1, self.threads + 1), 0))
+        spent = OffCpuIntervals(True, 0, round(2.5 * self.looks_ms * MS))
+        spent.meet(dict.fromkeys(range(1, self.threads + 1), 0))
         known: dict[int, int] = {}
         drains = [*range(round(drain_ms * MS), end, round(drain_ms * MS)), end]
         since = 0
@@ -78,7 +80,7 @@ class World:
             inside = [gap for gap in gaps or () if gap[0] < now and gap[1] > since]
             taken = [r for r in records if since <= r[1] < now and not any(a <= r[1] < b for a, b in gaps or ())]
             mine = [s for s in samples if since <= s[1] < now and not any(a <= s[1] < b for a, b in gaps or ())]
-            told = stretches.tell(points(taken), points(mine), points(seen), now, Drain(gaps=inside, last=now == end))
+            told = spent.attribute(points(taken), points(mine), points(seen), now, Drain(gaps=inside, last=now == end))
             order = [(tid, ns) for tid, _, ns in told.carried]
             for tid, ns in order:
                 self.told[tid, known[tid], True] += ns
@@ -144,55 +146,55 @@ def test_records_that_were_lost_cost_no_thread_its_time() -> None:
 
 
 def test_a_long_sleep_is_told_in_parts_as_it_passes() -> None:
-    stretches = OffCpuIntervals(True, 0, 25 * MS)
-    stretches.meet({5: 0})
+    spent = OffCpuIntervals(True, 0, 25 * MS)
+    spent.meet({5: 0})
     none = points([])
-    first = stretches.tell(none, none, points([(5, 40 * MS, 0)]), 100 * MS)
+    first = spent.attribute(none, none, points([(5, 40 * MS, 0)]), 100 * MS)
     assert (first.look_ns.tolist(), first.carried) == ([100 * MS], [])
     for now in (200, 300):
-        told = stretches.tell(none, none, points([(5, now * MS - 1, 0)]), now * MS)
+        told = spent.attribute(none, none, points([(5, now * MS - 1, 0)]), now * MS)
         assert (told.look_ns.tolist(), told.carried) == ([-1], [(5, (now - 100) * MS, 100 * MS)])
-    told = stretches.tell(points([(5, 333 * MS, IN)]), none, none, 400 * MS)
+    told = spent.attribute(points([(5, 333 * MS, IN)]), none, none, 400 * MS)
     assert told.carried == [(5, 300 * MS, 33 * MS)]
-    told = stretches.tell(
+    told = spent.attribute(
         points([(5, 450 * MS, BLOCKED)]), points([(5, 450 * MS - 900, 0)]), none, 500 * MS, Drain(last=True)
     )
     assert (told.sample_ns.tolist(), told.sample_blocked.tolist(), told.carried) == ([50 * MS], [True], [])
 
 
 def test_a_thread_that_ends_asleep_or_running_is_told_no_further() -> None:
-    stretches = OffCpuIntervals(True, 0, 25 * MS)
-    stretches.meet({5: 0, 6: 0})
+    spent = OffCpuIntervals(True, 0, 25 * MS)
+    spent.meet({5: 0, 6: 0})
     none = points([])
-    told = stretches.tell(points([(5, 10 * MS, BLOCKED), (5, 30 * MS, IN), (5, 31 * MS, ENDED), (6, 50 * MS, ENDED)]),
+    told = spent.attribute(points([(5, 10 * MS, BLOCKED), (5, 30 * MS, IN), (5, 31 * MS, ENDED), (6, 50 * MS, ENDED)]),
                           points([(5, 10 * MS - 500, 0)]), none, 100 * MS)  # fmt: skip
     assert (told.sample_ns.tolist(), told.carried, told.bare) == ([20 * MS], [], [])
-    told = stretches.tell(none, none, none, 200 * MS, Drain(last=True))
+    told = spent.attribute(none, none, none, 200 * MS, Drain(last=True))
     assert (told.carried, told.bare) == ([], [])
 
 
 def test_a_thread_that_runs_from_the_beginning_is_not_told() -> None:
-    stretches = OffCpuIntervals(True, 0, 25 * MS)
-    stretches.meet({5: 0})
+    spent = OffCpuIntervals(True, 0, 25 * MS)
+    spent.meet({5: 0})
     none = points([])
-    assert stretches.tell(none, none, none, 900 * MS).carried == []
-    told = stretches.tell(
+    assert spent.attribute(none, none, none, 900 * MS).carried == []
+    told = spent.attribute(
         points([(5, 950 * MS, PREEMPTED), (5, 960 * MS, IN)]), points([(5, 950 * MS - 10, 0)]), none, 1000 * MS
     )
     assert (told.sample_ns.tolist(), told.sample_blocked.tolist(), told.bare) == ([10 * MS], [False], [])
 
 
 def test_a_switch_that_two_events_reported_is_one() -> None:
-    stretches = OffCpuIntervals(True, 0, 25 * MS)
+    spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     twice = [(5, 10 * MS, BLOCKED), (5, 10 * MS + 100, BLOCKED), (5, 20 * MS, IN), (5, 20 * MS + 100, IN)]
     samples = points([(5, 10 * MS - 300, 0), (5, 10 * MS + 50, 0)])
-    told = stretches.tell(points(twice), samples, none, 100 * MS)
+    told = spent.attribute(points(twice), samples, none, 100 * MS)
     assert sorted(told.sample_ns.tolist()) == [-1, 10 * MS]
 
 
 def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_again() -> None:
-    stretches = OffCpuIntervals(True, 0, 25 * MS)
+    spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
 
     def busy(start: int) -> tuple[Points, Points]:
@@ -202,91 +204,91 @@ def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_agai
             points([(5, at, 0) for at in ticks]),
         )
 
-    told = stretches.tell(*busy(0), none, 100 * MS)
+    told = spent.attribute(*busy(0), none, 100 * MS)
     assert told.sample_ns.sum() == pytest.approx(50 * MS, rel=0.01)
     for now in (200, 300):
-        told = stretches.tell(none, none, none, now * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}))
+        told = spent.attribute(none, none, none, now * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}))
         assert (told.carried, told.bare) == ([], [])
-    stretches.resume([5], 300 * MS)
-    told = stretches.tell(*busy(300 * MS), none, 400 * MS, Drain(ran_ns={5: 50 * MS}))
+    spent.resume([5], 300 * MS)
+    told = spent.attribute(*busy(300 * MS), none, 400 * MS, Drain(ran_ns={5: 50 * MS}))
     assert told.sample_ns.sum() == pytest.approx(150 * MS, rel=0.01)
-    told = stretches.tell(none, none, none, 500 * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}, last=True))
+    told = spent.attribute(none, none, none, 500 * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}, last=True))
     assert sum(ns for _, _, ns in told.carried) == pytest.approx(50 * MS, rel=0.1)
 
 
 def test_a_short_look_at_a_thread_left_alone_does_not_stand_for_the_time_before_it() -> None:
-    stretches = OffCpuIntervals(True, 0, 25 * MS)
+    spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
-    stretches.tell(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
-    stretches.tell(none, none, none, 200 * MS, Drain(paused=frozenset({5}), ran_ns={5: 40 * MS}))
-    stretches.resume([5], 200 * MS)
-    told = stretches.tell(points([(5, 203 * MS, BLOCKED), (5, 204 * MS, IN)]), points([(5, 203 * MS - 500, 0)]), none,
+    spent.attribute(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
+    spent.attribute(none, none, none, 200 * MS, Drain(paused=frozenset({5}), ran_ns={5: 40 * MS}))
+    spent.resume([5], 200 * MS)
+    told = spent.attribute(points([(5, 203 * MS, BLOCKED), (5, 204 * MS, IN)]), points([(5, 203 * MS - 500, 0)]), none,
                           210 * MS, Drain(ran_ns={5: 5 * MS}))  # fmt: skip
     assert told.sample_ns.tolist() == [MS]
     samples = points([(5, at * MS - 500, at) for at in range(211, 290, 2)])
     records = points([m for at in range(211, 290, 2) for m in ((5, at * MS, BLOCKED), (5, (at + 1) * MS, IN))])
-    told = stretches.tell(records, samples, none, 310 * MS, Drain(ran_ns={5: 50 * MS}))
+    told = spent.attribute(records, samples, none, 310 * MS, Drain(ran_ns={5: 50 * MS}))
     assert told.sample_ns.sum() == (60 + 5 - 1 + 50) * MS
 
 
 def test_a_thread_that_ends_while_it_is_left_alone_gets_no_more_time() -> None:
-    stretches = OffCpuIntervals(True, 0, 25 * MS)
+    spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
-    stretches.tell(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
-    stretches.tell(none, none, none, 200 * MS, Drain(paused=frozenset({5}), ran_ns={5: 40 * MS}))
-    stretches.resume([5], 200 * MS)
-    assert stretches.owed == [5]
-    stretches.forget(5)
-    stretches.resume([5], 250 * MS)
-    told = stretches.tell(none, none, none, 300 * MS)
+    spent.attribute(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
+    spent.attribute(none, none, none, 200 * MS, Drain(paused=frozenset({5}), ran_ns={5: 40 * MS}))
+    spent.resume([5], 200 * MS)
+    assert spent.owed == [5]
+    spent.forget(5)
+    spent.resume([5], 250 * MS)
+    told = spent.attribute(none, none, none, 300 * MS)
     assert (told.carried, told.bare) == ([(5, 140 * MS, 60 * MS)], [])
-    told = stretches.tell(none, none, none, 9000 * MS, Drain(last=True))
-    assert (told.carried, told.bare, stretches.owed) == ([], [], [])
+    told = spent.attribute(none, none, none, 9000 * MS, Drain(last=True))
+    assert (told.carried, told.bare, spent.owed) == ([], [], [])
 
 
 def test_the_end_of_a_thread_that_was_left_alone_before_ends_what_it_is_owed() -> None:
-    stretches = OffCpuIntervals(True, 0, 25 * MS)
+    spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
-    stretches.tell(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
-    stretches.tell(none, none, none, 200 * MS, Drain(paused=frozenset({5})))
-    stretches.resume([5], 200 * MS)
-    told = stretches.tell(points([(5, 210 * MS, ENDED)]), none, none, 300 * MS)
-    told = stretches.tell(none, none, none, 400 * MS)
+    spent.attribute(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
+    spent.attribute(none, none, none, 200 * MS, Drain(paused=frozenset({5})))
+    spent.resume([5], 200 * MS)
+    told = spent.attribute(points([(5, 210 * MS, ENDED)]), none, none, 300 * MS)
+    told = spent.attribute(none, none, none, 400 * MS)
     assert sum(ns for _, _, ns in told.carried) == 110 * MS
-    assert stretches.tell(none, none, none, 500 * MS, Drain(last=True)).carried == []
+    assert spent.attribute(none, none, none, 500 * MS, Drain(last=True)).carried == []
 
 
 def test_a_thread_of_which_nothing_was_heard_may_be_gone_whatever_was_believed_of_it() -> None:
-    stretches = OffCpuIntervals(True, 0, 25 * MS)
+    spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
-    stretches.meet({5: 0})
-    stretches.tell(none, none, none, 100 * MS)
-    assert stretches.silent(900 * MS) == []
-    assert stretches.silent(1100 * MS) == [5]
+    spent.meet({5: 0})
+    spent.attribute(none, none, none, 100 * MS)
+    assert spent.silent(900 * MS) == []
+    assert spent.silent(1100 * MS) == [5]
 
 
 @pytest.mark.parametrize("seen", ["sample", "look"])
 def test_time_that_two_rings_lost_is_left_out_once(seen: str) -> None:
-    stretches = OffCpuIntervals(True, 0, 25 * MS)
+    spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
     records = points([(7, 10 * MS, BLOCKED), (7, 60 * MS, IN), (7, 100 * MS, BLOCKED), (7, 110 * MS, IN)])
     samples = points([(7, 10 * MS - 1000, 0), (7, 100 * MS - 1000, 0)]) if seen == "sample" else none
     looks = points([(7, 30 * MS, 0), (7, 105 * MS, 0)]) if seen == "look" else none
     gaps = [(10 * MS, 50 * MS), (30 * MS, 60 * MS), (10 * MS, 60 * MS)]
-    told = stretches.tell(records, samples, looks, 1000 * MS, Drain(gaps=gaps, last=True))
+    told = spent.attribute(records, samples, looks, 1000 * MS, Drain(gaps=gaps, last=True))
     column = told.sample_ns if seen == "sample" else told.look_ns
     assert (column.min(), column.max()) == (0, round(10 * MS * 1000 / 950))
 
 
 def test_a_thread_is_met_once_and_not_again_after_its_end() -> None:
-    stretches = OffCpuIntervals(True, 0, 25 * MS)
+    spent = OffCpuIntervals(True, 0, 25 * MS)
     none = points([])
-    stretches.meet({7: MS})
-    stretches.tell(points([(7, 50 * MS, IN), (7, 60 * MS, PREEMPTED), (7, 61 * MS, ENDED)]), none, none, 100 * MS)
-    stretches.meet({7: MS})
+    spent.meet({7: MS})
+    spent.attribute(points([(7, 50 * MS, IN), (7, 60 * MS, PREEMPTED), (7, 61 * MS, ENDED)]), none, none, 100 * MS)
+    spent.meet({7: MS})
     later = 3_600_000
     records = points([(7, (later + 50) * MS, IN), (7, (later + 60) * MS, BLOCKED), (7, (later + 61) * MS, IN)])
-    told = stretches.tell(
+    told = spent.attribute(
         records, points([(7, (later + 60) * MS - 500, 0)]), none, (later + 100) * MS, Drain(last=True)
     )
     assert (told.sample_ns.tolist(), told.carried, told.bare) == ([MS], [], [])

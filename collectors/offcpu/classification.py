@@ -1,0 +1,74 @@
+"""By what each off-CPU interval gets its stack: its own sample, a look from outside, an earlier part of it, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pyprof.collectors.offcpu.matching import Intervals, Open
+from pyprof.collectors.switch_events import I64, Gap, Mask
+
+Lanes = Sequence[int] | I64
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Evidence for attributing intervals other than the samples and looks inside them. gaps: of which records were
+    lost. paused: threads of which there are none. ran_ns: how long threads that are paused, or were until the last
+    time, have run meanwhile. weak: samples whose stacks say less than a look. late: looks at threads that were about to
+    run. last: this is the end.
+    """
+
+    gaps: Sequence[Gap] = ()
+    paused: frozenset[int] = frozenset()
+    ran_ns: Mapping[int, int] = field(default_factory=dict)
+    weak: Lanes = ()
+    late: Lanes = ()
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Of n intervals, masks of shape (n,). before: its stack is known from an earlier part. by_sample, by_look: its
+    stack is that of its sample, of its look. pooled: it has none, and gets that of others. blocked: its thread waited
+    for more than a processor. wanted: its time is shown. unsure: its thread may as well have run.
+    """
+
+    before: Mask
+    by_sample: Mask
+    by_look: Mask
+    pooled: Mask
+    blocked: Mask
+    wanted: Mask
+    unsure: Mask
+
+    @property
+    def known(self) -> Mask:
+        """Has it a stack of its own?"""
+        return self.before | self.by_sample | self.by_look
+
+
+def classify(found: Intervals, opened: Mapping[int, Open], drain: Drain, preempted: bool, looked_at_ns: int) -> Classes:
+    """opened: by tid, the intervals that went on before. preempted, looked_at_ns: see OffCpuIntervals."""
+    whose = zip(found.tid.tolist(), found.carried.tolist(), strict=True)
+    carried = [opened[tid] if is_carried else None for tid, is_carried in whose]
+    before = np.array([each is not None and each.attributed for each in carried], np.bool_)
+    doubted: Mask = np.array([each is not None and not each.sure for each in carried], np.bool_)
+    unsure = doubted & found.open & (found.look < 0)
+    # whoever sleeps is looked at
+    runnable = doubted & ~found.open & (found.look < 0) & (found.end_ns - found.start_ns > looked_at_ns)
+    blocked = found.blocked & ~runnable
+    wanted = blocked | preempted
+    sampled = found.sample >= 0
+    poor = np.zeros(len(sampled), np.bool_)
+    poor[sampled] = np.isin(found.sample[sampled], drain.weak) & blocked[sampled]
+    left_to_sample = (
+        np.isin(found.look, drain.late) & ~found.open & np.isin(found.tid, found.tid[~before & sampled & ~poor])
+    )
+    by_look = ~before & (found.look >= 0) & (~sampled | poor) & ~left_to_sample
+    better = np.isin(found.tid, found.tid[by_look]) | (found.open & (not drain.last))
+    by_sample = ~before & ~by_look & sampled & ~(poor & better)
+    pooled = ~before & ~by_sample & ~by_look & wanted & ~unsure & (~found.open | drain.last)
+    return Classes(before, by_sample, by_look, pooled, blocked, wanted, unsure)

@@ -1,0 +1,113 @@
+"""Off-CPU intervals out of switches, and which sample and which look from outside each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyprof.collectors.switch_events import BLOCKED, I64, IN, PREEMPTED, Mask, Points
+
+_MATCH_NS = 1_000_000  # a switch-out sample is taken right before its record, with interrupts off
+_CARRIED, _SAMPLE, _SWITCH, _LOOK = range(4)
+
+
+@dataclass(slots=True)
+class Open:
+    """An interval that goes on. since_ns: attributed up to there. began_ns: of the whole interval. attributed: its
+    stack is known to whoever follows. sure: False of a thread of which no switch is known yet: it may run. looked_ns:
+    of the last look in it.
+    """
+
+    since_ns: int
+    began_ns: int
+    blocked: bool
+    attributed: bool = False
+    sure: bool = True
+    looked_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Intervals by thread and time, columns of shape (n,). began_ns: of the whole, also of one that goes on from an
+    earlier drain (carried). open: it has not ended. sample, look: the first in each, -1 for none.
+    """
+
+    tid: I64
+    start_ns: I64
+    end_ns: I64
+    began_ns: I64
+    blocked: Mask
+    carried: Mask
+    open: Mask
+    sample: I64
+    look: I64
+
+    def __len__(self) -> int:
+        return len(self.tid)
+
+
+def match(
+    opened: Mapping[int, Open], switches: Points, samples: Points, looks: Points, now_ns: int
+) -> tuple[Intervals, I64]:
+    """The intervals until now_ns, and the looks that lie in none of them. opened: by tid, those that went on before."""
+    mine = list(opened.items())
+    carried = Points(
+        np.array([tid for tid, _ in mine], np.int64),
+        np.array([each.since_ns for _, each in mine], np.int64),
+        np.array([BLOCKED if each.blocked else PREEMPTED for _, each in mine], np.int64),
+    )
+    parts = (carried, samples, switches, looks)
+    tid, time_ns, kind = (np.concatenate([getattr(p, name) for p in parts]) for name in ("tid", "time_ns", "kind"))
+    code = np.repeat(np.arange(4), [len(p.tid) for p in parts])
+    lane = np.concatenate([np.arange(len(p.tid)) for p in parts])
+    order = np.lexsort((time_ns, code != _CARRIED, tid))
+    tid, time_ns, kind, code, lane = (column[order] for column in (tid, time_ns, kind, code, lane))
+    unsure = np.zeros(len(tid), np.bool_)
+    unsure[code == _CARRIED] = [not mine[at][1].sure for at in lane[code == _CARRIED].tolist()]
+    at = _changes(tid, kind, code, unsure)
+    out = (kind[at] == BLOCKED) | (kind[at] == PREEMPTED)
+    closed = np.append(tid[at][1:] == tid[at][:-1], False)[: len(at)]
+    end_ns = np.where(closed, np.append(time_ns[at][1:], 0)[: len(at)], now_ns)
+    number = np.cumsum(out) - 1
+    first = at[out]
+    n = len(first)
+    sample, look = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+
+    those = np.flatnonzero(code == _SAMPLE)[::-1]
+    following = np.searchsorted(at, those)
+    good = following < len(at)
+    those, following = those[good], following[good]
+    good = (tid[at[following]] == tid[those]) & out[following] & (code[at[following]] == _SWITCH)
+    good &= time_ns[at[following]] - time_ns[those] < _MATCH_NS
+    sample[number[following[good]]] = lane[those[good]]
+
+    those = np.flatnonzero(code == _LOOK)[::-1]
+    before = np.searchsorted(at, those) - 1
+    good = before >= 0
+    good[good] &= (tid[at[before[good]]] == tid[those[good]]) & out[before[good]]
+    look[number[before[good]]] = lane[those[good]]
+
+    began = time_ns[first].copy()
+    own = code[first] == _CARRIED
+    began[own] = [mine[at][1].began_ns for at in lane[first][own].tolist()]
+    start = np.minimum(time_ns[first], now_ns)
+    found = Intervals(
+        tid[first], start, np.maximum(end_ns[out], start), began, kind[first] == BLOCKED, own, ~closed[out],
+        sample, look,
+    )  # fmt: skip
+    return found, lane[those[~good]]
+
+
+def _changes(tid: I64, kind: I64, code: I64, unsure: Mask) -> I64:
+    """Where threads go off their processor and come back, in turn. Two events for a while report the same twice."""
+    at = np.flatnonzero((code == _CARRIED) | (code == _SWITCH))
+    leaves = kind[at] != IN
+    follows = np.append(tid[at][1:] == tid[at][:-1], False)[: len(at)]
+    ran = unsure[at] & follows & np.append(leaves[1:], False)[: len(at)]
+    at = at[~ran]
+    out = (kind[at] == BLOCKED) | (kind[at] == PREEMPTED)
+    again = np.append(False, (tid[at][1:] == tid[at][:-1]) & (out[1:] == out[:-1]))[: len(at)]
+    found: I64 = at[~again]
+    return found

@@ -1,0 +1,143 @@
+"""The events of a recording: what they stand on, how much of each stack they copy, and how long they have counted.
+
+The kernel cannot change the size of an event's copies: others take its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pyprof.collectors.base import Feedback
+from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
+from pyprof.collectors.perf.copy_size import SLACK_S, StackSize
+from pyprof.collectors.perf.event_set import EventSet
+from pyprof.collectors.perf.reader import RingReader
+from pyprof.collectors.perf.records import OVERHEAD, Scan
+from pyprof.collectors.perf.scope import Scope
+from pyprof.collectors.perf.ticks import Ticks
+from pyprof.options import CollectOptions
+
+_FIRST_BATCHES_S = 0.6
+_LEAST_FIRST = 8192
+_MOST_LOST, _SOON_S = 32, 0.25
+
+
+class EventManager:
+    """scope: what the events stand on now. ticks: how often the kernel took samples."""
+
+    def __init__(self, scope: Scope, options: CollectOptions, reader: RingReader) -> None:
+        self.scope = scope
+        self.ticks = Ticks(options.rate_hz, scope.event.user_only or scope.processors)
+        self._rate_hz = options.rate_hz
+        self._reader = reader
+        self._ring_size = size = reader.rings.size
+        # a ring that holds less than a few records loses them, and cannot even say so
+        most = max(min(options.stack_size, MOST_STACK, size // 4) & ~7, 8)
+        # the first batches take long: tables are read for the first time
+        room = max(round(size / (options.rate_hz * _FIRST_BATCHES_S)), _LEAST_FIRST) & ~7
+        self._size = StackSize(most, room)
+        self._events: EventSet | None = None
+        self._lost = 0
+
+    @property
+    def stack_size(self) -> int:
+        """Bytes of each stack that are copied."""
+        return self._size.bytes
+
+    def begin(self, named: Iterable[int], children: Callable[[], list[int]]) -> list[int]:
+        """Events on all that there is now. named: the processes asked for; children: looks for theirs. Result: all of
+        these. Raises PerfNotAllowed, ProcessLookupError.
+        """
+        events = self._events = self._fresh(self._size.bytes)
+        if self.scope.processors:  # before the children are looked for: those to come are told of then
+            self.scope.attach(events, named, self._reader.forks)
+            return [*named, *children()]
+        pids = [*named, *children()]
+        self.scope.attach(events, pids, self._reader.forks)
+        return pids
+
+    def add(self, pid: int) -> None:
+        """A further process. Raises PerfNotAllowed, ProcessLookupError."""
+        if self._events is not None and not self.scope.processors:
+            self._events.attach([pid], self._reader.forks)
+
+    @property
+    def counting(self) -> bool:
+        """Are there events?"""
+        return self._events is not None
+
+    def pause(self) -> None:
+        """No samples until begin()."""
+        if self._events is not None:
+            self.ticks.close(self._events)
+            self._events = None
+
+    def took(self, found: Scan, lost: int) -> None:
+        """Records have been read. lost: how many found no room, since the beginning."""
+        self._lost = lost
+        self.ticks.took(found, lost, self._events)
+
+    def unwound(self, found: Scan, alive: Iterable[int]) -> None:
+        """What was read has been unwound: events of threads that ended are closed, others take the place of those that
+        copy too little or too much. alive: processes to be sampled.
+        """
+        if self._events is not None:
+            self._events.hear(found.others)
+        if self._narrow():
+            self._replace(self._size.bytes, alive)
+        elif size := self._size.change():
+            self._replace(size, alive)
+
+    def settle(self) -> None:
+        """After the first samples: from now on copies are as large as they need to be."""
+        self._size.settle()
+        self._narrow()
+
+    def settle_now(self, alive: Iterable[int]) -> None:
+        """The first samples are like all others."""
+        self._size.settle()
+        self._replace(self._size.bytes, alive)
+
+    def learn(self, feedback: Feedback) -> None:
+        self._size.learn(feedback)
+
+    def forget(self) -> None:
+        """Stacks from now on are other threads'."""
+        self._size.forget()
+
+    def longest_wait_ns(self) -> int:
+        """Until a ring is filled so far that there is still room for SLACK_S, or at least a quarter: on one processor
+        only one thread at a time is sampled. Where all that runs there is, others included, until half of it is.
+        """
+        size, rate, record = self._ring_size, self._rate_hz, OVERHEAD + self._size.bytes
+        fill = min(size // 2 if self.scope.filtered else size * 3 // 4, max(size - SLACK_S * rate * record, size / 4))
+        return round(max(fill / record, 1) * 1e9 / rate)
+
+    def _narrow(self) -> bool:
+        """Leave the processors, where what others do there fills the rings too soon?"""
+        soon = self._size.wanted * self._rate_hz * _SOON_S > self._ring_size / 2
+        if not self.scope.filtered or not (soon or self._lost > _MOST_LOST):
+            return False
+        self.scope = self.scope.narrowed()
+        return True
+
+    def _fresh(self, size: int) -> EventSet:
+        return EventSet(self.scope.event, self._rate_hz, size, self._reader.rings)
+
+    def _replace(self, size: int, alive: Iterable[int]) -> None:
+        if self._events is None:
+            return
+        fresh = self._fresh(size)
+        try:
+            self.scope.attach(fresh, alive, self._reader.forks)
+        except (ProcessLookupError, PerfNotAllowed):
+            fresh.close()
+        else:
+            self.ticks.close(self._events)
+            self._events = fresh
+        self._size.changed(self._events.stack_size)
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None

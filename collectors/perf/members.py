@@ -1,0 +1,110 @@
+"""Which processes belong to a recording: those that were named, those that fit later, and their children."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pyprof.collectors.linux.children import descendants
+from pyprof.collectors.perf.news import News
+from pyprof.collectors.perf.processes import TrackedProcesses
+from pyprof.collectors.perf.ring import Rings
+from pyprof.collectors.targets.selection import Selection
+from pyprof.diagnostics import Diagnostics
+from pyprof.options import CollectOptions
+
+
+class Members:
+    """tracked: what the kernel's records say of them. everything: all processes are. joined: called with processes that
+    have come to fit.
+    """
+
+    def __init__(
+        self, pid: int, selection: Selection | None, options: CollectOptions, tracked: TrackedProcesses
+    ) -> None:
+        """selection: further processes, those to come included."""
+        self.tracked = tracked
+        self.everything = selection is not None and selection.everything
+        self.joined: Callable[[list[int]], None] = lambda pids: None
+        self._pid = pid
+        self._selection = selection
+        self._children = options.subprocesses
+        self._news: News | None = None
+        self._fresh: set[int] = set()
+
+    @property
+    def named(self) -> dict[int, None]:
+        """The processes that were asked for, one after the other."""
+        return dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
+
+    def children(self) -> list[int]:
+        """Those of the named ones that are there now, if they are followed."""
+        return list(descendants(self.named)) if self._children else []
+
+    def watch(self, rings: Rings) -> None:
+        """Where the records of births and execs are."""
+        self._news = News(rings, self._is_sampled, self._children)
+
+    def meet(self, pids: list[int]) -> None:
+        """Processes that are sampled from now on. Raises ProcessLookupError and PermissionError of the first one."""
+        for pid in pids:
+            try:
+                self.tracked.meet(pid)
+            except (ProcessLookupError, PermissionError):
+                if pid == self._pid and not self.everything:
+                    raise
+        self._fresh.update(pids)
+
+    def found(self, known: set[int], attach: Callable[[int], None], diagnostics: Diagnostics) -> Iterator[int]:
+        """Take in processes that have come to fit. known: not looked at any more; attach: puts events on one. Result:
+        those that may not be looked at.
+        """
+        if self._selection is None or self.everything:
+            return
+        for pid in self._selection.find(self.tracked.histories.keys() | known):
+            try:
+                attach(pid)
+                self.tracked.add(pid)
+                self._fresh.add(pid)
+                self.joined([pid])
+            except (ProcessLookupError, PermissionError):
+                diagnostics.count("process may not be looked at")
+                yield pid
+
+    @property
+    def alive(self) -> list[int]:
+        """The processes that have not ended."""
+        return list(self.tracked.alive)
+
+    def news(self) -> set[int]:
+        """Processes that have come, or run other code than before, since this was asked last; some may have ended."""
+        fresh, self._fresh = self._fresh, set()
+        return fresh | (self._news.look() if self._news is not None else set())
+
+    def follows(self, pid: int) -> bool:
+        """Is it a process of the recording, perhaps one whose birth was not taken in yet?"""
+        return self._news.knows(pid) if self._news is not None else self._is_sampled(pid)
+
+    @property
+    def _lasting(self) -> bool:
+        return self._selection is not None and self._selection.lasting
+
+    def _is_sampled(self, pid: int) -> bool:
+        return pid in self.tracked.alive and (self._children or self._lasting or pid in self._only)
+
+    @property
+    def _only(self) -> tuple[int, ...]:
+        return self._selection.pids if self._selection is not None else (self._pid,)
+
+    @property
+    def goes_on(self) -> bool:
+        """Is there still anything to sample?"""
+        if self._lasting:
+            return True
+        if self._children:
+            return bool(self.tracked.alive)
+        return any(pid in self.tracked.alive for pid in self._only)
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """What keeps some of them from being recorded, a sentence each."""
+        return self._selection.refused if self._selection else ()

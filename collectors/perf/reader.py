@@ -1,0 +1,33 @@
+"""Looks into the rings: what is in them up to a time, in order of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyprof.collectors.perf.event_set import Fork, forks_of
+from pyprof.collectors.perf.records import Scan, scan
+from pyprof.collectors.perf.ring import Rings
+from pyprof.diagnostics import Diagnostics
+
+FOREVER_NS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class RingReader:
+    """Nothing is given back by a look: a ring's room is free when its Scan says so."""
+
+    rings: Rings
+    diagnostics: Diagnostics
+
+    def scan(self, until_ns: int) -> Scan:
+        found = Scan()
+        for ring in self.rings.rings.values():
+            scan(ring, self.rings.words, until_ns, found)
+        found.others.sort(key=lambda record: record.time_ns)
+        if found.broken:
+            self.diagnostics.count("ring held something else than records", found.broken)
+        return found
+
+    def forks(self) -> list[Fork]:
+        """All forks in the rings, which stay as they are."""
+        return forks_of(self.scan(FOREVER_NS).others)

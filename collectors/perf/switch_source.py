@@ -1,0 +1,130 @@
+"""perf_events as a source of switches: samples of threads that run, and beside them when each leaves its processor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.perf.batches import Taken, by_width
+from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.perf.copy_size import TOO_LONG, beyond_copy
+from pyprof.collectors.perf.switches import Switched, Switches
+from pyprof.collectors.switch_events import ENDED, Happened, Mask
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch
+
+_FOREVER_NS = 2**62
+
+
+@dataclass
+class PerfSwitchSource:
+    """See SwitchSource. running: samples threads on processors; switches: says when they leave them. Both are this
+    one's to close, once it is made. Raises PerfNotAllowed.
+    """
+
+    running: PerfCollector
+    switches: Switches
+    _cuts: bool = False
+    _under_way: tuple[Switched, Taken] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        self.running.without_trial()
+        self.running.members.joined = self.switches.attach
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            self.switches.attach(self.running.members.alive)
+
+    @property
+    def source_ids(self) -> frozenset[int]:
+        return frozenset((self.running.source_id, self.switches.source_id))
+
+    @property
+    def flush_s(self) -> float:
+        return self.switches.flush_s
+
+    @property
+    def alive(self) -> list[int]:
+        return self.running.members.alive
+
+    @property
+    def paused(self) -> frozenset[int]:
+        return self.switches.paused
+
+    def take(self, now_ns: int, last: bool) -> Happened:
+        switched = self.switches.take(now_ns)
+        until_ns = _FOREVER_NS if last else now_ns
+        taken = self.running.take(until_ns, switched.samples, self.switches.rings.words)
+        self._under_way = switched, taken
+        wanted = np.flatnonzero(taken.wanted)
+        known = self.running.maker.known(switched.pid) | (switched.switches.kind == ENDED)
+        return Happened(
+            running=taken.running,
+            left=replace(taken.switched.take(wanted), source_id=self.switches.source_id),
+            narrow=switched.samples.narrow[wanted],
+            switches=switched.switches.at(known),
+            since_ns=self.switches.since_ns,
+            gaps=switched.gaps,
+            paused=switched.paused,
+        )
+
+    def done(self) -> tuple[frozenset[int], int]:
+        assert self._under_way is not None  # take() was called
+        switched, taken = self._under_way
+        self._under_way = None
+        self.running.done_with(taken.scan)
+        return self.switches.done_with(switched, self.running.members.alive)
+
+    def by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
+        return by_width(left, np.ones(len(left), np.bool_), narrow)
+
+    def known(self, pid: npt.NDArray[np.integer]) -> Mask:
+        return self.running.maker.known(pid)
+
+    def shown(self, tid: npt.NDArray[np.integer]) -> Mask:
+        return self.running.maker.shown(tid)
+
+    def pid_of(self, tid: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+        return self.running.members.tracked.pid_of(tid)
+
+    def news(self) -> set[int]:
+        return self.running.members.news()
+
+    def learn(self, feedback: Feedback) -> None:
+        learners: dict[int, Callable[[Feedback], None]] = {
+            self.running.source_id: self.running.learn,
+            self.switches.source_id: self.switches.learn,
+        }
+        learners[feedback.batch.source_id](feedback)
+        self._cuts |= bool(beyond_copy(feedback).any())
+
+    def threads(self) -> list[ThreadInfo]:
+        return self.running.threads()
+
+    def stats(self) -> CollectorStats:
+        stats = self.running.stats()
+        return replace(stats, notes=(*stats.notes, *self._notes()))
+
+    def _notes(self) -> tuple[str, ...]:
+        stacks = "of when threads left it"
+        if not self.switches.stacks:
+            stacks = f"read from outside (those {stacks}: sudo sysctl kernel.perf_event_paranoid=1)"
+        exact = "exact"
+        if lost_ns := self.switches.lost_ns:
+            exact += f", but for {lost_ns / 1e9:.2g} s of which records were lost, counted like the time around"
+        notes = [f"Time off the processor is {exact}; its stacks are {stacks}"]
+        if self._cuts:
+            notes.append(f"Cut short in this mode: {TOO_LONG} (--collector ptrace has them whole)")
+        if count := len(self.switches.rested):
+            what = "The machine" if self.switches.everything else f"{count} thread{'s' if count > 1 else ''}"
+            notes.append(f"{what} switched so often that only a part of it was recorded; the rest is counted like that")
+        return tuple(notes)
+
+    def close(self) -> None:
+        try:
+            self.running.close()
+        finally:
+            self.switches.close()
