@@ -1,5 +1,12 @@
 """pyprof: a sampling profiler for live Linux processes.
 
+    import pyprof
+
+    pyprof.record(1234, duration=10).save("a.html")
+
+The names below are imported when they are first used: `import pyprof` alone loads nothing.
+
+api            The library: what `import pyprof` gives
 cli/           The command line; one file a subcommand
 model/         The values that travel through pyprof: samples in, walks, stacks, profiles out
 objfile/       Object files: which file is behind a mapping, and what is in it
@@ -12,4 +19,52 @@ errors         Named conditions
 options        Options of a recording, as values
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyprof.api import attach, record
+    from pyprof.collectors.gdb.connect import RemoteOptions
+    from pyprof.errors import PyprofError
+    from pyprof.model.profile import Profile
+    from pyprof.options import RecordOptions, TargetOptions
+    from pyprof.session.recording import Recording
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Profile",
+    "PyprofError",
+    "RecordOptions",
+    "Recording",
+    "RemoteOptions",
+    "TargetOptions",
+    "attach",
+    "record",
+]
+
+_PLACES = {
+    "Profile": "pyprof.model.profile",
+    "PyprofError": "pyprof.errors",
+    "RecordOptions": "pyprof.options",
+    "Recording": "pyprof.session.recording",
+    "RemoteOptions": "pyprof.collectors.gdb.connect",
+    "TargetOptions": "pyprof.options",
+    "attach": "pyprof.api",
+    "record": "pyprof.api",
+}
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _PLACES:
+            raise AttributeError(f"module 'pyprof' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_PLACES[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -71,6 +71,10 @@ class OutputError(PyprofError, OSError):
     """The output cannot be written."""
 
 
+class MissingLibrary(PyprofError, ImportError):
+    """What is asked for needs a library that is not installed."""
+
+
 class RemoteError(PyprofError):
     """A remote stub cannot be reached, breaks the protocol, or cannot do what is asked."""
 

@@ -19,6 +19,7 @@ KINDS = {
 TABLE = {
     "*/test_fuzz*.py": "fuzz system",
     # by folder, what differs first
+    "api/*": "live system",
     "breakpad/test_*live.py": "live system",
     "breakpad/test_p*.py": "unit",
     "breakpad/test_names.py": "unit",
@@ -69,6 +70,7 @@ TABLE = {
     "remote/test_usage.py": "unit",
     "remote/*": "live matrix system",
     "session/test_session.py": "live system",
+    "session/test_recording.py": "live",
     "session/test_unfollowed.py": "live",
     "session/test_one_function.py": "live system",
     "session/*": "unit",

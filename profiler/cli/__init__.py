@@ -11,7 +11,6 @@ dump_subject      What was dumped, as values
 inspect           `pyprof inspect`: one window into all unwind tables of a file
 main              The parser and the one place that catches every named error
 output            Where a profile is written: the file's name, checked before anything is recorded, replaced in one step
-output_file       How an output comes to its place
 post_mortem       What `pyprof dump` shows of a core file or a crash dump: threads, why the process died, registers
 progress          What is shown on standard error while recording
 python_options    The options of what is shown of Python

@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyprof.cli import output_file
-from pyprof.cli.output_file import Write
 from pyprof.errors import OutputError
+from pyprof.exporters import output_file
+from pyprof.exporters.output_file import Write
 
 MAX_NAME = 48
 """Most letters of a process name that go into a file name: a command's may fill one alone."""

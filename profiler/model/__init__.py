@@ -8,7 +8,9 @@ arch_ppc      ppc64le: 64-bit PowerPC, little-endian, ELFv2 ABI
 arch_s390     s390x and s390: 64-bit and 31-bit, big-endian
 arch_type     What an architecture is, as a value
 arch_x86      x86_64, x32 and i386
+call_tree     A profile as a tree of function calls
 code          Code that no file describes: who described which addresses, and when that was true
+contents      What the samples of a profile amount to
 counters      What the counters of a recording mean, in a sentence each: the one table, also of docs/formats.md
 functions     The functions of a profile, the same wherever they were mapped, and what each cost
 interpreter   What an interpreter was doing in a thread when its sample was taken
@@ -18,8 +20,10 @@ modules       What is mapped where: the lines of /proc/PID/maps and the modules 
 pauses        Lengths of pauses as counts, so that a recording of days needs no more memory than one of seconds
 profile       A finished profile: everything that an exporter needs, and nothing that it could change
 sample        Samples in columns: what every collector produces and the unwinder consumes
+selected      A profile of some of another one's samples
 stacks        Stacks while recording: a sample ends as one integer, a node of a prefix tree of frames
 summary       What a recording did, as numbers: the summary panel and `--summary FILE`
+table         A profile as a table, for libraries of data frames
 text          What of a text is not shown as it is
 tree          Prefix trees of frames
 walk          What a walk found: frames of all lanes, how each was found, and why each lane ended

@@ -5,10 +5,13 @@ Stacks are a prefix tree over frames (parents first, node 0 is no frame), sample
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +20,13 @@ from pyprof.model.markers import Mark
 from pyprof.model.modules import base_name
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
+
+if TYPE_CHECKING:
+    from pyprof.model.call_tree import Call
+    from pyprof.model.functions import Cost
+
+DataFrame: TypeAlias = Any
+"""pandas.DataFrame or polars.DataFrame: neither needs to be installed."""
 
 
 class FrameKind(IntEnum):
@@ -101,7 +111,7 @@ class ValueType:
     unit: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile:
     """n samples over t threads.
 
@@ -128,6 +138,98 @@ class Profile:
     summary: Summary
     state: npt.NDArray[np.int32] | None = None
     cpu: npt.NDArray[np.int32] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<Profile {self.title!r}: {len(self.stack):,} samples of {len(self.threads):,} threads "
+            f"in {self.duration_ns / 1e9:.3f} s>"
+        )
+
+    @property
+    def total(self) -> int:
+        """The primary value of all samples together, such as nanoseconds on processors."""
+        return int(self.values[:, -1].sum())
+
+    def top(self, count: int = 10, by: Literal["own", "total"] = "own") -> list[Cost]:
+        """The functions that cost most, in themselves ("own") or with what they call ("total"), dearest first. Costs
+        are in the unit of `total`, of which they are a part.
+        """
+        from pyprof.model.functions import costs
+
+        found = costs(self)
+        return found.by_own(count) if by == "own" else found.by_total(count)
+
+    def tree(self) -> Call:
+        """Who calls what at which cost. Its root stands for the whole profile."""
+        from pyprof.model.call_tree import call_tree
+
+        return call_tree(self)
+
+    def filter(
+        self,
+        *,
+        pid: int | Iterable[int] | None = None,
+        tid: int | Iterable[int] | None = None,
+        process: str | re.Pattern[str] | None = None,
+        thread: str | re.Pattern[str] | None = None,
+        function: str | re.Pattern[str] | None = None,
+        module: str | re.Pattern[str] | None = None,
+        start: float | None = None,
+        end: float | None = None,
+    ) -> Profile:
+        """A profile of the samples that meet every criterion given; this one stays as it is.
+
+        pid, tid: one or several. process, thread: found in the name, as re.search() does. function, module: found in
+        the name of one anywhere on the stack; the module of a Python function is its script. start, end: seconds since
+        the profile's beginning; end itself is outside.
+        """
+        from pyprof.model import selected as s
+
+        pids, tids = (None if each is None else s.ids(each) for each in (pid, tid))
+        names = [(re.compile(p), field) for p, field in ((process, "process"), (thread, "name")) if p is not None]
+        wanted = s.of_threads(
+            self,
+            lambda info: (
+                (pids is None or info.pid in pids)
+                and (tids is None or info.tid in tids)
+                and all(pattern.search(getattr(info, field)) for pattern, field in names)
+            ),
+        )
+        wanted &= s.between(self, start, end)
+        if function is not None:
+            wanted &= s.in_function(self, function)
+        if module is not None:
+            wanted &= s.in_module(self, module)
+        return s.selected(self, wanted)
+
+    def save(
+        self,
+        path: str | PathLike[str],
+        format: str | None = None,
+        *,
+        threads: bool = False,
+        processes: bool = False,
+        full_paths: bool = False,
+    ) -> None:
+        """Write the profile to a file, in one step: what was there stays until the new one is whole.
+
+        format: flamegraph, speedscope, collapsed, pprof; None: by the file's suffix. threads, processes: the thread,
+        the process as root frame, the latter where there are several. full_paths: modules by path. Raises UsageError
+        for a format that there is not, OutputError.
+        """
+        from pyprof.exporters.save import save
+
+        save(self, path, format, threads=threads, processes=processes, full_paths=full_paths)
+
+    def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> DataFrame:
+        """One row a sample: time (UTC), pid, tid, process, thread, function and module where it was taken, stack (all
+        functions from the outermost on, joined by ";"), and a column for each value, such as samples and cpu_ns.
+
+        library: None: pandas if it is installed, else polars. Raises MissingLibrary.
+        """
+        from pyprof.model.table import data_frame
+
+        return data_frame(self, library)
 
     @cached_property
     def processes(self) -> tuple[int, ...]:

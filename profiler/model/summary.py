@@ -59,6 +59,15 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
+class Language:
+    """evaluators: how the native functions begin that run functions of the language. remedy: see FunctionsMissing."""
+
+    name: str
+    evaluators: tuple[str, ...]
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionsMissing:
     """Processes that ran functions of a language which nobody read, and the primary value of those stacks. remedy: the
     option that has them, "" if none has. kernel: the kernel's frames were asked for, which stops cannot see.
@@ -138,6 +147,7 @@ class Summary:
     not run since the last one; blocked: samples read from outside. notes: sentences for the reader. processor_s: time
     on processors by the kernel's account, of processes for which that is known; not_sampled_s: of it, what no sample
     stands for; late_s: what fell into sampling times that were skipped. children: those that were not followed.
+    languages: whose functions were looked for.
     functions_missing: one entry a language.
     """
 
@@ -163,6 +173,7 @@ class Summary:
     not_sampled_s: float = 0.0
     late_s: float = 0.0
     children: Children = Children()
+    languages: tuple[Language, ...] = ()
     names: NameCounts = NameCounts()
 
     @property

@@ -1,0 +1,33 @@
+"""A profile into a file, by name or suffix of a format."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+
+from pyprof.errors import OutputError, UsageError
+from pyprof.exporters import output_file, registry
+from pyprof.exporters.base import ExportOptions
+from pyprof.model.profile import Profile
+
+
+def save(
+    profile: Profile,
+    path: str | PathLike[str],
+    format: str | None = None,
+    *,
+    threads: bool = False,
+    processes: bool = False,
+    full_paths: bool = False,
+) -> None:
+    """See Profile.save."""
+    name = fspath(path)
+    exporter = registry.by_name(format) if format else registry.by_file(name)
+    if exporter is None:
+        raise UsageError(f"the name {name} does not say which format to write", f"one of {', '.join(registry.names())}")
+    options = ExportOptions(threads, processes, full_paths)
+    try:
+        output_file.replace(name, lambda out: exporter.write(profile, out, options))
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"{name} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,69 @@
+"""A profile as a tree of function calls: addresses of one function under one caller are one node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pyprof.model.functions import Function, functions_of
+from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.tree import Tree, rewrite
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One function under one chain of callers; a marker counts as one.
+
+    name: never "". module: what people call its file, "" if none is known. own, total: the profile's primary value
+    (nanoseconds) of samples in the function itself, and with what it calls. children: dearest first.
+    """
+
+    name: str
+    module: str
+    kind: FrameKind
+    own: int
+    total: int
+    children: tuple[Call, ...] = field(repr=False)
+
+    def walk(self) -> Iterator[tuple[int, Call]]:
+        """(depth, call) of this one and all below it, each before those that it calls."""
+        todo: list[tuple[int, Call]] = [(0, self)]
+        while todo:
+            depth, call = todo.pop()
+            yield depth, call
+            todo.extend((depth + 1, child) for child in reversed(call.children))
+
+
+def call_tree(profile: Profile) -> Call:
+    """Its root stands for the whole profile and has its title. Calls without samples are left out."""
+    ids: dict[tuple[Function, str], int] = {}
+    rows: list[list[int]] = []
+    for frame in profile.frames:
+        found = functions_of(profile, frame) or [(Function("", frame.title, frame.kind), "")]
+        rows.append([ids.setdefault(entry, len(ids)) for entry in found])
+    frame_of, tree = profile.frame.tolist(), Tree()
+    leaves, inverse = np.unique(profile.stack, return_inverse=True)
+    sums = np.zeros(len(leaves), np.int64)
+    np.add.at(sums, inverse, profile.values[:, -1])
+    place = rewrite(profile.parent.tolist(), lambda node: rows[frame_of[node]], tree, leaves.tolist())
+    own = [0] * len(tree.parent)
+    for leaf, value in zip(leaves.tolist(), sums.tolist(), strict=True):
+        own[place[leaf]] += value
+    return _calls(tree, own, list(ids), profile.title)
+
+
+def _calls(tree: Tree, own: list[int], functions: list[tuple[Function, str]], title: str) -> Call:
+    total = list(own)
+    below: list[list[Call]] = [[] for _ in own]
+    for node in range(len(own) - 1, -1, -1):
+        children = tuple(sorted(below[node], key=lambda call: (-call.total, call.name)))
+        below[node] = []
+        if not node:
+            return Call(title, "", FrameKind.MARKER, own[0], total[0], children)
+        function, module = functions[tree.frame[node]]
+        call = Call(function.name, module, function.kind, own[node], total[node], children)
+        total[tree.parent[node]] += total[node]
+        below[tree.parent[node]].append(call)
+    raise AssertionError("a tree has a root")

@@ -1,0 +1,216 @@
+"""What the samples of a profile amount to: how stacks ended, how frames were found, in which modules.
+
+A recording is summarized by it, and so is each profile that is made of another one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.diagnostics import Problem
+from pyprof.model.interpreter import SampleState
+from pyprof.model.markers import NOT_SAMPLED, MarkKind
+from pyprof.model.profile import Frame, FrameKind, Profile
+from pyprof.model.summary import (
+    NOT_SAMPLED_LABEL,
+    PARTLY_READ,
+    FunctionsMissing,
+    Language,
+    ModuleSummary,
+    Shown,
+    Summary,
+    lacks,
+)
+from pyprof.model.walk import StackEnd, Trust
+
+FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.NO_RUN
+"""Some functions of the interpreter's are not on the stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """samples: without the blocks of time that was not sampled; blocks: how many of these. ends, trust: label ->
+    samples, frames. frames, own: frames of samples and the primary value of samples that were taken there, by module
+    (path, build-id).
+    """
+
+    samples: int
+    blocks: int
+    ends: Mapping[str, int]
+    trust: Mapping[str, int]
+    shown: Shown
+    functions_missing: tuple[FunctionsMissing, ...]
+    frames: Mapping[tuple[str, str], int]
+    own: Mapping[tuple[str, str], int]
+
+    def modules(self, problems: Mapping[str, Iterable[Problem]]) -> tuple[ModuleSummary, ...]:
+        """One entry a path and build-id, most frames first. problems: by path."""
+        without = {(path, ""): 0 for path in problems if not any(known == path for known, _ in self.frames)}
+        entries = [
+            ModuleSummary(key[0], key[1], count, tuple(sorted(problems.get(key[0], ()))), self.own.get(key, 0))
+            for key, count in {**self.frames, **without}.items()
+        ]
+        return tuple(sorted(entries, key=lambda m: (-m.frames, m.path)))
+
+
+def contents(profile: Profile, languages: Sequence[Language]) -> Contents:
+    """languages: whose functions may be missing."""
+    samples = np.bincount(profile.stack, minlength=len(profile.parent)).astype(np.int64)
+    values = np.zeros(len(profile.parent), np.int64)
+    np.add.at(values, profile.stack, profile.values[:, -1])
+    counts = _Inclusive.of(profile, samples)
+    trust, frames = _shares(profile, counts)
+    shown, missing = _shown(profile, values, languages)
+    ends = counts.by_end(profile, samples)
+    blocks = ends.pop(NOT_SAMPLED_LABEL, 0)
+    innermost: Counter[int] = Counter()
+    for leaf in np.flatnonzero(values[1:]) + 1:
+        innermost[profile.frames[profile.frame[leaf]].module] += int(values[leaf])
+    return Contents(
+        samples=len(profile.stack) - blocks,
+        blocks=blocks,
+        ends=ends,
+        trust=trust,
+        shown=shown,
+        functions_missing=missing,
+        frames=_by_identity(profile, frames),
+        own=_by_identity(profile, innermost),
+    )
+
+
+def summary_of_part(whole: Summary, profile: Profile) -> Summary:
+    """The summary of a profile that has a part of the samples; what the recording did stays as it was."""
+    found = contents(profile, whole.languages)
+    kernel = any(missing.kernel for missing in whole.functions_missing)
+    problems = {module.path: module.problems for module in whole.modules}
+    return replace(
+        whole,
+        samples=found.samples,
+        threads=len(profile.threads),
+        ends=found.ends,
+        trust=found.trust,
+        shown=found.shown,
+        functions_missing=tuple(replace(each, kernel=kernel) for each in found.functions_missing),
+        modules=tuple(module for module in found.modules(problems) if module.frames),
+    )
+
+
+def _by_identity(profile: Profile, counts: Mapping[int, int]) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for index, info in enumerate(profile.modules):
+        found[info.path, info.build_id] += counts.get(index, 0)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Inclusive:
+    """at: what lies at or below each node of the tree."""
+
+    at: list[int]
+
+    @classmethod
+    def of(cls, profile: Profile, own: npt.NDArray[np.int64]) -> _Inclusive:
+        """own: of each node alone. Parents come first, so one pass from the end suffices."""
+        total: list[int] = own.tolist()
+        parents = profile.parent.tolist()
+        for node in range(len(total) - 1, 0, -1):
+            total[parents[node]] += total[node]
+        return cls(total)
+
+    def by_end(self, profile: Profile, own: npt.NDArray[np.int64]) -> dict[str, int]:
+        """How the stacks ended, by label. Of a stack without any frame nothing could be read."""
+        ends: Counter[str] = Counter({StackEnd.UNREADABLE.label: int(own[0])})
+        for node in np.flatnonzero(profile.parent == 0).tolist():
+            unseen = profile.frames[profile.frame[node]].mark == NOT_SAMPLED
+            ends[NOT_SAMPLED_LABEL if unseen else _end(profile, node).label] += self.at[node]
+        return {label: count for label, count in ends.items() if count}
+
+
+def _end(profile: Profile, node: int) -> StackEnd:
+    """Of the stacks at or below a node that has no parent."""
+    mark = profile.frames[profile.frame[node]].mark
+    return mark.end if mark is not None and mark.kind is MarkKind.CUT else StackEnd.ROOT
+
+
+def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Counter[int]]:
+    """Frames by Trust and by module index, counted in samples."""
+    trust: Counter[str] = Counter()
+    modules: Counter[int] = Counter()
+    frames = profile.frame.tolist()
+    for node in range(1, len(frames)):
+        frame = profile.frames[frames[node]]
+        if frame.kind != FrameKind.MARKER:
+            trust[Trust(frame.trust).label] += counts.at[node]
+            modules[frame.module] += counts.at[node]
+    return {k: v for k, v in trust.items() if v}, modules
+
+
+def _shown(
+    profile: Profile, own: npt.NDArray[np.int64], languages: Sequence[Language]
+) -> tuple[Shown, tuple[FunctionsMissing, ...]]:
+    """The primary value by how stacks ended. A stack that should have functions of an interpreter and has none is not
+    whole. own: the value of each node alone.
+    """
+    values = profile.values[:, -1]
+    ends = _Inclusive.of(profile, own).by_end(profile, own)
+    nodes, from_root = _evaluators(profile, languages)
+    whole = from_root[profile.stack]
+    lacking = nodes[profile.stack]
+    if profile.state is not None:
+        lacking[(profile.state & SampleState.INTERPRETED) != 0] = -1
+    pids = np.array([thread.pid for thread in profile.threads], np.int64)
+    missing = []
+    for at, kind in enumerate(languages):
+        lacks_it = lacking == at
+        if lacks_it.any():
+            where = tuple(np.unique(pids[profile.thread[lacks_it]]).tolist())
+            missing.append(FunctionsMissing(kind.name, where, int(values[lacks_it].sum()), kind.remedy))
+            _cut(ends, lacks(kind.name), int(values[lacks_it & whole].sum()))
+    if profile.state is not None:
+        partly = ((profile.state & FRAMES_MISSING) != 0) & (lacking < 0) & whole
+        _cut(ends, PARTLY_READ, int(values[partly].sum()))
+    total = int(values.sum())
+    kind_of = profile.value_types[-1]
+    shown = Shown(kind_of.type, kind_of.unit, total, {label: part for label, part in ends.items() if part})
+    return shown, tuple(missing)
+
+
+def _cut(ends: dict[str, int], label: str, value: int) -> None:
+    """So much of what hangs on whole stacks is not whole."""
+    if value:
+        ends[StackEnd.ROOT.label] -= value
+        ends[label] = value
+
+
+def _evaluators(profile: Profile, languages: Sequence[Language]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Of each node: which of the languages has its evaluator on the stack where no interpreter's function stands, -1
+    for none; whether it hangs below no marker of a cut.
+    """
+    kinds = [_evaluator(frame, languages) for frame in profile.frames]
+    nodes = len(profile.parent)
+    from_root, lacking = np.ones(nodes, np.bool_), np.full(nodes, -1, np.int64)
+    from_root[0] = False  # of a stack without any frame nothing could be read
+    evaluated, interpreted = [-1] * nodes, [False] * nodes
+    parents, frames = profile.parent.tolist(), profile.frame.tolist()
+    for node in range(1, nodes):
+        parent, frame = parents[node], frames[node]
+        from_root[node] = from_root[parent] if parent else _end(profile, node) == StackEnd.ROOT
+        evaluated[node] = evaluated[parent] if evaluated[parent] >= 0 else kinds[frame]
+        interpreted[node] = interpreted[parent] or profile.frames[frame].kind == FrameKind.INTERPRETER
+        lacking[node] = -1 if interpreted[node] else evaluated[node]
+    return lacking, from_root
+
+
+def _evaluator(frame: Frame, languages: Sequence[Language]) -> int:
+    """Of which language a frame is an evaluator, -1 for none."""
+    if frame.kind != FrameKind.NATIVE:
+        return -1
+    names = [line.system_name for line in frame.lines]
+    return next(
+        (at for at, kind in enumerate(languages) if any(name.startswith(kind.evaluators) for name in names)), -1
+    )

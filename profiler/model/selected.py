@@ -1,0 +1,81 @@
+"""A profile of some of another one's samples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.contents import summary_of_part
+from pyprof.model.functions import functions_of
+from pyprof.model.profile import Frame, Profile, ThreadInfo
+from pyprof.model.tree import Tree, rewrite
+
+Pattern = str | re.Pattern[str]
+Mask = npt.NDArray[np.bool_]
+
+
+def of_threads(profile: Profile, fits: Callable[[ThreadInfo], bool]) -> Mask:
+    """Which samples are of threads that fit; (n,)."""
+    return np.array([fits(thread) for thread in profile.threads], np.bool_)[profile.thread]
+
+
+def through(profile: Profile, fits: Callable[[Frame], bool]) -> Mask:
+    """Which samples have a frame that fits anywhere on their stack; (n,)."""
+    hit = [fits(frame) for frame in profile.frames]
+    found = np.zeros(len(profile.parent), np.bool_)
+    parents, frames = profile.parent.tolist(), profile.frame.tolist()
+    for node in range(1, len(parents)):
+        found[node] = found[parents[node]] or hit[frames[node]]
+    return found[profile.stack]
+
+
+def in_function(profile: Profile, pattern: Pattern) -> Mask:
+    """Which samples run through a function in whose name the pattern is found."""
+    wanted = re.compile(pattern)
+    return through(profile, lambda frame: any(wanted.search(f.name) for f, _ in functions_of(profile, frame)))
+
+
+def in_module(profile: Profile, pattern: Pattern) -> Mask:
+    """Which samples run through a module in whose name the pattern is found; of Python, a script's."""
+    wanted = re.compile(pattern)
+    return through(profile, lambda frame: any(wanted.search(name) for _, name in functions_of(profile, frame)))
+
+
+def between(profile: Profile, start: float | None, end: float | None) -> Mask:
+    """Which samples were taken from start to end, seconds since the profile's beginning."""
+    at = profile.time_ns - profile.start_ns
+    first = -np.inf if start is None else start * 1e9
+    last = np.inf if end is None else end * 1e9
+    found: Mask = (at >= first) & (at < last)
+    return found
+
+
+def ids(wanted: int | Iterable[int]) -> frozenset[int]:
+    return frozenset((wanted,)) if isinstance(wanted, int) else frozenset(wanted)
+
+
+def selected(profile: Profile, wanted: Mask) -> Profile:
+    """The wanted samples (n,), with only the stacks and threads that they need. Times of the recording stay."""
+    leaves, stack = np.unique(profile.stack[wanted], return_inverse=True)
+    frame_of, tree = profile.frame.tolist(), Tree()
+    place = rewrite(profile.parent.tolist(), lambda node: (frame_of[node],), tree, leaves.tolist())
+    used, frame = np.unique(np.array(tree.frame[1:], np.int32), return_inverse=True)
+    threads, thread = np.unique(profile.thread[wanted], return_inverse=True)
+    part = replace(
+        profile,
+        frames=tuple(profile.frames[at] for at in used.tolist()),
+        parent=np.array(tree.parent, np.int32),
+        frame=np.append(np.int32(-1), frame).astype(np.int32),
+        threads=tuple(profile.threads[at] for at in threads.tolist()),
+        time_ns=profile.time_ns[wanted],
+        stack=np.array([place[leaf] for leaf in leaves.tolist()], np.int32)[stack],
+        thread=thread.astype(np.int32),
+        values=profile.values[wanted],
+        state=None if profile.state is None else profile.state[wanted],
+        cpu=None if profile.cpu is None else profile.cpu[wanted],
+    )
+    return replace(part, summary=summary_of_part(profile.summary, part))

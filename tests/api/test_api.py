@@ -1,0 +1,171 @@
+"""The library as a stranger's program uses it: from threads, again and again, with nothing left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import inspect
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyprof
+from pyprof.collectors.targets.launch import CommandNotFound
+from pyprof.errors import NoSuchProcess, NotTraceable, UsageError
+from tests.cli.support import BUSY, python
+
+
+@pytest.fixture
+def busy() -> Iterator[int]:
+    with python(BUSY) as process:
+        yield process.pid
+
+
+def left() -> tuple[int, int, str]:
+    gc.collect()
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), children
+
+
+def test_record_gives_a_profile(busy: int, tmp_path: Path) -> None:
+    profile = pyprof.record(busy, duration=1.5, rate=200)
+    assert profile.summary.samples > 0
+    assert profile.duration_ns == pytest.approx(1.5e9, rel=0.5)
+    assert {cost.name for cost in profile.top(by="total")} & {"<module>", "main"}
+    profile.save(tmp_path / "a.html")
+
+
+def test_options_are_one_place() -> None:
+    fields = [field.name for field in dataclasses.fields(pyprof.RecordOptions)]
+    for function in (pyprof.record, pyprof.attach):
+        target, *keywords = inspect.signature(function).parameters.values()
+        assert target.kind == inspect.Parameter.POSITIONAL_ONLY
+        assert [parameter.name for parameter in keywords] == fields
+        assert all(parameter.kind == inspect.Parameter.KEYWORD_ONLY for parameter in keywords)
+        assert all(f"{name}:" in (pyprof.RecordOptions.__doc__ or "") for name in fields)
+    with pytest.raises(TypeError, match="hertz"):
+        pyprof.record(1, hertz=5)  # type: ignore[call-arg]
+
+
+def test_import_loads_nothing_that_is_heavy() -> None:
+    code = (
+        "import sys, pyprof\n"
+        "heavy = {'numpy', 'rich', 'psutil', 'orjson', 'ptrace', 'ctypes', 'argparse'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "assert set(pyprof.__all__) <= set(dir(pyprof))\n"
+        "for name in pyprof.__all__: getattr(pyprof, name).__doc__\n"
+        "assert 'argparse' not in sys.modules and 'pyprof.cli' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_public_names_have_docstrings_that_name_errors() -> None:
+    for name in pyprof.__all__:
+        assert inspect.getdoc(getattr(pyprof, name)), name
+    for function in (pyprof.record, pyprof.attach):
+        assert "Raises" in (inspect.getdoc(function) or "") or "errors" in (inspect.getdoc(function) or "")
+    with pytest.raises(AttributeError, match="no attribute 'recrod'"):
+        pyprof.recrod  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_works_in_a_thread_beside_others_twice_and_after_an_error(busy: int) -> None:
+    found: list[pyprof.Profile | BaseException] = []
+    stop = threading.Event()
+
+    def spin() -> None:
+        while not stop.is_set():
+            sum(range(1000))
+
+    def use() -> None:
+        for target in (busy, 2**22 + 1, busy):
+            try:
+                found.append(pyprof.record(target, duration=0.7, rate=100))
+            except pyprof.PyprofError as error:
+                found.append(error)
+
+    others = [threading.Thread(target=spin, daemon=True) for _ in range(2)]
+    user = threading.Thread(target=use)
+    for thread in (*others, user):
+        thread.start()
+    user.join()
+    stop.set()
+    for other in others:
+        other.join()
+    first, error, again = found
+    assert isinstance(error, NoSuchProcess)
+    for profile in (first, again):
+        assert isinstance(profile, pyprof.Profile)
+        assert profile.summary.samples > 0
+    assert "TracerPid:\t0" in Path(f"/proc/{busy}/status").read_text()
+
+
+def test_two_recordings_at_once_do_not_meet(busy: int) -> None:
+    with python(BUSY) as other, pyprof.attach(busy) as one, pyprof.attach(other.pid) as two:
+        while min(one.samples, two.samples) < 5:
+            pass
+        pids = [{thread.pid for thread in recording.stop().threads} for recording in (one, two)]
+    assert pids == [{busy}, {other.pid}]
+
+
+def test_nothing_is_left_behind(busy: int) -> None:
+    def use() -> None:
+        with pyprof.attach(busy) as recording:
+            recording.peek()
+        pyprof.record(["/bin/true"])
+        with pytest.raises(CommandNotFound):
+            pyprof.record(["no-such-command-here"])
+        with pytest.raises(UsageError):
+            pyprof.record(["/bin/sleep", "60"], rate=-1)
+
+    use()
+    before = left()
+    use()
+    use()
+    assert left() == before
+
+
+def test_streams_of_a_command_are_those_of_the_program(tmp_path: Path) -> None:
+    code = (
+        "import pyprof\n"
+        "with pyprof.attach(['sh', '-c', 'read line; echo got $line; echo oops >&2; exit 4']) as recording:\n"
+        "    recording.wait()\n"
+        "    print('code', recording.returncode)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input="word\n", capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split("\n") == ["got word", "code 4", ""]
+    assert done.stderr == "oops\n"
+
+
+def test_command_that_runs_on_is_ended_with_the_recording() -> None:
+    with pyprof.attach(["/bin/sleep", "60"], mode="wall") as recording:
+        assert recording.peek().duration_ns > 0
+        assert recording.returncode is None
+    assert recording.returncode == 128 + 15
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "words"),
+    [
+        ("sleep 5", UsageError, "sequence of words"),
+        (2**22 + 1, NoSuchProcess, "no process"),
+        (os.getpid(), NotTraceable, "itself|ourselves|pyprof"),
+        ([], CommandNotFound, "no command"),
+    ],
+)
+def test_target_that_cannot_be_recorded_is_refused(
+    target: int | list[str] | str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        pyprof.record(target, duration=1)
+
+
+def test_processes_are_found_by_what_they_have_in_common(busy: int) -> None:
+    profile = pyprof.record(pyprof.TargetOptions(pids=(busy,)), duration=0.5, mode="wall")
+    assert profile.processes == (busy,)
