@@ -34,6 +34,18 @@ quick: $(BIN)/pytest ## run the tests that need no compiler, no rights and no pr
 test-system: $(BIN)/pytest ## boot an AArch64 Debian in qemu and let pyprof sample there (minutes; tests/system)
 	$(BIN)/python -m tests.system
 
+COVERED ?= tests
+
+coverage: $(BIN)/pytest ## which lines of the package all tests run (COVERED='-m unit': those tests), as build/coverage/html
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	@# a test that counts samples may fail here: what is measured is slower
+	-PYTHONPATH=$(CURDIR)/tooling/coverage COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/data \
+	  $(BIN)/coverage run -m pytest -q -p no:cacheprovider $(COVERED)
+	COVERAGE_FILE=build/coverage/data $(BIN)/coverage combine --quiet build/coverage
+	COVERAGE_FILE=build/coverage/data $(BIN)/coverage html --quiet --directory build/coverage/html
+	COVERAGE_FILE=build/coverage/data $(BIN)/python tooling/coverage/rooms.py
+
 oracle: $(BIN)/pytest ## single-step system programs and compare every stack (minutes; see docs/accuracy.md)
 	$(BIN)/python -m tests.oracle --from entry --every 4 --seconds 60 /bin/ls
 	$(BIN)/python -m tests.oracle --from main --every 4 --seconds 60 /usr/bin/perl -e 'print sort { $$a <=> $$b } 1..9'
@@ -83,4 +95,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help install demo test quick test-system oracle lint lint-page types docs check bench format clean
+.PHONY: help install demo test quick test-system coverage oracle lint lint-page types docs check bench format clean
