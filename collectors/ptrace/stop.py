@@ -43,7 +43,7 @@ _COLD_NS = 3_000_000
 still runs."""
 _PATIENCE_NS = 100_000_000
 _SLICE_NS = 100_000
-FELL_ASLEEP = "thread fell asleep between the look and the stop, not counted as running"
+FELL_ASLEEP = "thread blocked before the stop"
 
 
 @dataclass(eq=False, slots=True)

@@ -132,19 +132,3 @@ const TRUST_TITLES = {
 function trustTitle(label) {
   return TRUST_TITLES[label] || label;
 }
-
-/** @type {Record<string, string>} */
-const END_TITLES = {
-  root: "whole",
-  no_rule: "cut short: no unwind rule",
-  unreadable: "cut short: stack not readable",
-  stuck: "cut short: stack does not ascend",
-  depth: "cut short: maximum depth",
-  partly_interpreted: "without some of its interpreter's functions",
-};
-
-/** How stacks ended; no_python, no_ruby, …: whole native stacks that lack the functions of a language. */
-function endTitle(label) {
-  if (END_TITLES[label] || !label.startsWith("no_")) return END_TITLES[label] || label;
-  return `without its ${label[3].toUpperCase()}${label.slice(4)} functions`;
-}

@@ -59,7 +59,7 @@ function showSummary(model) {
     ]),
     ...summary.notes.map((note) => element("p", { class: "note" }, note)),
     element("h3", null, "How the stacks ended"),
-    ...shares(shown.ends, endTitle, "root", (value) => formatValue(value, [shown.type, shown.unit])),
+    ...shares(shown.ends, (name) => summary.reasons[name]?.title || name, "root", (value) => formatValue(value, [shown.type, shown.unit])),
     element("h3", null, "How the frames were found"),
     ...shares(summary.trust, trustTitle, null),
     element("h3", null, "Effect on the target"),
@@ -76,8 +76,8 @@ function showSummary(model) {
     ]),
   ];
   if (summary.counters.length) parts.push(element("h3", null, "Counted"));
-  for (const { name, count, meaning } of summary.counters) {
-    parts.push(facts([[name, groupThousands(count)]]), element("p", { class: "fine" }, meaning));
+  for (const { name, count, meaning, retry } of summary.counters) {
+    parts.push(facts([[name, groupThousands(count)]]), element("p", { class: "fine" }, retry ? `${meaning} What helps: ${retry}.` : meaning));
   }
   const lacking = summary.modules.filter((module) => module.problems.length);
   parts.push(element("h3", null, "Modules with missing information"));

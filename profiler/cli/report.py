@@ -9,10 +9,10 @@ from pyprof.cli.short_names import function_name
 from pyprof.cli.terminal import advice, printable
 from pyprof.cli.words import duration, many, percent, shorten
 from pyprof.collectors.hybrid.opening import FROM_OUTSIDE
-from pyprof.model.counters import lacking, meaning_of
 from pyprof.model.functions import Costs, costs
 from pyprof.model.profile import Profile
-from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
+from pyprof.model.reasons import ENDS, counted, end_title, lacking
+from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd
 
 TOP = 5
@@ -102,13 +102,8 @@ def _quality(summary: Summary) -> str:
     """Of what the picture shows, not of samples."""
     shown = summary.shown
     whole = shown.ends.get(StackEnd.ROOT.label, 0)
-    words = {end.label: f"cut short ({end.words})" for end in StackEnd} | {
-        **{lacks(missing.language): f"without {missing.language} functions" for missing in summary.functions_missing},
-        PARTLY_READ: "without some of their interpreter's functions",
-        NOT_SAMPLED_LABEL: "not sampled",
-    }
     others = sorted((-value, name) for name, value in shown.ends.items() if name != StackEnd.ROOT.label)
-    parts = [f"{percent(-value, shown.total)} {words.get(name, name)}" for value, name in others]
+    parts = [f"{percent(-value, shown.total)} {end_title(name)}" for value, name in others]
     return "; ".join([f"{percent(whole, shown.total)} of the time in whole stacks", *parts])
 
 
@@ -142,7 +137,7 @@ def _details(summary: Summary, width: int) -> list[str]:
             lines += _labelled(label, ", ".join(f"{n:,} {name}" for name, n in counts.items()), width)
     for name, count in summary.errors.items():
         lines += ["", *_wrapped(f"  {count:,} × {name}", width, "    ")]
-        if found := meaning_of(name):
+        if found := counted(name):
             lines += _wrapped(f"    {found.meaning}", width, "    ")
     for module in (module for module in summary.modules if module.problems):
         lines += ["", f"  {module.path}"]
@@ -152,8 +147,7 @@ def _details(summary: Summary, width: int) -> list[str]:
 
 
 def _words(ends: Mapping[str, int]) -> dict[str, int]:
-    words = {end.label: end.words for end in StackEnd}
-    return {words.get(name, name): count for name, count in ends.items()}
+    return {ENDS[name].words if name in ENDS else name: count for name, count in ends.items()}
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:

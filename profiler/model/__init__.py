@@ -11,7 +11,6 @@ arch_x86      x86_64, x32 and i386
 call_tree     A profile as a tree of function calls
 code          Code that no file describes: who described which addresses, and when that was true
 contents      What the samples of a profile amount to
-counters      What the counters of a recording mean, in a sentence each: the one table, also of docs/formats.md
 functions     The functions of a profile, the same wherever they were mapped, and what each cost
 interpreter   What an interpreter was doing in a thread when its sample was taken
 kernel        What stands inside the innermost frame of user code
@@ -19,6 +18,7 @@ markers       Markers: frames without code that say what a stack lacks
 modules       What is mapped where: the lines of /proc/PID/maps and the modules behind them
 pauses        Lengths of pauses as counts, so that a recording of days needs no more memory than one of seconds
 profile       A finished profile: everything that an exporter needs, and nothing that it could change
+reasons       The one table of reasons: everything that is lost, skipped, cut short or refused
 sample        Samples in columns: what every collector produces and the unwinder consumes
 selected      A profile of some of another one's samples
 stacks        Stacks while recording: a sample ends as one integer, a node of a prefix tree of frames

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyprof.diagnostics import Problem
-from pyprof.model.counters import meaning_of
+from pyprof.model.reasons import Reason, counted, end_reason
 
 PARTLY_READ = "partly_interpreted"
 """Label of whole native stacks that have some of their interpreter's functions, not all."""
@@ -235,7 +235,18 @@ class Summary:
             "functions_missing": [missing.to_json() for missing in self.functions_missing],
             "warnings": [{"text": p.text, "remedy": p.remedy} for p in self.warnings],
             "counters": [
-                {"name": name, "count": count, "meaning": found.meaning if (found := meaning_of(name)) else ""}
-                for name, count in sorted(self.errors.items())
+                {"name": name, "count": count, **_told(counted(name))} for name, count in sorted(self.errors.items())
             ],
+            "reasons": {
+                name: {"title": found.title, **_told(found)}
+                for name in sorted({*self.ends, *self.shown.ends})
+                if (found := end_reason(name)) is not None
+            },
         }
+
+
+def _told(reason: Reason | None) -> dict[str, str]:
+    """What JSON says of a reason."""
+    if reason is None:
+        return {"stage": "", "meaning": "", "retry": ""}
+    return {"stage": reason.stage.value, "meaning": reason.sentence, "retry": reason.retry}

@@ -9,6 +9,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.reasons import ENDS
+
 
 def lookup_pcs(pc: npt.NDArray[np.uint64], exact: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
     """Where to look frames up: a return address points past its call, into what may be the next function."""
@@ -64,17 +66,7 @@ class StackEnd(IntEnum):
     @property
     def words(self) -> str:
         """As people read it, in every output."""
-        return _END_WORDS[self]
-
-
-_END_WORDS = {
-    StackEnd.RUNNING: "walk not finished",
-    StackEnd.ROOT: "whole",
-    StackEnd.NO_RULE: "no unwind rule",
-    StackEnd.UNREADABLE: "stack not readable",
-    StackEnd.STUCK: "stack does not ascend",
-    StackEnd.DEPTH: "maximum depth",
-}
+        return ENDS[self.label].words
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ SUMMARY = Summary(
     rate_reached=98.7,
     errors={
         "sample lost: the ring was full": 12,
-        "thread fell asleep between the look and the stop, not counted as running": 30,
+        "thread blocked before the stop": 30,
     },
     ends={"root": 900, "no_rule": 100},
     stops=Stops(900, 21.0, 60.0, 140.0, 0.0031),
@@ -92,17 +92,17 @@ def test_where_the_time_went_comes_first_then_how_good_then_what_is_missing() ->
 
 
 def test_quality_is_of_the_time_and_not_of_the_samples() -> None:
-    assert "60.0 % of the time in whole stacks; 40.0 % cut short (no unwind rule)" in running_text(profile())
+    assert "60.0 % of the time in whole stacks; 40.0 % cut short: no unwind rule" in running_text(profile())
 
 
 def test_counters_in_our_own_words_are_told_only_where_asked_for() -> None:
     calm, everything = running_text(profile()), running_text(profile(), verbose=True)
-    assert "fell asleep" not in calm
+    assert "blocked before the stop" not in calm
     assert "apt-get" not in calm
     lacks = "symbols of 1 module (40.0 % of the time), 1 module with other problems, 12 samples lost"
     assert f"missing {lacks}: see Summary in the page, or --verbose" in calm
     assert "Summary in the page" not in running_text(profile(), page=False)
-    assert "30 × thread fell asleep" in everything
+    assert "30 × thread blocked before the stop" in everything
     assert "Nothing is missing." in everything
     assert "apt-get install a-dbg" in everything
 

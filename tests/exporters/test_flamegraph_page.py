@@ -303,7 +303,7 @@ def test_what_must_be_read_first_stands_below_the_title(open_page: OpenPage) -> 
     assert page.text("#warnings") == "Python functions are missing in 2 processes: --collector ptrace has them"
     assert page.text("#facts").endswith("7.33 % in whole stacks")
     page.browser.click_on("#summary")
-    assert "without its Python functions" in page.text("#summary-panel")
+    assert "without Python functions" in page.text("#summary-panel")
     assert "a debugger or strace traces the thread" in page.text("#summary-panel").lower()
 
 

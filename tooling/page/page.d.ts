@@ -75,7 +75,8 @@ interface Summary {
   notes: string[];
   shown: { type: string; unit: string; total: number; ends: Record<string, number> };
   warnings: Problem[];
-  counters: { name: string; count: number; meaning: string }[];
+  counters: { name: string; count: number; stage: string; meaning: string; retry: string }[];
+  reasons: Record<string, { title: string; stage: string; meaning: string; retry: string }>;
 }
 
 // What page.model.js makes of it

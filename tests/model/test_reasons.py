@@ -1,14 +1,17 @@
-"""The one table of counters: what the code counts is in it, and docs/formats.md has it."""
+"""The one table of reasons: what the code counts and how stacks end is in it, and docs/formats.md has it."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
-from pyprof.model.counters import COUNTERS, lacking, meaning_of
 from pyprof.model.interpreter import PARTIAL
+from pyprof.model.reasons import COUNTERS, ENDS, Reason, counted, end_reason, lacking
+from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
+from pyprof.model.walk import StackEnd
 
 ROOT = Path(__file__).parent.parent.parent
 DUMPS_ONLY = (
@@ -24,7 +27,7 @@ DUMPS_ONLY = (
 
 
 @cache
-def counted() -> tuple[tuple[str, str], ...]:
+def names_counted() -> tuple[tuple[str, str], ...]:
     return tuple(_counted())
 
 
@@ -74,23 +77,73 @@ def _spelled(node: ast.expr) -> str:
 
 
 def test_every_counter_of_the_code_has_its_sentence() -> None:
-    found = [*counted(), *(("model/interpreter.py", text) for text in PARTIAL.values())]
+    found = [*names_counted(), *(("model/interpreter.py", text) for text in PARTIAL.values())]
     assert len(found) > 60
-    assert [(where, name) for where, name in found if meaning_of(name) is None] == []
+    assert [(where, name) for where, name in found if counted(name) is None] == []
 
 
 def test_every_sentence_is_of_a_counter_that_there_is() -> None:
-    names = [name for _, name in counted()] + list(PARTIAL.values())
-    used = {id(meaning_of(name)) for name in names}
+    names = [name for _, name in names_counted()] + list(PARTIAL.values())
+    used = {id(counted(name)) for name in names}
     assert [entry.name for entry in COUNTERS if id(entry) not in used] == []
 
 
-def test_documentation_has_the_table_as_it_is() -> None:
+def row(name: str, reason: Reason) -> str:
+    return f"| {name.replace('|', chr(92) + '|')} | {reason.sentence} | {reason.retry} |"
+
+
+def table(heading: str) -> list[str]:
     text = (ROOT / "docs/formats.md").read_text()
-    rows = [f"| {entry.name.replace('|', chr(92) + '|')} | {entry.meaning} |" for entry in COUNTERS]
-    table = text[text.index("| counter | what it means |") :].splitlines()
-    assert table[2 : 2 + len(rows)] == rows
-    assert not any(line.startswith("|") for line in table[2 + len(rows) : 3 + len(rows)])
+    lines = text[text.index(heading) :].splitlines()[2:]
+    return list(takewhile(lambda line: line.startswith("|"), lines))
+
+
+def test_documentation_has_the_table_as_it_is() -> None:
+    assert table("| counter | what it means | what helps |") == [row(reason.name, reason) for reason in COUNTERS]
+    ends = [row(f"`{name}`: {reason.title}", reason) for name, reason in ENDS.items()]
+    assert table("| end | what it means | what helps |") == ends
+
+
+def test_every_end_of_a_stack_has_its_words() -> None:
+    assert ENDS.keys() == {end.label for end in StackEnd} | {lacks("*"), PARTLY_READ, NOT_SAMPLED_LABEL}
+    assert all(reason.words for reason in ENDS.values())
+    cut = {name for name, reason in ENDS.items() if reason.cuts}
+    assert cut == {end.label for end in StackEnd if end is not StackEnd.ROOT}
+
+
+def test_language_of_what_is_missing_is_named() -> None:
+    reason = end_reason(lacks("Ruby"))
+    assert reason is not None
+    assert reason.title == "without Ruby functions"
+    assert end_reason("norm") is None
+
+
+def test_sentences_are_sentences_and_what_helps_is_none() -> None:
+    for reason in (*COUNTERS, *ENDS.values()):
+        assert reason.sentence.endswith(".")
+        assert not reason.retry.endswith(".")
+
+
+def test_summary_tells_stage_meaning_and_what_helps() -> None:
+    told = Summary(errors={"sample lost: the ring was full": 2, "new": 1}, ends={"depth": 3, "new": 1}).to_json()
+    assert told["counters"] == [
+        {"name": "new", "count": 1, "stage": "", "meaning": "", "retry": ""},
+        {
+            "name": "sample lost: the ring was full",
+            "count": 2,
+            "stage": "sampling",
+            "meaning": "The kernel had no room for a sample: pyprof was too slow to read the ones before.",
+            "retry": "a lower rate (-r) or a smaller --stack-size",
+        },
+    ]
+    assert told["reasons"] == {
+        "depth": {
+            "title": "cut short: maximum depth",
+            "stage": "stacks",
+            "meaning": "The stack has more frames than are walked.",
+            "retry": "a larger --max-depth",
+        }
+    }
 
 
 def test_what_a_profile_lacks_is_told_in_the_number_of_the_count() -> None:
