@@ -25,34 +25,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyprof.api import attach, record
+    from pyprof.api import attach, dump, record
     from pyprof.collectors.gdb.connect import RemoteOptions
     from pyprof.errors import PyprofError
     from pyprof.model.profile import Profile
-    from pyprof.options import RecordOptions, TargetOptions
+    from pyprof.options import DumpOptions, RecordOptions, TargetOptions
     from pyprof.session.recording import Recording
+    from pyprof.session.snapshot import ThreadStacks
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DumpOptions",
     "Profile",
     "PyprofError",
     "RecordOptions",
     "Recording",
     "RemoteOptions",
     "TargetOptions",
+    "ThreadStacks",
     "attach",
+    "dump",
     "record",
 ]
 
 _PLACES = {
+    "DumpOptions": "pyprof.options",
     "Profile": "pyprof.model.profile",
     "PyprofError": "pyprof.errors",
     "RecordOptions": "pyprof.options",
     "Recording": "pyprof.session.recording",
     "RemoteOptions": "pyprof.collectors.gdb.connect",
     "TargetOptions": "pyprof.options",
+    "ThreadStacks": "pyprof.session.snapshot",
     "attach": "pyprof.api",
+    "dump": "pyprof.api",
     "record": "pyprof.api",
 }
 

@@ -8,36 +8,40 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
+from inspect import get_annotations
 from typing import Concatenate, ParamSpec, TypeVar
 
 from pyprof.collectors.gdb.connect import RemoteOptions
 from pyprof.collectors.targets.launch import launch
 from pyprof.errors import UsageError
 from pyprof.model.profile import Profile
-from pyprof.options import RecordOptions, TargetOptions
-from pyprof.session import opening
+from pyprof.options import DumpOptions, RecordOptions, TargetOptions
+from pyprof.session import opening, snapshot
 from pyprof.session.recording import Recording
+from pyprof.session.snapshot import ThreadStacks
 
 Target = int | Sequence[str] | TargetOptions | RemoteOptions
 """A pid; a command with its arguments, which is started; processes by what they have in common; a GDB stub."""
 
 P = ParamSpec("P")
+Opts = TypeVar("Opts")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
-def _keywords_of(
-    options: Callable[P, RecordOptions],
-) -> Callable[[Callable[[Target, RecordOptions], R]], Callable[Concatenate[Target, P], R]]:
+def _keywords_of(options: Callable[P, Opts]) -> Callable[[Callable[[T, Opts], R]], Callable[Concatenate[T, P], R]]:
     """The function takes the fields of the options as keyword arguments."""
 
-    def decorate(function: Callable[[Target, RecordOptions], R]) -> Callable[Concatenate[Target, P], R]:
-        def call(target: Target, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+    def decorate(function: Callable[[T, Opts], R]) -> Callable[Concatenate[T, P], R]:
+        def call(target: T, /, *arguments: P.args, **keywords: P.kwargs) -> R:
             return function(target, options(*arguments, **keywords))
 
         own, fields = inspect.signature(function), inspect.signature(options).parameters.values()
-        first = own.parameters["target"].replace(kind=inspect.Parameter.POSITIONAL_ONLY)
+        first = next(iter(own.parameters.values())).replace(kind=inspect.Parameter.POSITIONAL_ONLY)
+        named_here = get_annotations(options)
+        parameters = [first, *sorted(fields, key=lambda field: field.name not in named_here)]
         update_wrapper(call, function)
-        call.__signature__ = own.replace(parameters=[first, *fields])  # type: ignore[attr-defined]
+        call.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return call
 
     return decorate
@@ -72,6 +76,16 @@ def record(target: Target, options: RecordOptions) -> Profile:
         if recording.failure is not None:
             raise recording.failure
         return profile
+
+
+@_keywords_of(DumpOptions)
+def dump(pid: int, options: DumpOptions) -> ThreadStacks:
+    """What every thread of a process is doing now. Sleeping threads are read without stopping them.
+
+    The keyword arguments are the fields of DumpOptions. Raises NoSuchProcess, AccessDenied, NotTraceable,
+    UnsupportedArchitecture, UsageError.
+    """
+    return snapshot.of_process(pid, options)
 
 
 def _opened(target: Target, options: RecordOptions) -> Recording:

@@ -93,8 +93,38 @@ class ViewOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordOptions:
-    """How a recording is made. The keyword arguments of `pyprof.record` and `pyprof.attach` are these fields.
+class StackOptions:
+    """How stacks are read and shown.
+
+    stack_size: most bytes of a stack that are copied at a stop.
+    unwind: sources of unwind rules in the order in which they are asked.
+    symbols: Breakpad symbol files: files, folders or URLs.
+    max_depth: most frames of a stack.
+    native: which native frames stand in stacks that have Python's: "all"; "extensions": all but the interpreter's own;
+    "none".
+    follow_tasks: asyncio: above a task's coroutine those of the tasks that await it (CPython 3.14 and later).
+    """
+
+    stack_size: int = DEFAULT_STACK_SIZE
+    unwind: Sequence[str] = DEFAULT_SOURCES
+    symbols: Sequence[str] = ()
+    max_depth: int = DEFAULT_MAX_DEPTH
+    native: str = "extensions"
+    follow_tasks: bool = False
+
+    @property
+    def unwinding(self) -> UnwindOptions:
+        return UnwindOptions(tuple(self.unwind), self.max_depth, tuple(self.symbols))
+
+    @property
+    def view(self) -> ViewOptions:
+        return ViewOptions(self.native)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOptions(StackOptions):
+    """How a recording is made. The keyword arguments of `pyprof.record` and `pyprof.attach` are these fields and those
+    of StackOptions.
 
     duration: seconds after which the recording ends, None: when the target has ended or stop() is called.
     rate: samples a second of each thread.
@@ -107,13 +137,6 @@ class RecordOptions:
     thread: only threads in whose name this pattern is found.
     max_overhead: most share (0..1) of the time that the target may be stopped, None for no limit; the rate falls to
     keep it.
-    stack_size: most bytes of a stack that are copied at a stop.
-    unwind: sources of unwind rules in the order in which they are asked.
-    symbols: Breakpad symbol files: files, folders or URLs.
-    max_depth: most frames of a stack.
-    native: which native frames stand in stacks that have Python's: "all"; "extensions": all but the interpreter's own;
-    "none".
-    follow_tasks: asyncio: above a task's coroutine those of the tasks that await it (CPython 3.14 and later).
     lock_holder: only samples of threads that hold the interpreter's lock.
     """
 
@@ -125,12 +148,6 @@ class RecordOptions:
     kernel: bool = False
     thread: str | re.Pattern[str] | None = None
     max_overhead: float | None = None
-    stack_size: int = DEFAULT_STACK_SIZE
-    unwind: Sequence[str] = DEFAULT_SOURCES
-    symbols: Sequence[str] = ()
-    max_depth: int = DEFAULT_MAX_DEPTH
-    native: str = "extensions"
-    follow_tasks: bool = False
     lock_holder: bool = False
 
     def collecting(self, subprocesses: bool) -> CollectOptions:
@@ -148,9 +165,17 @@ class RecordOptions:
         )
 
     @property
-    def unwinding(self) -> UnwindOptions:
-        return UnwindOptions(tuple(self.unwind), self.max_depth, tuple(self.symbols))
-
-    @property
     def view(self) -> ViewOptions:
         return ViewOptions(self.native, self.lock_holder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpOptions(StackOptions):
+    """How threads are looked at. The keyword arguments of `pyprof.dump` are these fields and those of StackOptions.
+
+    locals: also the local variables of Python frames, bounded.
+    redact: not the values of names that look secret, and passwords within texts.
+    """
+
+    locals: bool = False
+    redact: bool = True

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pyprof.cli import terminal
 from pyprof.cli.arguments import bytes_size, positive_int, source_list, unwind_options
 from pyprof.cli.dump_interpreter import (
-    LocalsWanted,
     add_detail,
-    details,
     interpreted_frame,
     interpreted_lines,
     interpreter_json,
     interpreter_words,
 )
-from pyprof.cli.dump_subject import FrameDetail, Subject, ThreadDump
+from pyprof.cli.dump_subject import Subject
 from pyprof.cli.remote import GDB_HELP, remote_options
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
@@ -25,11 +23,11 @@ from pyprof.options import (
     DEFAULT_STACK_SIZE,
     NATIVE_VIEWS,
     CollectOptions,
-    ViewOptions,
 )
 
 if TYPE_CHECKING:
     from pyprof.model.profile import Frame, Profile
+    from pyprof.model.threads import ThreadStack
 
 _SLOW_LINK_S = 60.0
 _REGISTERS_A_LINE = 4
@@ -102,7 +100,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     from pyprof.cli import post_mortem
     from pyprof.errors import UsageError
-    from pyprof.model.walk import StackEnd
 
     if arguments.pid and (arguments.exe or arguments.sysroot):
         raise UsageError("--exe and --sysroot belong to --core", "pyprof dump --core CORE --exe FILE --sysroot DIR")
@@ -112,25 +109,21 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--locals reads a live process", "pyprof dump -p PID --locals")
     subject = subject_of(arguments)
     profile = subject.profile
-    threads = [*thread_dumps(profile, subject.states), *subject.unseen]
-    place = {tid: at for at, tid in enumerate(subject.order)}
-    threads.sort(key=lambda thread: place.get(thread.info.tid, 0))
     if arguments.json:
-        terminal.json(document(subject, threads), orjson.OPT_INDENT_2)
+        terminal.json(document(subject), orjson.OPT_INDENT_2)
     else:
         for text in header_lines(subject):
             terminal.line(text)
-        for thread in threads:
-            registers = subject.registers.get(thread.info.tid, []) if arguments.registers else []
-            python = subject.details.get(thread.info.tid, ())
-            for text in text_lines(thread, profile, arguments.full_paths, registers, python):
+        for thread in subject.threads:
+            registers = subject.registers.get(thread.tid, []) if arguments.registers else []
+            for text in text_lines(thread, profile, arguments.full_paths, registers):
                 terminal.line(text)
     if subject.post_mortem:
         post_mortem.complain(profile)
     elif not arguments.json:
         for key, count in profile.summary.errors.items():
             terminal.complain(f"{key}: {count}")
-    whole = bool(threads) and all(t.end == StackEnd.ROOT for t in threads)
+    whole = bool(subject.threads) and all(thread.whole for thread in subject.threads)
     return 0 if whole and not (subject.post_mortem and post_mortem.lacks_files(profile)) else 3
 
 
@@ -146,42 +139,28 @@ def subject_of(arguments: argparse.Namespace) -> Subject:
 
 def of_process(arguments: argparse.Namespace) -> Subject:
     """A live process."""
-    from pyprof.collectors.linux import procfs
-    from pyprof.collectors.ptrace.collector import PtraceCollector
-    from pyprof.collectors.targets import attach
-    from pyprof.diagnostics import Diagnostics
-    from pyprof.session.session import Files, Session
+    from pyprof import dump
 
-    pid: int = arguments.pid
     unwind = unwind_options(arguments)
-    attach.check_target(pid)
-    states = {tid: procfs.state(pid, tid) for tid in procfs.tasks(pid)}
-    exe, arch = procfs.exe(pid), procfs.arch(pid).name
-    collect = CollectOptions(rate_hz=500, idle=True, stack_size=arguments.stack_size, flush_s=0)
-    diagnostics = Diagnostics()
-    files = Files(unwind, diagnostics, arguments.follow_tasks)
-    collector = PtraceCollector(pid, collect, diagnostics, readers=files.runtimes.reader)
-    session = Session(collector, unwind, diagnostics, files)
-    window = session.snapshot(lambda: set(tasks(pid)))
-    profile = session.profile(window, exe, collect.rate_hz, mode="wall", shown=ViewOptions(arguments.native))
-    secrets = LocalsWanted(arguments.locals, arguments.redact)
-    found = details(pid, list(thread_dumps(profile, states)), files.runtimes, secrets)
-    return Subject(
-        pid,
-        exe,
-        arch,
-        profile,
-        states,
-        unseen=tuple(unseen(pid, profile, states)),
-        details=found,
-        unread=tuple(files.runtimes.unread(pid)),
+    found = dump(
+        arguments.pid,
+        stack_size=arguments.stack_size,
+        unwind=unwind.sources,
+        symbols=unwind.symbols,
+        max_depth=unwind.max_depth,
+        native=arguments.native,
+        follow_tasks=arguments.follow_tasks,
+        locals=arguments.locals,
+        redact=arguments.redact,
     )
+    return Subject(found.pid, found.exe, found.arch, found.profile, found.threads, unread=found.unread)
 
 
 def of_stub(arguments: argparse.Namespace) -> Subject:
     """What runs behind a GDB stub."""
     from pyprof.collectors.gdb.collector import GdbRemoteCollector
     from pyprof.diagnostics import Diagnostics
+    from pyprof.model.threads import thread_stacks
     from pyprof.session.session import Session
 
     remote = remote_options(arguments)
@@ -192,7 +171,8 @@ def of_stub(arguments: argparse.Namespace) -> Subject:
     session = Session(collector, unwind_options(arguments), diagnostics)
     window = session.snapshot(lambda: set(collector.states()), most_s=_SLOW_LINK_S)
     profile = session.profile(window, collector.path, collect.rate_hz, mode="wall")
-    return Subject(collector.pid, collector.path, collector.arch.name, profile, collector.states())
+    threads = tuple(thread_stacks(profile, collector.states()))
+    return Subject(collector.pid, collector.path, collector.arch.name, profile, threads)
 
 
 def header_lines(subject: Subject) -> Iterator[str]:
@@ -203,63 +183,21 @@ def header_lines(subject: Subject) -> Iterator[str]:
         yield found.sentence
 
 
-def thread_dumps(profile: Profile, states: dict[int, str]) -> Iterator[ThreadDump]:
-    """The last sample of each thread, by tid."""
-    from pyprof.model.markers import MarkKind
-    from pyprof.model.walk import StackEnd
-
-    threads = profile.thread.tolist()
-    last = dict(zip(threads, profile.stack.tolist(), strict=True))
-    known = dict(zip(threads, profile.state.tolist(), strict=True)) if profile.state is not None else {}
-    for index, info in enumerate(profile.threads):
-        path = profile.path(last[index])
-        end, merge = StackEnd.ROOT if path else StackEnd.UNREADABLE, ""
-        while path and (mark := path[0].mark) is not None:
-            path.pop(0)
-            if mark.kind is MarkKind.MERGE:
-                merge = mark.title.strip("[]")
-            elif mark.kind is MarkKind.CUT:
-                end = mark.end
-        yield ThreadDump(info, states.get(info.tid, "running"), end, path[::-1], merge, known.get(index, 0))
-
-
-def unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[ThreadDump]:
-    """Threads that are there and did not let themselves be looked at: held by a debugger, or without a processor."""
-    from pyprof.collectors.linux import procfs
-    from pyprof.model.profile import ThreadInfo
-    from pyprof.model.walk import StackEnd
-
-    known = {thread.tid for thread in profile.threads}
-    for tid in tasks(pid):
-        if tid not in known:
-            info = ThreadInfo(pid, tid, procfs.name(tid), procfs.name(pid))
-            yield ThreadDump(info, states.get(tid, "running"), StackEnd.UNREADABLE, [])
-
-
-def tasks(pid: int) -> list[int]:
-    """Tids, none once the process has ended."""
-    from pyprof.collectors.linux import procfs
-
-    try:
-        return [tid for tid in procfs.tasks(pid) if procfs.state(pid, tid) != "zombie"]
-    except ProcessLookupError:
-        return []
-
-
 def text_lines(
-    thread: ThreadDump,
+    thread: ThreadStack,
     profile: Profile,
     full_paths: bool,
     registers: Sequence[Mapping[str, int]],
-    python: Sequence[FrameDetail] = (),
 ) -> Iterator[str]:
     from pyprof.model.profile import FrameKind
+    from pyprof.model.threads import FrameDetail
+    from pyprof.model.walk import StackEnd
 
     yield ""
     name = f'"{thread.info.name}" ' if thread.info.name else ""
     yield f"thread {thread.info.tid} {name}{', '.join([thread.state, *interpreter_words(thread.known, thread.merge)])}"
     number = 0
-    detail = iter(python)
+    detail = iter(thread.details)
     for nth, frame in enumerate(thread.frames):
         if frame.kind == FrameKind.INTERPRETER:
             head, *more = interpreted_lines(frame, next(detail, FrameDetail()))
@@ -283,13 +221,11 @@ def text_lines(
         for at in range(0, len(known), _REGISTERS_A_LINE):
             row = known[at : at + _REGISTERS_A_LINE]
             yield " " * 6 + "  ".join(f"{name:>4} {value:#018x}" for name, value in row)
-    from pyprof.model.walk import StackEnd
-
     if thread.end != StackEnd.ROOT:
         yield f"  [cut short: {thread.end.words}]"
 
 
-def document(subject: Subject, threads: list[ThreadDump]) -> dict[str, Any]:
+def document(subject: Subject) -> dict[str, Any]:
     """The stable form of --json; registers, problems, what is said of a crash: not of a process that lives."""
     from pyprof.cli import post_mortem
 
@@ -308,17 +244,18 @@ def document(subject: Subject, threads: list[ThreadDump]) -> dict[str, Any]:
             "interpreter": interpreter_json(t.known, t.merge),
             "frames": list(frames_json(t, subject)),
         }
-        for t in threads
+        for t in subject.threads
     ]
     return found
 
 
-def frames_json(thread: ThreadDump, subject: Subject) -> Iterator[dict[str, Any]]:
+def frames_json(thread: ThreadStack, subject: Subject) -> Iterator[dict[str, Any]]:
     """Registers stand in the entry of the function that was called, not in those inlined into it."""
     from pyprof.model.profile import FrameKind
+    from pyprof.model.threads import FrameDetail
 
     registers = subject.registers.get(thread.info.tid, [])
-    detail = iter(subject.details.get(thread.info.tid, ()))
+    detail = iter(thread.details)
     for place, frame in enumerate(thread.frames):
         entries = list(frame_json(frame, subject.profile))
         if frame.kind == FrameKind.INTERPRETER:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from pyprof.collectors.postmortem.saved_threads import SavedThreads
     from pyprof.model.arch import Arch
     from pyprof.model.profile import Profile
+    from pyprof.model.threads import ThreadStack
     from pyprof.session.session import Session
 
 
@@ -45,8 +47,7 @@ def of_core(arguments: argparse.Namespace) -> Subject:
         collector.exe,
         collector.arch.name,
         profile,
-        states,
-        tuple(collector.order),
+        _threads(profile, states, collector.order),
         header=(f"core {arguments.core} of process {collector.pid} {collector.exe} ({collector.arch.name})",),
         reason=f"killed by {signal.text}" if signal else "",
         facts={"signal": signal.to_json() if signal else None},
@@ -81,8 +82,7 @@ def of_minidump(arguments: argparse.Namespace) -> Subject:
         collector.exe,
         collector.arch.name,
         profile,
-        collector.states,
-        tuple(collector.order),
+        _threads(profile, collector.states, collector.order),
         header=(
             f"dump {path} of process {collector.pid} {collector.exe} ({collector.arch.name})",
             *((system,) if system else ()),
@@ -113,6 +113,13 @@ def _profile(session: Session, title: str) -> Profile:
     if session.failure is not None:
         raise session.failure
     return session.profile(window, title, 1.0, mode="wall")
+
+
+def _threads(profile: Profile, states: Mapping[int, str], order: Sequence[int]) -> tuple[ThreadStack, ...]:
+    from pyprof.model.threads import thread_stacks
+
+    place = {tid: at for at, tid in enumerate(order)}
+    return tuple(sorted(thread_stacks(profile, states), key=lambda thread: place.get(thread.tid, 0)))
 
 
 def _registers(session: Session, saved: SavedThreads, arch: Arch, arguments: argparse.Namespace) -> Registers:

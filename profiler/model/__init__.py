@@ -25,6 +25,7 @@ stacks        Stacks while recording: a sample ends as one integer, a node of a 
 summary       What a recording did, as numbers: the summary panel and `--summary FILE`
 table         A profile as a table, for libraries of data frames
 text          What of a text is not shown as it is
+threads       Stacks of threads at one moment, as values
 tree          Prefix trees of frames
 walk          What a walk found: frames of all lanes, how each was found, and why each lane ended
 x86_epilogue  x86-64 instructions that a straight way to a return is made of

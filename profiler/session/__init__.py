@@ -10,6 +10,7 @@ recording               A recording under way: collector, files and loop, and wh
 rows                    Rows of a recording: what is kept of each sample once its stack is a node of a tree
 runtimes                The interpreters of a recording's processes
 session                 One target under observation: collector, images, unwinder and recorder, tied together
+snapshot                The stacks of all threads of a live process, now
 summarize               What a window of a recording did, as numbers
 truncated_stack_repair  Stacks that were cut where their copy ends
 unfollowed              Processor time of children that a recording does not follow, by the kernel's accounts

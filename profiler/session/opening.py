@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Sequence
 
 from pyprof.collectors import registry
 from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
@@ -22,6 +23,7 @@ from pyprof.options import (
     MOST_STACK_SIZE,
     NATIVE_VIEWS,
     RecordOptions,
+    StackOptions,
     TargetOptions,
 )
 from pyprof.session.recording import Recorded, Recording
@@ -94,23 +96,12 @@ def _name(targets: TargetOptions, selection: Selection) -> str:
 
 def check(options: RecordOptions) -> None:
     """Raises UsageError."""
-    for what, value, known in (
-        ("mode", options.mode, MODES),
-        ("collector", options.collector, registry.names()),
-        ("native", options.native, NATIVE_VIEWS),
-        *(("unwind", source, KNOWN_SOURCES) for source in options.unwind),
-    ):
-        if value not in known:
-            raise UsageError(f"{what}: {value!r} is none of {', '.join(known)}")
-    for what, number, least, most in (
-        ("duration", options.duration, 0.0, math.inf),
-        ("rate", options.rate, 0.0, MOST_RATE_HZ),
-        ("max_overhead", options.max_overhead, 0.0, 1.0),
-        ("stack_size", options.stack_size, LEAST_STACK_SIZE - 1, MOST_STACK_SIZE),
-        ("max_depth", options.max_depth, 0, math.inf),
-    ):
-        if number is not None and not least < number <= most:
-            raise UsageError(f"{what}: {number!r} is not above {least:g} and at most {most:g}")
+    check_stacks(options)
+    _one_of("mode", options.mode, MODES)
+    _one_of("collector", options.collector, registry.names())
+    _within("duration", options.duration, 0.0, math.inf)
+    _within("rate", options.rate, 0.0, MOST_RATE_HZ)
+    _within("max_overhead", options.max_overhead, 0.0, 1.0)
     if isinstance(options.thread, str):
         try:
             re.compile(options.thread)
@@ -118,8 +109,27 @@ def check(options: RecordOptions) -> None:
             raise UsageError(f"thread: {options.thread!r} is no regular expression: {error}") from None
     if options.kernel and not registry.shows_kernel(options.collector):
         raise no_kernel()
+
+
+def check_stacks(options: StackOptions) -> None:
+    """Raises UsageError."""
+    _one_of("native", options.native, NATIVE_VIEWS)
+    for source in options.unwind:
+        _one_of("unwind", source, KNOWN_SOURCES)
+    _within("stack_size", options.stack_size, LEAST_STACK_SIZE - 1, MOST_STACK_SIZE)
+    _within("max_depth", options.max_depth, 0, math.inf)
     if "breakpad" in options.unwind and not set(DEFAULT_SOURCES) <= set(options.unwind) and not options.symbols:
         raise UsageError("breakpad unwinds by symbol files, and none is given", "--symbols PATH|URL")
+
+
+def _one_of(what: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UsageError(f"{what}: {value!r} is none of {', '.join(known)}")
+
+
+def _within(what: str, number: float | None, above: float, most: float) -> None:
+    if number is not None and not above < number <= most:
+        raise UsageError(f"{what}: {number!r} is not above {above:g} and at most {most:g}")
 
 
 def no_kernel() -> UsageError:

@@ -41,13 +41,15 @@ def test_record_gives_a_profile(busy: int, tmp_path: Path) -> None:
 
 
 def test_options_are_one_place() -> None:
-    fields = [field.name for field in dataclasses.fields(pyprof.RecordOptions)]
-    for function in (pyprof.record, pyprof.attach):
+    recorded, dumped = pyprof.RecordOptions, pyprof.DumpOptions
+    for function, options in ((pyprof.record, recorded), (pyprof.attach, recorded), (pyprof.dump, dumped)):
+        fields = {field.name: field.default for field in dataclasses.fields(options)}
         target, *keywords = inspect.signature(function).parameters.values()
         assert target.kind == inspect.Parameter.POSITIONAL_ONLY
-        assert [parameter.name for parameter in keywords] == fields
+        assert {parameter.name: parameter.default for parameter in keywords} == fields
         assert all(parameter.kind == inspect.Parameter.KEYWORD_ONLY for parameter in keywords)
-        assert all(f"{name}:" in (pyprof.RecordOptions.__doc__ or "") for name in fields)
+        said = (options.__doc__ or "") + (options.__base__.__doc__ or "")
+        assert all(f"    {name}: " in said for name in fields)
     with pytest.raises(TypeError, match="hertz"):
         pyprof.record(1, hertz=5)  # type: ignore[call-arg]
 
@@ -67,7 +69,7 @@ def test_import_loads_nothing_that_is_heavy() -> None:
 def test_public_names_have_docstrings_that_name_errors() -> None:
     for name in pyprof.__all__:
         assert inspect.getdoc(getattr(pyprof, name)), name
-    for function in (pyprof.record, pyprof.attach):
+    for function in (pyprof.record, pyprof.attach, pyprof.dump):
         assert "Raises" in (inspect.getdoc(function) or "") or "errors" in (inspect.getdoc(function) or "")
     with pytest.raises(AttributeError, match="no attribute 'recrod'"):
         pyprof.recrod  # type: ignore[attr-defined]  # noqa: B018
@@ -169,3 +171,41 @@ def test_target_that_cannot_be_recorded_is_refused(
 def test_processes_are_found_by_what_they_have_in_common(busy: int) -> None:
     profile = pyprof.record(pyprof.TargetOptions(pids=(busy,)), duration=0.5, mode="wall")
     assert profile.processes == (busy,)
+
+
+LOCALS = (
+    "import threading, time\n"
+    "def waits(number, password):\n    time.sleep(600)\n"
+    "threading.Thread(target=waits, args=(42, 'x9'), name='waiter', daemon=True).start()\n"
+    "print(flush=True)\ntime.sleep(600)"
+)
+
+
+def test_dump_has_every_thread_with_its_functions_and_local_variables() -> None:
+    with python(LOCALS) as process:
+        stacks = pyprof.dump(process.pid, locals=True)
+        waiter = next(thread for thread in stacks if "waits" in thread.functions)
+    assert len(stacks) == len({thread.tid for thread in stacks}) == 2
+    assert stacks.whole
+    assert stacks.pid == process.pid
+    assert stacks.arch == "x86_64"
+    assert waiter.state == "sleeping"
+    detail = waiter.details[[frame.title for frame in waiter.interpreted].index("waits")]
+    assert detail.language == "Python"
+    assert detail.locals is not None
+    assert detail.locals["number"] == "42"
+    assert "x9" not in detail.locals["password"]
+
+
+def test_dump_leaves_nothing_behind(busy: int) -> None:
+    pyprof.dump(busy)
+    before = left()
+    pyprof.dump(busy)
+    assert left() == before
+
+
+def test_dump_of_what_is_not_there_is_refused() -> None:
+    with pytest.raises(NoSuchProcess):
+        pyprof.dump(2**22 + 1)
+    with pytest.raises(UsageError, match="native"):
+        pyprof.dump(os.getpid(), native="some")

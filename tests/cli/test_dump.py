@@ -21,10 +21,10 @@ def test_json_has_the_stable_shape_innermost_first() -> None:
         done = pyprof("dump", "-p", str(target.pid), "--json", "--native", "all")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert set(document) == {"pid", "exe", "arch", "threads"}
+    assert set(document) == {"pid", "exe", "arch", "unread", "threads"}
     assert (document["pid"], document["arch"]) == (target.pid, "x86_64")
     (thread,) = document["threads"]
-    assert set(thread) == {"tid", "name", "state", "end", "python", "frames"}
+    assert set(thread) == {"tid", "name", "state", "end", "interpreter", "frames"}
     assert (thread["state"], thread["end"]) == ("sleeping", "root")
     assert all(set(frame) - {"source"} == FRAME_KEYS for frame in thread["frames"])
     assert thread["frames"][0]["trust"] == "context"
