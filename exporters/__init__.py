@@ -1,17 +1,18 @@
 """What a profile is written as.
 
-base         What an exporter is: a pure function from a profile to bytes
-bounded      Profiles whose stacks are written out one by one, made small enough for that
-collapsed    Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted by frames from the root
-flame_tree   The profile as the flame graph's page wants it: functions instead of addresses, in flat columns
-flamegraph   One self-contained HTML page
-names        How frames, threads and weights are named; the same in every format
-output_file  How an output comes to its place
-pprof        pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1
-protobuf     The wire format of protocol buffers, as far as profile.proto needs it: varints and length-delimited fields
-registry     The one list of output formats
-save         A profile into a file, by name or suffix of a format
-speedscope   speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), type "sampled"
-start_up     Which frames stand outside a program's or a thread's own first function: what starts it, always the same
-utf8         Text and JSON that are UTF-8 whatever the target's names are
+base          What an exporter is: a pure function from a profile to bytes
+bounded       Profiles whose stacks are written out one by one, made small enough for that
+chrome_trace  Chrome's trace as one JSON object (the Chromium project's document "Trace Event Format")
+collapsed     Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted by frames from the root
+flame_tree    The profile as the flame graph's page wants it: functions instead of addresses, in flat columns
+flamegraph    One self-contained HTML page
+names         How frames, threads and weights are named; the same in every format
+output_file   How an output comes to its place
+pprof         pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1
+protobuf      The wire format of protocol buffers, as far as profile.proto needs it: varints and length-delimited fields
+registry      The one list of output formats
+save          A profile into a file, by name or suffix of a format
+speedscope    speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), type "sampled"
+start_up      Which frames stand outside a program's or a thread's own first function: what starts it, always the same
+utf8          Text and JSON that are UTF-8 whatever the target's names are
 """

@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """An Exporter whose writer is the function `write` of pyprof.exporters.<name>.
+    """An Exporter whose writer is the function `write` of pyprof.exporters.<module>.
 
     name: as in --format. suffixes: file names that mean it; the first is the one to propose. text: may go to a
-    terminal. summary: one phrase for --help.
+    terminal. summary: one phrase for --help. module: where it is not the name.
     """
 
     name: str
     suffixes: tuple[str, ...]
     text: bool
     summary: str
+    module: str = ""
 
     def write(self, profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-        module = import_module(f"pyprof.exporters.{self.name}")
+        module = import_module(f"pyprof.exporters.{self.module or self.name}")
         writer = cast("Callable[[Profile, BinaryIO, ExportOptions], None]", module.write)
         writer(profile, out, options)
 
@@ -40,6 +41,13 @@ FORMATS: tuple[Format, ...] = (
     Format("speedscope", (".speedscope.json", ".json"), True, "JSON for speedscope, in time order"),
     Format("collapsed", (".collapsed", ".folded", ".txt"), True, "one line a stack: frames;from;the;root COUNT"),
     Format("pprof", (".pb.gz", ".pprof", ".pb"), False, "gzipped profile.proto for go tool pprof and its kin"),
+    Format(
+        "chrome",
+        (".trace.json", ".chrome.json"),
+        True,
+        "JSON for Perfetto and chrome://tracing, functions over time",
+        "chrome_trace",
+    ),
 )
 
 DEFAULT = FORMATS[0]

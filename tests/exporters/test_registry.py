@@ -18,7 +18,7 @@ from tests.exporters.support import export
 
 
 def test_names_are_those_of_the_command_line() -> None:
-    assert names() == ("flamegraph", "speedscope", "collapsed", "pprof")
+    assert names() == ("flamegraph", "speedscope", "collapsed", "pprof", "chrome")
 
 
 def test_unknown_name_is_a_usage_error_that_lists_the_formats() -> None:
@@ -34,6 +34,7 @@ def test_unknown_name_is_a_usage_error_that_lists_the_formats() -> None:
         ("/tmp/a.json/x.HTM", "flamegraph"),
         ("x.speedscope.json", "speedscope"),
         ("x.json", "speedscope"),
+        ("x.trace.json", "chrome"),
         ("x.folded", "collapsed"),
         ("x.pb.gz", "pprof"),
         ("x.gz", None),

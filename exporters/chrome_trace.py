@@ -1,0 +1,208 @@
+"""Chrome's trace as one JSON object (the Chromium project's document "Trace Event Format"): X and M events, stackFrames
+and samples. ui.perfetto.dev, chrome://tracing and speedscope open it.
+
+Each thread is a track. A function is a slice ("X") from the first to the last of the samples in a row that have it at
+this place of the stack. That is an inference: nobody looked between samples. The samples themselves stand beside the
+slices, each with its weight and, where it is known, its processor; Perfetto shows the slices only, speedscope the
+samples only. Times are microseconds since the recording began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.errors import OutputError
+from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.bounded import bounded
+from pyprof.exporters.names import UNKNOWN, Level, functions, module_name
+from pyprof.exporters.utf8 import dumps
+from pyprof.model.functions import Function
+from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.tree import Tree, rewrite
+
+I64 = npt.NDArray[np.int64]
+
+MOST_FRAMES = 4_000_000
+"""Of all samples' stacks: a slice has 150 bytes, and where nothing stays the same each frame of a sample is one."""
+
+
+def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
+    """Each thread is a track, whatever the options say. Raises OutputError if a weight is negative: no time is."""
+    weights = profile.values[:, -1]
+    if weights.size and int(weights.min()) < 0:
+        raise OutputError("a trace cannot show negative weights", "-f collapsed, or -f pprof")
+    kept = np.flatnonzero(weights > 0)
+    profile = bounded(profile, profile.stack[kept], MOST_FRAMES)
+    calls = _Calls(profile, options, np.unique(profile.stack[kept]).tolist())
+    out.write(b'{"displayTimeUnit":"ns","otherData":')
+    out.write(dumps({"title": profile.title, "start_ns": str(profile.start_ns), "exporter": "pyprof"}))
+    out.write(b',"traceEvents":[')
+    out.write(b",\n".join(_names(profile)))
+    tracks = [_Track.of(profile, calls, samples) for samples in _by_thread(profile, kept)]
+    for track in tracks:
+        for event in track.slices(calls, profile.period_ns):
+            out.write(b",\n")
+            out.write(event)
+    out.write(b'],\n"stackFrames":{')
+    out.write(b",\n".join(calls.stack_frames()))
+    out.write(b'},\n"samples":[')
+    name = dumps(profile.value_types[-1].type)
+    out.write(b",\n".join(sample for track in tracks for sample in track.samples(name)))
+    out.write(b"]}\n")
+
+
+def _names(profile: Profile) -> Iterator[bytes]:
+    """Metadata events: what processes and threads are called."""
+    processes = {thread.pid: thread.process or "process" for thread in profile.threads}
+    for pid, name in sorted(processes.items()):
+        yield dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": pid, "args": {"name": name}})
+    threads = {(thread.pid, thread.tid): thread.name or "thread" for thread in profile.threads}
+    for (pid, tid), name in sorted(threads.items()):
+        yield dumps({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
+
+
+def _by_thread(profile: Profile, kept: I64) -> Iterator[I64]:
+    """Indices of the samples of each track, in time order."""
+    pid = np.array([thread.pid for thread in profile.threads], np.int64)[profile.thread[kept]]
+    tid = np.array([thread.tid for thread in profile.threads], np.int64)[profile.thread[kept]]
+    order = np.lexsort((profile.time_ns[kept], tid, pid))
+    pid, tid = pid[order], tid[order]
+    borders = np.flatnonzero((pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1])) + 1
+    yield from (part for part in np.split(kept[order], borders) if len(part))
+
+
+class _Calls:
+    """The profile's stacks as a tree of functions: addresses of one function under one caller are one node.
+
+    place: leaf of the profile's tree -> node. events: of each function, how its slices begin.
+    """
+
+    def __init__(self, profile: Profile, options: ExportOptions, leaves: list[int]) -> None:
+        self.events: list[bytes] = []
+        self._frames: list[dict[str, str]] = []
+        self.tree = Tree()
+        numbers: dict[Function, int] = {}
+        rows: list[list[int]] = []
+        for frame in profile.frames:
+            rows.append([])
+            for function, level in functions(profile, frame, options):
+                number = numbers.setdefault(function, len(numbers))
+                if number == len(self.events):
+                    self._add(level, module_name(profile, level.module, options))
+                rows[-1].append(number)
+        frame_of = profile.frame.tolist()
+        self.place = rewrite(profile.parent.tolist(), lambda node: rows[frame_of[node]], self.tree, leaves)
+        if 0 in leaves:  # a stack without frames is one of an unknown function
+            self.place[0] = self.tree.child(0, len(self.events))
+            self._add(Level(UNKNOWN, FrameKind.MARKER, -1), "")
+
+    def _add(self, level: Level, module: str) -> None:
+        event: dict[str, object] = {"ph": "X", "name": level.name, "cat": level.kind.name.lower()}
+        args = {key: value for key, value in (("module", module), ("file", level.file)) if value}
+        self.events.append(dumps(event | ({"args": args} if args else {}))[:-1])
+        self._frames.append({"name": level.name, "category": module or level.file or level.kind.name.lower()})
+
+    def stack_frames(self) -> Iterator[bytes]:
+        for node in range(1, len(self.tree.parent)):
+            parent = self.tree.parent[node]
+            entry: dict[str, object] = dict(self._frames[self.tree.frame[node]])
+            yield b'"%d":' % node + dumps(entry | ({"parent": parent} if parent else {}))
+
+
+@dataclass(frozen=True)
+class _Track:
+    """The samples of one thread in time order. where: "pid" and "tid" as JSON. time_ns: since the recording began.
+
+    node: of _Calls.tree. length_ns: the time that a sample stands for. cpu: -1 where it is not known.
+    """
+
+    where: bytes
+    time_ns: I64
+    length_ns: I64
+    node: list[int]
+    weight: list[int]
+    cpu: list[int]
+
+    @classmethod
+    def of(cls, profile: Profile, calls: _Calls, samples: I64) -> _Track:
+        thread = profile.threads[profile.thread[samples[0]]]
+        weight = profile.values[samples, -1]
+        counts = profile.value_types[-1].unit != "nanoseconds"
+        return cls(
+            b'"pid":%d,"tid":%d' % (thread.pid, thread.tid),
+            profile.time_ns[samples] - min(profile.start_ns, int(profile.time_ns.min())),
+            weight * profile.period_ns if counts else weight,
+            [calls.place[leaf] for leaf in profile.stack[samples].tolist()],
+            weight.tolist(),
+            [-1] * len(samples) if profile.cpu is None else profile.cpu[samples].tolist(),
+        )
+
+    def samples(self, name: bytes) -> Iterator[bytes]:
+        """Global samples. name: what is counted, as JSON."""
+        for time_ns, node, weight, cpu in zip(self.time_ns.tolist(), self.node, self.weight, self.cpu, strict=True):
+            processor = b',"cpu":%d' % cpu if cpu >= 0 else b""
+            yield b'{"name":%b,%b,"ts":%b,"sf":%d,"weight":%d%b}' % (
+                *(name, self.where, _microseconds(time_ns), node, weight, processor),
+            )
+
+    def slices(self, calls: _Calls, period_ns: int) -> Iterator[bytes]:
+        """Complete events, each after those that it lies in."""
+        ends = _ends(self.time_ns, self.length_ns, period_ns)
+        for begin, end, function in _slices(calls.tree, self.node, self.time_ns.tolist(), ends.tolist()):
+            times = (_microseconds(begin), _microseconds(end - begin))
+            yield calls.events[function] + b",%b" % self.where + b',"ts":%b,"dur":%b}' % times
+
+
+def _ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
+    """Until when each sample is drawn: until the next one, where that is not more than a period late, and never beyond
+    it; else as long as the sample stands for.
+    """
+    end = time_ns + length_ns
+    following = np.append(time_ns[1:], np.iinfo(np.int64).max)
+    return np.where(following - period_ns <= end, following, end)
+
+
+def _slices(tree: Tree, nodes: list[int], starts: list[int], ends: list[int]) -> list[tuple[int, int, int]]:
+    """(begin, end, function) of each function of a track, those that others lie in first. A function goes on through
+    samples that follow each other without a gap and have the same callers.
+    """
+    begun: list[tuple[int, int]] = []
+    closed: list[int] = []
+    inside: list[int] = []  # the nodes that go on, outermost first, and the index of each in begun
+    index: list[int] = []
+    depth = {0: 0}
+    until = starts[0]
+
+    def close(keep: int) -> None:
+        while len(inside) > keep:
+            closed[index.pop()] = until
+            del depth[inside.pop()]
+
+    for node, start, end in zip(nodes, starts, ends, strict=True):
+        if start > until:
+            close(0)
+        fresh = []
+        while node not in depth:
+            fresh.append(node)
+            node = tree.parent[node]
+        close(depth[node])
+        for new in reversed(fresh):
+            inside.append(new)
+            depth[new] = len(inside)
+            index.append(len(begun))
+            begun.append((start, tree.frame[new]))
+            closed.append(0)
+        until = end
+    close(0)
+    return [(begin, end, frame) for (begin, frame), end in zip(begun, closed, strict=True)]
+
+
+def _microseconds(ns: int) -> bytes:
+    """To the nanosecond."""
+    whole, rest = divmod(ns, 1000)
+    return b"%d.%03d" % (whole, rest) if rest else b"%d" % whole
