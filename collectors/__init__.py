@@ -11,8 +11,8 @@ replay/            Saving the batches of a collector, and playing them again
 targets/           Which processes are recorded, whether that will work, and what is mapped in them over time
 base               What a collector is: something that produces sample batches until it is told to stop
 batch_builder      A batch while it is filled: columns of samples and the memory that the stack copies go into
-closed_collectors  What collectors that are closed already leave of a recording: their statistics and their threads
-cpu_accounts       How much processor time the processes of a recording had by the kernel's own account
+closed_collectors  Statistics and threads of collectors that are closed already
+cpu_accounts       Processor time of the recorded processes by the kernel's accounts
 registry           Which collector records a process: by name, or what is allowed here and sees whole stacks
 sampling_clock     When to sample: a grid of slots of 1/rate, one sampling time at random inside the middle of each
 switch_events      What a collector tells that sees threads leave their processors and come back

@@ -1,4 +1,4 @@
-"""What collectors that are closed already leave of a recording: their statistics and their threads."""
+"""Statistics and threads of collectors that are closed already."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How much processor time the processes of a recording had by the kernel's own account, beside what samples stand for.
+"""Processor time of the recorded processes by the kernel's accounts, next to the time that samples stand for.
 
-The account of a process counts all of its threads, those that ended too, and once a parent has waited for a child, the
-child's time with that child's own. So the time of a family (a process that was asked for, and what it started) is the
-sum over its members that are there, whatever came and went between two looks.
+The account of a process includes threads that have ended. It includes a child, with that child's own children, once the
+parent has waited for it. So the time of a process tree is the sum over its processes that exist, whatever started and
+ended between two readings.
 """
 
 from __future__ import annotations

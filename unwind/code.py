@@ -1,7 +1,7 @@
-"""The target's code, as far as it tells whether a word can be a return address.
+"""Code of the target: decides whether a word can be a return address.
 
-Code comes from the file behind the module; only code without a file is read from the target's memory. Answers are
-remembered per address space: code that is rewritten at run time keeps its address and its role.
+Code comes from the file of the module. Only code without a file is read from the target's memory. Results are kept per
+address space: code that is rewritten at run time keeps its address and its role.
 """
 
 from __future__ import annotations

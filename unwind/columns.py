@@ -1,4 +1,4 @@
-"""Rows as words for machines: the fields of `pyprof inspect --json`, and what two sources must agree on."""
+"""Rows in a form for programs: the fields of `pyprof inspect --json`, and of comparisons of two sources."""
 
 from __future__ import annotations
 

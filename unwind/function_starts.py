@@ -1,7 +1,7 @@
-"""Where functions begin, as the tables say that have an entry for each: what names a function that has no symbol.
+"""Starts of functions, from tables that have an entry for each function. They name functions without a symbol.
 
-.ARM.exidx is not asked: neighbours with equal rules share an entry there. Nor does UnwindOptions.sources matter: a
-function is the same one however its frames are found.
+.ARM.exidx is not used: neighbours with equal rules share an entry there. UnwindOptions.sources is not used either: the
+name of a function does not depend on how its frames are found.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""From a pc to its rule: which module, which source, which row; each found once and remembered.
+"""Lookup of pc to rule: module, source, row. Each result is kept.
 
-A row found once serves every place where its file is loaded. Two tables are kept, for
-exact pcs and for return addresses: sources may be asked in another order, and a byte that ends one function may be
-looked up for the return address that begins the next.
+A row is kept once for all places where its file is loaded. There are two tables, for exact pcs and for return
+addresses.
+Sources may be asked in another order for them, and the last byte of one function may be looked up for a return address
+that is the first byte of the next.
 """
 
 from __future__ import annotations

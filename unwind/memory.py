@@ -1,7 +1,4 @@
-"""The memory that one sample brought along: its stack copy and its further pieces, and nothing else.
-
-The running target's memory is never asked here: what it says now was not true then.
-"""
+"""The memory of one sample: its stack copy and its further pieces, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door to unwinding: sample batches in, walks out."""
+"""Entry point of unwinding: sample batches in, walks out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Samples of a target behind a stub of the GDB remote serial protocol.
 
 collector  Samples of a target behind a stub of the GDB remote serial protocol: gdbserver, qemu, OpenOCD, J-Link
-connect    From an address to a target that stands still
+connect    Connects to a stub
 control    Stopping and resuming through a stub
 files      Where the files of a stub's target are on this machine
 link       One connection to a stub: requests and their replies, acknowledgements, notifications, time limits

@@ -1,6 +1,6 @@
-"""From an address to a target that stands still: what it is, how it is stopped, where its memory and modules are.
+"""Connects to a stub: what the target is, how it is stopped, where its memory and modules are.
 
-Whatever fails on the way, the stub is let go of and the target runs on.
+The target stands still afterwards. If anything fails, the connection is closed and the target runs on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Finding the children of sampled processes: by the kernel's proc connector where we may listen, else by looking.
+"""Finds the children of sampled processes: by the kernel's proc connector where it is allowed, else by polling /proc.
 
-The connector (linux/cn_proc.h, CAP_NET_ADMIN, first network, pid and user namespace) reports every fork and exit, so
-that nothing is missed unnoticed. Looking reads /proc/PID/task/*/children within a budget of the time.
+The connector (linux/cn_proc.h) needs CAP_NET_ADMIN and the first network, pid and user namespace. It reports every fork
+and exit. Polling reads /proc/PID/task/*/children, within a share of the time.
 """
 
 from __future__ import annotations

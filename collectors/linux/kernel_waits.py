@@ -1,6 +1,6 @@
-"""Which of the kernel's functions wait without a signal being able to end it, by /proc/kallsyms.
+"""Kernel functions that wait uninterruptibly, from /proc/kallsyms.
 
-What they set (TASK_UNINTERRUPTIBLE) is the state D of /proc/PID/stat. Used until a thread was looked at in the same
+Such a wait is state D in /proc/PID/stat (TASK_UNINTERRUPTIBLE). The list is used until a thread was seen in the same
 wait.
 """
 

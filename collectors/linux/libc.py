@@ -1,10 +1,10 @@
-"""The door to the system calls that Python lacks. The only file with ctypes.
+"""System calls that Python lacks, by ctypes. No other file uses ctypes.
 
-The calls between a stop and its DETACH go through PyDLL: the GIL is not given away, so that no other thread of the
-profiler can delay a resume. They return -errno instead of raising, and write into buffers made beforehand.
+Calls between a stop and its DETACH use PyDLL, which keeps the GIL: no other thread of the profiler can delay the
+resume. They return -errno instead of raising, and write into buffers that were allocated before.
 
-Constants and register layout come from python-ptrace where it has them; SEIZE, INTERRUPT and process_vm_readv are
-added here (linux/ptrace.h, process_vm_readv(2)).
+Constants come from python-ptrace where it has them. SEIZE, INTERRUPT and process_vm_readv are added here
+(linux/ptrace.h, process_vm_readv(2)).
 """
 
 from __future__ import annotations

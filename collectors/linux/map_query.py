@@ -1,7 +1,7 @@
-"""Is the memory of a process still mapped as we know it? Asked of the kernel mapping by mapping, without its text.
+"""Checks single mappings of a process with PROCMAP_QUERY, without reading the text of /proc/PID/maps.
 
-PROCMAP_QUERY (linux/fs.h, Linux 6.11) answers for one mapping in about 1 us, where the text of /proc/PID/maps takes 50
-and more: short enough while a thread stands still. The descriptor belongs to one image: after an exec it says ESRCH.
+One query (linux/fs.h, Linux 6.11) takes about 1 us, the text 50 us and more: short enough while a thread is stopped.
+The descriptor belongs to one image: after an exec it says ESRCH.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads of a process's memory on behalf of an earlier moment: what stands there now may be another file's."""
+"""Reads the memory of a process as it was mapped earlier: a file that is mapped there now may be another one."""
 
 from __future__ import annotations
 

@@ -74,7 +74,10 @@ class Regset:
         return any(code(pc, len(each)) == each for each in codes)
 
     def begin_again(self, call: int, code: int) -> None:
-        """As if the task had not yet made the call whose instruction, of so many bytes, ends at pc."""
+        """Rewind pc to the system call instruction, so that the call is restarted.
+
+        call: its number. code: length of the instruction before pc, in bytes.
+        """
         self.words[self.arch.kernel.syscall_return] = call
         self.words[self._pc] = self.pc - code
 

@@ -1,4 +1,4 @@
-"""What /proc says of one task right now, asked between a stop and its end."""
+"""State of one task from /proc, read between its stop and its resume."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Time off the processor: intervals between switches, and the stacks that they are attributed to.
 
-attribution     Whose stack stands for the intervals that have none: those of the same thread, of about the same length
-classification  By what each interval gets its stack: a sample, a look from outside, an earlier part of it, or none
-collector       All of a thread's time: on a processor as the kernel samples it, off it by the length of each interval
-gaps            Time of which there are no records
-intervals       The stretches in which threads are off their processor
-matching        Off-CPU intervals out of switches, and which sample and which look from outside each of them has
-wait_labels     In what a thread waits, told by the sample with which it left its processor
+attribution     Stacks for intervals that have none: those of intervals of the same thread that are about as long
+classification  Where each interval gets its stack from: its own sample, an out-of-band sample, an earlier part, or none
+collector       Wall-clock time of threads: on a processor by the kernel's samples, off it by intervals
+gaps            Time without switch records
+intervals       The intervals in which threads are off their processors
+matching        Builds intervals from switch records, and finds the samples of each
+wait_labels     What a thread waits in, by the sample that was taken when it left its processor
 """

@@ -1,4 +1,4 @@
-"""Whose stack stands for the intervals that have none: those of the same thread, of about the same length."""
+"""Stacks for off-CPU intervals that have none: those of intervals of the same thread that are about as long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""By what each off-CPU interval gets its stack: its own sample, a look from outside, an earlier part of it, or none."""
+"""Where each off-CPU interval gets its stack from.
+
+Its own sample, an out-of-band sample, an earlier part of the interval, or none.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""All of a thread's time: on a processor as the kernel samples it, off it by the length of each interval.
+"""Wall-clock time of threads: on a processor by the kernel's samples, off it by the length of each interval.
 
-Nothing is stopped. When a thread leaves its processor and comes back is in records of the kernel; its stack is that
-of the sample taken as it left, where the kernel may give one, else what was read from outside while it slept.
+Nothing is stopped. Switch records of the kernel say when a thread left its processor and came back. The stack of an
+interval is that of the sample which the kernel took at the switch. Where it may not take one, the stack is read from
+outside while the thread sleeps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Time of which there are no records: rings were full, or a thread that switches often was left alone for a while.
+"""Time without switch records: rings were full, or a thread that switches often was paused by its duty cycle.
 
-Nothing is known of such time but how a thread spent the time around it: what was seen is counted for it, too.
+The time in a gap is divided like the thread's time around it.
 """
 
 from __future__ import annotations

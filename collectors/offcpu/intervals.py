@@ -1,8 +1,8 @@
-"""The intervals in which threads are off their processors: when each began and ended, and whose stack stands for it.
+"""Off-CPU intervals: when each began and ended, and which stack it is attributed to.
 
-Switch records say when, switch-out samples and looks from outside say where. An interval without a stack of its own is
-counted for those of the same thread that are about as long: that keeps the time of each thread exact, and its shares of
-short and of long intervals. An interval that goes on is attributed in parts, each as soon as it has passed.
+Switch records give the times. Samples at switches and out-of-band samples give the stacks. An interval without a stack
+of its own is attributed to stacks of intervals of the same thread that are about as long. That keeps the time of each
+thread exact, and its shares of short and of long intervals. An interval that has not ended is attributed in parts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Off-CPU intervals out of switches, and which sample and which look from outside each of them has."""
+"""Builds off-CPU intervals from switch records, and finds the sample and the out-of-band sample of each."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""In what a thread waits, told by the sample with which it left its processor.
+"""What a thread waits in, by the sample that was taken when it left its processor.
 
-The sample has the user's registers and the kernel's frames. That it is in a system call its registers say: the
-`syscall` instruction leaves the return address in rcx, and the kernel -ENOSYS in rax until there is a result. Which
-call is in the instruction before it (`mov $202,%eax; syscall`); where it stands elsewhere (code that takes the number
-from a register), and for the state, it is known once a thread was looked at in a wait that the same kernel frames
-began.
+The sample has user registers and kernel frames. The registers show that the thread is in a system call: the `syscall`
+instruction leaves the return address in rcx, and rax is -ENOSYS until there is a result. The number of the call is in
+the instruction before it (`mov $202,%eax; syscall`). Where the code takes the number from a register, the call, like
+the thread's state, is known after a thread was seen in a wait with the same kernel frames.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a look into the rings found, as batches of samples: each in its address space, over the rings' own memory."""
+"""Records that were read from the rings, as sample batches: one per address space, as views of the rings' memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes belong to a recording: those that were named, those that fit later, and their children."""
+"""Which processes belong to a recording: those that were named, those that match later, and their children."""
 
 from __future__ import annotations
 

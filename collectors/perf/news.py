@@ -1,7 +1,6 @@
-"""Births, execs and newly mapped files of a recording's processes, read from the rings while their records wait there
-for the next batch. The rings may hold those of strangers, too.
+"""Forks, execs and new file mappings of a recording's processes, read from the rings before their records are consumed.
 
-Nothing is given back: whoever takes the records finds all of them.
+The rings may also hold records of untracked processes. Nothing is consumed here: the next batch finds all records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looks into the rings: what is in them up to a time, in order of time."""
+"""Reads the rings: their records up to a time, in order of time."""
 
 from __future__ import annotations
 

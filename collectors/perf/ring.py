@@ -1,4 +1,4 @@
-"""The kernel's ring buffers, one a processor, side by side in one stretch of our memory.
+"""The kernel's ring buffers, one a processor, side by side in one range of memory.
 
 So all rings of a collector are one array, and a batch refers to records of several of them without a copy. Behind
 each ring stands spare room: a record that wraps around the ring's end is continued there, and lies in one piece.

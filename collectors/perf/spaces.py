@@ -1,7 +1,7 @@
-"""Address spaces by the kernel's own account: /proc/PID/maps once, from then on each new mapping at its time.
+"""Address spaces from the kernel's records: /proc/PID/maps once, then each new mapping at its time.
 
-The kernel reports executable mappings as they are made, not when they go: what is mapped over goes, and after each
-report maps is read again. A generation is made only for a stretch of time in which a sample was taken.
+The kernel reports executable mappings when they are made, not when they are removed. A mapping ends when another one
+covers it; /proc/PID/maps is also read again after each report. A generation is made only for times with samples.
 """
 
 from __future__ import annotations

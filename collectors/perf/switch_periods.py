@@ -1,5 +1,6 @@
-"""At which of its leaves a thread is sampled: at each, if that is not too often; else at each n-th, so that all threads
-together stay within a budget, and whoever leaves seldom is sampled each time.
+"""At which of its switches a thread is sampled: at each one, or at each n-th.
+
+All threads together stay within a budget. A thread that switches rarely is sampled each time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""When threads leave their processors and come back, and the stacks with which they left: events in rings of their own.
+"""Context switches of threads, and their stacks when they left their processor: events in rings of their own.
 
-PERF_RECORD_SWITCH says each time when (also to whoever may not see time in the kernel); the context-switch event gives
-a sample with the user's registers and stack. How often follows what the threads do (perf/switch_periods.py); a thread
-that leaves thousands of times a second is left alone for most of the time.
+PERF_RECORD_SWITCH gives the time of each switch, also where time in the kernel may not be sampled. The context-switch
+event gives a sample with user registers and stack. Its period follows the threads (perf/switch_periods.py). A thread
+that switches thousands of times a second is sampled by duty cycle.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Switches:
         self._size.learn(feedback)
 
     def _count(self, tids: I64) -> None:
-        """Who leaves processors how often; whoever does it too often is left alone from now on, for a while."""
+        """Switch rate per thread. Threads above the limit are sampled by duty cycle."""
         if self.paused or self._away:
             return
         found, counts = np.unique(tids, return_counts=True)

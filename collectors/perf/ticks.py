@@ -1,7 +1,7 @@
-"""How often the kernel really took samples: its own account of the time in which events counted, next to the records.
+"""Sampling rate that the kernel reached: the time in which events counted, next to the number of records.
 
 An event counts while its thread is on a processor, and makes a record each 1/rate seconds of that. Both are read at the
-same moment, so that neither runs ahead.
+same moment.
 """
 
 from __future__ import annotations

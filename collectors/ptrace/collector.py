@@ -1,4 +1,4 @@
-"""Samples of live processes by ptrace: each running thread is stopped for the microseconds in which it is read.
+"""Samples of live processes by ptrace: each running thread is stopped for some microseconds and read.
 
 Nobody stays attached. What a sample needs to know about sleeping threads comes from /proc (ptrace/sampler.py), the stop
 itself is in ptrace/stop.py, the processes in target.py, the clock in collectors/sampling_clock.py.

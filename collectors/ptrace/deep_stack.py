@@ -1,8 +1,8 @@
-"""Stacks that are longer than what a stop may copy: the inner part is copied at each stop, the rest is read once, after
-the thread goes on, and then only looked at in spots.
+"""Stacks that are longer than what one stop copies.
 
-Whether the rest is as it was read only a walk can say (unwind/heuristics/deep_stacks.py): its feedback makes us copy
-more, or read the rest anew.
+The inner part is copied at each stop. The rest is read once, after the thread runs again. Later stops read small parts
+of it only. Whether the rest is unchanged is decided by the walk (unwind/heuristics/deep_stacks.py). Its feedback makes
+the collector copy more, or read the rest again.
 """
 
 from __future__ import annotations

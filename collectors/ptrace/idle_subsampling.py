@@ -1,8 +1,8 @@
-"""Which threads a round of samples looks at, and for how many rounds a look stands.
+"""Subsampling of idle threads: which threads a round of samples checks, and with which weight.
 
-A look at a sleeping thread costs 3 us: of 500 threads at 100 Hz that is 15 % of a processor. Where there are many,
-those that slept through their last looks are looked at in one round of EVERY, chosen at random: one that is then found
-running counts for EVERY rounds, so that in the mean each thread has the time that it ran.
+To check a sleeping thread takes 3 us. For 500 threads at 100 Hz that is 15 % of a processor. Where there are many, a
+thread that was asleep at its last checks is checked in one round of EVERY, chosen at random. If it runs then, its
+sample counts for EVERY rounds. So the expected time of each thread is the time that it ran.
 """
 
 from __future__ import annotations

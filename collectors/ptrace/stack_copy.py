@@ -1,6 +1,6 @@
-"""The copy of a thread's stack, and of what its interpreter's frames need: made at a stop, or from outside.
+"""The copy of a thread's stack, and of the memory in which its interpreter's frames are.
 
-copy() is called while a thread stands still: it reads into memory that is there already, and raises nothing.
+copy() is called while the thread is stopped: it reads into memory that was allocated before, and raises nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How much of a thread's stack to copy: learned per thread from what the walks needed.
+"""How much of a thread's stack to copy, learned per thread from what the walks needed.
 
-The home stack is where the thread usually runs. Its first copy reaches to the end of the mapping, later ones to the
-highest address that a walk has used. A thread on another stack (a signal handler's, a coroutine's) gets a copy of
-that one, and of the part of its home stack that the other one points into.
+The home stack is the stack on which the thread usually runs. Its first copy extends to the end of the mapping, later
+copies to the highest address that a walk has used. If a thread is on another stack (of a signal handler, of a
+coroutine), that stack is copied, and the part of its home stack that the other one points into.
 """
 
 from __future__ import annotations

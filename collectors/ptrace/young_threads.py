@@ -1,9 +1,9 @@
-"""Threads too young to be known by themselves: how often one that is found able to run is to be sampled.
+"""Sampling of threads that live too short to have accounts of their own.
 
-A thread that can run either has a processor or waits for one, and nothing tells which at the moment of a look. Of one
-that lives long enough the kernel says both times (ptrace/threads.py). Those that do not are taken together: what their
-family of processes spent, less what its older threads are sampled for, by how often one of them was found. Without
-that, four threads of a millisecond on one processor would have four times the time that they ran.
+A thread that can run either has a processor or waits for one. The kernel tells both times of a thread that lives long
+enough (ptrace/threads.py). Shorter threads of a process tree are taken together: the processor time of the tree, less
+the time for which older threads are sampled, divided by how often a short one was found. Without that, four threads of
+a millisecond on one processor would get four times the time that they ran.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which processes are recorded, whether that will work, and what is mapped in them over time.
 
-attach     Will it work?
+attach     Whether a process can be sampled
 launch     Start a command that waits until the profiler is ready, and nothing else: it is not traced while it starts
 request    What is asked of a collector: which processes, how, and what it shares with others of the same recording
 selection  Which processes are recorded: named by pid, or all that fit, those to come included

@@ -1,4 +1,7 @@
-"""Will it work? What the kernel, our rights and the process itself say, before anything is attached."""
+"""Whether a process can be sampled: the kernel's settings, the rights of pyprof, the state of the process.
+
+Nothing is attached.
+"""
 
 from __future__ import annotations
 

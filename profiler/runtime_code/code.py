@@ -1,8 +1,7 @@
-"""Code made at run time, of all processes of a recording: rules for the walk, names for the profile.
+"""Code made at run time in the processes of a recording: rules for the walk, names for the profile.
 
-A process is looked at only once a sample lies in executable memory that no file describes; from then on before each
-batch. Which description a frame belongs to is settled when its sample is walked: later its address may mean
-something else.
+A process is read only after a sample lies in executable memory that no file describes; from then on before each batch.
+The description of a frame is chosen when its sample is walked: later its address may belong to other code.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Functions inlined into a frame that runs an interpreter's frames: they stand inside those, which called them.
+"""Places functions that are inlined into a frame which runs interpreted frames.
 
-A frame's inlined functions are shown right inside it, and an interpreter's frames inside the frame that runs them.
-Where there are both, the inlined function was called on behalf of the innermost interpreted one: the frame is taken
-apart, and what was inlined into it follows the interpreter's frames.
+Inlined functions of a frame are shown inside it, and so are interpreted frames inside the frame that runs them. Where a
+frame has both, the inlined function was called by the innermost interpreted one. So the frame is split, and its inlined
+functions follow the interpreted frames.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Processor time of children that a recording does not follow, by the kernel's accounts.
+"""Processor time of children that a recording does not follow, from the kernel's accounts.
 
-A process that leaves its work to children looks idle in a profile of itself alone. What they cost is in no sample; it
-is in /proc/PID/stat of those that live, and in their parent's account of those that it has waited for.
+A process that leaves its work to children looks idle in its own profile. The time of children that live is in
+/proc/PID/stat. The time of those that ended is in the account of the parent that waited for them.
 """
 
 from __future__ import annotations

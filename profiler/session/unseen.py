@@ -1,7 +1,7 @@
-"""Processor time that no sample stands for, as a block of its own in the picture and a sentence in the summary.
+"""Processor time without samples, as a block of its own in the profile and a sentence in the summary.
 
-Where threads and processes live shorter than the time between two samples, most of them are never seen. What they cost
-is known all the same, from the kernel's accounts: the picture has it under the process that was asked for.
+Most threads and processes that live shorter than the time between two samples are never sampled. Their processor time
+is known from the kernel's accounts. The profile has it below the process that was asked for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What code without a name is called: its module, and where its function begins (`!`) or where it is itself (`+`).
+"""Names for code without a symbol: its module, and the start of its function (`!`) or its own address (`+`).
 
-Such a name means something in one file only. Where several files of a profile are called the same, each has what
-tells it from the others behind its name: `libssl.so.3[1f2e3d4c]!0x3b40`.
+Such a name is valid in one file only. If several files of a profile have one name, the build-id or the inode is added:
+`libssl.so.3[1f2e3d4c]!0x3b40`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ interface Data {
   durationNs: number;
   periodNs: number;
   valueTypes: ValueType[];
-  labels: [name: string, value: string][];
   groupByThread: boolean;
   groupByProcess: boolean;
   /** Names of the bits in nodes.trust. */

@@ -1,7 +1,7 @@
 """Does the call before a return address call the function of the frame that returns there?
 
-In: a return address, the pc of the frame inside. Out: Link. A direct call proves it if it goes to that function, be it
-through a PLT entry or a function that jumps on; it disproves it if it goes elsewhere; an indirect call does neither.
+In: a return address, the pc of the frame inside. Out: Link. A direct call to that function proves it, also through a
+PLT entry or a function that jumps on. A direct call to another function disproves it. An indirect call does neither.
 """
 
 from __future__ import annotations

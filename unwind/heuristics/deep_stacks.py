@@ -1,11 +1,13 @@
-"""Stacks that are longer than what is copied of them: the inner part walked in the sample's own copy, the outer part
-walked once, in memory that was read while the thread ran, and shared by all samples that agree with it.
+"""Stacks that are longer than the part that was copied.
 
-In: a lane, its rules, what is known of the rest of its stack (model.sample.Beyond). Out: its walk, with shared frames
-where it meets a frame that the known chain has, too: same pc, same sp, same fp as far as the chain needs it. All words
-that the walk from there on reads must then be as they were, and those of them that were read with the sample are
-compared: of the lane's own copy, and of spots all over the rest. What lies between the spots is not proved; shared
-frames say so by their trust (COMPLETED).
+The inner part is walked in the sample's own copy. The outer part is walked once, in memory that was read while the
+thread ran, and is shared by all samples that agree with it.
+
+In: a lane, its rules, what is known of the rest of its stack (model.sample.Beyond). Out: its walk. It ends with shared
+frames if it meets a frame of the known walk: same pc, same sp, same fp if the known walk needs it. All words that the
+known walk reads from there on must be unchanged. Those that were read with the sample are compared: of its own copy,
+and of parts of the rest. Memory between these parts is not proved to be unchanged; shared frames have the trust
+COMPLETED.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The rule of a frame whose code has no table, by the instructions that lead from its pc to its return.
+"""Rules for code without tables, from the instructions between its pc and its return.
 
-Generated trampolines and epilogues are straight: sp is moved, registers are popped, calls come back, and the function
-returns. Where every instruction up to the return is one of those, what they will do is where the caller's registers
-are, exactly. Where one is not, nothing is said. CPython's perf trampolines (`sub $8,%rsp; call *%rcx; add $8,%rsp;
-ret`) have neither a table nor a frame record; this is how their callers are found.
+In: code and a pc. Every instruction up to the return must be one that moves sp, pops a register, or is a call that
+comes back. Then these instructions say exactly where the caller's registers are. Otherwise there is no rule. This
+finds the callers of generated trampolines and of epilogues. CPython's perf trampolines (`sub $8,%rsp; call *%rcx; add
+$8,%rsp; ret`) have neither a table nor a frame record.
 """
 
 from __future__ import annotations

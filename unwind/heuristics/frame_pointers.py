@@ -1,8 +1,8 @@
-"""The caller of a frame that no table covers: by frame records, with every check that the sample allows.
+"""Callers by frame records, for frames that no table covers, with every check that the sample allows.
 
-Generated code and hand-written assembly have no tables, but most of it links frame records. A chain is believed only
-where it looks like one: the record is aligned, above sp and in the copy, its return address is code behind a call,
-and the next record lies above it, unless a table takes over there.
+Generated code and hand-written assembly have no tables, but most of it links frame records. A record is used only if
+it is aligned, above sp and in the copy, if its return address is code after a call, and if the next record lies above
+it or a table covers the caller.
 """
 
 from __future__ import annotations

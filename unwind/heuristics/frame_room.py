@@ -1,8 +1,8 @@
-"""Where a function's code says that its frame pointer is, seen from sp.
+"""The distance of the frame pointer from sp, from a function's code.
 
-In: a frame that links a frame record. Out: Room. A function makes room for its frame once, behind the push of its
-caller's frame pointer; unless it moves sp again (alloca, arrays of variable size, realigned frames), the distance of
-the two is in its code.
+In: a frame that has a frame record. Out: Room. A function allocates its frame once, after the push of its caller's
+frame pointer. Unless it moves sp again (alloca, arrays of variable size, realigned frames), the distance is in its
+code.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The last resort: a word on the stack that may be a return address. Only where the user asks for it (--unwind scan).
+"""Stack scanning: a word on the stack that may be a return address. Only used if the user asks for it (--unwind scan).
 
-A guess, and said to be one in each frame. Believed is the first word from sp up that is code behind a call and from
-where the tables lead on to the root; if there is none, the first that is code behind a call. Where
-the code is not here (a module of a crash dump) an address inside a function that its symbol file names, or, without a
-symbol file, inside an executable mapping of a module.
+A guess, and marked as such in each frame. The first word from sp up is taken that is the address of code after a call
+and from where the tables reach the root; if there is none, the first that is the address of code after a call. Where
+the code is not available (a module of a crash dump), an address counts if it lies inside a function that the symbol
+file names, or, without a symbol file, inside an executable mapping of a module.
 Source: src/google_breakpad/processor/stackwalker.h of Breakpad (ScanForReturnAddress, InstructionAddressSeemsValid).
 """
 

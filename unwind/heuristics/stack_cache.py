@@ -1,9 +1,9 @@
-"""The outer part of a deep stack, walked once: a frame that an earlier walk of the thread met with the same registers,
-below memory that has not changed, has the same callers.
+"""The outer part of a deep stack is walked once per thread.
 
-In: a lane, its memory, what was remembered of its thread. Out: where its walk may stop and go on as that one did. A
-walk is nothing but a function of registers, memory and rules, so all three must be equal: every register that the walk
-knows, every word from the frame on, and the rules of the same address space, described code included.
+In: a lane, its memory, the kept walk of its thread. Out: where its walk may stop and continue like the kept one. A
+walk depends on registers, memory and rules only. So a frame has the callers of the kept walk if all three are equal:
+every register that the walk knows, every word from the frame on, and the rules of the address space, with those of
+code that no file describes.
 """
 
 from __future__ import annotations
