@@ -32,6 +32,7 @@ TABLE = {
     "collectors/test_batch_builder.py": "unit",
     "collectors/test_feedback.py": "unit",
     "collectors/test_registry.py": "unit",
+    "collectors/test_scheduler.py": "unit",
     "collectors/test_syscall_numbers.py": "matrix system",
     "collectors/*": "live system",
     "core/*": "matrix system",

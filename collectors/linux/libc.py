@@ -89,7 +89,8 @@ def detach(tid: int, signum: int = 0) -> int:
 class PtraceCalls:
     """Preallocated buffers for one stop at a time, used by one thread of ours.
 
-    regs, narrow_regs: the registers last read, as words of 64 and of 32 bits. hurries: hurry() has an effect here.
+    regs, narrow_regs: the registers last read, as words of 64 and of 32 bits. hurries: hurry() has an effect here. It
+    has 23 attributes because every buffer and its address are made beforehand: nothing is allocated in a stop.
     """
 
     def __init__(self) -> None:

@@ -6,5 +6,6 @@ collector       Wall-clock time of threads: on a processor by the kernel's sampl
 gaps            Time without switch records
 intervals       The intervals in which threads are off their processors
 matching        Builds intervals from switch records, and finds the samples of each
+paused          Threads without switch records for a while: their processor time, and whether they have ended
 wait_labels     What a thread waits in, by the sample that was taken when it left its processor
 """

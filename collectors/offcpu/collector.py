@@ -15,10 +15,10 @@ import numpy as np
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, Source
 from pyprof.collectors.batch_builder import bare_batch
-from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.offcpu.classification import Drain
 from pyprof.collectors.offcpu.intervals import BY_WEIGHT, LEFT_OUT, Attributed, OffCpuIntervals
+from pyprof.collectors.offcpu.paused import PausedThreads
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, late_looks
 from pyprof.collectors.switch_events import I64, Happened, Mask, Points, SwitchSource
 from pyprof.model.kernel import blocked_word
@@ -42,8 +42,7 @@ class WallClockCollector:
         self._intervals = OffCpuIntervals(options.running, time.monotonic_ns(), looked_at_ns)
         self._labels = WaitLabels(options.kernel)
         self._interpreted: set[int] = set()
-        self._run_ns: dict[int, int] = {}
-        self._started: dict[int, int] = {}
+        self._paused = PausedThreads()
         self._looks = looks(source.flush_s)
 
     def batches(self) -> Iterator[SampleBatch]:
@@ -59,9 +58,16 @@ class WallClockCollector:
         attributed = self._attribute(happened, looks, now)
         yield from self._emit(happened, attributed, looks)
         self._intervals.resume(*self._source.done())
-        self._watch_paused(self._source.paused - happened.paused)
+        self._paused.watch(self._source.paused - happened.paused, self._options.running)
         self._forget_gone(self._intervals.silent(now))
-        self._forget_unused()
+        self._paused.keep({*self._intervals.owed, *self._source.paused})
+
+    def _forget_gone(self, tids: list[int]) -> None:
+        """Those of the threads that have ended: there is no record of the end where records were lost, or of a thread
+        that was left alone.
+        """
+        for tid in self._paused.ended(tids):
+            self._intervals.forget(tid)
 
     def _attribute(self, happened: Happened, looks: SampleBatch | None, now_ns: int) -> Attributed:
         """Which sample and which look stands for how much time."""
@@ -103,30 +109,6 @@ class WallClockCollector:
         if looks is not None:
             yield self._of_looks(looks, attributed, attributed.look_open)
 
-    def _watch_paused(self, tids: frozenset[int]) -> None:
-        """Threads of which there are no records from now on."""
-        for tid in tids:
-            if not self._options.running:
-                self._run_ns[tid] = _run_ns(tid)
-            if (start := procfs.started(tid)) is not None:
-                self._started[tid] = start
-
-    def _forget_gone(self, tids: list[int]) -> None:
-        """Those of the threads that have ended: there is no record of the end where records were lost, or of a thread
-        that was left alone.
-        """
-        for tid in tids:
-            start = procfs.started(tid)
-            if start is None or self._started.get(tid, start) != start:
-                self._intervals.forget(tid)
-                self._started.pop(tid, None)
-
-    def _forget_unused(self) -> None:
-        lasting = {*self._intervals.owed, *self._source.paused}
-        for kept in (self._run_ns, self._started):
-            for tid in kept.keys() - lasting:
-                del kept[tid]
-
     def _ran(self, running: list[SampleBatch]) -> dict[int, int]:
         """How long each thread that switches often was on a processor: as it will be shown, or where that is not
         shown, as the kernel counts it.
@@ -135,8 +117,7 @@ class WallClockCollector:
             tid = np.concatenate([batch.tid for batch in running])
             tids, counts = np.unique(tid, return_counts=True)
             return dict(zip(tids.tolist(), (counts * round(1e9 / self._options.rate_hz)).tolist(), strict=True))
-        before, self._run_ns = self._run_ns, {tid: _run_ns(tid) for tid in self._run_ns}
-        return {tid: max(self._run_ns[tid] - ns, 0) for tid, ns in before.items()}
+        return self._paused.ran_ns()
 
     def _learn_waits(self, samples: SampleBatch, attributed: Attributed, looks: SampleBatch | None) -> None:
         if looks is None or looks.tip is None:
@@ -220,14 +201,6 @@ class WallClockCollector:
             self._looks.close()
         finally:
             self._source.close()
-
-
-def _run_ns(tid: int) -> int:
-    try:
-        with open(f"/proc/{tid}/schedstat", "rb") as file:
-            return int(file.read().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 _NOTHING = Points.of(np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -71,6 +71,9 @@ class Switched:
 class Switches:
     """source_id: of batches of its samples. stacks: may there be samples? paused: threads that switch so often that
     they are left alone for a while; rested: all that ever were. lost_ns: time of which records were lost.
+
+    It has 22 attributes because what is read decides what is read next: rates of switches give periods, copies' sizes
+    and rests, each with its own memory of the last change.
     """
 
     options: CollectOptions

@@ -13,7 +13,9 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.map_query import MapQuery
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.idle_subsampling import IdleSubsampling
+from pyprof.collectors.ptrace.processor_share import ProcessorShare
 from pyprof.collectors.ptrace.stack_shape import StackShape
+from pyprof.collectors.ptrace.thread_choice import ThreadChoice, Wants
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.collectors.targets.spaces import SpaceTracker
@@ -37,7 +39,7 @@ class Target:
         next_id: Callable[[], int],
         diagnostics: Diagnostics,
         reader: StackReader | None = None,
-        chosen: Callable[[int, int], bool] | None = None,
+        chosen: Wants | None = None,
         kin: YoungThreads | None = None,
     ) -> None:
         """reader: of its interpreter's frames, None where they are not wanted. chosen: (pid, tid) -> is this thread
@@ -61,14 +63,10 @@ class Target:
         self.reader = reader
         self.name = procfs.name(pid)
         self.denied = False
-        self._stack_size = options.stack_size
-        self._pattern = options.thread
-        self._wants = chosen
-        self._sleepers = options.idle
+        self._options = options
+        self._choice = ThreadChoice(options.thread, chosen)
         self._rounds = IdleSubsampling(random.random)
         self._kin = kin or YoungThreads()
-        self._chosen: list[Thread] | None = None
-        self._choose_at = 0
         self._count = -1
         self._relist_at = self._names_at = 0
         self._execs = 0
@@ -80,7 +78,7 @@ class Target:
             self._execs = self.spaces.exec_count
             self.name = procfs.name(self.pid)
             for thread in self.threads.values():
-                thread.shape = StackShape(self._stack_size)
+                thread.shape = StackShape(self._options.stack_size)
                 thread.arch = self.spaces.image.arch
                 thread.known = False
                 thread.woke()
@@ -100,7 +98,7 @@ class Target:
 
     def _relist(self, count: int) -> None:
         tids = self.directory.threads()
-        self._chosen = None
+        self._choice.forget()
         self._count = count
         alive = set(tids)
         for tid in [tid for tid, thread in self.threads.items() if thread.ended or tid not in alive]:
@@ -115,10 +113,10 @@ class Target:
                     self.pid,
                     tid,
                     self.directory,
-                    StackShape(self._stack_size),
+                    StackShape(self._options.stack_size),
                     self.spaces.image.arch,
                     self.reader,
-                    self._kin,
+                    ProcessorShare(self._kin),
                 )
                 try:
                     thread.open()
@@ -130,8 +128,8 @@ class Target:
 
     def round(self) -> list[tuple[Thread, int]]:
         """The threads to look at now, and for how many rounds each look stands."""
-        wanted = self._wanted()
-        return [(thread, 1) for thread in wanted] if self._sleepers else self._rounds.choose(wanted)
+        wanted = self._choice.of(self.threads, self.describe)
+        return [(thread, 1) for thread in wanted] if self._options.idle else self._rounds.choose(wanted)
 
     def late(self) -> list[tuple[Thread, int]]:
         """Threads that have come in the place of others since look(): their number alone did not tell."""
@@ -141,24 +139,7 @@ class Target:
         self._relist(self.directory.thread_count())
         if self.reader is not None and self.threads.keys() - known:
             self.reader.look(self.spaces.current, self.threads)
-        return [(thread, 1) for thread in self._wanted() if thread.tid not in known]
-
-    def _wanted(self) -> list[Thread]:
-        """The threads to sample."""
-        threads = self._named()
-        return threads if self._wants is None else [each for each in threads if self._wants(self.pid, each.tid)]
-
-    def _named(self) -> list[Thread]:
-        """Where they are chosen by name, that is read anew each second: most get theirs after they have begun."""
-        if self._pattern is None:
-            return list(self.threads.values())
-        now = time.monotonic_ns()
-        if self._chosen is None or now >= self._choose_at:
-            self._choose_at = now + _NAMES_NS
-            names = {tid: self.describe(tid) for tid in self.threads}
-            chosen = {tid for tid, info in names.items() if info is not None and self._pattern.search(info.name)}
-            self._chosen = [thread for tid, thread in self.threads.items() if tid in chosen]
-        return self._chosen
+        return [(thread, 1) for thread in self._choice.of(self.threads, self.describe) if thread.tid not in known]
 
     def settle(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Before the batch leaves: no lane stays unsettled."""

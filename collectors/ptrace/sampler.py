@@ -43,7 +43,7 @@ class Sampler:
             return False
         held = self._stopper.held.get(thread.tid)
         if held is not None:  # its sample, when it stops at last, stands for this one too
-            if self._idle or thread.due(thread.schedstat()):
+            if self._idle or thread.share.due(thread.schedstat()):
                 held.weight += weight
             return False
         for _ in range(_TRIES):
@@ -55,7 +55,7 @@ class Sampler:
             if line.startswith(b"running"):
                 thread.woke()
                 thread.still = 0
-                if not self._options.running or not (self._idle or thread.due(before)):
+                if not self._options.running or not (self._idle or thread.share.due(before)):
                     return False
                 return self._stop(thread, spaces, weight)
             call = parse_syscall(line)

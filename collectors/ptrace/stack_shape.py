@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyprof.collectors.targets.spaces import StackMapping
+from pyprof.collectors.targets.maps_text import StackMapping
 
 RED_ZONE = 128
 """Bytes below sp that a leaf function may use (System V ABI, x86-64)."""

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import random
 from dataclasses import dataclass, field
 
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.deep_stack import DeepStack
+from pyprof.collectors.ptrace.processor_share import ProcessorShare
 from pyprof.collectors.ptrace.stack_shape import StackShape
-from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import StackReader
 
 _SIZE = 512
-_WINDOW_NS = 100_000_000
-"""So long a thread runs and waits until its share is known: the kernel counts at ticks and switches."""
-_WHOLE = 0.9
-"""What is missing then is what we have disturbed, or a few switches."""
 
 
 @dataclass(eq=False, slots=True)
@@ -27,9 +22,12 @@ class Thread:
     arch: of the code in which it was seen last. first_slot: no sampling time has passed for it yet. slept: schedstat
     of the sleep in which the thread was last seen, None if it has run. stop_wanted: the stack of its last sample needs
     a register. stopped: (sp, pc, stack bytes) of the stop that was taken in this sleep. last_sp: of its last stop.
-    hollow: it has no stack, until it is looked at again (a leader that ended before its threads). ended: to be
+    no_user_stack: it has no stack, until it is looked at again (a leader that ended before its threads). ended: to be
     dropped. known: its name has been read. reader: of the process's interpreter, None where it is not wanted.
-    still: looks in a row that found it asleep. kin: of its family. deep: of a stack that is longer than what is copied.
+    still: looks in a row that found it asleep. share: of a processor. deep: of a stack that is longer than what is
+    copied.
+
+    It has 19 fields because each is written by another step of a sample, and a stop reads them without a detour.
     """
 
     pid: int
@@ -38,7 +36,7 @@ class Thread:
     shape: StackShape
     arch: Arch
     reader: StackReader | None = None
-    kin: YoungThreads = field(default_factory=YoungThreads)
+    share: ProcessorShare = field(default_factory=ProcessorShare)
     first_slot: bool = True
     slept: bytes | None = None
     stop_wanted: bool = False
@@ -49,10 +47,6 @@ class Thread:
     known: bool = False
     still: int = 0
     deep: DeepStack = field(default_factory=DeepStack)
-    _ran: int = -1
-    _waited: int = 0
-    _share: float = -1.0
-    _credit: float = field(default_factory=random.random)
     _schedstat_fd: int = field(default=-1)
     _syscall_fd: int = field(default=-1)
 
@@ -77,28 +71,6 @@ class Thread:
         if self._syscall_fd >= 0:
             return os.pread(self._syscall_fd, _SIZE, 0)
         return self.directory.read(f"task/{self.tid}/syscall")
-
-    def due(self, schedstat: bytes) -> bool:
-        """Is a thread that could run to be sampled now? As often as it had a processor, of the time in which it ran or
-        waited for one: else ten threads on two processors would have ten seconds of processor time in each second.
-        One that never had one is where it was born, however long it waits there.
-        """
-        ran, waited, turns = map(int, schedstat.split()[:3])
-        if not turns:
-            return False
-        if self._ran < 0:
-            self._ran, self._waited = ran, waited
-        more, idle = ran - self._ran, waited - self._waited
-        if more + idle >= _WINDOW_NS:
-            share = more / (more + idle)
-            self._share = share if share < _WHOLE else 1.0
-            self._ran, self._waited = ran, waited
-        young = self._share < 0
-        self._credit += self.kin.share if young else self._share
-        taken = self._credit >= 1
-        self._credit -= taken
-        self.kin.found(young, taken)
-        return taken
 
     def woke(self) -> None:
         """The thread has run since it was last seen asleep."""

@@ -81,6 +81,6 @@ def test_thread_is_sampled_as_often_as_it_had_a_processor(ran: int, waited: int,
     taken = 0
     for look in range(1100):
         at = [at[0] + ran * MS, at[1] + waited * MS]
-        due = one.due(b"%d %d 5\n" % tuple(at))
+        due = one.share.due(b"%d %d 5\n" % tuple(at))
         taken += due and look >= 100
     assert taken == pytest.approx(1000 * share, abs=2)

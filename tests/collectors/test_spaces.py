@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from pyprof.collectors.linux.map_query import Answer, Vma, executable_vmas
+from pyprof.collectors.linux.map_query import Answer, MapQuery, Vma, executable_vmas
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.collectors.ptrace.stack_shape import StackShape
-from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker, StackMapping
+from pyprof.collectors.targets.map_changes import MapChanges
+from pyprof.collectors.targets.maps_text import StackMapping
+from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
 from pyprof.model.sample import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import stopping
@@ -197,7 +200,7 @@ class Asked(Scene):
     def __init__(self, *lines: str) -> None:
         super().__init__(*lines)
         self.kernel = Kernel(self.directory)
-        self.tracker.query = self.kernel  # type: ignore[assignment]
+        self.tracker._changes = MapChanges(cast(MapQuery, self.kernel))
 
     def sample(self, lane: int, pc: int, sp: int) -> list[str]:
         """Names of the modules of the space that the sample is given at once."""
@@ -282,7 +285,7 @@ def test_a_lane_of_changed_mappings_is_in_the_space_that_is_read_after_its_stop(
     with stopping(target.pid) as here:
         old = here.target.spaces.current
         held = next(iter(here.target.threads.values()))
-        here.target.spaces._replaced = True  # as if the image were another one
+        here.target.spaces._changes.replaced = True  # as if the image were another one
         here.stopper.copy.clear()
         here.stopper.copy.lane(SampleKind.STOPPED, held, here.target.spaces, 1, 0, MapsEvidence(changed=True))
         (batch,) = here.builder.take()

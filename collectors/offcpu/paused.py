@@ -1,0 +1,50 @@
+"""Threads of which there are no records for a while: how long they run meanwhile, and whether they have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyprof.collectors.linux import procfs
+
+
+class PausedThreads:
+    def __init__(self) -> None:
+        self._run_ns: dict[int, int] = {}
+        self._started: dict[int, int] = {}
+
+    def watch(self, tids: Iterable[int], running: bool) -> None:
+        """From now on. running: how long they run is known otherwise."""
+        for tid in tids:
+            if not running:
+                self._run_ns[tid] = _run_ns(tid)
+            if (start := procfs.started(tid)) is not None:
+                self._started[tid] = start
+
+    def keep(self, tids: set[int]) -> None:
+        """All others are forgotten."""
+        for kept in (self._run_ns, self._started):
+            for tid in kept.keys() - tids:
+                del kept[tid]
+
+    def ended(self, tids: Iterable[int]) -> list[int]:
+        """Those of any threads that are there no more, also where another one has come to have the number."""
+        found = []
+        for tid in tids:
+            start = procfs.started(tid)
+            if start is None or self._started.get(tid, start) != start:
+                self._started.pop(tid, None)
+                found.append(tid)
+        return found
+
+    def ran_ns(self) -> dict[int, int]:
+        """How long each has run since this was asked last, as the kernel counts it."""
+        before, self._run_ns = self._run_ns, {tid: _run_ns(tid) for tid in self._run_ns}
+        return {tid: max(self._run_ns[tid] - ns, 0) for tid, ns in before.items()}
+
+
+def _run_ns(tid: int) -> int:
+    try:
+        with open(f"/proc/{tid}/schedstat", "rb") as file:
+            return int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,74 @@
+"""When the threads are sampled, and when a batch leaves."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from pyprof.collectors.sampling_clock import SamplingClock
+from pyprof.options import CollectOptions
+
+_SLEEP_NS = 20_000_000
+_PENDING_SLEEP_NS = 300_000  # another thread of ours may have taken the SIGCHLD that says so
+_FIRST_FLUSH_NS = 20_000_000
+
+
+class Scheduler:
+    """stopping: nothing is sampled any more. ticks: sampling times that were kept, in ticking_ns."""
+
+    def __init__(self, options: CollectOptions) -> None:
+        self.stopping = False
+        self.ticks = self.ticking_ns = 0
+        self._options = options
+        self._most_ns = round(options.flush_s * 1e9)
+        self._flush_every_ns = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on."""
+        now = time.monotonic_ns()
+        self.clock = SamplingClock(self._options.rate_hz, self._options.max_overhead, now, random.random)
+        self._flushed_ns = now
+        self._due_ns: int | None = None
+
+    def wait(self, look_after: Callable[[int], bool]) -> bool:
+        """Sleep until a sampling time. False if it is time for a sign of life first, or to stop. look_after: sleeps for
+        so many nanoseconds at most while threads are still to stop; False if there are none.
+        """
+        due = self.clock.next_due(time.monotonic_ns()) if self._due_ns is None else self._due_ns
+        self._due_ns = due
+        alive_ns = self._flushed_ns + max(self._most_ns, _SLEEP_NS)
+        while not self.stopping:
+            now = time.monotonic_ns()
+            left = due - now
+            if left <= 0:
+                self._due_ns = None
+                return True
+            if now >= alive_ns and left > _SLEEP_NS:
+                return False
+            if not look_after(min(left, _PENDING_SLEEP_NS)):
+                time.sleep(min(left, _SLEEP_NS) / 1e9)
+        return False
+
+    def ticked(self) -> None:
+        """All threads were looked at."""
+        self.ticks += 1
+        passed_ns = time.monotonic_ns() - self.clock.start_ns
+        self.ticking_ns = max(passed_ns, self.ticks * self.clock.period_ns)
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """Sampling times so far, those kept and those missed."""
+        return self.ticks, self.clock.skipped
+
+    @property
+    def is_flush_due(self) -> bool:
+        """The first batch leaves after the first sampling time, so that learning begins."""
+        return time.monotonic_ns() - self._flushed_ns >= self._flush_every_ns
+
+    def flushed(self, samples: bool) -> None:
+        """A batch leaves. samples: it is not empty; those to come wait longer then, up to flush_s."""
+        self._flushed_ns = time.monotonic_ns()
+        if samples:
+            self._flush_every_ns = min(max(2 * self._flush_every_ns, _FIRST_FLUSH_NS), self._most_ns)

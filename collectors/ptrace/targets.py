@@ -1,0 +1,193 @@
+"""The processes that are sampled by stops, the threads of each, and what is remembered of those that were."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+
+from pyprof.collectors.base import Feedback
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
+from pyprof.collectors.linux.procfs import ProcDir
+from pyprof.collectors.ptrace.process import Target
+from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.young_threads import YoungThreads
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.interpreter import StackReader
+from pyprof.model.modules import AddressSpace
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.options import CollectOptions
+
+CUT = "stack longer than --stack-size, cut there"
+
+Readers = Callable[[int], StackReader]
+
+
+class Targets:
+    """by_pid: the processes that are sampled now. refused: pids that may not be looked at."""
+
+    def __init__(
+        self,
+        options: CollectOptions,
+        diagnostics: Diagnostics,
+        next_id: Callable[[], int],
+        readers: Readers | None,
+        chosen: Callable[[int, int], bool] | None,
+    ) -> None:
+        """See PtraceCollector."""
+        self.by_pid: dict[int, Target] = {}
+        self.refused: set[int] = set()
+        self._options = options
+        self._diagnostics = diagnostics
+        self._next_id = next_id
+        self._readers = readers
+        self._chosen = chosen
+        self._infos: dict[tuple[int, int], ThreadInfo] = {}
+        self._root_of: dict[int, int] = {}
+        self._young: dict[int, YoungThreads] = {}
+        self._seen: set[int] = set()
+        self._reported: dict[int, AddressSpace] = {}
+
+    def add(self, pid: int) -> None:
+        """Raises ProcessLookupError, PermissionError."""
+        reader = self._readers(pid) if self._readers else None
+        root = self._root(pid)
+        young = self._young.setdefault(root, YoungThreads())
+        self.by_pid[pid] = Target(pid, self._options, self._next_id, self._diagnostics, reader, self._chosen, young)
+        self._root_of[pid] = root
+
+    def _root(self, pid: int) -> int:
+        """The process that was asked for from which it descends."""
+        if not self._options.subprocesses:
+            return pid
+        directory = ProcDir(pid)
+        try:
+            return self._root_of.get(directory.stat().ppid, pid)
+        finally:
+            directory.close()
+
+    def add_all(self, pids: Iterable[int], what: str = "process") -> None:
+        """Those that are not sampled yet."""
+        for pid in pids:
+            if pid in self.by_pid or pid == os.getpid():
+                continue
+            try:
+                self.add(pid)
+            except ProcessLookupError:
+                self._diagnostics.count(f"{what} ended before its first sample")
+                self._seen.add(pid)
+            except PermissionError:
+                self.refused.add(pid)
+                self._diagnostics.count(f"{what} may not be looked at")
+
+    def was_seen(self, pid: int) -> bool:
+        """Was one of its threads ever sampled, or did it end before?"""
+        return pid in self._seen
+
+    @property
+    def roots(self) -> dict[int, int]:
+        """Of the processes that are sampled, the one that was asked for from which each descends."""
+        return {pid: self._root_of[pid] for pid in self.by_pid}
+
+    def root_of(self, pid: int) -> int:
+        """The same of any process that was sampled."""
+        return self._root_of.get(pid, pid)
+
+    def round_passed(self) -> None:
+        """All threads were looked at."""
+        for young in self._young.values():
+            young.rounds += 1
+
+    def settle_young(self, spent_ns: Callable[[int], int]) -> None:
+        """spent_ns: processor time of all that descend from a process, so far."""
+        now = time.monotonic_ns()
+        for root, young in self._young.items():
+            young.settle(now, spent_ns(root))
+
+    def describe(self, target: Target, thread: Thread) -> None:
+        """A thread's first sample."""
+        thread.known = True
+        self._seen.add(target.pid)
+        info = target.describe(thread.tid) or ThreadInfo(target.pid, thread.tid, "?", target.name)
+        self._infos[target.pid, thread.tid] = info
+
+    def describe_late(self, batch: SampleBatch) -> None:
+        """Threads whose first sample came after its sampling time, from a stop that was late."""
+        for pid, tid in set(zip(batch.pid.tolist(), batch.tid.tolist(), strict=True)):
+            target = self.by_pid.get(pid)
+            thread = target.threads.get(tid) if target else None
+            if target and thread and not thread.known:
+                self.describe(target, thread)
+            elif (pid, tid) not in self._infos:  # it has ended meanwhile
+                names = (info.process for info in self._infos.values() if info.pid == pid)
+                name = target.name if target else next(names, "?")
+                self._infos[pid, tid] = ThreadInfo(pid, tid, name, name)
+
+    def settle(self, builder: BatchBuilder[ArenaMemory]) -> None:
+        """Before the batch leaves."""
+        for target in self.by_pid.values():
+            target.settle(builder)
+            self._name(target.names(time.monotonic_ns()))
+
+    def _name(self, infos: Iterable[ThreadInfo]) -> None:
+        self._infos.update(((info.pid, info.tid), info) for info in infos)
+
+    def end(self, target: Target) -> None:
+        """It has ended."""
+        self.by_pid.pop(target.pid, None)
+        target.spaces.forget_unsettled()
+        target.spaces.image.alive = False
+        target.close()
+
+    def deny(self, target: Target) -> None:
+        """It may not be looked at any more."""
+        if not target.denied:
+            target.denied = True
+            self._diagnostics.count("process may not be looked at any more")
+
+    def learn(self, feedback: Feedback) -> None:
+        """What the walks of a batch needed, for the next copies of the same threads."""
+        batch = feedback.batch
+        columns = (batch.kind, batch.pid, batch.tid, feedback.top, feedback.missing, feedback.stop)
+        for lane, (kind, pid, tid, top, missing, stop) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            target = self.by_pid.get(pid) if kind != SampleKind.UNCHANGED else None
+            thread = target.threads.get(tid) if target else None
+            if target is None or thread is None or self._is_beyond(thread, batch, lane, top > 0, missing):
+                continue
+            if missing:
+                target.spaces.distrust()
+            region = target.spaces.region_at(missing) if missing else None
+            learned = thread.shape.learn(int(batch.stack.base[lane]), top, missing, region)
+            if learned and kind == SampleKind.BLOCKED and missing:
+                thread.slept = None  # its stack is the same, but there is more of it to copy
+            if kind == SampleKind.BLOCKED and stop:
+                thread.stop_wanted = True
+
+    def _is_beyond(self, thread: Thread, batch: SampleBatch, lane: int, whole: bool, missing: int) -> bool:
+        """Does the word that is missing lie in a part of the stack that is not copied, however much it is?"""
+        beyond = batch.stack.beyond.get(lane)
+        if beyond is None:
+            return False
+        if beyond.outer is not None:
+            thread.deep.learn(beyond.outer.number, whole, self._options.stack_size)
+        if missing:
+            self._diagnostics.count(CUT)
+        base = int(batch.stack.base[lane])
+        return base <= missing < base + beyond.length
+
+    def news(self) -> set[int]:
+        """Processes that have come, or run other code than before, since this was asked last."""
+        before, self._reported = self._reported, {pid: target.spaces.current for pid, target in self.by_pid.items()}
+        return {pid for pid, space in self._reported.items() if before.get(pid) is not space}
+
+    def infos(self) -> list[ThreadInfo]:
+        """Every thread that was ever sampled, names as last seen."""
+        for target in self.by_pid.values():
+            self._name(target.names(0, force=True))
+        return [self._infos[key] for key in sorted(self._infos)]
+
+    def close(self) -> None:
+        for target in self.by_pid.values():
+            target.close()
+        self.by_pid.clear()

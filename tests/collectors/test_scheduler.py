@@ -1,0 +1,82 @@
+"""When threads are sampled by stops, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from pyprof.collectors.ptrace import scheduler
+from pyprof.collectors.ptrace.scheduler import Scheduler
+from pyprof.options import CollectOptions
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ns = 0
+        monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic_ns=lambda: self.ns, sleep=self.sleep))
+
+    def sleep(self, seconds: float) -> None:
+        self.ns += round(seconds * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def nobody(most_ns: int) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("rate_hz", [0.1, 0.5, 1, 3])
+def test_signs_of_life_cost_no_sampling_time(clock: Clock, rate_hz: float) -> None:
+    timing = Scheduler(CollectOptions(rate_hz=rate_hz, flush_s=0.1))
+    signs = 0
+    while clock.ns < 20e9 / rate_hz:
+        if timing.wait(nobody):
+            timing.ticked()
+        else:
+            signs += 1
+        timing.flushed(samples=False)
+    assert timing.ticks == pytest.approx(20, abs=1)
+    assert timing.slots == (timing.ticks, 0)
+    assert signs > timing.ticks
+
+
+def test_who_is_late_is_looked_after_in_place_of_sleep(clock: Clock) -> None:
+    timing = Scheduler(CollectOptions(rate_hz=100))
+    waits: list[int] = []
+
+    def late(most_ns: int) -> bool:
+        waits.append(most_ns)
+        clock.ns += most_ns
+        return True
+
+    assert timing.wait(late)
+    assert sum(waits) > 1e6
+    assert max(waits) < 1e6
+
+
+def test_stop_ends_the_wait(clock: Clock) -> None:
+    timing = Scheduler(CollectOptions(rate_hz=1))
+
+    def stopping(most_ns: int) -> bool:
+        timing.stopping = True
+        return True
+
+    assert not timing.wait(stopping)
+
+
+def test_batches_come_at_once_at_first_and_then_wait_for_more_samples(clock: Clock) -> None:
+    timing = Scheduler(CollectOptions(rate_hz=1000, flush_s=0.5))
+    flushed = []
+    while clock.ns < 4e9:
+        if timing.wait(nobody) and timing.is_flush_due:
+            flushed.append(clock.ns)
+            timing.flushed(samples=True)
+    gaps = [after - before for before, after in itertools.pairwise(flushed)]
+    assert flushed[0] < 3e6
+    assert 20e6 <= gaps[0] < 25e6
+    assert 0.5e9 <= gaps[-1] < 0.51e9
