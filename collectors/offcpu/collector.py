@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, Source
 from pyprof.collectors.batch_builder import bare_batch
@@ -142,20 +143,15 @@ class WallClockCollector:
         """Time of intervals whose stack was attributed before, and of those that nobody saw."""
         if attributed.carried:
             tid, since, length = (np.array(column, np.int64) for column in zip(*attributed.carried, strict=True))
-            yield self._without_registers(SampleKind.UNCHANGED, tid, since, length)
+            yield _without_registers(SampleKind.UNCHANGED, self._source.pid_of(tid), tid, since, length)
         if attributed.bare:
             now = time.monotonic_ns()
             tid, blocked, length = (np.array(column, np.int64) for column in zip(*attributed.bare, strict=True))
             wanted = self._source.shown(tid)
             words = tuple((blocked_word(WIDE, state, -1),) for state in (WAITS_FOR_PROCESSOR, UNKNOWN))
-            batch = self._without_registers(SampleKind.UNSEEN, tid, now - length, length)
+            batch = _without_registers(SampleKind.UNSEEN, self._source.pid_of(tid), tid, now - length, length)
             batch = replace(batch, tip=blocked.astype(np.int32) + 1, tips=((), *words), followed=False)
             yield batch.take(np.flatnonzero(wanted))
-
-    def _without_registers(self, kind: SampleKind, tid: I64, time_ns: I64, length_ns: I64) -> SampleBatch:
-        kinds = np.full(len(tid), kind, np.uint8)
-        bare = bare_batch(WIDE, NOBODY, kinds, time_ns, self._source.pid_of(tid), tid)
-        return replace(bare, stopped=False, length_ns=length_ns)
 
     def learn(self, feedback: Feedback) -> None:
         source_id = feedback.batch.source_id
@@ -201,6 +197,13 @@ class WallClockCollector:
             self._looks.close()
         finally:
             self._source.close()
+
+
+def _without_registers(
+    kind: SampleKind, pid: npt.NDArray[np.int32], tid: I64, time_ns: I64, length_ns: I64
+) -> SampleBatch:
+    bare = bare_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), time_ns, pid, tid)
+    return replace(bare, stopped=False, length_ns=length_ns)
 
 
 _NOTHING = Points.of(np.zeros(0, np.int64), np.zeros(0, np.int64))

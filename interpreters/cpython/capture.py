@@ -52,6 +52,8 @@ class Copied:
     of each run, the avma of its outermost frame. habits: to learn what was needed, None once that is done.
     objects: other places that the next sample needs. waiting: markers of activations that are not in the thread's
     chain. marks: see model.interpreter.Chain.
+
+    It has more fields than other classes: they are what one stop has copied, read once, far from it.
     """
 
     thread: PyThread

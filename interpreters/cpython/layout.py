@@ -123,7 +123,10 @@ class CodeLayout:
 
 @dataclass(frozen=True, slots=True)
 class ObjectLayout:
-    """Objects that everything is made of. state bits as in PyASCIIObject: kind_shift; compact and ascii: masks."""
+    """Objects that everything is made of. state bits as in PyASCIIObject: kind_shift; compact and ascii: masks.
+
+    It has more fields than other classes: each is an offset in a struct of the interpreter.
+    """
 
     type: int
     var_size: int

@@ -119,6 +119,8 @@ class Profile:
     int32 node of the leaf; thread: (n,) int32 index into threads; values: (n, len(value_types)) int64, the
     primary value last. Samples of one thread are in time order. start_ns: since the epoch. state: (n,) int32
     SampleState; cpu: (n,) int32, the processor, -1 where nobody said; None: known of no sample.
+
+    It has more fields than other classes: each is a column that exporters read, or one fact of the recording.
     """
 
     value_types: tuple[ValueType, ...]

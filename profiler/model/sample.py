@@ -96,6 +96,8 @@ class SampleBatch:
     innermost first. followed: UNCHANGED lanes to come may refer to these. stopped: its STOPPED lanes are of stops,
     which do not end a sleep. length_ns: the time that each lane stands for, where that is known; -1: weight says it.
     source_id: whose batch it is, to be told what its walk teaches; 0: nobody's.
+
+    It has more columns than other classes: each is one fact of a sample, and a walk wants them side by side.
     """
 
     arch: Arch

@@ -149,6 +149,8 @@ class Summary:
     stands for; late_s: what fell into sampling times that were skipped. children: those that were not followed.
     languages: whose functions were looked for.
     functions_missing: one entry a language.
+
+    It has more fields than other classes: each is one line of what a recording says about itself.
     """
 
     samples: int = 0

@@ -49,7 +49,10 @@ class _Code:
 
 
 class RuntimeCode:
-    """Implements unwind.runtime.RuntimeRules, session.recorder.CodeBinder and symbolize.described.DescribedCode."""
+    """Implements unwind.runtime.RuntimeRules, session.recorder.CodeBinder and symbolize.described.DescribedCode.
+
+    It has more methods than other classes: they are those of three protocols, over the same processes.
+    """
 
     def __init__(self, images: ImageStore, options: UnwindOptions, diagnostics: Diagnostics) -> None:
         self._images = images

@@ -89,6 +89,8 @@ class Window:
     time_ns, node, tid, weight, length_ns, state, cpu: columns of Rows. before, after: the collector's statistics at the
     window's two ends. errors: what was counted in between, by everybody. unfollowed: what children that are not
     recorded spent beside their parents.
+
+    It has more fields than other classes: it is all that outlives the recording of a window, for other processes, too.
     """
 
     stacks: StackTable
