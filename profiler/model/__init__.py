@@ -5,6 +5,7 @@ arch_arm      AArch64 and ARM (A32 and T32), each also with big-endian data
 arch_calls    Numbers of the system calls in which threads sleep, by architecture (the kernel's asm/unistd.h)
 arch_parts    The parts of an Arch: what its code tells about calls and frames, its signal frames, what its kernel says
 arch_ppc      ppc64le: 64-bit PowerPC, little-endian, ELFv2 ABI
+arch_riscv    riscv64: 64-bit RISC-V, little-endian, with compressed instructions or without
 arch_s390     s390x and s390: 64-bit and 31-bit, big-endian
 arch_type     What an architecture is, as a value
 arch_x86      x86_64, x32 and i386

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pyprof.model.arch_arm import AARCH64, AARCH64_BE, ARM, ARMEB
 from pyprof.model.arch_parts import FrameChain, SigFrame
 from pyprof.model.arch_ppc import PPC64LE
+from pyprof.model.arch_riscv import RISCV64
 from pyprof.model.arch_s390 import S390, S390X
 from pyprof.model.arch_type import Arch
 from pyprof.model.arch_x86 import I386, X32, X86_64
@@ -20,6 +21,7 @@ __all__ = [
     "ARMEB",
     "I386",
     "PPC64LE",
+    "RISCV64",
     "S390",
     "S390X",
     "X32",
@@ -32,7 +34,7 @@ __all__ = [
     "native_arches",
 ]
 
-_ALL = (X86_64, I386, X32, AARCH64, AARCH64_BE, ARM, ARMEB, S390X, S390, PPC64LE)
+_ALL = (X86_64, I386, X32, AARCH64, AARCH64_BE, ARM, ARMEB, S390X, S390, PPC64LE, RISCV64)
 
 ARCHES: dict[tuple[int, int, str], Arch] = {(a.elf_machine, a.elf_class, a.byteorder): a for a in _ALL}
 """Supported architectures by ELF (e_machine, class 32 or 64, byte order of data "little" or "big")."""

@@ -38,7 +38,8 @@ class FrameChain:
     next = [base + next_off], the base of the caller. ra = [base + ra_off], or [next + ra_off] where ra_in_next.
     cfa = base + cfa_off, or next where cfa_off is None. zero_is_root: every frame of the ABI has a record, so that
     next = 0 marks the outermost one. sp_known: cfa is the caller's sp; where records lie at the bottom of frames
-    (AArch64) that is not told.
+    (AArch64) that is not told. leaf_off: a function that calls nobody saves the caller's base alone, and no ra, at
+    base + leaf_off (RISC-V); None where it has no record, or a whole one.
     """
 
     base: int
@@ -48,6 +49,7 @@ class FrameChain:
     ra_in_next: bool = False
     zero_is_root: bool = False
     sp_known: bool = True
+    leaf_off: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Calls:
     jumps: (code bytes from an address on, 16 of them) -> does that code only jump on (PLT entry, linker's trampoline)?
     saves_lr: (code bytes from an address on, 32 of them) -> does it only now make the record of its function's frame,
     so that the link register still holds where the function returns to?
+    sets_base: (code bytes before an address, 32 of them) -> did they just point the base register to the function's own
+    record? Asked where saves_lr is true; then the record has the caller's base, and not yet the return address.
     leaf_size: (code bytes of a function from its start, 16 of them) -> its length where it is one that all programs
     have and whose length its code tells, else 0.
     epilogue: (code bytes from a pc on) -> what they do to sp up to the return: ("sp", n) sp += n, ("push", column),
@@ -120,6 +124,7 @@ class Calls:
     call_target: Callable[[bytes, int], int | None]
     jumps: Callable[[bytes], bool]
     saves_lr: Callable[[bytes], bool] = never
+    sets_base: Callable[[bytes], bool] = never
     leaf_size: Callable[[bytes], int] = _unknown_size
     epilogue: Callable[[bytes], list[tuple[str, int]] | None] | None = None
     frame_code: FrameCode | None = None

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from pyprof.collectors.linux.syscalls import SURVIVES, BlockedCall, restartable, survives_stop
-from pyprof.model.arch import AARCH64, ARM, I386, X32, X86_64, Arch
+from pyprof.model.arch import AARCH64, ARM, I386, RISCV64, X32, X86_64, Arch
 from tests.support import need
 
 COMPILERS = [
@@ -18,6 +18,7 @@ COMPILERS = [
     (X32, "x86_64-linux-gnux32-gcc"),
     (AARCH64, "aarch64-linux-gnu-gcc"),
     (ARM, "arm-linux-gnueabihf-gcc"),
+    (RISCV64, "riscv64-linux-gnu-gcc"),
 ]
 
 

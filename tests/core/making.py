@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.core.emulated import core_of_crash
 from tests.support import PROGRAMS, build, missing, need
 
 FLAGS = ("-O2", "-g", "-pthread")
@@ -22,11 +23,16 @@ FLAGS = ("-O2", "-g", "-pthread")
 
 @dataclass(frozen=True)
 class Target:
-    """prefix: of the cross compiler, "" for native. emulator: that runs it, "" for the kernel. sysroot: "" for ours."""
+    """prefix: of the cross compiler, "" for native. emulator: that runs it, "" for the kernel. sysroot: "" for ours.
+
+    writes: the emulator writes cores; else they are taken from its stub. flags: further ones of the compiler.
+    """
 
     arch: str
     prefix: str
     emulator: str
+    writes: bool = True
+    flags: tuple[str, ...] = ()
 
     @property
     def compiler(self) -> str:
@@ -46,6 +52,7 @@ TARGETS = {
         Target("arm", "arm-linux-gnueabihf-", "qemu-arm"),
         Target("s390x", "s390x-linux-gnu-", "qemu-s390x"),
         Target("ppc64le", "powerpc64le-linux-gnu-", "qemu-ppc64le"),
+        Target("riscv64", "riscv64-linux-gnu-", "qemu-riscv64", False, ("-fasynchronous-unwind-tables",)),
     )
 }
 
@@ -75,7 +82,9 @@ def folder() -> Path:
 @cache
 def program(arch: str, source: str, *flags: str) -> Path:
     name = "-".join([source.removesuffix(".c"), arch, *(flag.strip("-").replace("=", "") for flag in flags)])
-    return build(PROGRAMS / source, folder() / name, *FLAGS, *flags, compiler=TARGETS[arch].compiler)
+    return build(
+        PROGRAMS / source, folder() / name, *FLAGS, *TARGETS[arch].flags, *flags, compiler=TARGETS[arch].compiler
+    )
 
 
 @cache
@@ -89,6 +98,9 @@ def crash(arch: str, source: str, *flags: str, arguments: tuple[str, ...] = ()) 
 def run_to_core(target: Target, command: Sequence[str], where: Path) -> Path:
     if target.emulator:
         command = [need(target.emulator), "-L", target.sysroot, *command]
+        if not target.writes:
+            core_of_crash(command, where / "core")
+            return where / "core"
     elif not kernel_writes_here():
         return run_in_gdb(command, where)
 

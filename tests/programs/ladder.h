@@ -91,6 +91,10 @@ __attribute__((unused)) static void say_ready(void)
 #define OVERWRITE "li 14, 14; li 15, 15; li 29, 29"
 #define SAVED_REGISTERS "r14", "r15", "r29"
 #define FRAME_REGISTER "r31"
+#elif defined(__riscv)
+#define OVERWRITE "li s1, 1; li s2, 2; li s3, 3; li s10, 10; li s11, 11"
+#define SAVED_REGISTERS "s1", "s2", "s3", "s10", "s11"
+#define FRAME_REGISTER "s0"
 #endif
 
 /* Frame shapes. Each macro makes one function `name` that calls `next`. */

@@ -21,6 +21,7 @@ ARM = "arm-linux-gnueabihf-"
 A64 = "aarch64-linux-gnu-"
 S390 = "s390x-linux-gnu-"
 PPC = "powerpc64le-linux-gnu-"
+RISCV = "riscv64-linux-gnu-"
 FRAMES = ("-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-fno-asynchronous-unwind-tables", "-static")
 
 
@@ -63,6 +64,13 @@ RECIPES = {
     "s390x_sframe": Recipe(S390, ("-static", "-Wa,--gsframe"), "qemu-s390x", 2, new_binutils=True),
     "s390x_fp": Recipe(S390, ("-static", "-mbackchain", "-fno-asynchronous-unwind-tables"), "qemu-s390x", 2),
     "ppc64le_all": Recipe(PPC, ("-static", BOTH_CFI), "qemu-ppc64le", skip=8),
+    "riscv64_all": Recipe(RISCV, ("-static", "-fasynchronous-unwind-tables", BOTH_CFI), "qemu-riscv64", 2),
+    "riscv64_wide": Recipe(
+        RISCV, ("-static", "-march=rv64g", "-fasynchronous-unwind-tables", BOTH_CFI), "qemu-riscv64"
+    ),
+    "riscv64_fp": Recipe(
+        RISCV, ("-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-static"), "qemu-riscv64", 2
+    ),
     "a64_dynamic": Recipe(A64, ("-no-pie",), "qemu-aarch64"),
     "s390x": Recipe(S390, ("-static",), "qemu-s390x", 2),
     "s390x_dynamic": Recipe(S390, ("-no-pie",), "qemu-s390x", 2),

@@ -66,7 +66,12 @@ def gdbserver(pid: int) -> Iterator[str]:
 def qemu_user(emulator: str, program: Path, *arguments: str) -> Iterator[str]:
     """A program that waits at its first instruction: its stub's address."""
     port = free_port()
-    triplet = {"qemu-aarch64": "aarch64", "qemu-s390x": "s390x", "qemu-ppc64le": "powerpc64le"}
+    triplet = {
+        "qemu-aarch64": "aarch64",
+        "qemu-s390x": "s390x",
+        "qemu-ppc64le": "powerpc64le",
+        "qemu-riscv64": "riscv64",
+    }
     library = f"/usr/{triplet[emulator]}-linux-gnu" if emulator in triplet else "/usr/arm-linux-gnueabihf"
     with stub_process([need(emulator), "-L", library, "-g", str(port), program, *arguments], port):
         yield f"localhost:{port}"

@@ -40,6 +40,9 @@ MATRIX = {
     "s390x_all": {"eh_frame": 1.0, "debug_frame": 1.0, "eh_frame,debug_frame,fp": 1.0},
     "s390x_sframe": {"sframe": 1.0, "sframe,eh_frame,fp": 1.0},
     "s390x_fp": {"fp": 0.88},  # docs/remote.md: between making a frame and linking it
+    "riscv64_all": {"eh_frame": 1.0, "debug_frame": 1.0, "eh_frame,debug_frame,fp": 1.0},
+    "riscv64_wide": {"eh_frame": 1.0},
+    "riscv64_fp": {"fp": 1.0},
     "ppc64le_all": {"eh_frame": 1.0, "debug_frame": 1.0, "fp": 0.88, "eh_frame,debug_frame,fp": 1.0},
 }
 """Program -> sources, alone or together -> least share of instructions whose stack is exact."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from tests.remote.programs import A64, ALL_CFI, ARM, BOTH_CFI, PPC, S390, folder, symbol
+from tests.remote.programs import A64, ALL_CFI, ARM, BOTH_CFI, PPC, RISCV, S390, folder, symbol
 from tests.support import PROGRAMS, build
 
 PLAIN = ("-O2", "-fomit-frame-pointer", "-no-pie", "-pthread")
@@ -59,6 +59,12 @@ MACHINES = {
     "ppc64le": Machine(
         PPC, "qemu-ppc64le", {_TABLES: ("eh_frame", "debug_frame", "fp", "eh_frame,debug_frame,fp")}, skip=8
     ),
+    "riscv64": Machine(
+        RISCV,
+        "qemu-riscv64",
+        {_TABLES: ("eh_frame", "debug_frame", "eh_frame,debug_frame,fp"), KEPT: ("fp",)},
+        2,
+    ),
 }
 
 
@@ -103,8 +109,9 @@ PLACES = {
         ("once",),
         "__gxx_personality_v0",
         rf"{_ATTEMPT};{_STEPS};__cxa_throw;.*;__gxx_personality_v0",
-        # libgcc's table of _Unwind_RaiseException says EXIDX_CANTUNWIND; on s390x it keeps no back chain
-        strange=(*_OWN_TABLES, "exidx", "debug_frame,exidx", "s390x fp"),
+        # libgcc's table of _Unwind_RaiseException says EXIDX_CANTUNWIND; on s390x it keeps no back chain, on riscv64 no
+        # frame records
+        strange=(*_OWN_TABLES, "exidx", "debug_frame,exidx", "s390x fp", "riscv64 fp"),
         leaves=("_Unwind_RaiseException",),
     ),
     "cleaned up": Stand(

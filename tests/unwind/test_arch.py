@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.model.arch import AARCH64, ARCHES, ARM, I386, PPC64LE, S390, S390X, X32, X86_64, Arch, find_arch
+from pyprof.model.arch import AARCH64, ARCHES, ARM, I386, PPC64LE, RISCV64, S390, S390X, X32, X86_64, Arch, find_arch
 from tests.support import build, need
 
 ALL = sorted(ARCHES.values(), key=lambda arch: arch.name)
@@ -44,6 +44,8 @@ def test_architecture_is_found_by_machine_class_and_byte_order() -> None:
     assert find_arch(62, 32, "little") is X32
     assert find_arch(21, 64, "little") is PPC64LE
     assert find_arch(183, 64, "little") is AARCH64
+    assert find_arch(243, 64, "little") is RISCV64
+    assert find_arch(243, 32, "little") is None
     big = find_arch(183, 64, "big")
     assert big is not None
     assert big.byteorder == "big"
@@ -92,6 +94,14 @@ def test_thumb_bit_and_pointer_signature_are_no_address() -> None:
         (PPC64LE, "2000804e", False),  # blr
         (PPC64LE, "2004804e", False),  # bctr
         (PPC64LE, "00000048", False),  # b
+        (RISCV64, "ef000000", True),  # jal ra
+        (RISCV64, "ef020000", True),  # jal t0
+        (RISCV64, "e7800700", True),  # jalr ra, a5
+        (RISCV64, "8297", True),  # c.jalr a5
+        (RISCV64, "6f000000", False),  # j
+        (RISCV64, "67800000", False),  # ret
+        (RISCV64, "8280", False),  # c.ret
+        (RISCV64, "0290", False),  # c.ebreak
         (I386, "e800000000", True),
         (I386, "ffd0", True),
         (I386, "c3", False),
@@ -147,6 +157,10 @@ def test_every_call_of_a_real_arm_program_is_recognised(mode: str, tmp_path: Pat
         (PPC64LE, "fdffff4b", 0x1004, 0xFFC),
         (PPC64LE, "05000048", 0x1004, 0x1004),
         (PPC64LE, "2104804e", 0x1004, None),
+        (RISCV64, "eff0dffd", 0x1066E + 0x10000, 0x20646),  # jal ra
+        (RISCV64, "97200000e7800001", 0x1008, 0x3010),  # auipc ra, 2; jalr ra, 16(ra)
+        (RISCV64, "97200000e7800701", 0x1008, None),  # auipc ra; jalr ra, 16(a5)
+        (RISCV64, "8297", 0x1002, None),
     ],
 )
 def test_target_of_a_direct_call_is_computed(arch: Arch, code: str, address: int, target: int | None) -> None:
@@ -171,6 +185,10 @@ def test_target_of_a_direct_call_is_computed(arch: Arch, code: str, address: int
         (S390X, "ebcff0600024", False),  # stmg
         (PPC64LE, "180041f80000823d", True),  # std r2,24(r1); addis r12,r2
         (PPC64LE, "a602087c", False),  # mflr r0
+        (RISCV64, "172e0000033e8eab67030e00", True),  # auipc t3, 2; ld t3; jalr t1, t3
+        (RISCV64, "6ff0dffd", True),  # j
+        (RISCV64, "01a0", True),  # c.j
+        (RISCV64, "411122e006e40008", False),  # addi sp; sd s0; sd ra; addi s0, sp, 16
     ],
 )
 def test_plt_entry_is_code_that_jumps_on(arch: Arch, code: str, expected: bool) -> None:
@@ -194,6 +212,12 @@ def test_plt_entry_is_code_that_jumps_on(arch: Arch, code: str, expected: bool) 
         (S390X, "07feebbff0580024", False),  # br %r14
         (PPC64LE, "a602087c100001f8d1ff21f8", True),  # mflr r0; std r0,16(r1); stdu r1,-48(r1)
         (PPC64LE, "2000804ed1ff21f8", False),  # blr
+        (RISCV64, "411122e006e40008", True),  # addi sp; sd s0; sd ra; addi s0, sp, 16
+        (RISCV64, "130101ff2330110023341100", True),  # the same without compressed instructions
+        (RISCV64, "06e40008", True),
+        (RISCV64, "0008", True),  # the record is made, but not yet linked
+        (RISCV64, "0505ef0000000008", False),  # addi; jal
+        (RISCV64, "828006e4", False),  # ret; the next function
         (X86_64, "554889e5", False),
     ],
 )
@@ -206,3 +230,33 @@ def test_code_that_still_has_its_return_address_in_the_link_register(arch: Arch,
 )
 def test_thunk_that_asks_for_pc_is_four_bytes_long(code: str, size: int) -> None:
     assert I386.calls.leaf_size(bytes.fromhex(code)) == size
+
+
+@pytest.mark.parametrize(
+    ("code", "sets"),
+    [
+        ("397122f826f48000", True),  # addi sp; sd s0; sd s1; addi s0, sp, 64
+        ("397122f826f4800006fc", True),  # and sd ra
+        ("397122f826f4", False),  # s0 is not set yet
+        ("8000ef001000", False),  # a call since then
+        ("", False),
+    ],
+)
+def test_code_that_just_pointed_the_base_register_to_its_own_record(code: str, sets: bool) -> None:
+    assert RISCV64.calls.sets_base(bytes.fromhex(code)) is sets
+
+
+@pytest.mark.parametrize(
+    ("arch", "code", "svma", "target"),
+    [
+        (X86_64, "ff25e22f0000", 0x1020, ("slot", 0x4008)),
+        (X86_64, "f30f1efaf2ff25dd2f0000", 0x1020, ("slot", 0x4008)),
+        (X86_64, "6805000000e9e0ffffff", 0x1030, ("number", 5)),
+        (X86_64, "ff35e22f0000", 0x1000, None),  # push
+        (RISCV64, "172e0000033e8eab67030e0013000000", 0x560, ("slot", 0x2018)),
+        (RISCV64, "972300003303c341", 0x540, None),  # auipc t2: the resolver's entry
+    ],
+)
+def test_plt_entry_names_its_slot(arch: Arch, code: str, svma: int, target: tuple[str, int] | None) -> None:
+    assert arch.calls.plt is not None
+    assert arch.calls.plt.target(bytes.fromhex(code), svma) == target

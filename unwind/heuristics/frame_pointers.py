@@ -234,7 +234,7 @@ class FramePointerFallback:
             if self._called(ra, pc, proof) and (
                 proof is Proof.NONE or not (ra == recorded or self._is_nearer(recorded, ra, pc))
             ):
-                return self._caller(registers, ra, self._sp_of_leaf(sp, memory), base, Trust.LR)
+                return self._caller(registers, ra, *self._frame_without_lr(pc, sp, base, memory), Trust.LR)
             return None
         ra = memory.word(sp) or 0
         recorded = self._recorded(base, memory)
@@ -263,6 +263,24 @@ class FramePointerFallback:
             return False
         target, others = self._code.call_target(recorded), self._code.call_target(other)
         return target is not None and others is not None and others < target <= pc
+
+    def _frame_without_lr(self, pc: int, sp: int, base: int | None, memory: LaneMemory) -> tuple[int, int | None]:
+        """The caller's sp and base of a function whose return address is in the link register.
+
+        Its base register is its caller's, or points to where it saved that one alone.
+        """
+        chain, calls = self._arch.chain, self._arch.calls
+        if chain is None or chain.leaf_off is None or chain.cfa_off is None or base is None or base < sp:
+            return self._sp_of_leaf(sp, memory), base
+        if calls.sets_base(self._code.read(pc - 32, 32)) and calls.saves_lr(self._code.read(pc, 32)):
+            return base + chain.cfa_off, memory.word(base + chain.next_off)
+        saved = memory.word(base + chain.leaf_off)
+        if saved is None or saved % self._arch.word or 0 < saved <= base:
+            return sp, base
+        ra = self._arch.code_address(saved)
+        if self._code.return_address(ra) is not Verdict.NO or returns_to_trampoline(self._rules, ra):
+            return sp, base
+        return base + chain.cfa_off, saved
 
     def _sp_of_leaf(self, sp: int, memory: LaneMemory) -> int:
         """The caller's sp of a function whose return address is in the link register.

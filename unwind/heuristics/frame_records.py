@@ -16,6 +16,8 @@ from pyprof.model.walk import lookup_pc
 from pyprof.unwind.code import Code, Verdict
 from pyprof.unwind.step import Lanes, Words, load
 
+_WORD = (1 << 64) - 1
+
 
 def follow_records(
     lanes: Lanes, which: npt.NDArray[np.int64], words: Words, arch: Arch, code: Code
@@ -29,8 +31,8 @@ def follow_records(
         return which[:0]
     some = lanes.take(which)
     base, mask = some.fp, np.uint64(arch.mask)
-    following, out, misaligned, _ = load(base + np.uint64(chain.next_off), some, words, mask)
-    ra, ra_out, ra_misaligned, _ = load(base + np.uint64(chain.ra_off), some, words, mask)
+    following, out, misaligned, _ = load(base + np.uint64(chain.next_off & _WORD), some, words, mask)
+    ra, ra_out, ra_misaligned, _ = load(base + np.uint64(chain.ra_off & _WORD), some, words, mask)
     pc = ra & np.uint64(arch.pc_mask & ~arch.pac_mask)
     plain = (base >= some.sp) & (base & np.uint64(arch.word - 1) == 0) & (base != 0) & (pc != 0)
     plain &= ~(out | misaligned | ra_out | ra_misaligned) & ((following > base) | (following == 0))
@@ -38,7 +40,7 @@ def follow_records(
     plain &= _each(lambda at: not code.impossible(lookup_pc(at, False)), some.pc)
 
     done: npt.NDArray[np.int64] = which[plain]
-    cfa = base[plain] + np.uint64(chain.cfa_off) & mask
+    cfa = base[plain] + np.uint64(chain.cfa_off & _WORD) & mask
     inside = cfa - some.base[plain] <= some.last[plain] + np.uint64(arch.word)
     lanes.top[done] = np.where(inside, np.maximum(some.top[plain], cfa), some.top[plain])
     lanes.pc[done], lanes.sp[done], lanes.fp[done] = pc[plain], cfa, following[plain]

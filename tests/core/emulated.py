@@ -1,0 +1,92 @@
+"""Cores of programs whose qemu-user writes none: what the kernel would write, taken from the emulator's stub.
+
+The guest's memory stands in the emulator's own at the same addresses, with the files that are mapped there.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from pyprof.collectors.gdb.link import Link
+from pyprof.collectors.linux.procfs import parse_maps
+from pyprof.model.arch import RISCV64
+from pyprof.model.modules import Mapping
+from pyprof.objfile.elf.file import ElfFile
+from tests.core.writer import NT_AUXV, NT_SIGINFO, CoreWriter, Load, R, W, X
+from tests.remote.stubs import free_port, stub_process
+
+RISCV = 243
+GUEST = range(0x10000, 0x50_0000_0000)
+"""Where qemu-user puts 64-bit programs; its own code and data lie far above, or are told by their files."""
+SIGNALS = {b"0b": 11, b"1e": 10}
+"""As the stub numbers them -> as the kernel does."""
+
+
+def core_of_crash(command: Sequence[str], path: Path) -> None:
+    """command: the emulator, its options, the program and its arguments."""
+    port = free_port()
+    emulator, *rest = command
+    with (
+        stub_process([emulator, "-g", str(port), *rest], port) as process,
+        closing(Link.connect(f"localhost:{port}")) as link,
+    ):
+        link.acknowledge()
+        link.ask(b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+")
+        link.ask(b"?")
+        stop = _go_on(link, b"vCont;c")
+        while stop[1:3] == b"1e":
+            stop = _go_on(link, b"vCont;C1e")
+        _write(link, process.pid, SIGNALS[stop[1:3]], path)
+
+
+def _go_on(link: Link, how: bytes) -> bytes:
+    link.send(how)
+    return link.receive(60)
+
+
+def _write(link: Link, pid: int, signal: int, path: Path) -> None:
+    writer = CoreWriter(RISCV)
+    names = list(_threads(link))
+    for number, name in enumerate(names):
+        assert link.ask(b"Hg" + name) == b"OK"
+        registers = struct.unpack("<33Q", bytes.fromhex(link.ask(b"g").decode())[: 33 * 8])
+        writer.thread(_tid(name), [registers[32], *registers[1:32]], 0 if number else signal)
+    mappings = [m for m in parse_maps(Path(f"/proc/{pid}/maps").read_bytes()) if m.start in GUEST]
+    files = [m for m in mappings if m.path.startswith("/")]
+    writer.process(_tid(names[0]), Path(files[0].path).name, files[0].path)
+    writer.note(NT_SIGINFO, struct.pack("<iiiiQ", signal, 0, 1, 0, 16).ljust(128, b"\0"))
+    writer.note(NT_AUXV, link.ask(b"qXfer:auxv:read::0,1000")[1:])
+    writer.files(*((m.start, m.end, m.offset, m.path) for m in files))
+    with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        path.write_bytes(writer.build([_load(memory.fileno(), m) for m in mappings]))
+
+
+def _threads(link: Link) -> Iterator[bytes]:
+    """As the stub names them, the one that stopped first."""
+    reply = link.ask(b"qfThreadInfo")
+    while reply.startswith(b"m"):
+        yield from reply[1:].split(b",")
+        reply = link.ask(b"qsThreadInfo")
+
+
+def _tid(name: bytes) -> int:
+    return int(name.split(b".")[-1], 16)
+
+
+def _load(memory: int, mapping: Mapping) -> Load:
+    """The emulator maps code without the right to execute it; the file tells, and the trampoline's page its code."""
+    data = os.pread(memory, mapping.end - mapping.start, mapping.start) if "r" in mapping.perms else b""
+    if mapping.path.startswith("/"):
+        loads = ElfFile.open(mapping.path).loads
+        size = mapping.end - mapping.start
+        code = any(
+            s.executable and s.offset < mapping.offset + size and mapping.offset < s.offset + s.filesz for s in loads
+        )
+    else:
+        code = data.startswith(RISCV64.signals.frames[0].code)
+    flags = R | (W if "w" in mapping.perms else 0) | (X if code and "w" not in mapping.perms else 0)
+    return Load(mapping.start, data, flags, memory=mapping.end - mapping.start)
