@@ -9,7 +9,7 @@ postmortem/        Samples of threads that no longer run: core files and crash d
 ptrace/            Samples of live processes by short stops
 replay/            Saving the batches of a collector, and playing them again
 targets/           Which processes are recorded, whether that will work, and what is mapped in them over time
-base               What a collector is: something that produces sample batches until it is told to stop
+base               What a collector is: it produces sample batches until it is stopped
 batch_builder      A batch while it is filled: columns of samples and the memory that the stack copies go into
 closed_collectors  Statistics and threads of collectors that are closed already
 cpu_accounts       Processor time of the recorded processes by the kernel's accounts

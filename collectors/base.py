@@ -1,4 +1,4 @@
-"""What a collector is: something that produces sample batches until it is told to stop.
+"""What a collector is: it produces sample batches until it is stopped.
 
 The session owns the loop's other half (unwinding, interning, writing). It gives back to the collector what only
 the walk knows: how long a thread's stack is, and which sleeping thread needs a stop after all.
@@ -63,7 +63,7 @@ class CollectorStats:
 
 
 NOBODY = 0
-"""source_id of batches that nobody learns from."""
+"""source_id of batches without feedback."""
 
 
 class Collector(Protocol):

@@ -27,8 +27,9 @@ _LEAST_NS, _LEAST_SHARE = 40_000_000, 0.03
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Of a family, since the recording began. name: of its first process. spent_ns: on processors; due_ns: of that, in
-    sampling times that were kept; seen_ns: what samples stand for. chance_ns: so far those two may be apart by chance.
+    """Of a process tree, since the recording began. name: of its first process. spent_ns: on processors; due_ns: of
+    that, in sampling times that were kept; seen_ns: what samples stand for. chance_ns: how far the two may differ by
+    chance.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """Processor time of a family, in some stretch of time. pid, name: of its first process. unseen_ns: of spent_ns,
+    """Processor time of a process tree in some period. pid, name: of its first process. unseen_ns: of spent_ns,
     what no sample stands for, although none of the sampling times was missed.
     """
 
@@ -109,7 +110,7 @@ class Accounts:
         self._began = 0
 
     def begin(self, roots: Mapping[int, int]) -> None:
-        """From here on their time counts. roots: for each process that is there, the one of its family that was asked
+        """From here on their time counts. roots: for each process that is there, the one of its tree that was asked
         for.
         """
         if not self._on:
@@ -163,7 +164,7 @@ class Accounts:
             self._seen[root_of(pid)] += round(weight * self._period_ns)
 
     def spent_ns(self, root: int) -> int:
-        """Processor time of a family so far."""
+        """Processor time of a process tree so far."""
         return self._spent[root]
 
     def result(self) -> dict[int, Account]:

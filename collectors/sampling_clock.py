@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 JITTER = 0.3
 FIRST_PAUSE_NS = 200_000
-"""What the first round of stops is believed to cost, so that a limit holds from the first second on."""
+"""Estimated cost of the first round of stops, so that a limit holds from the first second on."""
 
 
 class SamplingClock:

@@ -263,7 +263,7 @@ class Index:
         return (first + low, first + high, rule)
 
     def untold(self, code: Code, pc: int, exact: bool) -> int:
-        """The rule id of a lookup pc of which nobody says anything: as the kernel's code, or by what follows it."""
+        """The rule id of a lookup pc that no source covers: as kernel code, or by the instructions after it."""
         return self.uncovered(code, pc, exact) or self._epilogue(code, pc, exact)
 
     def _epilogue(self, code: Code, pc: int, exact: bool) -> int:

@@ -18,7 +18,7 @@ _INTERRUPTED = frozenset({EINTR, *RESTARTS})
 
 
 class Regset:
-    """words: the door's registers in the order of user_regs_struct; columns: the same memory as an array."""
+    """words: the registers in the order of user_regs_struct; columns: the same memory as an array."""
 
     def __init__(self, arch: Arch, ptrace: PtraceCalls) -> None:
         self.arch = arch
@@ -43,7 +43,7 @@ class Regset:
 
     @property
     def call(self) -> int:
-        """The number of the system call that the task is in; -1 if it is in none, or if that is not told."""
+        """The number of the system call that the task is in; -1 if it is in none, or if that is not known."""
         arch = self.arch
         if arch.kernel.syscall_number < 0:
             return -1

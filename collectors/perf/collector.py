@@ -161,7 +161,7 @@ class PerfCollector:
             tracked.ended(fd)
 
     def drain(self, last: bool = False) -> Iterator[SampleBatch]:
-        """What there is now, without waiting; for whoever has a clock of their own. last: all of it."""
+        """What there is now, without waiting, for callers that have their own clock. last: all of it."""
         self._hear_of_ends()
         yield from self._hand_out(FOREVER_NS if last else time.monotonic_ns())
 
@@ -209,7 +209,7 @@ class PerfCollector:
             self.done_with(found)
 
     def saw(self, batch: SampleBatch) -> None:
-        """Samples of its processes, whoever took them."""
+        """Samples of its processes, of all collectors."""
         self._accounts.saw(batch, self.members.tracked.root_of)
 
     def learn(self, feedback: Feedback) -> None:

@@ -30,7 +30,7 @@ class News:
         self._coming: dict[int, int] = {}
 
     def look(self) -> set[int]:
-        """Pids of which something was told since the last look."""
+        """Pids that were reported since the last reading."""
         now = time.monotonic_ns()
         told: set[int] = set()
         born: dict[int, int] = {}

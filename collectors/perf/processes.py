@@ -62,7 +62,7 @@ class TrackedProcesses:
 
     @property
     def roots(self) -> dict[int, int]:
-        """Of the processes that have not ended, the one that was asked for to whose family each belongs."""
+        """Of the processes that have not ended, the one that was asked for to whose tree each belongs."""
         return {pid: self.histories[pid].root for pid in self.alive}
 
     def root_of(self, pid: int) -> int:

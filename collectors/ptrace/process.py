@@ -43,7 +43,7 @@ class Target:
         kin: YoungThreads | None = None,
     ) -> None:
         """reader: of its interpreter's frames, None where they are not wanted. chosen: (pid, tid) -> is this thread
-        wanted? kin: of its family.
+        wanted? kin: the short-lived threads of its process tree.
         """
         self.pid = pid
         self.directory = ProcDir(pid)

@@ -264,7 +264,7 @@ class Stopper:
         return Outcome.TAKEN
 
     def _regset(self, image: TargetImage, size: int) -> Regset | None:
-        """The registers that the door has just read, as those of the program's architecture, or of another one that
+        """The registers that were just read, as those of the program's architecture, or of another one that
         the kernel knows and whose registers are of this size: a 64-bit program may run 32-bit code, and the other way
         round. None for a size that none has.
         """

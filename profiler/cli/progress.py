@@ -22,7 +22,7 @@ _GLANCE_S = 0.1
 @dataclass
 class Progress:
     """A live line on a terminal; silent where standard error is none, or with -q. duration_s: how long the recording is
-    to last, None if nobody knows.
+    to last, None if not known.
     """
 
     title: str

@@ -20,7 +20,7 @@ _LABEL, _MODULE = 9, 22
 BY_PERF = "by perf_events"
 _WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor"}
 _SLOW = 0.95
-"""Below this share of the wanted rate the rate is told."""
+"""Below this share of the wanted rate the rate is printed."""
 
 
 def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]:

@@ -43,7 +43,7 @@ def json(document: object, option: int = 0) -> None:
 
 
 def advice(text: str) -> str:
-    """A command to type, as whoever reads it may: root needs no sudo, and sudo gives nothing to root."""
+    """A command to type, for the user who reads it: root needs no sudo."""
     return _AS_ROOT.sub("", text) if os.geteuid() == 0 else text
 
 

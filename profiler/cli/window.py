@@ -1,4 +1,4 @@
-"""The sink of `pyprof record`: each window of a recording is written to its file, and told."""
+"""The sink of `pyprof record`: each window of a recording is written to its file, and reported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class WindowWriter:
             line(text, sys.stderr)
 
     def take(self, profile: Profile, number: int) -> None:
-        """Write and tell one window. What went wrong has been told when OutputError is raised."""
+        """Write and report one window. OutputError is raised after the error was reported."""
         from pyprof.cli import output
 
         how = self.how

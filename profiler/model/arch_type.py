@@ -1,4 +1,4 @@
-"""What an architecture is, as a value. Its parts: arch_parts; the values: arch_x86, arch_arm and so on; the door: arch.
+"""What an architecture is, as a value. Its parts: arch_parts. The values: arch_x86, arch_arm and so on. Import: arch.
 
 Porting checklist (docs/porting.md has it in full): register columns in DWARF order, the columns of pc, sp, fp
 (lr), which bits of a return address are no address, where frame records lie; then the parts: how a call looks, what

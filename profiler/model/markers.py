@@ -52,7 +52,7 @@ CUTS: dict[int, Mark | None] = {end: None if end is StackEnd.ROOT else Mark(Mark
 
 
 def cut_mark(end: StackEnd, needed: int) -> Mark:
-    """Of a stack that is cut. needed: bytes of stack, or frames, that would have been enough; 0 where nobody knows. The
+    """Of a stack that is cut. needed: bytes of stack, or frames, that would have been enough; 0 if not known. The
     marker names the next power of two, so that many stacks have one marker.
     """
     return Mark(MarkKind.CUT, end, 1 << max(needed - 1, 1).bit_length() if needed > 0 else 0)

@@ -30,7 +30,7 @@ def middle_of(bucket: int) -> float:
 
 @dataclass(frozen=True)
 class Pauses:
-    """Pauses of some stretch of time. counts: (BUCKETS,) int64; total_ns: their sum, exact."""
+    """Pauses of some period. counts: (BUCKETS,) int64; total_ns: their sum, exact."""
 
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
     total_ns: int = 0

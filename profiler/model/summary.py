@@ -13,12 +13,12 @@ PARTLY_READ = "partly_interpreted"
 
 
 def lacks(language: str) -> str:
-    """Label of whole native stacks that run functions of a language which nobody read."""
+    """Label of whole native stacks that run functions of a language that were not read."""
     return f"no_{language.lower()}"
 
 
 MUCH = 0.05
-"""From this share of the primary value on, what is missing is told first; less is part of the quality."""
+"""From this share of the primary value on, what is missing is printed first; less is part of the quality."""
 
 NOT_SAMPLED_LABEL = "not_sampled"
 """Label of processor time that no sample stands for."""
@@ -69,7 +69,7 @@ class Language:
 
 @dataclass(frozen=True, slots=True)
 class FunctionsMissing:
-    """Processes that ran functions of a language which nobody read, and the primary value of those stacks. remedy: the
+    """Processes that ran functions of a language that were not read, and the primary value of those stacks. remedy: the
     option that has them, "" if none has. kernel: the kernel's frames were asked for, which stops cannot see.
     """
 

@@ -7,7 +7,7 @@ minidump/       Crash dumps of Windows, Breakpad and Crashpad
 absent          An object file that is not here
 base            What an object file is to everybody who reads one, whatever its format
 debug_files     Separate debug files: by build-id, by .gnu_debuglink (CRC checked), from debuginfod's cache (read only)
-foreign_path    Files whose names somebody else chose: a target, an object file, a core file
+foreign_path    Files with names from foreign input: a target, an object file, a core file
 growing_file    A file that its process keeps writing
 images          The object file behind an address: proved to be the mapped one, with its bias, kept open
 jitdump         jitdump

@@ -1,4 +1,4 @@
-"""Files whose names somebody else chose: a target, an object file, a core file. The one place where they are opened.
+"""Files with names from foreign input: a target, an object file, a core file. The only place where they are opened.
 
 In: the root below which the name holds, and the name. Out: a descriptor of a regular file on an ordinary file system.
 The name is walked folder by folder, by descriptors, as openat2(2) does with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS

@@ -17,7 +17,7 @@ _TAIL = 256
 @dataclass(eq=False)
 class GrowingFile:
     """find: gives a descriptor (O_PATH) of what has the name now, or raises OSError: it may come into being later.
-    owners: user ids whose file is believed; others could lie about the target.
+    owners: user ids whose file is accepted. A file of another user could contain anything.
     """
 
     find: Callable[[], int]

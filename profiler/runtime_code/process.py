@@ -131,7 +131,7 @@ class ProcessCode:
 
 
 def file_owners(space: AddressSpace) -> frozenset[int] | None:
-    """Users whose files are believed to be the process's; None where it is no process of this machine."""
+    """Users whose files count as the process's; None where it is no process of this machine."""
     if space.files is not None or not space.root.startswith("/proc/"):
         return None
     try:

@@ -84,7 +84,7 @@ class Merger(Protocol):
 
 @dataclass(frozen=True)
 class Window:
-    """One closed stretch of a recording, its names not yet looked up.
+    """One closed part of a recording, its names not yet looked up.
 
     time_ns, node, tid, weight, length_ns, state, cpu: columns of Rows. before, after: the collector's statistics at the
     window's two ends. errors: what was counted in between, by everybody. unfollowed: what children that are not

@@ -19,7 +19,7 @@ from pyprof.session.rows import UNKNOWN
 
 
 def with_unseen(window: Window) -> Window:
-    """The window with a row for each family of processes whose time was not all sampled, and what to say of it."""
+    """The window with a row for each process tree whose time was not all sampled, and the sentence for the summary."""
     found = unseen(window.before.accounts, window.after.accounts)
     if not found:
         return window

@@ -33,7 +33,7 @@ MOST_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a file says of one svma. function: svma of the function's start, None where nobody knows. source: innermost
+    """What a file says of one svma. function: svma of the function's start, None if not known. source: innermost
     inlined function first, the last is the function itself.
     """
 
@@ -93,7 +93,7 @@ class _Entry:
 
 @dataclass
 class NameCache:
-    """Owned by whoever names addresses, for as long as the process lives. Not for several threads.
+    """Owned by the code that names addresses, for the life of the process. Not for several threads.
 
     most_bytes: kept after each resolve(). counts: since the beginning.
     """

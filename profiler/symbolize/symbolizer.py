@@ -25,7 +25,7 @@ InterpreterName = Callable[[int], Line]
 """(FrameKey.word of an interpreter's frame) -> its function, file and line."""
 
 FunctionStart = Callable[[Image, int], int | None]
-"""(image, lookup pc) -> svma where the function there begins, None if nobody knows."""
+"""(image, lookup pc) -> svma where the function there begins, None if not known."""
 
 
 TRAMPOLINE = "<signal handler called>"

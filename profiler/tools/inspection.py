@@ -248,7 +248,7 @@ def _spans(functions: Iterable[FunctionRows], arch: Arch) -> list[Span]:
 
 
 def _differences(a: list[Span], b: list[Span]) -> Iterator[Difference]:
-    """Over all bounds of both: each stretch has one rule a side, or none."""
+    """Over all bounds of both: each range has one rule a side, or none."""
     bounds = sorted({edge for spans in (a, b) for start, end, _ in spans for edge in (start, end)})
     find_a, find_b = _finder(a), _finder(b)
     for start, end in pairwise(bounds):

@@ -38,7 +38,7 @@ class ModuleSurvey:
 
 
 def survey(pid: int) -> list[ModuleSurvey]:
-    """All modules with code, in address order; a file that is mapped several times is told once."""
+    """All modules with code, in address order; a file that is mapped several times is listed once."""
     diagnostics = Diagnostics()
     images = ImageStore(diagnostics)
     space = procfs.address_space(pid, space_id=0, generation=0)

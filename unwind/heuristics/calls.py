@@ -39,7 +39,7 @@ class Link(IntEnum):
     """What a call says about the function that is inside."""
 
     REFUTED = 0
-    ALLOWED = 1  # an indirect call, or one of which it cannot be told where it leads
+    ALLOWED = 1  # an indirect call, or one whose target is not known
     PROVED = 2
 
 
@@ -102,7 +102,7 @@ class Calls:
         return None
 
     def _target(self, ra: int) -> int | None:
-        """Where the call before ra leads; None if that cannot be told."""
+        """Where the call before ra leads; None if that is not known."""
         if ra not in self._targets:
             self._targets[ra] = self._find_target(ra)
         return self._targets[ra]
@@ -116,7 +116,7 @@ class Calls:
         return None if target is None else self._beyond(target)
 
     def _beyond(self, target: int) -> int | None:
-        """Where control arrives behind PLT entries and the like; None if that cannot be told."""
+        """Where control arrives behind PLT entries and the like; None if that is not known."""
         frames = self._arch.calls.frame_code
         for _ in range(MOST_HOPS):
             code = self._code.read(target, 24)

@@ -92,7 +92,7 @@ class FramePointerRecovery:
     def rest(
         self, walker: ScalarWalker, registers: Registers, memory: LaneMemory, known: KnownRule | None
     ) -> LaneWalk | None:
-        """The callers of a frame whose rule needs the frame pointer; None where no record is believed."""
+        """The callers of a frame whose rule needs the frame pointer; None if no record is accepted."""
         arch = self._arch
         shape, sp, pc = self._shape(known), registers.values[arch.sp], registers.values[arch.pc]
         if shape is None or sp is None or pc is None or arch.fp not in registers.withheld:

@@ -21,7 +21,7 @@ from pyprof.unwind.rules import RegKind, RegRule
 from pyprof.unwind.scalar import Caller, Outcome, Registers, Rules, Stop
 
 ENTRY_SIZE = 96
-"""Bytes from an ELF entry point on that are believed to be the entry function, where nothing tells its size."""
+"""Bytes from an ELF entry point on that count as the entry function if its size is not known."""
 
 CALL_ALIGNMENT = 16
 """To a multiple of so many bytes the ABIs align sp before a call."""
@@ -33,7 +33,7 @@ MOST_LINKS = 512
 """Frame records that are followed through generated code to see where they lead."""
 
 LEAF_SIZE = 4096
-"""A call to at most so many bytes before the pc is believed to be the call of the function at the pc."""
+"""A call to at most this many bytes before the pc counts as a call of the function at the pc."""
 
 MOST_SIGNAL_FRAME = 32 << 10
 """Bytes of a signal frame; vector registers make it long."""

@@ -37,7 +37,7 @@ ADDRESS_SIGNALS = frozenset({4, 5, 7, 8, 11})
 class CoreThread:
     """registers: the kernel's user_regs_struct. fp_registers: NT_FPREGSET, b"" where the core has none.
 
-    signal: pr_cursig, 0 for none. pac_mask: the bits of a return address that are a signature, None where not told.
+    signal: pr_cursig, 0 for none. pac_mask: the bits of a return address that are a signature, None if not known.
     """
 
     tid: int

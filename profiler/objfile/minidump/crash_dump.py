@@ -70,10 +70,10 @@ class DumpException:
 
 @dataclass(slots=True)
 class CrashDump:
-    """os: "linux", "android", "windows", "mac"..., "" if not told. processor: key of ELF_MACHINES.
+    """os: "linux", "android", "windows", "mac"..., "" if not known. processor: key of ELF_MACHINES.
 
     threads: in the dump's order. requested_by, dumped_by: tid of the thread that asked for the dump, that wrote it, 0
-    where not told. auxv: type -> value. pid: 0 where not told. version: of the operating system.
+    where not known. auxv: type -> value. pid: 0 where not known. version: of the operating system.
     """
 
     os: str

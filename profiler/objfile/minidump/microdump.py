@@ -24,7 +24,7 @@ MAX_SIZE = 1 << 26
 PROCESSORS = {"x86": "x86", "x86_64": "amd64", "arm": "arm", "arm64": "arm64"}
 SYSTEMS = {"L": "linux", "A": "android"}
 TID = 1
-"""The thread's id is not told."""
+"""The thread's id is not known."""
 
 
 def is_microdump(data: bytes) -> bool:

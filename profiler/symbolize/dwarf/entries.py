@@ -1,4 +1,4 @@
-"""Stepping over entries that nobody asked for."""
+"""Skips entries that are not needed."""
 
 from __future__ import annotations
 

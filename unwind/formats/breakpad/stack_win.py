@@ -39,7 +39,7 @@ INNERMOST = Callee(innermost=True)
 
 
 def caller(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
-    """The caller's registers; eip 0 is the end of the stack. Raises PostfixFailed where they cannot be told."""
+    """The caller's registers; eip 0 is the end of the stack. Raises PostfixFailed if they cannot be computed."""
     if record.program:
         return by_program(record, registers, callee, read)
     return by_frame_size(record, registers, callee, read)

@@ -42,7 +42,7 @@ class CfiTable:
         stop_at_terminator: bool = False,
         live: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        """live: svma ranges outside of which no function is believed to start; () for everywhere."""
+        """live: svma ranges outside of which no function starts; () for everywhere."""
         self.entries = CfiEntries(section)
         self.programs = CfiPrograms(self.entries, arch)
         self._diagnostics = diagnostics
