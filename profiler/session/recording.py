@@ -6,6 +6,7 @@ thread: what concerns the samples is done by the loop itself, between two batche
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.targets.launch import Launched
+from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
@@ -65,7 +67,7 @@ class Recording:
         self.options = options
         self.command = command
         self.failure: BaseException | None = None
-        self._session = session
+        self._kept: Session | None = session
         self._asked: list[tuple[float, Future[Any], Callable[[], Any]]] = []
         self._delivery: _Delivery | None = None
         self._jobs: list[Job[Any]] = []
@@ -87,7 +89,17 @@ class Recording:
     @property
     def samples(self) -> int:
         """Of the window under way, so far."""
-        return self._session.recorder.samples
+        return self._kept.recorder.samples if self._kept else 0
+
+    @property
+    def _session(self) -> Session:
+        if self._kept is None:
+            raise _closed()
+        return self._kept
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "closed" if self._kept is None else "ended"
+        return f"<Recording of {self.subject.title!r}: {state}, {self.samples:,} samples>"
 
     @property
     def running(self) -> bool:
@@ -180,8 +192,9 @@ class Recording:
     def end(self) -> None:
         """Record nothing from now on; does not wait. From any thread, or a signal handler."""
         self._told_to_end = True
-        self._session.recorder.end()
-        self._session.stop()
+        if (session := self._kept) is not None:
+            session.recorder.end()
+            session.stop()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until the recording has ended, at most `timeout` seconds; has it?"""
@@ -197,8 +210,10 @@ class Recording:
             self._thread.join()
         with self._lock:
             if self._last is None:
+                if self._kept is None:
+                    raise _closed()
                 if self._rest is None:
-                    raise self.failure or RuntimeError("a recording that never began is stopped")
+                    raise self.failure or PyprofError("the recording never began")
                 self._last = self._profile(self._rest)
             return self._last
 
@@ -225,18 +240,22 @@ class Recording:
         yield self.stop()
 
     def close(self) -> None:
-        """End the recording. A command that runs is ended by SIGTERM, or by SIGKILL if that does not help. Safe to call
-        twice.
+        """End the recording and release what it holds: stop() must have been called before, if its profile is wanted.
+
+        A command that runs is ended by SIGTERM, or by SIGKILL if that does not help. Safe to call twice.
         """
         self.end()
         if self._thread is not None:
             self._thread.join()
-        else:
-            self._session.close()
+        elif self._kept is not None:
+            self._kept.close()
         for job in (*self._jobs, *self._deliveries):
             job.abandon()
         if self.command is not None:
             self.command.terminate(_PATIENCE_S)
+        if self._kept is not None:
+            self._kept = self._rest = None
+            gc.collect()  # tables and object files refer to one another; their descriptors are closed with them
 
     def _ask(self, due: float, job: Callable[[], T]) -> T | None:
         """Have the loop do it between two batches once it is due (monotonic s); None if it has ended before."""
@@ -281,3 +300,7 @@ class Recording:
         profile = self._session.profile(window, self.subject.title, options.rate, options.mode, options.view)
         missing = tuple(replace(entry, kernel=options.kernel) for entry in profile.summary.functions_missing)
         return replace(profile, summary=replace(profile.summary, functions_missing=missing))
+
+
+def _closed() -> PyprofError:
+    return PyprofError("the recording is closed", "call stop() before, within the `with` block")

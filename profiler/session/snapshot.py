@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,13 @@ def of_process(pid: int, options: DumpOptions) -> ThreadStacks:
     """Raises NoSuchProcess, AccessDenied, NotTraceable, UnsupportedArchitecture, UsageError."""
     check_stacks(options)
     attach.check_target(pid)
+    try:
+        return _taken(pid, options)
+    finally:
+        gc.collect()  # tables and object files refer to one another; their descriptors are closed with them
+
+
+def _taken(pid: int, options: DumpOptions) -> ThreadStacks:
     states = {tid: procfs.state(pid, tid) for tid in procfs.tasks(pid)}
     exe, arch = procfs.exe(pid), procfs.arch(pid).name
     collect = CollectOptions(rate_hz=_RATE_HZ, idle=True, stack_size=options.stack_size, flush_s=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 import signal
@@ -164,7 +163,6 @@ def test_command_that_ends_is_recorded_to_its_end() -> None:
 
 def test_nothing_is_left_behind(target: subprocess.Popen[str]) -> None:
     def left() -> tuple[int, int, bytes]:
-        gc.collect()
         threads = threading.active_count()
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_bytes()
         return len(os.listdir("/proc/self/fd")), threads, children
