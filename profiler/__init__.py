@@ -16,6 +16,7 @@ symbolize/     Names for addresses
 tools/         What `inspect`, `symbols` and `doctor` are made of
 diagnostics    Counters for what was tolerated, and problems of modules
 errors         Named conditions
+frame_sources  By what a frame is found: one table for options, help, pages and documentation
 options        Options of a recording, as values
 """
 

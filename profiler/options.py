@@ -6,18 +6,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pyprof.frame_sources import SCAN, selectable
+
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
 LEAST_STACK_SIZE, MOST_STACK_SIZE = 1 << 12, 1 << 30
 MOST_RATE_HZ = 1e6
 DEFAULT_MAX_DEPTH = 1 << 20
-FALLBACK = "fp"
-"""The name in UnwindOptions.sources that is no table: it allows what is done where all tables passed."""
-SCAN = "scan"
-"""Like FALLBACK: it allows to guess, where that refuses, too."""
-RUN_TIME_SOURCES = ("libunwind_dynamic", "gdb_jit", "jitdump")
+RUN_TIME_SOURCES = tuple(source.name for source in selectable() if source.run_time)
 """Those of code that no file describes."""
-DEFAULT_SOURCES = ("sframe", "eh_frame", "exidx", "debug_frame", "breakpad", *RUN_TIME_SOURCES, FALLBACK)
+DEFAULT_SOURCES = tuple(source.name for source in selectable() if source.name != SCAN)
 """Sources in the order in which they are asked."""
 KNOWN_SOURCES = (*DEFAULT_SOURCES, SCAN)
 """Names for --unwind."""

@@ -21,14 +21,16 @@ FOLDERS = {
 }
 
 LEAVES = {"pyprof.errors", "pyprof.diagnostics"}
+SOURCES = "pyprof.frame_sources"
 OBJECTS = {"pyprof.model", "pyprof.objfile", *LEAVES}
 ALLOWED: dict[str, set[str]] = {
     "pyprof.errors": set(),
     "pyprof.diagnostics": set(),
-    "pyprof.options": set(),
+    "pyprof.options": {SOURCES},
+    SOURCES: set(),
     "pyprof.model": {*LEAVES},
     "pyprof.objfile": {"pyprof.model", *LEAVES},
-    "pyprof.unwind": {*OBJECTS, "pyprof.options"},
+    "pyprof.unwind": {*OBJECTS, "pyprof.options", SOURCES},
     "pyprof.interpreters": {*OBJECTS},
     "pyprof.symbolize": {*OBJECTS},
     "pyprof.collectors": {*OBJECTS, "pyprof.options"},

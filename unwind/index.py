@@ -16,12 +16,13 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.frame_sources import FALLBACK
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
-from pyprof.options import FALLBACK, UnwindOptions
+from pyprof.options import UnwindOptions
 from pyprof.unwind.base import Source
 from pyprof.unwind.code import Code
 from pyprof.unwind.heuristics.epilogue import MOST_CODE, epilogue_rule

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.frame_sources import FALLBACK, SCAN
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.images import ImageStore
-from pyprof.options import FALLBACK, SCAN, UnwindOptions
+from pyprof.options import UnwindOptions
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery
 from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback

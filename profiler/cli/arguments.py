@@ -6,7 +6,8 @@ import argparse
 import re
 
 from pyprof.errors import UsageError
-from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES, SCAN, UnwindOptions
+from pyprof.frame_sources import SCAN
+from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES, UnwindOptions
 
 DEFAULT = "default"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
@@ -17,6 +18,7 @@ from pyprof.cli.dump_interpreter import (
 )
 from pyprof.cli.dump_subject import Subject
 from pyprof.cli.remote import GDB_HELP, remote_options
+from pyprof.frame_sources import FRAME_SOURCES
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
     DEFAULT_SOURCES,
@@ -38,11 +40,15 @@ frame how it was found. Sleeping threads are read without stopping them. With --
 --minidump: as they were when the process died, the thread that crashed first.
 """
 
-EPILOG = """\
-The last column says how each frame was found: context (the innermost: the kernel's registers),
-sframe, eh_frame, debug_frame (unwind tables), breakpad (a symbol file), fp (frame pointer),
-lr (link register), sigreturn (the kernel's signal frame), inlined (DWARF: in the function below it),
-scan (a guess: a word that may be a return address; only with --unwind default,scan).
+_FOUND = fill(
+    "The last column says how each frame was found. inlined: in the function below it, by DWARF; "
+    + "; ".join(source.told for source in FRAME_SOURCES)
+    + ". A guess is made only with --unwind default,scan.",
+    width=92,
+)
+EPILOG = (
+    _FOUND
+    + """
 
 exit status:
   0 all stacks whole, 3 some cut short (of a core or minidump also: files are missing), 1 error,
@@ -56,6 +62,7 @@ examples:
   pyprof dump --core core.arm --exe ./server --sysroot /srv/board
   pyprof dump --minidump crash.dmp --symbols https://symbols.example.org/
 """
+)
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
 from pyprof.errors import FormatError, PyprofError, UsageError
-from pyprof.options import DEFAULT_SOURCES, FALLBACK
+from pyprof.frame_sources import FALLBACK
+from pyprof.options import DEFAULT_SOURCES
 
 if TYPE_CHECKING:
     from pyprof.tools.inspection import Inspection, Row

@@ -16,6 +16,7 @@ from pyprof.cli.window import WindowOptions, WindowWriter
 from pyprof.collectors import registry as collectors
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import registry
+from pyprof.frame_sources import option_help
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
     DEFAULT_RATE_HZ,
@@ -152,8 +153,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         type=source_list,
         default=DEFAULT_SOURCES,
         metavar="LIST",
-        help=f"sources in the order in which they are asked (default: {','.join(DEFAULT_SOURCES)}); "
-        "default,scan also guesses where none of them knows",
+        help=f"sources in the order in which they are asked ({option_help()}). "
+        f"Default: {','.join(DEFAULT_SOURCES)}; default,scan also guesses where none of them knows",
     )
     how.add_argument(
         "--scan",

@@ -23,9 +23,9 @@ def lookup_pc(pc: int, exact: bool) -> int:
 
 
 class Trust(IntEnum):
-    """Which source found a frame: the one whose rule was applied to the frame inside it."""
+    """Which source found a frame: the one whose rule was applied to the frame inside it. Rows of frame_sources."""
 
-    CONTEXT = 0  # the innermost frame: pc as the kernel gave it
+    CONTEXT = 0
     SFRAME = 1
     EH_FRAME = 2
     DEBUG_FRAME = 3
@@ -34,14 +34,14 @@ class Trust(IntEnum):
     LIBUNWIND_DYNAMIC = 6
     GDB_JIT = 7
     JITDUMP = 8
-    FP = 9  # frame-pointer chain
-    LR = 10  # link register of a leaf
-    SIGRETURN = 11  # the kernel's signal frame, by its known layout
-    SCAN = 12  # a plausible return address, guessed
-    EPILOGUE = 13  # by the instructions that lead to the frame's return
-    INTERPRETER = 14  # a frame of the interpreter's own chain, placed by the mark on the evaluator's C stack
-    COMPLETED = 16  # of a whole stack of the same thread at another moment: what was read of both was the same
-    KERNEL = 15  # of the kernel's own stack, or the call in which a thread sleeps
+    FP = 9
+    LR = 10
+    SIGRETURN = 11
+    SCAN = 12
+    EPILOGUE = 13
+    INTERPRETER = 14
+    COMPLETED = 16
+    KERNEL = 15
 
     @property
     def label(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pyprof.options import DEFAULT_SOURCES, FALLBACK, KNOWN_SOURCES, RUN_TIME_SOURCES
+from pyprof.frame_sources import FALLBACK
+from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES, RUN_TIME_SOURCES
 from pyprof.unwind.sources import with_symbols
 
 

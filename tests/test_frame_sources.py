@@ -1,0 +1,43 @@
+"""One table says by what frames are found; numbers, options, readers, help, the page and the docs agree with it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pyprof.frame_sources import FALLBACK, FRAME_SOURCES, SCAN, documentation, selectable
+from pyprof.model.walk import Trust
+from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES
+from pyprof.unwind.sources import with_symbols
+from tests.cli.support import pyprof
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_each_number_has_its_row() -> None:
+    assert sorted(trust.label for trust in Trust) == sorted(source.name for source in FRAME_SOURCES)
+
+
+def test_options_are_the_sources_that_can_be_chosen_and_tables_have_readers() -> None:
+    assert (*DEFAULT_SOURCES, SCAN) == KNOWN_SOURCES
+    assert {source.option for source in FRAME_SOURCES} - {""} == set(KNOWN_SOURCES)
+    tables = [source.name for source in selectable() if not source.run_time and source.name not in (FALLBACK, SCAN)]
+    assert tables == list(with_symbols(lambda file: None))
+
+
+def test_page_shows_the_words_of_the_table() -> None:
+    script = (ROOT / "exporters" / "assets" / "page.model.js").read_text()
+    (body,) = re.findall(r"const TRUST_TITLES = {\n(.*?)};", script, re.S)
+    shown = dict(re.findall(r'^ *(\w+): "(.*)",$', body, re.M))
+    assert shown == {source.name: source.words for source in FRAME_SOURCES}
+
+
+def test_documentation_has_the_table() -> None:
+    assert f"\n\n{documentation()}\n\n" in (ROOT / "docs" / "formats.md").read_text()
+
+
+def test_help_names_each_source() -> None:
+    words = " ".join(pyprof("record", "--help").stdout.split())
+    assert all(source.told in words for source in selectable())
+    told = " ".join(pyprof("dump", "--help").stdout.split())
+    assert all(source.told in told for source in FRAME_SOURCES)
