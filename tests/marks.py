@@ -63,6 +63,7 @@ TABLE = {
     "oracle/*": "live system",
     "perf/test_records.py": "unit",
     "perf/test_switch_*.py": "unit",
+    "perf/test_wall_clock.py": "unit",
     "perf/test_spaces.py": "unit",
     "perf/*": "live system",
     "remote/test_packets.py": "fuzz",

@@ -1,0 +1,127 @@
+"""Wall-clock time made of switches that a source reports: no kernel, no process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.base import CollectorStats, Feedback, Source
+from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.linux.perf_arch import WIDE
+from pyprof.collectors.offcpu.collector import WallClockCollector
+from pyprof.collectors.switch_events import BLOCKED, ENDED, IN, PREEMPTED, Happened, Mask, Points, SwitchSource
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.options import CollectOptions
+
+MS = 1_000_000
+PID, OTHER_PID = 500, 600
+
+Switch = tuple[int, int, int]
+"""(tid, milliseconds since the source was made, kind)"""
+
+
+def stopped(tids: list[int], times_ns: list[int], source_id: int) -> SampleBatch:
+    tid = np.array(tids, np.int32)
+    kind = np.zeros(len(tid), np.uint8)
+    return bare_batch(WIDE, source_id, kind, np.array(times_ns, np.int64), tid * 0 + PID, tid)
+
+
+class Reported:
+    """A SwitchSource that has all to say at once. left: (tid, ms) of samples taken as threads left."""
+
+    source_ids = frozenset((1, 2))
+    flush_s = 0.1
+
+    paused: frozenset[int] = frozenset()
+
+    def __init__(self, switches: list[Switch], left: Sequence[tuple[int, int]] = ()) -> None:
+        self.alive: list[int] = []
+        self._switches = switches
+        self._left = left
+
+    def take(self, now_ns: int, last: bool) -> Happened:
+        start = now_ns - 100 * MS
+        tid, ms, kind = (np.array(column, np.int64) for column in zip(*self._switches, strict=True))
+        left = stopped([tid for tid, _ in self._left], [start + ms * MS for _, ms in self._left], 2)
+        switches = Points(tid, start + ms * MS, kind)
+        running = [stopped([7], [start], 1)]
+        return Happened(running, left, np.zeros(len(left), np.bool_), switches, {}, [], frozenset())
+
+    def done(self) -> tuple[frozenset[int], int]:
+        return frozenset(), 0
+
+    def by_width(self, left: SampleBatch, narrow: Mask) -> list[SampleBatch]:
+        return [left]
+
+    def known(self, pid: npt.NDArray[np.integer]) -> Mask:
+        return np.ones(len(pid), np.bool_)
+
+    def shown(self, tid: npt.NDArray[np.integer]) -> Mask:
+        return np.ones(len(tid), np.bool_)
+
+    def pid_of(self, tid: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+        return np.where(tid == 8, OTHER_PID, PID).astype(np.int32)
+
+    def news(self) -> set[int]:
+        return set()
+
+    def learn(self, feedback: Feedback) -> None: ...
+
+    def threads(self) -> list[ThreadInfo]:
+        return []
+
+    def stats(self) -> CollectorStats:
+        return CollectorStats(ticks=3, ticking_ns=5)
+
+    def close(self) -> None: ...
+
+
+class NoLooks:
+    source_id = 3
+
+    def batches(self) -> Iterator[SampleBatch]:
+        return iter(())
+
+    def stats(self) -> CollectorStats:
+        return CollectorStats(skipped=2)
+
+
+def wall_clock(source: SwitchSource, **options: Any) -> WallClockCollector:
+    return WallClockCollector(source, lambda _: cast("Source", NoLooks()), CollectOptions(idle=True, **options))
+
+
+def of_kind(batches: list[SampleBatch], kind: SampleKind) -> list[tuple[int, int, int]]:
+    """(pid, tid, nanoseconds) of samples whose time is known."""
+    found = []
+    for batch in batches:
+        if batch.length_ns is not None:
+            rows = zip(batch.kind, batch.pid, batch.tid, batch.length_ns, strict=True)
+            found += [(int(pid), int(tid), int(ns)) for each, pid, tid, ns in rows if each == kind]
+    return sorted(found)
+
+
+def test_time_that_nobody_saw_belongs_to_the_process_of_its_thread() -> None:
+    switches = [(7, 10, BLOCKED), (7, 50, IN), (8, 20, BLOCKED), (8, 30, IN), (8, 31, ENDED)]
+    batches = list(wall_clock(Reported(switches)).batches())
+    assert of_kind(batches, SampleKind.UNSEEN) == [(PID, 7, 40 * MS), (OTHER_PID, 8, 10 * MS)]
+
+
+def test_sample_of_a_leave_stands_for_the_time_until_its_thread_came_back() -> None:
+    source = Reported([(7, 10, BLOCKED), (7, 50, IN), (7, 60, PREEMPTED), (7, 61, IN)], [(7, 10), (7, 60)])
+    batches = list(wall_clock(source).batches())
+    assert of_kind(batches, SampleKind.STOPPED) == [(PID, 7, MS), (PID, 7, 40 * MS)]
+    assert of_kind(batches, SampleKind.UNSEEN) == []
+    assert [batch.source_id for batch in batches if len(batch)] == [1, 2]
+
+
+def test_off_cpu_time_alone_leaves_out_samples_of_what_ran_and_waits_for_a_processor() -> None:
+    source = Reported([(7, 10, BLOCKED), (7, 50, IN), (7, 60, PREEMPTED), (7, 61, IN)], [(7, 10), (7, 60)])
+    collector = wall_clock(source, running=False)
+    batches = list(collector.batches())
+    assert of_kind(batches, SampleKind.STOPPED) == [(PID, 7, 40 * MS)]
+    assert [batch.source_id for batch in batches if len(batch)] == [2]
+    assert (collector.stats().ticks, collector.stats().ticking_ns, collector.stats().skipped) == (3, 0, 2)
