@@ -42,10 +42,9 @@ class TargetOptions:
 
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
-    """rate_hz: samples a second of each thread. idle: threads that are not running; running: those that are. waits: say
-    in what sleeping threads sleep. stop_sleepers: a sleeping thread may be stopped, once in a sleep, if its stack
-    cannot be walked otherwise. kernel: frames of the kernel, too. subprocesses: follow children. thread: only threads
-    in whose name it is found.
+    """rate_hz: samples a second of each thread. idle: threads that are not running; running: those that are.
+    stop_sleepers: a sleeping thread may be stopped, once in a sleep, if its stack cannot be walked otherwise. kernel:
+    frames of the kernel, too. subprocesses: follow children. thread: only threads in whose name it is found.
 
     stack_size: most bytes of stack copied. max_overhead: most share (0..1) of time that a target may be stopped, None
     for no limit. flush_s: a batch is handed over at the latest after this time (0: after each sampling time).
@@ -54,7 +53,6 @@ class CollectOptions:
     rate_hz: float = DEFAULT_RATE_HZ
     idle: bool = False
     running: bool = True
-    waits: bool = False
     stop_sleepers: bool = True
     kernel: bool = False
     subprocesses: bool = False
@@ -154,7 +152,6 @@ class RecordOptions(StackOptions):
             rate_hz=self.rate,
             idle=self.mode != "cpu",
             running=self.mode != "offcpu",
-            waits=True,
             kernel=self.kernel,
             subprocesses=subprocesses if self.subprocesses is None else self.subprocesses,
             thread=re.compile(self.thread) if self.thread is not None else None,

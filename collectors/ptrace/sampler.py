@@ -65,7 +65,7 @@ class Sampler:
             if self._idle:
                 self._stopper.copy.copy(thread, spaces, call.sp)
                 evidence = spaces.evidence(call.pc)
-                state = task_state.state(thread.tid) if self._options.waits else ""
+                state = task_state.state(thread.tid)
             at_ns = time.monotonic_ns()
             if thread.schedstat() == before:
                 if not self._idle:
@@ -126,8 +126,7 @@ class Sampler:
             return False
         lane = self._stopper.last_lane
         thread.stopped = (call.sp, call.pc, self._builder.copy_of(lane))
-        if self._options.waits:
-            self._builder.set_tip(lane, (blocked_word(thread.arch, "S", call.number),))
+        self._builder.set_tip(lane, (blocked_word(thread.arch, "S", call.number),))
         return True
 
     def _unchanged(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:

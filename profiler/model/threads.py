@@ -23,7 +23,7 @@ class FrameDetail:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """One thread and its stack, innermost frame first, markers left out.
+    """One thread and its stack, innermost frame first; markers are left out, and in what the thread waits.
 
     state: "running", "sleeping", ... as the kernel says. end: why the stack ended. merge: how frames of an interpreter
     and native ones could not be matched, "" if all were. known: SampleState. details: of each interpreter's frame,
@@ -78,4 +78,5 @@ def thread_stacks(profile: Profile, states: Mapping[int, str]) -> Iterator[Threa
                 merge = mark.title.strip("[]")
             elif mark.kind is MarkKind.CUT:
                 end = mark.end
-        yield ThreadStack(info, states.get(info.tid, "running"), end, tuple(path[::-1]), merge, known.get(index, 0))
+        frames = tuple(frame for frame in reversed(path) if frame.kind != FrameKind.KERNEL)  # the state says it
+        yield ThreadStack(info, states.get(info.tid, "running"), end, frames, merge, known.get(index, 0))

@@ -286,7 +286,7 @@ def test_a_user_without_rights_gets_all_of_a_threads_time(program: Path) -> None
         target = subprocess.Popen(["perl", "-e", "for (;;) { select(undef, undef, undef, 0.004) }"], cwd="/")
         try:
             time.sleep(0.3)
-            options = CollectOptions(idle=True, waits=True)
+            options = CollectOptions(idle=True)
             collector = open_collector("perf", select(TargetOptions(pids=(target.pid,))), options, diagnostics)
             session = Session(collector, UnwindOptions(), diagnostics)
             until = time.monotonic() + 2
@@ -335,7 +335,7 @@ def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
     monkeypatch.setattr("pyprof.collectors.perf.switches._MOST_RING", ring)
     target = subprocess.Popen(["perl", "-e", f"for (;;) {{ select(undef, undef, undef, {nap_s}) }}"], cwd="/")
     try:
-        diagnostics, options = Diagnostics(), CollectOptions(idle=True, waits=True)
+        diagnostics, options = Diagnostics(), CollectOptions(idle=True)
         collector = open_collector("perf", select(TargetOptions(pids=(target.pid,))), options, diagnostics)
         session = Session(collector, UnwindOptions(), diagnostics)
         until = time.monotonic() + 1.5

@@ -81,7 +81,7 @@ def python() -> Iterator[Opened]:
 
 @contextmanager
 def offcpu() -> Iterator[Opened]:
-    with _process("perf", CollectOptions(rate_hz=53, idle=True, waits=True), _native()) as opened:
+    with _process("perf", CollectOptions(rate_hz=53, idle=True), _native()) as opened:
         yield opened
 
 
