@@ -91,13 +91,14 @@ class ProcessReader(StackReader, Protocol):
 @dataclass(frozen=True)
 class Recording:
     """What an interpreter shares with the rest of a recording. follow_tasks: a task's functions stand below those of
-    the tasks that await it.
+    the tasks that await it. stack_size: as --stack-size, bytes.
     """
 
     images: ImageStore
     diagnostics: Diagnostics
     book: CodeBook
     follow_tasks: bool = False
+    stack_size: int = 1 << 20
 
 
 class Interpreter:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pyprof.model.interpreter import Chain, Run, SampleState
-from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.markers import Mark, MarkKind, long_chain_mark
 from pyprof.model.stacks import Inserts
 from pyprof.model.walk import StackEnd
 
@@ -31,19 +31,23 @@ class Merged:
 
     unplaced: runs that stand by their order only; without_run: activations of the evaluator without frames.
 
-    reasons: bits of model.interpreter.PARTIAL, none if all was matched.
+    reasons: bits of model.interpreter.PARTIAL, none if all was matched. lacking, enough: as in model.interpreter.Chain.
     """
 
     inserts: Inserts
     unplaced: int = 0
     without_run: int = 0
     reasons: SampleState = NOTHING
+    lacking: int = 0
+    enough: int = 0
 
     @property
     def mark(self) -> Mark | None:
         """The marker below which the stack hangs; None if all was matched."""
         if not self.reasons:
             return None
+        if self.lacking:
+            return long_chain_mark(self.lacking, self.enough)
         return Mark(MarkKind.MERGE, unplaced=self.unplaced, without_run=self.without_run)
 
 
@@ -86,8 +90,12 @@ def merge(
     """pcs, sps, exacts: of the native frames, innermost first; sps[i] is 0 where it is not known."""
     evaluators.learn_symbols(chain.evaluators)
     if chain.marked:
-        return _by_markers(pcs, sps, exacts, end, chain, evaluators)
-    return _by_count(pcs, exacts, end, chain, evaluators)
+        found = _by_markers(pcs, sps, exacts, end, chain, evaluators)
+    else:
+        found = _by_count(pcs, exacts, end, chain, evaluators)
+    if not chain.lacking:
+        return found
+    return replace(found, reasons=found.reasons | SampleState.LONG_CHAIN, lacking=chain.lacking, enough=chain.enough)
 
 
 def _by_markers(
@@ -102,6 +110,8 @@ def _by_markers(
     for nth, run in enumerate(runs):
         if run.marker:
             at = frame_at(run.marker, sps, outside)
+        elif chain.lacking and nth == len(runs) - 1:
+            at = next((at for at in range(outside, count) if evaluators(pcs[at], exacts[at])), -1)
         else:
             at = _leaving(runs[nth + 1 :], pcs, sps, exacts, evaluators) if nth == 0 else -1
         if at < 0 and count > outside and run.marker and run.marker >= sps[-1] > 0 and evaluators(pcs[-1], exacts[-1]):
@@ -126,6 +136,8 @@ def _by_markers(
     idle = [at for at in range(count) if at not in owners and evaluators(pcs[at], exacts[at])]
     if idle and _at_border(idle[0], exacts) and idle[0] < min(owners, default=count):
         del idle[0]
+    if chain.lacking:  # those of the runs that are missing
+        idle = [at for at in idle if at < outside]
     without = len(idle)
     if without:
         reasons |= SampleState.NO_RUN

@@ -67,7 +67,7 @@ class PtraceCollector:
         raise_file_limit(1 << 16)  # two descriptors a thread stay open
         arches = native_arches(os.uname().machine)
         self._builder = BatchBuilder(arches, ArenaMemory(options.stack_size), self.source_id)
-        self._stopper = Stopper(arches, self._builder, diagnostics, options.idle)
+        self._stopper = Stopper(arches, self._builder, diagnostics, options)
         self._guard = StopGuard(self._stopper.ptrace)
         self._sampler = Sampler(self._stopper, self._builder, diagnostics, options)
         self._scheduler = Scheduler(options)

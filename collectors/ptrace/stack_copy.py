@@ -29,13 +29,16 @@ class StackCopy:
     home stack of a thread that is on another one.
     """
 
-    def __init__(self, ptrace: libc.PtraceCalls, builder: BatchBuilder[ArenaMemory], diagnostics: Diagnostics) -> None:
+    def __init__(
+        self, ptrace: libc.PtraceCalls, builder: BatchBuilder[ArenaMemory], diagnostics: Diagnostics, stack_size: int
+    ) -> None:
+        """stack_size: as CollectOptions has it."""
         self._ptrace = ptrace
         self._builder = builder
         self._diagnostics = diagnostics
         self._memory = builder.memory
         self._arena = memoryview(builder.memory.bytes)
-        self._gather = libc.Gatherer(_FRAMES)
+        self._gather = libc.Gatherer(max(_FRAMES, stack_size))
         self._base = self._size = 0
         self._piece_base = self._piece_size = 0
         self._length = 0

@@ -31,6 +31,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.pauses import PauseLog
 from pyprof.model.sample import SampleKind
+from pyprof.options import CollectOptions
 
 RESTARTED = "system call of the target restarted"
 INTERRUPTED = "system call of the target may have failed with EINTR"
@@ -74,7 +75,11 @@ class Stopper:
     """
 
     def __init__(
-        self, arches: Sequence[Arch], builder: BatchBuilder[ArenaMemory], diagnostics: Diagnostics, idle: bool
+        self,
+        arches: Sequence[Arch],
+        builder: BatchBuilder[ArenaMemory],
+        diagnostics: Diagnostics,
+        options: CollectOptions,
     ) -> None:
         """arches: what the threads of this machine may run."""
         self.ptrace = libc.PtraceCalls()
@@ -85,8 +90,8 @@ class Stopper:
         self._regsets = {arch.name: Regset(arch, self.ptrace) for arch in arches}
         self._builder = builder
         self._diagnostics = diagnostics
-        self._idle = idle
-        self.copy = StackCopy(self.ptrace, builder, diagnostics)
+        self._idle = options.idle
+        self.copy = StackCopy(self.ptrace, builder, diagnostics, options.stack_size)
         self._last_stop_ns = 0
 
     def stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> Outcome:

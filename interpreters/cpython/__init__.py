@@ -2,6 +2,7 @@
 
 capture        What is read of a Python thread while it stands still
 codes          Code objects
+data_stack     How long a thread's data stack is beyond what was copied of it
 debug_offsets  _Py_DebugOffsets
 finder         The CPython of one process: found when its modules are known, found again where they change
 frame_reader   The frames of one CPython's threads: copied while a thread stands still, decoded when it runs again

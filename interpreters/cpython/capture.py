@@ -18,14 +18,17 @@ from pyprof.model.interpreter import Gather, Span
 MOST_IN_STOP = 2048
 """Frames that are followed while the thread stands still; the rest of a deep stack is followed in the copy."""
 MOST_FRAMES = 1 << 16
-MOST_STACK = 1 << 19
 MOST_CHUNKS = 64
+"""So many at least; as many as there may be in what is copied."""
+_LEAST_FRAME, _LEAST_CHUNK = 64, 1 << 13
 MOST_FAILURES = 16
 """So many code objects of one sample may be unreadable; then the others are not tried."""
 MOST_GUESSES = 900
 """Code objects that are asked for because the last sample had them, as are frames outside the data stack."""
 _ROOM = 2048
-_CHUNK_HEAD = 24
+_CHUNK_HEAD, _USUAL_CHUNK = 24, 1 << 14
+_FRESH_CHUNKS = 96
+"""So many chunks that the last sample did not have are read one by one in a stop."""
 ENTRY_OWNER = 3
 """A frame with this owner or a greater one is an entry frame: it runs nothing and stands on the C stack."""
 
@@ -50,6 +53,7 @@ class Copied:
     address. stands: avma of each CFrame, innermost first, and the frame that it names. rest: the frame at which the
     stop ended early, rest_stand the CFrame. problem: why the chain ends there, "" at its root. outermost:
     of each run, the avma of its outermost frame. habits: to learn what was needed, None once that is done.
+    beyond: the first chunk of the data stack that is not copied, 0 if all are; cut: the chain ends there.
     objects: other places that the next sample needs. waiting: markers of activations that are not in the thread's
     chain. marks: see model.interpreter.Chain.
 
@@ -67,6 +71,8 @@ class Copied:
     rest: int = 0
     rest_stand: int = 0
     problem: str = ""
+    beyond: int = 0
+    cut: bool = False
     stale: bool = False
     objects: list[int] = field(default_factory=list)
     outermost: list[int] = field(default_factory=list)
@@ -77,10 +83,14 @@ class Copied:
 
 class Copier:
     """Copies thread states of one runtime. code_at, code_size: the head of a code object. several: greenlets may wait
-    on the threads' stacks; else nobody looks for them while a thread stands still.
+    on the threads' stacks; else nobody looks for them while a thread stands still. most_stack: so many bytes of a data
+    stack are copied, in whole chunks.
     """
 
-    def __init__(self, layout: Layout, code_at: int, code_size: int) -> None:
+    def __init__(self, layout: Layout, code_at: int, code_size: int, most_stack: int) -> None:
+        self._most_stack = most_stack
+        self._most_chunks = max(MOST_CHUNKS, most_stack // _LEAST_CHUNK)
+        self._most_frames = max(MOST_FRAMES, most_stack // _LEAST_FRAME)
         self._layout = layout
         self._code_at = code_at
         self._code_size = code_size
@@ -142,7 +152,7 @@ class Copier:
             # the evaluator has put its CFrame into the chain and not yet said which frame it runs
             problem = copied.problem
             del copied.stands[0], copied.frames[:]
-            copied.problem, copied.rest = "", 0
+            copied.problem, copied.rest, copied.cut = "", 0, False
             self._follow(copied, copied.stands[0][1] if copied.stands else 0, loose, gather)
             if not copied.frames:  # 3.11 frees a frame's chunk before it forgets the frame
                 copied.problem = problem
@@ -167,24 +177,30 @@ class Copier:
         at, top = (copied.head[(self._layout.thread.chunk >> 3) + n] for n in (0, 1))
         found: list[tuple[int, int, int]] = []
         habits.chunks, habits.spans = found, []
-        total = 0
-        while at and len(found) < MOST_CHUNKS and total < MOST_STACK:
+        total = fresh = 0
+        while at and len(found) < self._most_chunks and total < self._most_stack:
+            copied.beyond = at
             part = got.get(at)
             if part is None or len(part) < _CHUNK_HEAD // 8:
-                part = _words(gather([(at, _CHUNK_HEAD)]))
-                if len(part) < _CHUNK_HEAD // 8:
+                fresh += 1
+                part = _words(gather([(at, _USUAL_CHUNK)]))
+                if fresh > _FRESH_CHUNKS or len(part) < _CHUNK_HEAD // 8:
                     return
             size = part[1] & ~7
             used = (top - at if not found else part[2]) if not found else _CHUNK_HEAD + 8 * part[2]
-            used = min(max(used, _CHUNK_HEAD), size, MOST_STACK - total) & ~7
+            used = min(max(used, _CHUNK_HEAD), size, self._most_stack) & ~7
+            if found and total + used > self._most_stack:
+                break
             if used > 8 * len(part):
                 part = _words(gather([(at, used)]))
+            part = part[: used + (0 if found else _ROOM) >> 3]
             if not len(part):
                 return
             copied.regions.insert(len(found), (at, at + 8 * len(part), part))
             found.append((at, used, size))
             total += used
             at = part[0]
+        copied.beyond = at
 
     def _first(self, copied: Copied, gather: Gather) -> int:
         """The innermost frame; fills in what stands on the C stack."""
@@ -203,7 +219,7 @@ class Copier:
         layout = self._layout.thread
         root = copied.thread.address + layout.root_cframe
         size = layout.cframe_previous + 8
-        most = MOST_IN_STOP if gather else MOST_FRAMES
+        most = MOST_IN_STOP if gather else self._most_frames
         while cframe and cframe != root:
             if len(copied.stands) >= most:
                 copied.rest_stand = cframe
@@ -220,7 +236,7 @@ class Copier:
         """The chain from a frame on, into copied.frames. gather None: in what is copied."""
         previous, code, mask, size = self._previous, self._code, self._mask, self._frame_size
         frames, codes = copied.frames, copied.codes
-        most = MOST_IN_STOP if gather else MOST_FRAMES
+        most = MOST_IN_STOP if gather else self._most_frames
         base_frame = self._layout.thread.base_frame
         stop = copied.head[base_frame >> 3] if base_frame != NONE else 0
         new: list[int] = []
@@ -235,7 +251,9 @@ class Copier:
             else:
                 found, at = self.find(copied, frame, size, loose, gather)
                 if found is None:
-                    copied.problem = copied.problem or "a frame could not be read"
+                    copied.cut = bool(copied.beyond)
+                    if not copied.cut:
+                        copied.problem = copied.problem or "a frame could not be read"
                     break
                 words, low = found, frame - 8 * at
                 high = low + 8 * len(words)
@@ -309,6 +327,8 @@ class Copier:
         code, mask = self._code, self._mask
         used = dict.fromkeys([words[at + code] & mask for words, at, _ in copied.frames])
         used.pop(0, None)
+        if copied.rest:  # what its outer frames run is what it was
+            used.update(dict.fromkeys(habits.codes))
         # what could not be read comes last: it hides what is behind it, and may only have come too late
         codes = copied.codes
         habits.codes = sorted(used, key=lambda at: not len(codes.get(at, _NOTHING)))[:MOST_GUESSES]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.code_book import CodeBook
+from pyprof.interpreters.base import Recording
 from pyprof.interpreters.cpython.capture import Copied, Copier, Habits
 from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.data_stack import ChunkSizes
 from pyprof.interpreters.cpython.layout import NONE
 from pyprof.interpreters.cpython.layout import Chain as ChainKind
 from pyprof.interpreters.cpython.local_values import LocalReader
@@ -23,6 +23,8 @@ _MOST_PREPARED = 64
 """So many new threads of a version without a data stack are read before their first stop, which then reads all of a
 deep stack's frames at once.
 """
+_PART = 2
+"""Of --stack-size one part in so many is for a thread's data stack: its frames are followed one by one."""
 NO_STACK = memoryview(b"").cast("Q")
 
 
@@ -31,13 +33,15 @@ class FrameReader:
     followed.
     """
 
-    def __init__(self, runtime: Runtime, memory: Memory, book: CodeBook, diagnostics: Diagnostics) -> None:
-        self.codes = CodeReader(memory, runtime.layout, book)
+    def __init__(self, runtime: Runtime, memory: Memory, recording: Recording) -> None:
+        self.codes = CodeReader(memory, runtime.layout, recording.book)
         self.awaiters: Awaiters | None = None
         self._runtime = runtime
         self._memory = memory
-        self._diagnostics = diagnostics
-        self._copier = Copier(runtime.layout, self.codes.head_at, self.codes.head_size)
+        self._diagnostics = recording.diagnostics
+        most_stack = recording.stack_size // _PART
+        self._copier = Copier(runtime.layout, self.codes.head_at, self.codes.head_size, most_stack)
+        self._beyond = ChunkSizes(memory)
         self._runs = RunReader(runtime.layout, self.codes)
         self._copied: list[Copied] = []
 
@@ -72,13 +76,15 @@ class FrameReader:
         """Of the thread that was copied last."""
         if not self._copied:
             return None
-        self.learn()
         layout = self._runtime.layout
         runs: list[Run] = []
         state, problem = SampleState.INTERPRETED, ""
-        lost = self.codes.lost
+        lost, lacking, enough = self.codes.lost, 0, 0
         for copied in self._copied:
             self._copier.finish(copied)
+            self._copier.learn(copied)
+            part_lacks, part_enough = self._lacking(copied)
+            lacking, enough = lacking + part_lacks, max(enough, part_enough)
             runs += self._with_awaiters(copied, self._runs.runs(copied))
             problem = problem or copied.problem
             state |= self._lock_state(copied)
@@ -88,7 +94,18 @@ class FrameReader:
         if marked and len(self._copied) > 1:
             runs.sort(key=lambda run: run.marker)
         marks = self._copied[0].marks if len(self._copied) == 1 else ()
-        return Chain(tuple(runs), state, problem, self._runtime.located.evaluators, marked, marks, greenlets)
+        evaluators = self._runtime.located.evaluators
+        return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough)
+
+    def _lacking(self, copied: Copied) -> tuple[int, int]:
+        """About how many frames lie beyond what was copied, and the --stack-size that would copy all; 0, 0 if none."""
+        missing = self._beyond.bytes_from(copied.beyond) if copied.cut else 0
+        if not missing:
+            if copied.cut:  # the chunk was freed before its frame was
+                copied.cut, copied.problem = False, copied.problem or "a frame could not be read"
+            return 0, 0
+        there = sum(8 * len(words) for _, _, words in copied.regions[:-1])
+        return max(missing * len(copied.frames) // max(there, 1), 1), _PART * (there + missing)
 
     def local_values(self, redact: bool) -> list[tuple[int, dict[str, str]]]:
         """Of the thread that was copied last: (frame, name -> bounded repr), innermost first. Values are read now."""

@@ -78,7 +78,7 @@ class PythonProcess:
 
     def _open(self, runtime: Runtime) -> None:
         recording, memory = self._recording, self._finder.memory
-        self.frames = FrameReader(runtime, memory, recording.book, recording.diagnostics)
+        self.frames = FrameReader(runtime, memory, recording)
         self.threads = ThreadList(runtime, memory, self._namespace_tid, self.frames.prepare)
 
     def _find_tasks(self, runtime: Runtime, space: AddressSpace) -> None:

@@ -52,18 +52,19 @@ class RunReader:
     def _by_shims(self, copied: Copied) -> Iterator[Run]:
         run: list[int] = []
         begun, last = False, 0
-        for words, at, avma in copied.frames:
-            if self.is_shim(words, at):
+        flag, shift = self._flag, self._flag_shift
+        for (words, at, avma), pc in zip(copied.frames, self._pcs(copied), strict=True):
+            if words[at + flag] >> shift & 0xFF >= ENTRY_OWNER:
                 copied.outermost.append(last)
                 yield Run(avma, tuple(run))
                 run, begun, last = [], False, 0
                 continue
             begun, last = True, avma
-            pc = self.frame(copied, words, at)
             if pc is not None:
                 run.append(pc)
         if begun:
-            copied.problem = copied.problem or _LACKS_MARKER
+            if not copied.cut:
+                copied.problem = copied.problem or _LACKS_MARKER
             yield Run(0, tuple(run))
 
     def _by_entries(self, copied: Copied) -> Iterator[Run]:
@@ -71,17 +72,32 @@ class RunReader:
         stands = [(cframe, frame) for cframe, frame in copied.stands if frame]
         run: list[int] = []
         innermost = 0
-        for words, at, avma in copied.frames:
+        for (words, at, avma), pc in zip(copied.frames, self._pcs(copied), strict=True):
             innermost = innermost or avma
-            pc = self.frame(copied, words, at)
             if pc is not None:
                 run.append(pc)
             if words[at + flag] >> shift & 0xFF:
                 yield Run(self._stand(copied, stands, innermost), tuple(run))
                 run, innermost = [], 0
         if innermost:
-            copied.problem = copied.problem or _LACKS_MARKER
+            if not copied.cut:
+                copied.problem = copied.problem or _LACKS_MARKER
             yield Run(self._stand(copied, stands, innermost), tuple(run))
+
+    def _pcs(self, copied: Copied) -> list[int | None]:
+        """frame() of each copied frame, None of an entry frame. A recursion has many frames at few places."""
+        code, instr, shims = self._code, self._instr, self._chain is Chain.SHIMS
+        tlbc = self._tlbc if self._tlbc >= 0 else code
+        flag, shift = self._flag, self._flag_shift
+        known: dict[tuple[int, int, int], int | None] = {}
+        found: list[int | None] = []
+        for words, at, _ in copied.frames:
+            key = words[at + code], words[at + instr], words[at + tlbc]
+            if key not in known:
+                entry = shims and words[at + flag] >> shift & 0xFF >= ENTRY_OWNER
+                known[key] = None if entry else self.frame(copied, words, at)
+            found.append(known[key])
+        return found
 
     def _stand(self, copied: Copied, stands: list[tuple[int, int]], innermost: int) -> int:
         """The CFrame that names this frame, and with it those inside it, which name none of the chain."""
@@ -100,8 +116,7 @@ class RunReader:
         # An evaluator enters its CFrame into the chain before its frame, and takes it out before its frame.
         skip = len(marks) - count if marks else 0
         copied.marks = tuple(marks) if skip > 0 else ()
-        for n, (words, at, _) in enumerate(copied.frames):
-            pc = self.frame(copied, words, at)
+        for n, pc in enumerate(self._pcs(copied)):
             marker = marks[skip + n] if 0 <= skip + n < len(marks) else 0
             yield Run(marker, () if pc is None else (pc,))
 
@@ -110,5 +125,4 @@ class RunReader:
         code = words[at + self._code] & self._mask
         instr = words[at + self._instr] >> self._instr_shift & self._instr_mask
         tlbc = words[at + self._tlbc] >> self._tlbc_shift & 0xFFFFFFFF if self._tlbc >= 0 else 0
-        head = copied.codes.get(code)
-        return self._codes.frame(code, bytes(head) if head is not None else b"", instr, tlbc)
+        return self._codes.frame(code, bytes(copied.codes.get(code, b"")), instr, tlbc)

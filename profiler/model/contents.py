@@ -28,7 +28,7 @@ from pyprof.model.summary import (
 )
 from pyprof.model.walk import StackEnd, Trust
 
-FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.NO_RUN
+FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.LONG_CHAIN | SampleState.NO_RUN
 """Some functions of the interpreter's are not on the stack."""
 
 

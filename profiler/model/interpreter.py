@@ -21,6 +21,7 @@ class SampleState(IntFlag):
     NO_MARKER = 32  # a run has no marker
     NO_RUN = 64  # an activation of the evaluator has no run
     BROKEN_CHAIN = 128  # the interpreter's own chain could not be read to its end
+    LONG_CHAIN = 256  # the chain is longer than what is copied
 
 
 PARTIAL: dict[SampleState, str] = {
@@ -29,6 +30,7 @@ PARTIAL: dict[SampleState, str] = {
     SampleState.NO_MARKER: "python frames without a mark on the C stack",
     SampleState.NO_RUN: "evaluator on the stack without python frames",
     SampleState.BROKEN_CHAIN: "chain of python frames not whole",
+    SampleState.LONG_CHAIN: "more python frames than --stack-size copies",
 }
 """Why the frames of an interpreter and the native ones could not all be matched, as it is counted."""
 
@@ -51,7 +53,8 @@ class Chain:
     """A thread's runs, innermost first. problem: why it may lack frames, "" if it is whole. evaluators: where the
     evaluator's parts begin, as far as symbols say. marked: this version marks the C stack. marks: all marks, innermost
     first, where it is not known which of them belongs to which run. others: the C stack may hold activations that are
-    not in the chain, outside it (those of other greenlets).
+    not in the chain, outside it (those of other greenlets). lacking: about so many of the outermost frames are missing,
+    because more is copied of no chain; enough: bytes of --stack-size that would copy all of it.
     """
 
     runs: tuple[Run, ...]
@@ -61,6 +64,8 @@ class Chain:
     marked: bool
     marks: tuple[int, ...] = ()
     others: bool = False
+    lacking: int = 0
+    enough: int = 0
 
 
 Span = tuple[int, int]

@@ -17,6 +17,7 @@ class MarkKind(IntEnum):
     LEFT_OUT = 1  # frames in the middle of the stack are left out
     MERGE = 2  # an interpreter's frames and the native ones could not all be matched
     NOT_SAMPLED = 3  # processor time without a sample
+    LONG_CHAIN = 4  # an interpreter's outermost functions are missing
 
 
 class Mark(NamedTuple):
@@ -24,6 +25,7 @@ class Mark(NamedTuple):
 
     end, enough: of CUT, why, and how many bytes of stack or frames would have been enough, 0 where that is not known.
     unplaced, without_run: of MERGE, runs that stand by their order only, activations of the evaluator without a run.
+    lacking, enough: of LONG_CHAIN, about how many functions are missing, and how many bytes of stack would copy them.
     """
 
     kind: MarkKind
@@ -31,12 +33,15 @@ class Mark(NamedTuple):
     enough: int = 0
     unplaced: int = 0
     without_run: int = 0
+    lacking: int = 0
 
     @property
     def title(self) -> str:
         """How the marker is labelled, in every output."""
         if self.kind is MarkKind.CUT:
             return _cut_title(self)
+        if self.kind is MarkKind.LONG_CHAIN:
+            return f"[truncated: about {self.lacking:,} functions, --stack-size {_size(self.enough)} copies them]"
         return _merge_title(self) if self.kind is MarkKind.MERGE else _TITLES[self.kind]
 
 
@@ -56,6 +61,13 @@ def cut_mark(end: StackEnd, needed: int) -> Mark:
     marker names the next power of two, so that many stacks have one marker.
     """
     return Mark(MarkKind.CUT, end, 1 << max(needed - 1, 1).bit_length() if needed > 0 else 0)
+
+
+def long_chain_mark(lacking: int, enough: int) -> Mark:
+    """lacking: functions that are missing, named by their first digit only; enough: bytes, as in cut_mark()."""
+    digit = 10 ** (len(str(lacking)) - 1)
+    whole = 1 << max(enough - 1, 1).bit_length()
+    return Mark(MarkKind.LONG_CHAIN, lacking=(lacking + digit // 2) // digit * digit, enough=whole)
 
 
 def _cut_title(mark: Mark) -> str:

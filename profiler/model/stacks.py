@@ -198,12 +198,7 @@ class StackTable:
         new = np.append(True, np.logical_or.reduce([column[1:] != column[:-1] for column in columns]))
         numbers = []
         for exact, trust, number_of_code, pc in zip(*(column[new].tolist() for column in columns), strict=True):
-            key = native_key(space, pc, exact, trust, number_of_code)
-            number = self._frame_ids.get(key)
-            if number is None:
-                number = self._frame_ids[key] = len(self.frames)
-                self.frames.append(key)
-            numbers.append(number)
+            numbers.append(self._number(native_key(space, pc, exact, trust, number_of_code)))
         found = np.empty(len(order), np.int64)
         found[order] = np.array(numbers, np.int64)[np.cumsum(new) - 1]
         return found
@@ -254,16 +249,21 @@ class StackTable:
         return node
 
     def _interpreted(self, node: int, words: tuple[int, ...]) -> int:
-        for word in reversed(words):
-            node = self.child(node, interpreter_key(word))
-        return node
+        if not words:
+            return node
+        numbers = {word: self._number(interpreter_key(word)) for word in dict.fromkeys(reversed(words))}
+        return self._chain(node, [numbers[word] for word in reversed(words)])[-1]
 
-    def child(self, parent: int, key: FrameKey) -> int:
-        """The node of a frame below a node."""
+    def _number(self, key: FrameKey) -> int:
         frame = self._frame_ids.get(key)
         if frame is None:
             frame = self._frame_ids[key] = len(self.frames)
             self.frames.append(key)
+        return frame
+
+    def child(self, parent: int, key: FrameKey) -> int:
+        """The node of a frame below a node."""
+        frame = self._number(key)
         node = self._children.get((parent, frame))
         if node is None:
             node = self._children[parent, frame] = len(self.parent)

@@ -73,7 +73,7 @@ def _of_selection(
     selection: Selection, options: RecordOptions, subject: Recorded, command: Launched | None = None
 ) -> Recording:
     diagnostics = Diagnostics()
-    files = Files(options.unwinding, diagnostics, options.follow_tasks)
+    files = Files(options.unwinding, diagnostics, options.follow_tasks, options.stack_size)
     collect = options.collecting(subprocesses=command is not None)
     collector = registry.open_collector(
         options.collector, selection, collect, diagnostics, files.runtimes, command is not None

@@ -28,6 +28,7 @@ from pyprof.model.stacks import Merge
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.objfile import foreign_path
 from pyprof.objfile.images import ImageStore
+from pyprof.options import DEFAULT_STACK_SIZE
 from pyprof.runtime_code.process import perf_map_name
 from pyprof.session.evaluator_resume import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
@@ -44,11 +45,17 @@ class Runtimes:
     of all of them are called.
     """
 
-    def __init__(self, images: ImageStore, diagnostics: Diagnostics, follow_tasks: bool = False) -> None:
-        """follow_tasks: see interpreters.base.Recording."""
+    def __init__(
+        self,
+        images: ImageStore,
+        diagnostics: Diagnostics,
+        follow_tasks: bool = False,
+        stack_size: int = DEFAULT_STACK_SIZE,
+    ) -> None:
+        """follow_tasks, stack_size: see interpreters.base.Recording."""
         self.processes: dict[int, ProcessReaders] = {}
         self.book = CodeBook()
-        self._interpreters = Interpreters(Recording(images, diagnostics, self.book, follow_tasks))
+        self._interpreters = Interpreters(Recording(images, diagnostics, self.book, follow_tasks, stack_size))
         self._ids = itertools.count(_LOOKS, -1)
 
     def reader(self, pid: int) -> StackReader:

@@ -14,7 +14,7 @@ from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import lookup_pc
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.images import ImageStore
-from pyprof.options import UnwindOptions, ViewOptions
+from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
 from pyprof.runtime_code.code import RuntimeCode
 from pyprof.session.assemble import assemble
 from pyprof.session.recorder import Recorder, Window
@@ -34,12 +34,18 @@ EVERYTHING = ViewOptions(native="all")
 class Files:
     """What a recording reads besides samples: object files, symbol files, the interpreters of its processes."""
 
-    def __init__(self, unwind: UnwindOptions, diagnostics: Diagnostics, follow_tasks: bool = False) -> None:
-        """follow_tasks: see interpreters.base.Recording."""
+    def __init__(
+        self,
+        unwind: UnwindOptions,
+        diagnostics: Diagnostics,
+        follow_tasks: bool = False,
+        stack_size: int = DEFAULT_STACK_SIZE,
+    ) -> None:
+        """follow_tasks, stack_size: see interpreters.base.Recording."""
         store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
         self.images = ImageStore(diagnostics, symbol_store=store)
         self.readers = with_symbols(store.find_mapped) if store else READERS
-        self.runtimes = Runtimes(self.images, diagnostics, follow_tasks)
+        self.runtimes = Runtimes(self.images, diagnostics, follow_tasks, stack_size)
         self.starts = FunctionStarts(self.readers)
         self.names = NameCache(diagnostics)
 

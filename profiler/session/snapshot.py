@@ -66,7 +66,7 @@ def _taken(pid: int, options: DumpOptions) -> ThreadStacks:
     exe, arch = procfs.exe(pid), procfs.arch(pid).name
     collect = CollectOptions(rate_hz=_RATE_HZ, idle=True, stack_size=options.stack_size, flush_s=0)
     diagnostics = Diagnostics()
-    files = Files(options.unwinding, diagnostics, options.follow_tasks)
+    files = Files(options.unwinding, diagnostics, options.follow_tasks, options.stack_size)
     collector = PtraceCollector(pid, collect, diagnostics, readers=files.runtimes.reader)
     session = Session(collector, options.unwinding, diagnostics, files)
     window = session.snapshot(lambda: set(_tasks(pid)))

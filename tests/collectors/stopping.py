@@ -55,7 +55,7 @@ def stopping(pid: int) -> Iterator[Stopping]:
     arches = native_arches("x86_64")
     builder = BatchBuilder(arches, ArenaMemory(65536), 1)
     target = Target(pid, CollectOptions(stack_size=65536), iter(range(1, 1000)).__next__, diagnostics)
-    stopper = Stopper(arches, builder, diagnostics, idle=True)
+    stopper = Stopper(arches, builder, diagnostics, CollectOptions(idle=True))
     target.look(builder)
     try:
         yield Stopping(stopper, builder, target, diagnostics)

@@ -101,7 +101,7 @@ def test_chains_of_nonsense_end(minor: int, seed: int) -> None:
     thread_at = BASE + 64 * (seed % 512)
     ident, interpreter = (memory.u64(thread_at + at) for at in (layout.thread.thread_id, layout.thread.interp))
     thread = PyThread(thread_at, 1, ident, interpreter, 0, BASE, BASE + 8)
-    copier = Copier(layout, codes.head_at, codes.head_size)
+    copier = Copier(layout, codes.head_at, codes.head_size, 1 << 19)
     habits = Habits()
     for _ in range(2):
         stack = memoryview(memory.bytes(BASE, 4096)).cast("Q")

@@ -37,7 +37,7 @@ class Scene:
         self.code_at = self.thread_at + (1 << 18)
         self.memory = Memory(memory_reader(os.getpid(), lambda: True))
         codes = CodeReader(self.memory, layout, CodeBook())
-        self._copier = Copier(layout, codes.head_at, codes.head_size)
+        self._copier = Copier(layout, codes.head_at, codes.head_size, 1 << 19)
         self._gatherer = Gatherer(1 << 20)
         self.habits = Habits()
         self.calls = 0

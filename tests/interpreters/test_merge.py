@@ -24,6 +24,7 @@ def placed(
     waiting: int = 0,
     marks: tuple[int, ...] = (),
     others: bool = False,
+    lacking: int = 0,
 ) -> Merged:
     """stack: innermost first, a letter a frame of 0x100 bytes: E evaluator, C its cold part, n native. markers: of
     runs, innermost first; run k has the one frame k. waiting: so many outermost ones are not in the thread's chain.
@@ -39,6 +40,8 @@ def placed(
         marked,
         marks,
         others,
+        lacking,
+        1 << 20,
     )
     return merge(pcs, sps, exacts, end, chain, Evaluators(function_range))
 
@@ -128,3 +131,17 @@ def test_without_markers_greenlets_are_counted_from_the_leaf() -> None:
     merged = placed("nEnnEnEn", 0, 0, marked=False, others=True)
     assert merged.inserts == ((1, (0,)), (4, (1,)))
     assert (merged.without_run, merged.reasons) == (1, SampleState.NO_RUN)
+
+
+def test_outermost_run_of_a_chain_that_is_too_long_stands_in_the_next_evaluator() -> None:
+    merged = placed("nEnnEnnEnn", 0x210, 0, lacking=700)
+    assert merged.inserts == ((1, (0,)), (4, (1,)))
+    assert (merged.unplaced, merged.without_run) == (0, 0)
+    assert merged.reasons == SampleState.LONG_CHAIN
+    assert merged.mark is not None
+    assert merged.mark.title == "[truncated: about 700 functions, --stack-size 1M copies them]"
+
+
+def test_evaluator_inside_the_runs_of_a_chain_that_is_too_long_still_lacks_its_run() -> None:
+    merged = placed("nnnEnEnEn", 0x610, 0, lacking=700)
+    assert (merged.without_run, merged.reasons) == (1, SampleState.LONG_CHAIN | SampleState.NO_RUN)

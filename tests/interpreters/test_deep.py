@@ -1,0 +1,100 @@
+"""Recursion that is deeper than what a stop copies: the innermost functions, how many are missing, what brings them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyprof.interpreters.cpython.data_stack import ChunkSizes
+from pyprof.interpreters.cpython.memory import Memory
+from pyprof.model.markers import long_chain_mark
+from tests.interpreters.pythons import Python, pythons, running
+from tests.interpreters.runs import functions, record, stacks
+
+WITH_DATA_STACK = pytest.mark.parametrize(
+    "python", [python for python in pythons() if python.minor >= 11], ids=lambda python: python.name
+)
+MARKER = r"\[truncated: about ([\d,]+) functions, --stack-size (\d+M) copies them\]"
+
+
+def recorded(python: Python, depth: int, folder: Path, *options: str) -> tuple[list[list[str]], dict[str, Any]]:
+    """Each stack, and the summary."""
+    with running(python, "deep.py", str(depth)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        summary = record(process.pid, folder / "out.collapsed", "--collector", "ptrace", *options)
+    return [frames for frames, _ in stacks(folder / "out.collapsed")], summary
+
+
+@WITH_DATA_STACK
+def test_marker_says_how_many_functions_are_missing_and_what_copies_them(python: Python, tmp_path: Path) -> None:
+    found, summary = recorded(python, 50_000, tmp_path)
+    assert found
+    for frames in found:
+        said = re.fullmatch(MARKER, frames[0])
+        assert said, frames[:3]
+        names = functions(frames, "deep.py")
+        assert names.count("leaf") == 1
+        assert set(names) == {"down", "leaf"}
+        assert names[-1] == "leaf"
+        assert 1000 < len(names) < 10_000
+        assert 0.7 * 50_000 < len(names) + int(said[1].replace(",", "")) < 1.3 * 50_000
+        assert said[2] in ("8M", "16M", "32M")
+    assert summary["shown"]["ends"]["partly_interpreted"] > 0
+    assert "root" not in summary["shown"]["ends"]
+    if python.minor < 14:  # Debian's 3.14 has no symbol for its evaluator
+        assert not [name for name in summary["errors"] if "mark" in name or "evaluator" in name]
+
+
+@WITH_DATA_STACK
+def test_option_that_the_marker_names_brings_all_of_them(python: Python, tmp_path: Path) -> None:
+    found, _ = recorded(python, 20_000, tmp_path, "--stack-size", "16M")
+    whole = [frames for frames in found if not frames[0].startswith("[")]
+    assert {functions(frames, "deep.py").count("down") for frames in whole} == {20_001}
+    named = [functions(frames, "deep.py") for frames in whole if functions(frames, "deep.py")[0] == "<module>"]
+    assert {tuple(names) for names in named} == {("<module>", "main", *["down"] * 20_001, "leaf")}
+
+
+@WITH_DATA_STACK
+def test_outermost_functions_of_a_stack_that_is_followed_after_the_stop_have_names(
+    python: Python, tmp_path: Path
+) -> None:
+    found, _ = recorded(python, 3_000, tmp_path)
+    named = [frames for frames in found if functions(frames, "deep.py")[:3] == ["<module>", "main", "down"]]
+    assert len(named) >= len(found) - 1  # the first sample has learned it
+
+
+def test_chunks_of_a_data_stack_are_summed_up_once() -> None:
+    words = {0x1000: (0x2000, 16384, 500), 0x2000: (0x3000, 16384, 2045), 0x3000: (0, 16384, 10)}
+    reads: list[int] = []
+
+    def read(avma: int, size: int) -> bytes:
+        reads.append(avma)
+        return b"".join(word.to_bytes(8, "little") for word in words.get(avma, ()))
+
+    sizes = ChunkSizes(Memory(read))
+    assert sizes.bytes_from(0x2000) == 16384 + 8 * 13
+    assert sizes.bytes_from(0x1000) == 8 * 503 + 16384 + 8 * 13
+    assert reads == [0x2000, 0x3000, 0x1000]
+    assert sizes.bytes_from(0x9000) == 0
+
+
+def test_chunks_in_a_circle_end() -> None:
+    words = {0x1000: (0x2000, 4096, 1), 0x2000: (0x1000, 4096, 1)}
+    sizes = ChunkSizes(Memory(lambda avma, size: b"".join(w.to_bytes(8, "little") for w in words[avma])))
+    assert sizes.bytes_from(0x1000) == 64
+
+
+@pytest.mark.parametrize(
+    ("lacking", "enough", "title"),
+    [
+        (1, 5000, "about 1 functions, --stack-size 8K"),
+        (195_342, 48 << 20, "about 200,000 functions, --stack-size 64M"),
+        (8_400, 1 << 20, "about 8,000 functions, --stack-size 1M"),
+    ],
+)
+def test_many_depths_have_one_marker(lacking: int, enough: int, title: str) -> None:
+    assert long_chain_mark(lacking, enough).title == f"[truncated: {title} copies them]"
