@@ -22,9 +22,9 @@ class Thread:
     arch: of the code in which it was seen last. first_slot: no sampling time has passed for it yet. slept: schedstat
     of the sleep in which the thread was last seen, None if it has run. stop_wanted: the stack of its last sample needs
     a register. stopped: (sp, pc, stack bytes) of the stop that was taken in this sleep. last_sp: of its last stop.
-    no_user_stack: it has no stack, until it is looked at again (a leader that ended before its threads). ended: to be
+    no_user_stack: it has no stack, until it is checked again (a leader that ended before its threads). ended: to be
     dropped. known: its name has been read. reader: of the process's interpreter, None where it is not wanted.
-    still: looks in a row that found it asleep. share: of a processor. deep: of a stack that is longer than what is
+    still: checks in a row that found it asleep. share: of a processor. deep: of a stack that is longer than what is
     copied.
 
     It has 19 fields because each is written by another step of a sample, and a stop reads them without a detour.

@@ -33,7 +33,7 @@ MOST_READS = 4
 """So often a list is read that changes under the read."""
 
 SHORT_LIST = 64
-"""Up to this length a list is always read to its end. A longer one counts as unchanged while its descriptor is."""
+"""Up to this length a list is always read to its end. A longer one may be taken as unchanged: see REST."""
 
 REST = 50
 """A list that took t to read is not read again for REST * t while its descriptor is unchanged."""
