@@ -85,6 +85,9 @@ docs: $(BIN)/sphinx-build ## the manual as HTML in build/docs; a broken link is 
 
 check: lint types test ## lint, types, tests
 
+bpf: ## compile the program in the kernel (needs clang and llvm); its object is part of the package
+	collectors/bpf/build
+
 bench: $(BIN)/pytest ## run the benchmarks (see bench/README.md)
 	$(BIN)/python -m bench
 
@@ -95,4 +98,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help install demo test quick test-system coverage oracle lint lint-page types docs check bench format clean
+.PHONY: help bpf install demo test quick test-system coverage oracle lint lint-page types docs check bench format clean

@@ -1,5 +1,6 @@
 """Where samples come from.
 
+bpf/               Samples by a program in the kernel (BPF)
 gdb/               Samples of a target behind a stub of the GDB remote serial protocol
 hybrid/            Which thread is sampled by which collector while a recording runs
 linux/             The kernel's interfaces: system calls, /proc, what a stopped task says

@@ -1,6 +1,6 @@
 """The one list of collectors of live processes. Importing it is cheap: a collector's room is imported when it is asked.
 
-A new one is a room with a module `opening`, which has can() and open(), and a line in COLLECTORS.
+A new one is a room with a module that has can() and open(), and a line in COLLECTORS.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AUTO = "auto"
 
 
 class _Opening(Protocol):
-    """The module `opening` of a collector's room."""
+    """The module that opens a collector."""
 
     def can(self, target: Target, options: CollectOptions) -> PyprofError | None: ...
 
@@ -32,14 +32,15 @@ class _Opening(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CollectorSpec:
-    """name: as in --collector. room: its folder. summary: one phrase for --help. kernel: can it show frames of the
-    kernel?
+    """name: as in --collector. opening: the module that opens it, in this folder. summary: one phrase for --help.
+    kernel: can it show frames of the kernel?
     """
 
     name: str
-    room: str
+    opening: str
     summary: str
     kernel: bool
+    in_auto: bool = True
 
     def can(self, target: Target, options: CollectOptions) -> PyprofError | None:
         """None for yes; else why not, with what mends it."""
@@ -50,14 +51,25 @@ class CollectorSpec:
         return self._opening().open(request)
 
     def _opening(self) -> _Opening:
-        return cast("_Opening", import_module(f"pyprof.collectors.{self.room}.opening"))
+        return cast("_Opening", import_module(f"pyprof.collectors.{self.opening}"))
 
 
 COLLECTORS: tuple[CollectorSpec, ...] = (
     CollectorSpec(
-        "perf", "hybrid", "the kernel takes the samples, only threads with stacks of over 64 KB are stopped", True
+        "bpf",
+        "hybrid.bpf_opening",
+        "a program in the kernel takes the samples, Python functions included; only threads with stacks of over "
+        "256 KB are stopped",
+        False,
+        in_auto=False,
     ),
-    CollectorSpec("ptrace", "ptrace", "short stops", False),
+    CollectorSpec(
+        "perf",
+        "hybrid.opening",
+        "the kernel takes the samples, only threads with stacks of over 64 KB are stopped",
+        True,
+    ),
+    CollectorSpec("ptrace", "ptrace.opening", "short stops", False),
 )
 """In the order in which AUTO asks them."""
 
@@ -107,7 +119,7 @@ def _first_possible(request: Request) -> Collector:
     from pyprof.collectors.base import CollectorRefused
 
     refusals: list[PyprofError] = []
-    for spec in COLLECTORS:
+    for spec in filter(lambda spec: spec.in_auto, COLLECTORS):
         refusal = spec.can(request.target, request.options)
         if refusal is None:
             try:

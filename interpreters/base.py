@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.interpreters.code_book import Code, CodeBook
-from pyprof.model.interpreter import StackReader
+from pyprof.model.interpreter import KernelReader, StackReader
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.images import ImageStore
 
@@ -85,6 +85,10 @@ class ProcessReader(StackReader, Protocol):
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
         """(frame, name -> bounded repr) of the frames of a thread as they are now, innermost first."""
+        ...
+
+    def in_kernel(self) -> KernelReader | None:
+        """Reads what a program in the kernel copies of its frames; None where none can."""
         ...
 
 

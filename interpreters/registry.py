@@ -11,7 +11,7 @@ from pyprof.interpreters.base import Detected, Interpreter, LiveProcess, NotBegu
 from pyprof.interpreters.code_book import Code
 from pyprof.interpreters.cpython.interpreter import CPython
 from pyprof.interpreters.ruby.interpreter import Ruby
-from pyprof.model.interpreter import Chain, Gather
+from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, Gather, KernelReader, ThreadPlace
 from pyprof.model.modules import AddressSpace
 
 KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby)
@@ -47,6 +47,31 @@ class ProcessReaders:
 
     def take(self) -> Chain | None:
         return self._current.take()
+
+
+class KernelReaders:
+    """The same of one process, as one model.interpreter.KernelReader."""
+
+    def __init__(self, readers: ProcessReaders) -> None:
+        self._readers = readers
+        self._parts = {id(reader): reader.in_kernel() for reader in readers.readers}
+
+    @property
+    def _current(self) -> KernelReader | None:
+        return self._parts[id(self._readers.current)]
+
+    def look(self, space: AddressSpace, tids: Collection[int]) -> str | None:
+        self._readers.look(space, tids)
+        return self._current.look(space, tids) if self._current is not None else ""
+
+    def offsets(self) -> tuple[int, FrameOffsets] | None:
+        return self._current.offsets() if self._current is not None else None
+
+    def places(self) -> list[ThreadPlace]:
+        return self._current.places() if self._current is not None else []
+
+    def chains(self, rows: FrameRows) -> list[Chain | None]:
+        return self._current.chains(rows) if self._current is not None else [None] * (len(rows.start) - 1)
 
 
 class Interpreters:

@@ -20,6 +20,8 @@ TABLE = {
     "*/test_fuzz*.py": "fuzz system",
     # by folder, what differs first
     "api/*": "live system",
+    "bpf/test_samples.py": "live matrix system",
+    "bpf/*": "system",
     "breakpad/test_*live.py": "live system",
     "breakpad/test_p*.py": "unit",
     "breakpad/test_names.py": "unit",

@@ -13,6 +13,7 @@ LONG = (
     "interpreters/test_churn.py",
     "live/test_recursion.py",
     "interpreters/test_rungs.py",
+    "bpf/test_samples.py",
     "live/test_i386.py",
     "oracle/test_oracle.py",
     "live/test_real_programs.py",

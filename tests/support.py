@@ -30,6 +30,7 @@ PACKAGES = {
     "go": "golang-go",
     "rustc": "rustc",
     "clang": "clang",
+    "llvm-strip": "llvm",
     "nm": "binutils",
     "strip": "binutils",
     "objcopy": "binutils",

@@ -66,7 +66,8 @@ ROOMS: dict[str, set[str]] = {
     "postmortem": SHARED,
     "replay": SHARED,
     "offcpu": SHARED,
-    "hybrid": {*SHARED, "ptrace", "perf", "offcpu"},
+    "bpf": {*SHARED, "perf"},
+    "hybrid": {*SHARED, "ptrace", "perf", "bpf", "offcpu"},
 }
 """Room of collectors/ -> rooms and files at its top that it may import, besides itself."""
 
@@ -75,6 +76,7 @@ FORMAT_MODULES = ("pyprof.objfile.elf", "pyprof.objfile.pe", "pyprof.objfile.abs
 ELF_MEANT: dict[str, str] = {
     "collectors/linux/link_map.py": "the dynamic table of a running process",
     "collectors/postmortem/": "core files are ELF files, and lay processes out by program headers",
+    "collectors/bpf/object.py": "a compiled BPF program is an ELF file",
     "collectors/gdb/": "a remote process is laid out by its program headers",
     "profiler/symbolize/elf_symtab.py": "the symbol tables of ELF files",
 }

@@ -45,7 +45,7 @@ class HybridCollector:
         self._launched = launched
         self._copied = False
         self._stops: PtraceCollector | None = None
-        self._chosen = StopCandidates()
+        self._chosen = StopCandidates(perf.most_copy)
         self._past = ClosedCollectors()
         self._stopping = False
         perf.slots = self._slots

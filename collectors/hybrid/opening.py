@@ -7,6 +7,7 @@ of threads that sleep.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from pyprof.collectors.base import Collector
 from pyprof.collectors.hybrid.by_image import ByImage
@@ -53,6 +54,19 @@ def open(request: Request) -> Collector:
     return _Openings(request).collector()
 
 
+def stops_of(request: Request, candidates: StopCandidates) -> PtraceCollector:
+    """Threads whose stacks the kernel cannot copy, and processes with interpreters."""
+    return PtraceCollector(
+        candidates.pids[0],
+        replace(request.options, subprocesses=False),
+        request.diagnostics,
+        ids=request.next_id,
+        readers=request.readers,
+        selection=candidates,
+        chosen=candidates.wants,
+    )
+
+
 class _Openings:
     """Of one recording: by_image says which programs need stops, None for none."""
 
@@ -71,7 +85,7 @@ class _Openings:
             perf = self._perf(pids, launched)
             by_depth = not self._options.kernel and self._options.stack_size > NO_STOPS
             if by_depth or self._by_image:
-                return HybridCollector(perf, self._stops_of, self._by_image, by_depth, launched)
+                return HybridCollector(perf, partial(stops_of, self._request), self._by_image, by_depth, launched)
             return perf
         if self._by_image is None:
             return self._wall_clock(pids, launched)
@@ -99,19 +113,6 @@ class _Openings:
         asleep = replace(self._options, running=False, stop_sleepers=False, flush_s=flush_s)
         request = replace(self._request, options=asleep)
         return by_stops(request, request.selection.pids, FROM_OUTSIDE)
-
-    def _stops_of(self, candidates: StopCandidates) -> PtraceCollector:
-        """Threads whose stacks the kernel cannot copy, and processes with interpreters."""
-        request = self._request
-        return PtraceCollector(
-            candidates.pids[0],
-            replace(self._options, subprocesses=False),
-            request.diagnostics,
-            ids=request.next_id,
-            readers=request.readers,
-            selection=candidates,
-            chosen=candidates.wants,
-        )
 
     def _wall_clock(self, pids: tuple[int, ...], launched: bool) -> WallClockCollector:
         switches = Switches(

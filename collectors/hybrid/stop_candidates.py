@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.copy_size import FITS, beyond_copy
+from pyprof.collectors.perf.attr import MOST_STACK
+from pyprof.collectors.perf.copy_size import beyond_copy
 from pyprof.model.sample import SampleBatch
 
 I32 = npt.NDArray[np.int32]
@@ -65,8 +66,10 @@ class StopCandidates:
     refused: tuple[str, ...] = ()
     lasting = False
 
-    def __init__(self) -> None:
+    def __init__(self, most_copy: int = MOST_STACK) -> None:
+        """most_copy: bytes of a stack that the kernel copies."""
         self.threads = self.processes = 0
+        self._most_copy = most_copy
         self.watch: Callable[[], object] = lambda: None
         self._by_image: set[int] = set()
         self._cases: dict[int, _Case] = {}
@@ -104,7 +107,7 @@ class StopCandidates:
     def learn_copied(self, feedback: Feedback) -> None:
         """What walks of the kernel's copies needed."""
         tids, pids = feedback.batch.tid, feedback.batch.pid
-        beyond = beyond_copy(feedback)
+        beyond = beyond_copy(feedback, self._most_copy)
         self._prune()
         for tid, first, count in zip(*np.unique(tids, return_index=True, return_counts=True), strict=True):
             self._judge(int(tid), int(pids[first]), int(count), int(np.count_nonzero(beyond & (tids == tid))))
@@ -175,7 +178,7 @@ class StopCandidates:
         for lane, (pid, tid, base, top) in enumerate(zip(*columns, strict=True)):
             key = tid if tid in self._stopped else -pid
             if key in self._stopped and pid not in self._by_image:
-                needed = top and (lane in batch.stack.pieces or not base <= top <= base + FITS)
+                needed = top and (lane in batch.stack.pieces or not base <= top <= base + self._most_copy * 7 // 8)
                 self._weigh(key, bool(needed))
 
     def _weigh(self, key: int, needed: bool) -> None:

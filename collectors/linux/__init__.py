@@ -1,5 +1,6 @@
 """The kernel's interfaces: system calls, /proc, what a stopped task says.
 
+bpf            bpf(2): maps, type information and programs as descriptors
 children       Finds the children of sampled processes
 file_limit     How many files we may hold open
 kernel_waits   Kernel functions that wait uninterruptibly, from /proc/kallsyms

@@ -327,3 +327,18 @@ def map_over(address: int, size: int, fd: int) -> int:
 
 _MAP_FIXED = 0x10
 MAP_NORESERVE = 0x4000
+
+
+_bpf = _libc["syscall"]
+_bpf.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint)
+_bpf.restype = ctypes.c_long
+_SYS_BPF = {"x86_64": 321, "aarch64": 280}
+
+
+def bpf(command: int, attr: bytearray) -> int:
+    """bpf(2). Its result, or -errno. What the kernel answers stands in attr."""
+    number = _SYS_BPF.get(os.uname().machine)
+    if number is None:
+        return -errno.ENOSYS
+    result = _bpf(number, command, (ctypes.c_char * len(attr)).from_buffer(attr), len(attr))
+    return int(result) if result >= 0 else -_get_errno()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.cpu_accounts import Accounts
 from pyprof.collectors.linux.file_limit import raise_file_limit
-from pyprof.collectors.perf.attr import PerfNotAllowed
+from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.batches import BatchMaker, Elsewhere, Taken
 from pyprof.collectors.perf.copy_size import ring_size
 from pyprof.collectors.perf.event_manager import EventManager
@@ -24,7 +24,7 @@ from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.reader import FOREVER_NS, RingReader
 from pyprof.collectors.perf.records import U64, Samples, Scan
 from pyprof.collectors.perf.ring import online_cpus, open_rings
-from pyprof.collectors.perf.scope import choose_scope
+from pyprof.collectors.perf.scope import Scope, choose_scope
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter
 from pyprof.collectors.targets.selection import Selection
 from pyprof.diagnostics import Diagnostics
@@ -44,9 +44,12 @@ class PerfCollector:
     A sample is taken each 1/rate seconds of a thread's own time on a processor: threads that do not run cost nothing.
     source_id: of its batches. members: the processes. maker: makes the batches. watch: called now and then while
     batches() waits; True: somebody else is to take over. slots: sampling times of whoever else takes samples, those
-    kept and those missed.
-    Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
+    kept and those missed. most_copy: bytes of a stack that a sample can hold.
+    It has 22 methods: those of a collector, those that composites ask, and two that a collector on the same records
+    changes. Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
     """
+
+    most_copy = MOST_STACK
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class PerfCollector:
         """undo: what is opened is closed by it."""
         cpus = online_cpus()
         options, members = self._options, self.members
-        scope = choose_scope(pid, cpus[0], options, members.everything)
+        scope = self._scope(pid, cpus[0])
         rings = open_rings(cpus, size or ring_size(options, len(cpus)), bool(size))
         undo.callback(rings.close)
         self._reader = RingReader(rings, diagnostics)
@@ -103,6 +106,13 @@ class PerfCollector:
         self._accounts = Accounts(options, members.everything, scope.event.user_only, even=scope.processors)
         members.watch(rings)
         self._begin()
+
+    def _scope(self, pid: int, cpu: int) -> Scope:
+        return choose_scope(pid, cpu, self._options, self.members.everything)
+
+    def _longest_wait_ns(self) -> int:
+        """No ring is full before."""
+        return self._events.longest_wait_ns()
 
     def _begin(self) -> None:
         """Events on all that there is now."""
@@ -124,7 +134,7 @@ class PerfCollector:
         last = self._leaving = False
         begun_ns = time.monotonic_ns()
         while not last and not self._leaving:
-            hold_ns = min(cadence.wait_ns, self._events.longest_wait_ns())
+            hold_ns = min(cadence.wait_ns, self._longest_wait_ns())
             self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(cadence.flush_ns, FIRST_FLUSH_NS)))
             if self._leaving:
                 break

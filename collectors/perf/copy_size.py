@@ -17,8 +17,6 @@ from pyprof.options import CollectOptions
 HOLD = 4
 """So many times as long as a batch may take its samples may wait for others."""
 SLACK_S = 0.1
-FITS = MOST_STACK * 7 // 8
-"""Stacks up to this are whole in a copy of the kernel."""
 TOO_LONG = "stacks that are longer than the kernel copies, or go on in another stack"
 
 _MOST_RING = 16 << 20
@@ -90,8 +88,10 @@ def ring_size(options: CollectOptions, cpus: int) -> int:
     return size
 
 
-def beyond_copy(feedback: Feedback) -> npt.NDArray[np.bool_]:
-    """Whose walks needed what no copy of the kernel can hold? What is nearer comes with larger copies."""
+def beyond_copy(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
+    """Whose walks needed what no copy of the kernel can hold? What is nearer comes with larger copies. most: bytes of
+    one.
+    """
     missing, base = feedback.missing, feedback.batch.stack.base
-    found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base > FITS))
+    found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base > most * 7 // 8))
     return found

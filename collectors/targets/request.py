@@ -10,7 +10,7 @@ from typing import Protocol
 from pyprof.collectors.targets.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
-from pyprof.model.interpreter import StackReader
+from pyprof.model.interpreter import KernelReader, StackReader
 from pyprof.options import CollectOptions
 
 
@@ -29,6 +29,10 @@ class Interpreters(Protocol):
 
     def reader(self, pid: int) -> StackReader:
         """Copies their frames in stops."""
+        ...
+
+    def kernel_reader(self, pid: int) -> KernelReader:
+        """Says where their frames are, and what a program in the kernel has copied of them."""
         ...
 
     def needs_stops(self, pid: int) -> str | None:

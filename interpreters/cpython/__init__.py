@@ -6,6 +6,7 @@ data_stack     How long a thread's data stack is beyond what was copied of it
 debug_offsets  _Py_DebugOffsets
 finder         The CPython of one process: found when its modules are known, found again where they change
 frame_reader   The frames of one CPython's threads: copied while a thread stands still, decoded when it runs again
+in_kernel      One process's CPython, whose frames a program in the kernel copies
 interpreter    CPython as an interpreters.base.Interpreter
 layout         Where CPython keeps what a profiler reads: one value a version and build
 lines          Which line an instruction belongs to: the three formats of a code object's table of lines
@@ -16,6 +17,7 @@ names          Names of threads as Python gave them
 objects        Python objects in another process: strings, bytes, types, tuples, dicts, integers
 process        One process's CPython
 programs       Does CPython run in a process? A quick look, without its threads or names
+rows           Rows of frames that a program in the kernel has copied, decoded in passes
 runs           From a copied chain of frames to runs
 runtime        A CPython in a process, believed only after a look at the live process: layout, interpreters, threads
 tables         Layouts of CPython 3.8 to 3.12, x86-64, GIL builds; and of the objects of all versions

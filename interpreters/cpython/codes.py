@@ -90,6 +90,10 @@ class CodeReader:
             instruction = -1
         return frame_pc(entry.index, instruction)
 
+    def head(self, address: int) -> bytes:
+        """What a sample copies of the code at an address, as it is now. Raises Unreadable."""
+        return bytes(self._memory.bytes(address + self.head_at, self.head_size))
+
     def _entry(self, address: int, head: bytes) -> _Entry | None:
         identity = head[self._names] + head[self._first]
         entry = self._entries.get(address)

@@ -15,8 +15,8 @@ from pyprof.interpreters.cpython.runtime import Refused, Runtime, Unsettled, ope
 from pyprof.model.modules import VDSO, AddressSpace
 from pyprof.objfile.images import ImageStore
 
-_WAIT_NS = 50_000_000
-"""A runtime that has not begun is looked at again after so long."""
+_SOON_NS, _WAIT_NS = 4_000_000, 50_000_000
+"""A runtime that has not begun is looked at again soon, then later and later, up to so long."""
 _MOST_LOOKS = 20
 _GREENLET = "_greenlet."
 """In the name of the module that brings greenlets: a thread's C stack may hold frames of several of them."""
@@ -41,6 +41,12 @@ class RuntimeFinder:
         self._vdso: frozenset[int] = frozenset()
         self._pending: Located | None = None
         self._looks = self._open_at = 0
+        self._wait_ns = _SOON_NS
+
+    @property
+    def undecided(self) -> bool:
+        """Is there a runtime that has not begun, or not settled?"""
+        return self._pending is not None
 
     def look(self, space: AddressSpace, inner_tids: Callable[[], set[int]]) -> bool:
         """Has anything changed: the modules, or the runtime? inner_tids: as the process's own pid namespace counts."""
@@ -71,6 +77,7 @@ class RuntimeFinder:
                 return
         self.runtime = self._pending = None
         self._open_at = self._looks = 0
+        self._wait_ns = _SOON_NS
         self._modules, self._vdso = modules, vdso
         self.refusal = ""
         self._pending = locate(space, self._images)
@@ -82,7 +89,8 @@ class RuntimeFinder:
         now = time.monotonic_ns()
         if now < self._open_at:
             return
-        self._open_at = now + _WAIT_NS
+        self._open_at = now + self._wait_ns
+        self._wait_ns = min(2 * self._wait_ns, _WAIT_NS)
         try:
             self.runtime = open_runtime(located, self.memory, inner_tids().__contains__)
         except Unsettled as refused:

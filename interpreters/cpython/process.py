@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection
 from pyprof.interpreters.base import Recording
 from pyprof.interpreters.cpython.finder import RuntimeFinder
 from pyprof.interpreters.cpython.frame_reader import NO_STACK, FrameReader
+from pyprof.interpreters.cpython.in_kernel import PythonInKernel
 from pyprof.interpreters.cpython.memory import gather_now
 from pyprof.interpreters.cpython.names import ThreadNames
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.tasks import Awaiters, find_tasks
 from pyprof.interpreters.cpython.threads import NameBook, ThreadList
-from pyprof.model.interpreter import Chain, Gather
+from pyprof.model.interpreter import Chain, Gather, KernelReader
 from pyprof.model.modules import AddressSpace
 
 
@@ -55,6 +56,26 @@ class PythonProcess:
     @property
     def names(self) -> dict[int, str]:
         return self._names.names
+
+    @property
+    def undecided(self) -> bool:
+        """Is there a runtime that has not begun, or not settled?"""
+        return self._finder.undecided
+
+    @property
+    def beyond_chains(self) -> str:
+        """What is not in the threads' own chains and is found while they stand still only, "" if there is nothing."""
+        if self.runtime is None:
+            return ""
+        version = self.runtime.layout.version
+        if self._finder.greenlets:
+            return f"CPython {version} runs greenlets, whose frames wait on C stacks."
+        if self._recording.follow_tasks and self.runtime.layout.awaits is not None:
+            return f"CPython {version} is asked which tasks await which."
+        return ""
+
+    def in_kernel(self) -> KernelReader:
+        return PythonInKernel(self, self._recording.diagnostics)
 
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
         finder = self._finder

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from pyprof.model.modules import AddressSpace
 
 
@@ -97,4 +100,94 @@ class StackReader(Protocol):
 
     def take(self) -> Chain | None:
         """Of the thread that was copied last; None if it has no frames of the interpreter and never had."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameOffsets:
+    """Where an interpreter keeps its threads and frames, for whoever reads them without knowing the interpreter: a
+    program in the kernel. Byte offsets, -1 where a version has no such field; the names are those of CPython.
+
+    frame_flag: a byte that ends a run (is_entry, owner) where it is at least run_ends. code_head, code_words: words of
+    a code object that no other one has. instr_bytes: 4 or 8. frame_bytes: that hold all of a frame's fields.
+
+    It has 25 fields, one for each thing that a program in the kernel has to find.
+    """
+
+    interpreters_head: int
+    interpreter_next: int
+    threads_head: int
+    thread_next: int
+    thread_id: int
+    native_id: int
+    thread_frame: int
+    thread_cframe: int
+    root_cframe: int
+    cframe_current: int
+    cframe_previous: int
+    base_frame: int
+    frame_code: int
+    frame_previous: int
+    frame_instr: int
+    frame_flag: int
+    run_ends: int
+    frame_tlbc: int
+    frame_bytes: int
+    code_head: int
+    code_words: int
+    code_mask: int
+    instr_bytes: int
+    gil_holder: int
+    gil_locked: int
+    tid_in_pthread: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPlace:
+    """A thread's state in its interpreter. address, gil, collecting: avmas."""
+
+    tid: int
+    address: int
+    gil: int
+    collecting: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRows:
+    """What a program in the kernel has copied of n threads' frames. start (n + 1,): where the rows of each begin.
+
+    frames (m, 5) uint64: address, code, instruction, flag | tlbc << 32, the code's head folded (fold()). stands (k, 2):
+    marks on the C stack, with the frames that they name; stand_start (n + 1,). holds, collecting, broken: (n,) bool.
+    """
+
+    start: npt.NDArray[np.int64]
+    frames: npt.NDArray[np.uint64]
+    stand_start: npt.NDArray[np.int64]
+    stands: npt.NDArray[np.uint64]
+    holds: npt.NDArray[np.bool_]
+    collecting: npt.NDArray[np.bool_]
+    broken: npt.NDArray[np.bool_]
+
+
+class KernelReader(Protocol):
+    """What a program in the kernel needs of one process's interpreter, and what its rows mean."""
+
+    def look(self, space: AddressSpace, tids: Collection[int]) -> str | None:
+        """Before the others are asked: the modules and threads as they are now. "": its chains say all; None: there is
+        an interpreter that has not begun; else what only a stop can find.
+        """
+        ...
+
+    def offsets(self) -> tuple[int, FrameOffsets] | None:
+        """(avma of the runtime, where its fields are); None where there is no interpreter, or none that the program can
+        read.
+        """
+        ...
+
+    def places(self) -> list[ThreadPlace]:
+        """Of the threads that are known now."""
+        ...
+
+    def chains(self, rows: FrameRows) -> list[Chain | None]:
+        """What n threads ran; None of one without frames."""
         ...

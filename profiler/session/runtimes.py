@@ -19,8 +19,8 @@ from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, LiveProcess, NotBegun, Recording
 from pyprof.interpreters.code_book import CodeBook, frame_pc
 from pyprof.interpreters.merge import Evaluators, merge
-from pyprof.interpreters.registry import Interpreters, ProcessReaders
-from pyprof.model.interpreter import SampleState, StackReader
+from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
+from pyprof.model.interpreter import KernelReader, SampleState, StackReader
 from pyprof.model.modules import Module
 from pyprof.model.profile import Line, ThreadInfo
 from pyprof.model.sample import SampleBatch
@@ -64,6 +64,11 @@ class Runtimes:
             self.processes = {pid: p for pid, p in self.processes.items() if os.path.exists(f"/proc/{pid}")}
         readers = self.processes[pid] = self._interpreters.readers(self._live(pid))
         return readers
+
+    def kernel_reader(self, pid: int) -> KernelReader:
+        """For the collector whose program in the kernel copies the frames."""
+        self.reader(pid)
+        return KernelReaders(self.processes[pid])
 
     def needs_stops(self, pid: int) -> str | None:
         """Why a process is better sampled by stops, "" if it has no frames that only stops can copy, None if it has an

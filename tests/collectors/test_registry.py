@@ -53,7 +53,9 @@ class Room(ModuleType):
 def furnish(monkeypatch: pytest.MonkeyPatch, *rooms: Room) -> None:
     for room in rooms:
         monkeypatch.setitem(sys.modules, f"pyprof.collectors.{room.__name__}.opening", room)
-    specs = tuple(CollectorSpec(room.__name__, room.__name__, f"by {room.__name__}", True) for room in rooms)
+    specs = tuple(
+        CollectorSpec(room.__name__, f"{room.__name__}.opening", f"by {room.__name__}", True) for room in rooms
+    )
     monkeypatch.setattr(registry, "COLLECTORS", specs)
 
 
@@ -121,7 +123,8 @@ def test_a_new_line_in_the_table_is_a_choice_of_the_command_line_and_a_finding_o
 
 def test_kernel_frames_are_a_matter_of_the_table() -> None:
     assert [registry.shows_kernel(name) for name in (AUTO, "perf", "ptrace")] == [True, True, False]
-    assert [spec.name for spec in COLLECTORS] == ["perf", "ptrace"]
+    assert [spec.name for spec in COLLECTORS if not spec.in_auto] == ["bpf"]
+    assert [spec.name for spec in COLLECTORS] == ["bpf", "perf", "ptrace"]
     refused = by_stops.can(OURS, CollectOptions(kernel=True))
     assert refused is not None
     assert "kernel" in refused.message

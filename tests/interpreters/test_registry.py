@@ -44,6 +44,9 @@ class Reader:
     def local_values(self, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
         return []
 
+    def in_kernel(self) -> None:
+        return None
+
 
 class Known(Interpreter):
     language = "Lisp"

@@ -1,0 +1,13 @@
+"""Samples by a program in the kernel (BPF).
+
+sampler.bpf.c is the program, sampler.h what it shares with its reader, sampler.x86_64.o what `build` makes of it.
+
+abi           What sampler.h states, as columns
+collector     Samples by a program in the kernel: registers, stack and the interpreter's frames of one instant
+kernel_types  Where the running kernel has a field of a structure, by its own type information
+object        A compiled BPF object made ready for the kernel: its maps, its type information, its programs
+records       Records of the ring as columns
+ring          The ring in which programs leave their records, read without a copy
+sampler       The program in the kernel, its maps and the events at which it runs, as one thing
+source        Samples by the program in the kernel, for the collector that knows the processes
+"""

@@ -1,0 +1,45 @@
+"""What sampler.h states, as columns: records in the ring, and the values of the maps."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, IntFlag
+
+REGISTERS = 17
+HEAD_WORDS = 28
+FRAME_WORDS = 5
+ANCHOR_WORDS = 2
+PAGE = 4096
+MOST_STACK = 256 << 10
+
+LAYOUT = struct.Struct("=20IQ6I")
+PROCESS = struct.Struct("=QIIQQ")
+THREAD = struct.Struct("=QQQQ")
+BUCKETS = 32
+"""Of the histogram of run times: one for each power of two of nanoseconds."""
+
+
+class Reason(IntEnum):
+    """enum reason."""
+
+    SAMPLED = 0
+    RING_FULL = 1
+    NO_USER_MODE = 2
+    STACK_UNREADABLE = 3
+    STACK_CUT = 4
+    STACK_END_GUESSED = 5
+    NO_THREAD_STATE = 6
+    FRAME_UNREADABLE = 7
+    TOO_MANY_FRAMES = 8
+
+
+class Flag(IntFlag):
+    """struct record.flags."""
+
+    CHAIN = 1
+    HOLDS_LOCK = 2
+    COLLECTING = 4
+    BROKEN = 8
+    CUT = 16
+    KERNEL = 32
+    NARROW = 64

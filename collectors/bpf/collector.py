@@ -1,0 +1,92 @@
+"""Samples by a program in the kernel: registers, stack and the interpreter's frames of one instant; nothing is stopped.
+
+Which processes there are and what is mapped in them at which time is known from perf_events' records, as it is for the
+samples of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.perf.batches import by_width
+from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.perf.reader import FOREVER_NS
+from pyprof.collectors.perf.scope import Scope, choose_scope
+from pyprof.collectors.targets.selection import Selection
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.sample import SampleBatch
+from pyprof.options import CollectOptions
+
+NOTE = "Sampled by a program in the kernel (BPF)"
+
+
+class BpfCollector(PerfCollector):
+    """source: the samples; it is this one's to close."""
+
+    def __init__(
+        self,
+        source: BpfSource,
+        pid: int,
+        options: CollectOptions,
+        diagnostics: Diagnostics,
+        ids: Callable[[], int],
+        selection: Selection,
+        before_exec: bool,
+    ) -> None:
+        self.source = source
+        self._taken = 0
+        super().__init__(pid, options, diagnostics, ids=ids, selection=selection, before_exec=before_exec)
+        self.without_trial()
+        self.most_copy = source.most_copy
+        self.members.joined = source.begin
+        if not before_exec:
+            source.begin(self.members.alive)
+        else:
+            source.follow(self.members.alive)
+
+    def _scope(self, pid: int, cpu: int) -> Scope:
+        """Events that make no samples: births, ends and mappings only."""
+        return choose_scope(pid, cpu, replace(self._options, running=False), self.members.everything)
+
+    def _longest_wait_ns(self) -> int:
+        return min(super()._longest_wait_ns(), self.source.longest_wait_ns(self._options.rate_hz))
+
+    def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
+        source = self.source
+        if until_ns == FOREVER_NS:
+            source.silence()
+        samples = source.take()
+        taken = self.take(until_ns, samples, source.words)
+        self._accounts.look(self.members.tracked.roots, until_ns == FOREVER_NS, self.slots())
+        lanes = np.flatnonzero(taken.wanted)
+        batch = source.dressed(taken.switched.take(lanes), lanes)
+        self._taken += len(lanes)
+        for part in by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
+            self.saw(part)
+            yield part
+        source.done()
+        self.done_with(taken.scan)
+
+    def learn(self, feedback: Feedback) -> None:
+        super().learn(feedback)
+        self.source.learn(feedback)
+
+    def stats(self) -> CollectorStats:
+        period_ns, lost = round(1e9 / self._options.rate_hz), self.source.lost
+        ticking_ns = (self._taken + lost) * period_ns
+        return replace(super().stats(), ticks=self._taken, ticking_ns=ticking_ns, skipped=lost)
+
+    def _notes(self) -> tuple[str, ...]:
+        note = NOTE if self.maker.elsewhere is not None else f"{NOTE}: the target was never stopped"
+        return (note, *self.members.refused)
+
+    def close(self) -> None:
+        try:
+            self.source.close()
+        finally:
+            super().close()

@@ -1,0 +1,258 @@
+"""A compiled BPF object made ready for the kernel: its maps, its type information, its programs with all they call.
+
+In: the ELF file that clang wrote (target bpf). Out: descriptors. What libbpf does for objects of this shape: maps are
+`struct map` in section `maps`, constants of .rodata may be set before load, each program stands in a section of its
+own, what programs call or pass as callbacks stands in .text and is appended to each of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from dataclasses import dataclass
+
+from pyprof.collectors.base import CollectorRefused
+from pyprof.collectors.linux import bpf
+from pyprof.errors import FormatError
+from pyprof.objfile.elf.file import ElfFile
+
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELOCATION = struct.Struct("<QQ")
+_MAP = struct.Struct("<5I")
+_INSTRUCTION = struct.Struct("<BBhi")
+_LD_IMM64, _CALL = 0x18, 0x85
+_MAP_FD, _MAP_VALUE, _FUNCTION = 1, 2, 4
+"""src_reg of a load of 64 bits: what its value is."""
+_DATASEC, _VAR = 15, 14
+_BTF_SIZES = {1: 4, 3: 12, 14: 4, 17: 4}
+"""Bytes behind a type's head where they do not depend on vlen: INT, ARRAY, VAR, DECL_TAG."""
+_BTF_VLEN = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
+"""Bytes for each member: STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64."""
+
+
+class ProgramRefused(CollectorRefused):
+    """The kernel does not take a program. log: what its verifier says, the end of it."""
+
+    def __init__(self, message: str, hint: str, log: str = "") -> None:
+        super().__init__(message, hint)
+        self.log = log
+
+
+@dataclass(frozen=True, slots=True)
+class _Symbol:
+    name: str
+    section: int
+    value: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapDefinition:
+    """As the object states it: type, bytes of a key and of a value, most entries, flags."""
+
+    kind: int
+    key_size: int
+    value_size: int
+    entries: int
+    flags: int
+
+
+class BpfObject:
+    """maps: descriptors by name. programs: descriptors by name, once load() was called. Close it when done: what runs
+    in the kernel goes with the last descriptor.
+    """
+
+    def __init__(self, data: bytes, name: str) -> None:
+        """Raises FormatError."""
+        self._elf = ElfFile.from_bytes(data, name)
+        self._names = [section.name for section in self._elf.section_list]
+        for section in ("maps", "license", ".rodata", ".symtab", ".strtab", ".BTF", ".BTF.ext"):
+            if self._elf.section(section) is None:
+                raise FormatError("BPF object", 0, f"no section {section}")
+        self._symbols = self._read_symbols()
+        self.definitions = self._read_maps()
+        self.constants = bytearray(self._content(".rodata"))
+        self.maps: dict[str, int] = {}
+        self.programs: dict[str, int] = {}
+        self._btf = -1
+
+    def _content(self, name: str) -> bytes:
+        return bytes(self._elf.section(name) or b"")
+
+    def _read_symbols(self) -> list[_Symbol]:
+        table, text = self._content(".symtab"), self._content(".strtab")
+        found = []
+        for name, _, _, section, value, size in _SYMBOL.iter_unpack(table[: len(table) // 24 * 24]):
+            end = text.find(b"\0", name)
+            found.append(_Symbol(text[name:end].decode("ascii", "replace"), section, value, size))
+        return found
+
+    def _read_maps(self) -> dict[str, MapDefinition]:
+        data = self._content("maps")
+        if "maps" not in self._names:
+            return {}
+        section = self._names.index("maps")
+        return {
+            symbol.name: MapDefinition(*_MAP.unpack_from(data, symbol.value))
+            for symbol in self._symbols
+            if symbol.section == section and symbol.size == _MAP.size
+        }
+
+    def set_constant(self, name: str, value: bytes) -> None:
+        """A constant of .rodata, before load()."""
+        section = self._names.index(".rodata")
+        for symbol in self._symbols:
+            if symbol.name == name and symbol.section == section and symbol.size == len(value):
+                self.constants[symbol.value : symbol.value + symbol.size] = value
+                return
+        raise KeyError(name)
+
+    def set_entries(self, name: str, entries: int) -> None:
+        """How many entries a map has, before load(); of a ring its bytes."""
+        old = self.definitions[name]
+        self.definitions[name] = MapDefinition(old.kind, old.key_size, old.value_size, entries, old.flags)
+
+    def load(self, kinds: dict[str, int], log_level: int = 0) -> dict[str, str]:
+        """Everything into the kernel. kinds: section -> type of the program in it. Returns the verifier's logs by
+        section (empty at log_level 0). Raises ProgramRefused; nothing stays then.
+        """
+        try:
+            for name, entry in self.definitions.items():
+                fd = bpf.create_map(entry.kind, entry.key_size, entry.value_size, entry.entries, entry.flags, name)
+                self.maps[name] = _taken(fd, f"the map {name}")
+            if self.constants:
+                fd = bpf.create_map(bpf.ARRAY, 4, len(self.constants), 1, bpf.RDONLY_PROG, "rodata")
+                self.maps[".rodata"] = _taken(fd, "the map of constants")
+                bpf.update(fd, bytes(4), bytes(self.constants))
+                bpf.freeze(fd)
+            self._btf, log = bpf.load_btf(self._filled_btf())
+            _taken(self._btf, "type information", log)
+            return {section: self._load(section, kind, log_level) for section, kind in kinds.items()}
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, section: str, kind: int, log_level: int) -> str:
+        place = self._names.index(section)
+        (name,) = [symbol.name for symbol in self._symbols if symbol.section == place and symbol.size and symbol.name]
+        code = self._linked(section)
+        own = len(self._content(section)) // 8
+        starts = dict(zip(self._parts(section), (0, own), strict=False))
+        functions, function_size, lines, line_size = self._info(starts)
+        licence = self._content("license")
+        program = bpf.Program(
+            kind, name, code, licence, self._btf, functions, function_size, lines, line_size
+        )  # fmt: skip
+        fd, log = bpf.load_program(program, log_level)
+        self.programs[name] = _taken(fd, f"the program {name}", log)
+        return log
+
+    def _linked(self, section: str) -> bytes:
+        """The program of a section, and .text behind it if it calls that, all references filled in."""
+        parts = self._parts(section)
+        starts: dict[str, int] = {}
+        code = bytearray()
+        for part in parts:
+            starts[part] = len(code)
+            code += self._content(part)
+        for part in parts:
+            relocations = self._content(f".rel{part}")
+            for at, info in _RELOCATION.iter_unpack(relocations[: len(relocations) // 16 * 16]):
+                self._relocate(code, starts[part] + at, self._symbols[info >> 32], starts)
+        return bytes(code)
+
+    def _parts(self, section: str) -> list[str]:
+        text = self._names.index(".text") if ".text" in self._names else -1
+        relocations = self._content(f".rel{section}")
+        used = {self._symbols[info >> 32].section for _, info in _RELOCATION.iter_unpack(relocations)}
+        return [section, ".text"] if text in used else [section]
+
+    def _relocate(self, code: bytearray, at: int, symbol: _Symbol, starts: dict[str, int]) -> None:
+        op, registers, off, imm = _INSTRUCTION.unpack_from(code, at)
+        target = self._names[symbol.section]
+        if op == _LD_IMM64 and target == "maps":
+            source, value, further = _MAP_FD, self.maps[symbol.name], 0
+        elif op == _LD_IMM64 and target == ".rodata":
+            source, value, further = _MAP_VALUE, self.maps[".rodata"], symbol.value + imm
+        elif op == _LD_IMM64 and target == ".text":
+            source, value, further = _FUNCTION, (starts[".text"] + symbol.value + imm - at) // 8 - 1, 0
+        elif op == _CALL and target == ".text":
+            called = starts[".text"] // 8 + symbol.value // 8 + imm + 1
+            _INSTRUCTION.pack_into(code, at, op, registers, off, called - at // 8 - 1)
+            return
+        else:
+            raise FormatError("relocation", at, f"of {symbol.name or target} by instruction {op:#x} is not known")
+        _INSTRUCTION.pack_into(code, at, op, registers & 0xF | source << 4, off, value)
+        struct.pack_into("<i", code, at + 12, further)
+
+    def _filled_btf(self) -> bytes:
+        """The type information with what the compiler leaves to the loader: where variables stand in their sections."""
+        data = bytearray(self._content(".BTF"))
+        _, _, _, head, types, types_size, strings, _ = struct.unpack_from("<HBBIIIII", data, 0)
+        strings += head
+
+        def name_at(offset: int) -> str:
+            return bytes(data[strings + offset : data.index(b"\0", strings + offset)]).decode("ascii", "replace")
+
+        variables: list[str] = [""]
+        at, end = head + types, head + types + types_size
+        while at < end:
+            name, info, _ = struct.unpack_from("<III", data, at)
+            kind, count = info >> 24 & 0x1F, info & 0xFFFF
+            variables.append(name_at(name))
+            if kind == _DATASEC:
+                section = name_at(name)
+                struct.pack_into("<I", data, at + 8, len(self._content(section)))
+                for n in range(count):
+                    entry = at + 12 + 12 * n
+                    (variable,) = struct.unpack_from("<I", data, entry)
+                    place = next(s.value for s in self._symbols if s.name == variables[variable])
+                    struct.pack_into("<I", data, entry + 4, place)
+            at += 12 + _BTF_SIZES.get(kind, 0) + _BTF_VLEN.get(kind, 0) * count
+        return bytes(data)
+
+    def _info(self, starts: dict[str, int]) -> tuple[bytes, int, bytes, int]:
+        """(func_info, bytes of a record, line_info, the same) of the code that begins there, in instructions."""
+        data = self._content(".BTF.ext")
+        _, _, _, head, functions, functions_size, lines, lines_size = struct.unpack_from("<HBBIIIII", data, 0)
+        first = self._records(data, head + functions, functions_size, starts)
+        return (*first, *self._records(data, head + lines, lines_size, starts))
+
+    def _records(self, data: bytes, at: int, size: int, starts: dict[str, int]) -> tuple[bytes, int]:
+        btf = self._content(".BTF")
+        _, _, _, head, _, _, strings, _ = struct.unpack_from("<HBBIIIII", btf, 0)
+        (record,) = struct.unpack_from("<I", data, at)
+        end, at = at + size, at + 4
+        parts: dict[str, bytearray] = {}
+        while at < end:
+            name, count = struct.unpack_from("<II", data, at)
+            at += 8
+            offset = head + strings + name
+            section = btf[offset : btf.index(b"\0", offset)].decode("ascii", "replace")
+            if section in starts:
+                rows = parts.setdefault(section, bytearray(data[at : at + count * record]))
+                for n in range(count):
+                    (place,) = struct.unpack_from("<I", rows, n * record)
+                    struct.pack_into("<I", rows, n * record, place // 8 + starts[section])
+            at += count * record
+        return b"".join(bytes(parts.get(section, b"")) for section in starts), record
+
+    def close(self) -> None:
+        for fd in (*self.programs.values(), *self.maps.values(), self._btf):
+            if fd >= 0:
+                os.close(fd)
+        self.programs.clear()
+        self.maps.clear()
+        self._btf = -1
+
+
+def _taken(fd: int, what: str, log: str = "") -> int:
+    if fd >= 0:
+        return fd
+    if -fd in (errno.EPERM, errno.EACCES) and not log:
+        raise ProgramRefused(f"The kernel refuses {what}: BPF needs root, or CAP_BPF and CAP_PERFMON.", "sudo pyprof …")
+    if -fd == errno.ENOSYS:
+        raise ProgramRefused("This kernel has no BPF.", "--collector perf, or: --collector ptrace")
+    tail = "\n".join(log.splitlines()[-12:])
+    raise ProgramRefused(f"The kernel refuses {what}: {os.strerror(-fd)}.", "--collector perf needs none of it.", tail)

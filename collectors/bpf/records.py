@@ -1,0 +1,112 @@
+"""Records of the ring as columns. Nothing of the stacks is copied: a batch looks into the ring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.bpf.abi import ANCHOR_WORDS, FRAME_WORDS, HEAD_WORDS, REGISTERS
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """n samples in time order. regs (n, 17): in the order of DWARF. offset: of the stack copy in the ring's bytes.
+    below: of the stack that a handler on its own one has interrupted, whose copy follows. holes: bits of pages not in
+    memory. frame, anchor: (n + 1,) where the rows of each begin in frames (m, 5) and anchors (k, 2); see sampler.h.
+    It has 18 columns, those of the record.
+    """
+
+    time_ns: I64
+    pid: npt.NDArray[np.int32]
+    tid: npt.NDArray[np.int32]
+    cpu: npt.NDArray[np.int32]
+    flags: U32
+    regs: U64
+    base: U64
+    offset: I64
+    size: I64
+    state: U64
+    holes: U64
+    below_base: U64
+    below_holes: U64
+    below_size: I64
+    run_ns: U32
+    frame: I64
+    frames: U64
+    anchor: I64
+    anchors: U64
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+    def take(self, lanes: I64) -> Records:
+        """Those of these indices, ascending."""
+        frame, frames = _part(self.frame, self.frames, lanes)
+        anchor, anchors = _part(self.anchor, self.anchors, lanes)
+        some = {name: getattr(self, name)[lanes] for name in _COLUMNS}
+        return Records(**some, frame=frame, frames=frames, anchor=anchor, anchors=anchors)
+
+
+_COLUMNS = tuple(name for name in Records.__slots__ if name not in ("frame", "frames", "anchor", "anchors"))
+
+
+def read_records(words: U64, places: Sequence[int]) -> Records:
+    """places: where they begin, in words of the ring."""
+    at = np.array(places, np.int64)
+    heads = words[at[:, None] + np.arange(HEAD_WORDS)]
+    order = np.argsort(heads[:, 0], kind="stable")
+    at, heads = at[order], heads[order]
+    halves = np.ascontiguousarray(heads).view(np.uint32).reshape(len(at), 2 * HEAD_WORDS)
+    frames, anchors = halves[:, 43].astype(np.int64), halves[:, 44].astype(np.int64)
+    rows_at = at + HEAD_WORDS
+    anchors_at = rows_at + FRAME_WORDS * frames
+    stack_at = anchors_at + ANCHOR_WORDS * anchors
+    frame, frame_rows = _rows(words, rows_at, frames, FRAME_WORDS)
+    anchor, anchor_rows = _rows(words, anchors_at, anchors, ANCHOR_WORDS)
+    return Records(
+        time_ns=heads[:, 0].view(np.int64),
+        pid=halves[:, 2].view(np.int32),
+        tid=halves[:, 3].view(np.int32),
+        cpu=halves[:, 4].view(np.int32),
+        flags=halves[:, 5],
+        regs=heads[:, 3 : 3 + REGISTERS],
+        base=heads[:, 20],
+        offset=8 * stack_at,
+        size=halves[:, 42].astype(np.int64),
+        state=heads[:, 23],
+        holes=heads[:, 24],
+        below_base=heads[:, 25],
+        below_holes=heads[:, 26],
+        below_size=halves[:, 54].astype(np.int64),
+        run_ns=halves[:, 45],
+        frame=frame,
+        frames=frame_rows,
+        anchor=anchor,
+        anchors=anchor_rows,
+    )
+
+
+def _rows(words: U64, at: I64, counts: I64, width: int) -> tuple[I64, U64]:
+    """(where each record's rows begin, all rows)."""
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    inside = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)
+    first = np.repeat(at, counts) + width * inside
+    return starts, words[first[:, None] + np.arange(width)]
+
+
+def _part(starts: I64, rows: U64, lanes: I64) -> tuple[I64, U64]:
+    counts = np.diff(starts)[lanes]
+    some = np.zeros(len(lanes) + 1, np.int64)
+    np.cumsum(counts, out=some[1:])
+    return some, rows[np.arange(some[-1]) + np.repeat(starts[:-1][lanes] - some[:-1], counts)]
+
+
+NOTHING = read_records(np.zeros(0, np.uint64), ())

@@ -1,0 +1,58 @@
+"""The ring in which programs leave their records (Documentation/bpf/ringbuf.rst), read without a copy.
+
+The data pages are mapped twice in a row, so a record that wraps lies in one piece. A record's room is given back when
+give_back() is called: until then arrays may look at it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+_PAGE = mmap.PAGESIZE
+_BUSY, _DISCARD = 1 << 31, 1 << 30
+_HEAD = 8
+
+
+class RecordRing:
+    """words: all data, twice, as 64-bit words. size: bytes of it, once."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        """fd: of the map; size: its bytes, a power of two."""
+        self.size = size
+        self._mask = size - 1
+        self._consumer = mmap.mmap(fd, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._memory = mmap.mmap(fd, _PAGE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
+        everything = np.frombuffer(self._memory, np.uint64)
+        self._producer = everything[:1]
+        self.words: npt.NDArray[np.uint64] = everything[_PAGE // 8 :]
+        self._heads = everything[_PAGE // 8 :].view(np.uint32)
+        self._at = struct.unpack_from("=Q", self._consumer)[0]
+
+    def take(self, most: int = 1 << 20) -> tuple[list[int], int]:
+        """(where records begin, in words; what to give back when they are done with). At most so many records."""
+        at, end, mask, heads = self._at, int(self._producer[0]), self._mask, self._heads
+        found: list[int] = []
+        while at < end and len(found) < most:
+            place = at & mask
+            head = int(heads[place >> 2])
+            if head & _BUSY:
+                break
+            size = head & ~(_BUSY | _DISCARD)
+            if not head & _DISCARD:
+                found.append((place + _HEAD) >> 3)
+            at += (size + _HEAD + 7) & ~7
+        self._at = at
+        return found, at
+
+    def give_back(self, until: int) -> None:
+        """The kernel may overwrite everything before."""
+        struct.pack_into("=Q", self._consumer, 0, until)
+
+    @property
+    def used(self) -> int:
+        """Bytes that wait to be given back."""
+        return int(self._producer[0]) - int(struct.unpack_from("=Q", self._consumer)[0])

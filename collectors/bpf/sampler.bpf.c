@@ -1,0 +1,625 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * One sample of a thread at one instant: registers, stack, and the frames of its interpreter.
+ *
+ * Runs at each expiry of an event of a processor (perf_event_open(2), PERF_EVENT_IOC_SET_BPF), in interrupt context: no page
+ * fault is served, so memory that is swapped out cannot be read. All work is bounded. Addresses are taken here, names
+ * are read later by the one who reads the ring.
+ */
+#include "sampler.h"
+
+#define SEC(name) __attribute__((section(name), used))
+#define inline_ static inline __attribute__((always_inline))
+
+/* Helpers of the kernel by number (include/uapi/linux/bpf.h). */
+static void *(*map_lookup)(void *map, const void *key) = (void *)1;
+static long (*map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static u64 (*ktime_get_ns)(void) = (void *)5;
+static u32 (*get_smp_processor_id)(void) = (void *)8;
+static u64 (*get_current_pid_tgid)(void) = (void *)14;
+static long (*probe_read_user)(void *to, u32 size, const void *from) = (void *)112;
+static long (*probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+static long (*get_ns_current_pid_tgid)(u64 dev, u64 ino, void *to, u32 size) = (void *)120;
+static void *(*get_current_task_btf)(void) = (void *)158;
+static void *(*task_pt_regs)(void *task) = (void *)175;
+static long (*find_vma)(void *task, u64 address, void *callback, void *context, u64 flags) = (void *)180;
+static long (*loop)(u32 times, void *callback, void *context, u64 flags) = (void *)181;
+static long (*ringbuf_reserve_dynptr)(void *ring, u32 size, u64 flags, void *pointer) = (void *)198;
+static void (*ringbuf_submit_dynptr)(void *pointer, u64 flags) = (void *)199;
+static void (*ringbuf_discard_dynptr)(void *pointer, u64 flags) = (void *)200;
+static long (*dynptr_write)(void *pointer, u32 at, void *from, u32 size, u64 flags) = (void *)202;
+static void *(*dynptr_data)(void *pointer, u32 at, u32 size) = (void *)203;
+
+struct map {
+	u32 type;
+	u32 key_size;
+	u32 value_size;
+	u32 max_entries;
+	u32 flags;
+};
+enum { HASH = 1, ARRAY = 2, PERCPU_ARRAY = 6, LRU_HASH = 9, RINGBUF = 27 };
+
+/* Processes of the recording. Whoever is not in it is not looked at. */
+struct map SEC("maps") processes = {HASH, 4, sizeof(struct process), 1 << 16, 0};
+/* What is known of their threads; user space fills it, the program remembers thread states that it found. */
+struct map SEC("maps") threads = {LRU_HASH, 4, sizeof(struct thread), 1 << 16, 0};
+struct map SEC("maps") layouts = {ARRAY, 4, sizeof(struct layout), 64, 0};
+/* Bytes of a stack that are copied: what the walks needed so far. */
+struct map SEC("maps") limits = {ARRAY, 4, 8, 1, 0};
+/* Records. max_entries is set before load. */
+struct map SEC("maps") ring = {RINGBUF, 0, 0, 1 << 22, 0};
+/* Counts by reason; behind them a histogram of run times: one word for each power of two of nanoseconds. */
+struct map SEC("maps") counters = {PERCPU_ARRAY, 4, 8 * (REASONS + 32), 1, 0};
+
+/* The state of a loop stands here, not on the stack: the verifier follows what it knows of a stack through every turn. */
+struct walk {
+	u64 frame;  /* the next one */
+	u64 stop;   /* the one that is none */
+	u64 cframe; /* the next one */
+	u64 root;
+	u64 interpreter; /* the next one */
+	u64 state;       /* the next thread state */
+	u32 frames;
+	u32 anchors;
+	u32 broken;
+	u32 tid;
+	u32 found;
+	u32 ended;  /* the innermost run did, at a frame whose link is outer */
+	u64 outer;
+	u32 at; /* in the record */
+	u32 left;
+	u64 from;
+	u64 holes;
+	u64 low; /* bounds of the stack that was interrupted, and the lowest word that refers to it */
+	u64 high;
+	u64 lowest;
+};
+
+/* Where a record is made before its size is known: each processor has one. */
+struct scratch_space {
+	struct walk walk;
+	struct record record;
+	struct frame frames[MOST_FRAMES];
+	struct anchor anchors[MOST_ANCHORS];
+	u64 words[32];
+	struct layout layout;
+	u64 signal[SIGNAL_STACK / 8];
+};
+/* One entry a processor, set before load: a value that the kernel keeps for each processor has at most 32 KB. */
+struct map SEC("maps") scratch = {ARRAY, 4, sizeof(struct scratch_space), 1, 0};
+
+/* Set before load. */
+const volatile u32 everything = 0;   /* each process is recorded */
+const volatile u32 follow = 0;       /* and the children of those that are */
+const volatile u32 tgid_of_task = 0; /* where struct task_struct has it */
+const volatile u32 own_tgid = 0;     /* the profiler, which is not recorded */
+
+struct namespaced {
+	u32 pid;
+	u32 tgid;
+};
+
+#if defined(__TARGET_ARCH_arm64)
+#error "not yet"
+#else
+struct pt_regs {
+	u64 r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, orig_rax, rip, cs, eflags, rsp, ss;
+};
+#define FROM_USER(regs) (((regs)->cs & 3) == 3)
+#define SP 7
+inline_ void take_registers(struct record *record, const struct pt_regs *regs)
+{
+	record->regs[0] = regs->rax;
+	record->regs[1] = regs->rdx;
+	record->regs[2] = regs->rcx;
+	record->regs[3] = regs->rbx;
+	record->regs[4] = regs->rsi;
+	record->regs[5] = regs->rdi;
+	record->regs[6] = regs->rbp;
+	record->regs[7] = regs->rsp;
+	record->regs[8] = regs->r8;
+	record->regs[9] = regs->r9;
+	record->regs[10] = regs->r10;
+	record->regs[11] = regs->r11;
+	record->regs[12] = regs->r12;
+	record->regs[13] = regs->r13;
+	record->regs[14] = regs->r14;
+	record->regs[15] = regs->r15;
+	record->regs[16] = regs->rip;
+	if (regs->cs == 0x23)
+		record->flags |= FLAG_NARROW;
+}
+#endif
+
+struct bpf_perf_event_data {
+	struct pt_regs regs;
+	u64 sample_period;
+	u64 addr;
+};
+
+inline_ void count(u32 reason)
+{
+	u32 zero = 0;
+	u64 *counts = map_lookup(&counters, &zero);
+	if (counts && reason < REASONS)
+		counts[reason] += 1;
+}
+
+inline_ void time_run(u64 ns)
+{
+	u32 zero = 0, place = 0;
+	u64 *counts = map_lookup(&counters, &zero);
+	if (!counts)
+		return;
+#pragma unroll
+	for (int bit = 4; bit >= 0; bit--)
+		if (ns >> (1u << bit)) {
+			ns >>= 1u << bit;
+			place += 1u << bit;
+		}
+	counts[REASONS + (place & 31)] += 1;
+}
+
+inline_ u64 word(u64 address)
+{
+	u64 value = 0;
+	if (probe_read_user(&value, 8, (void *)address))
+		return 0;
+	return value;
+}
+
+/* ---- the interpreter's frames ---- */
+
+inline_ u64 turned(u64 value, u32 bits)
+{
+	return bits ? value << bits | value >> (64 - bits) : value;
+}
+
+static long next_frame(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u64 at = walk->frame;
+	u32 n = walk->frames;
+	if (!at || at == walk->stop || n >= MOST_FRAMES)
+		return 1;
+	u32 size = layout->frame_bytes;
+	if (size > 112 || probe_read_user(space->words, size, (void *)at)) {
+		walk->broken = FRAME_UNREADABLE;
+		return 1;
+	}
+	struct frame *row = &space->frames[n & (MOST_FRAMES - 1)];
+	u64 code = space->words[layout->frame_code >> 3 & 15] & layout->code_mask;
+	u64 instr = space->words[layout->frame_instr >> 3 & 15] >> (8 * (layout->frame_instr & 7));
+	u64 flags = 0;
+	if (layout->instr_bytes == 4)
+		instr &= 0xFFFFFFFF;
+	if (layout->frame_flag != NONE)
+		flags = space->words[layout->frame_flag >> 3 & 15] >> (8 * (layout->frame_flag & 7)) & 0xFF;
+	if (layout->frame_tlbc != NONE)
+		flags |= space->words[layout->frame_tlbc >> 3 & 15] >> (8 * (layout->frame_tlbc & 7)) << 32;
+	u64 previous = space->words[layout->frame_previous >> 3 & 15];
+	u64 head = 0;
+	if (code && !probe_read_user(space->words + 16, 32, (void *)(code + layout->code_head))) {
+		u32 words = layout->code_words;
+		head = turned(space->words[16], 0) ^ turned(space->words[17], 13) ^ turned(space->words[18], 26);
+		if (words > 3)
+			head ^= turned(space->words[19], 39);
+	}
+	row->address = at;
+	row->code = code;
+	row->instr = instr;
+	row->flags = flags;
+	row->head = head;
+	walk->frames = n + 1;
+	walk->frame = previous == at ? 0 : previous;
+	if (!walk->ended && (flags & 0xFF) >= layout->run_ends) {
+		walk->ended = 1;
+		walk->outer = previous;
+	}
+	return 0;
+}
+
+static long next_anchor(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u64 at = walk->cframe;
+	u32 n = walk->anchors;
+	if (!at || at == walk->root || n >= MOST_ANCHORS)
+		return 1;
+	/* a CFrame ends with its link */
+	if (probe_read_user(space->words, 24, (void *)at)) {
+		walk->broken = FRAME_UNREADABLE;
+		return 1;
+	}
+	struct anchor *row = &space->anchors[n & (MOST_ANCHORS - 1)];
+	row->address = at;
+	row->frame = layout->cframe_current == NONE ? 0 : space->words[layout->cframe_current >> 3 & 3];
+	walk->anchors = n + 1;
+	walk->cframe = space->words[layout->cframe_previous >> 3 & 3];
+	return 0;
+}
+
+inline_ u32 tid_of(struct layout *layout, u64 state)
+{
+	u32 tid = 0;
+	if (layout->native_id != NONE) {
+		probe_read_user(&tid, 4, (void *)(state + layout->native_id));
+		return tid;
+	}
+	u64 self = word(state + layout->thread_id);
+	if (self)
+		probe_read_user(&tid, 4, (void *)(self + layout->tid_in_pthread));
+	return tid;
+}
+
+static long next_state(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	struct layout *layout = &space->layout;
+	u64 state = walk->state;
+	if (!state) {
+		u64 interpreter = walk->interpreter;
+		if (!interpreter)
+			return 1;
+		state = word(interpreter + layout->threads_head);
+		walk->interpreter = word(interpreter + layout->interpreter_next);
+		walk->state = state;
+		return 0;
+	}
+	if (tid_of(layout, state) == walk->tid) {
+		walk->found = 1;
+		return 1;
+	}
+	walk->state = word(state + layout->thread_next);
+	return 0;
+}
+
+static __attribute__((noinline)) u64 state_of(struct scratch_space *space, u64 runtime, struct thread *thread, u32 tid)
+{
+	struct layout *layout = &space->layout;
+	struct walk *walk = &space->walk;
+	u64 state = thread ? thread->state : 0;
+	if (state && tid_of(layout, state) == walk->tid)
+		return state;
+	walk->found = 0;
+	walk->state = 0;
+	walk->interpreter = word(runtime + layout->interpreters_head);
+	loop(MOST_THREADS, next_state, &space, 0);
+	if (!walk->found)
+		return 0;
+	state = walk->state;
+	if (thread)
+		thread->state = state;
+	else {
+		struct thread fresh = {.state = state};
+		map_update(&threads, &tid, &fresh, 0);
+	}
+	return state;
+}
+
+static __attribute__((noinline)) void take_frames(struct scratch_space *space, struct process *process, struct thread *thread, u32 tid)
+{
+	struct record *record = &space->record;
+	struct layout *layout = &space->layout;
+	u32 place = process->layout;
+	struct layout *known = map_lookup(&layouts, &place);
+	if (!known)
+		return;
+	*layout = *known;
+	u64 state = state_of(space, process->runtime, thread, tid);
+	if (!state) {
+		count(NO_THREAD_STATE);
+		return;
+	}
+	record->thread_state = state;
+	record->flags |= FLAG_CHAIN;
+	struct walk *walk = &space->walk;
+	walk->frame = walk->stop = walk->cframe = walk->root = 0;
+	walk->frames = walk->anchors = walk->broken = walk->ended = 0;
+	if (layout->base_frame != NONE)
+		walk->stop = word(state + layout->base_frame);
+	if (layout->thread_cframe != NONE) {
+		walk->root = state + layout->root_cframe;
+		walk->cframe = word(state + layout->thread_cframe);
+		loop(MOST_ANCHORS, next_anchor, &space, 0);
+		if (layout->cframe_current != NONE)
+			walk->frame = space->anchors[0].frame;
+		if (layout->cframe_current != NONE && !walk->anchors)
+			walk->frame = 0;
+	}
+	if (layout->thread_frame != NONE)
+		walk->frame = word(state + layout->thread_frame);
+	loop(MOST_FRAMES, next_frame, &space, 0);
+	/*
+	 * An evaluator enters its CFrame into the chain before it says which frame that runs: then the innermost run
+	 * does not end where the next CFrame's begins, and that one is the first.
+	 */
+	if (layout->cframe_current != NONE && walk->anchors) {
+		u64 next = walk->anchors > 1 ? space->anchors[1].frame : 0;
+		if (!walk->ended || walk->outer != next) {
+			space->anchors[0].frame = 0;
+			walk->frame = next;
+			walk->frames = walk->broken = 0;
+			loop(MOST_FRAMES, next_frame, &space, 0);
+		}
+	}
+	if (walk->frame && walk->frame != walk->stop && !walk->broken)
+		walk->broken = TOO_MANY_FRAMES;
+	if (walk->broken) {
+		record->flags |= FLAG_BROKEN;
+		count(walk->broken);
+	}
+	record->frames = walk->frames;
+	record->anchors = walk->anchors;
+	u64 gil = thread ? thread->gil : 0;
+	if (gil) {
+		u32 locked = 0;
+		probe_read_user(&locked, 4, (void *)(gil + layout->gil_locked));
+		if (locked == 1 && word(gil + layout->gil_holder) == state)
+			record->flags |= FLAG_HOLDS_LOCK;
+	}
+	u64 collecting = thread ? thread->collecting : 0;
+	if (collecting) {
+		u32 now = 0;
+		probe_read_user(&now, 4, (void *)collecting);
+		if (now)
+			record->flags |= FLAG_COLLECTING;
+	}
+}
+
+/* ---- the stack ---- */
+
+struct vm_area_struct { /* its first two words, in all kernels */
+	u64 vm_start;
+	u64 vm_end;
+};
+
+struct bound {
+	u64 end;
+};
+
+static long mapping_ends(void *task, struct vm_area_struct *vma, void *context)
+{
+	((struct bound *)context)->end = vma->vm_end;
+	return 0;
+}
+
+struct copy {
+	u64 record[2]; /* struct bpf_dynptr */
+	struct scratch_space *space;
+};
+
+static long next_page(u32 index, void *context)
+{
+	struct copy *copy = context;
+	struct walk *walk = &copy->space->walk;
+	u64 from = walk->from;
+	u32 size = walk->left;
+	/* never beyond a page of the target: what can be read of it is read */
+	u32 room = PAGE - ((u32)from & (PAGE - 1));
+	if (!size)
+		return 1;
+	if (size > room)
+		size = room;
+	/* the dynptr wants a constant length: a record has a page of slack */
+	void *to = dynptr_data(copy->record, walk->at, PAGE);
+	if (!to || size > PAGE)
+		return 1;
+	/* a page that was never touched, or swapped out: those behind it may be there */
+	if (probe_read_user(to, size, (void *)from)) {
+		if (index >= 64)
+			return 1;
+		walk->holes |= 1ull << index;
+	}
+	walk->from = from + size;
+	walk->at += size;
+	walk->left -= size;
+	return 0;
+}
+
+static long next_reference(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	u64 value = space->signal[index & (SIGNAL_STACK / 8 - 1)];
+	if (value >= walk->low && value < walk->high && value < walk->lowest)
+		walk->lowest = value;
+	return 0;
+}
+
+/*
+ * A handler on a stack of its own refers to the stack that it interrupted: its signal frame has that one's sp. 0: no word
+ * of it does, so it is not that.
+ */
+static __attribute__((noinline)) u64 interrupted(struct scratch_space *space, u64 sp, u64 end)
+{
+	struct walk *walk = &space->walk;
+	u32 words = 0;
+#pragma unroll
+	for (u32 page = 0; page < SIGNAL_STACK / PAGE; page++) {
+		u64 from = sp + page * PAGE;
+		if (words == page * (PAGE / 8) && !probe_read_user(space->signal + page * (PAGE / 8), PAGE, (void *)from))
+			words += PAGE / 8;
+	}
+	walk->low = end - STACK_REACH;
+	walk->high = end;
+	walk->lowest = end;
+	loop(words & (2 * SIGNAL_STACK / 8 - 1), next_reference, &space, 0);
+	return walk->lowest < end ? walk->lowest & ~7ull : 0;
+}
+
+static __attribute__((noinline)) void remember_end(struct thread *thread, u32 tid, u64 end)
+{
+	if (thread) {
+		thread->stack_end = end;
+		return;
+	}
+	struct thread fresh = {.stack_end = end};
+	map_update(&threads, &tid, &fresh, 0);
+}
+
+SEC("perf_event/sample")
+int sample(struct bpf_perf_event_data *context)
+{
+	u64 began = ktime_get_ns();
+	u64 ids = get_current_pid_tgid();
+	u32 tgid = ids >> 32, tid = ids;
+	struct process *process = map_lookup(&processes, &tgid);
+	if (!tgid || (!process && (!everything || tgid == own_tgid)))
+		return 0;
+	u32 cpu = get_smp_processor_id();
+	struct scratch_space *space = map_lookup(&scratch, &cpu);
+	if (!space)
+		return 0;
+	struct record *record = &space->record;
+	record->flags = 0;
+	record->frames = 0;
+	record->anchors = 0;
+	record->thread_state = 0;
+	void *task = get_current_task_btf();
+	if (FROM_USER(&context->regs)) {
+		take_registers(record, &context->regs);
+	} else {
+		struct pt_regs regs;
+		void *user = task_pt_regs(task);
+		if (!user || probe_read_kernel(&regs, sizeof(regs), user) || !FROM_USER(&regs)) {
+			count(NO_USER_MODE);
+			return 0;
+		}
+		take_registers(record, &regs);
+		record->flags |= FLAG_KERNEL;
+	}
+	struct thread *thread = map_lookup(&threads, &tid);
+	if (process && process->runtime) {
+		space->walk.tid = tid;
+		if (process->namespace_ino) {
+			struct namespaced own = {};
+			if (!get_ns_current_pid_tgid(process->namespace_dev, process->namespace_ino, &own, sizeof(own)))
+				space->walk.tid = own.pid;
+		}
+		take_frames(space, process, thread, tid);
+	}
+
+	u64 sp = record->regs[SP] & ~7ull;
+	u64 end = thread ? thread->stack_end : 0;
+	u64 below = 0, below_size = 0;
+	if (end <= sp || end - sp > STACK_REACH) {
+		struct bound bound = {};
+		find_vma(task, sp, mapping_ends, &bound, 0);
+		if (end)
+			below = interrupted(space, sp, end);
+		if (below) {
+			below_size = end - below;
+			if (below_size > MOST_STACK)
+				below_size = MOST_STACK;
+			end = bound.end;
+			if (end > sp + SIGNAL_STACK)
+				end = sp + SIGNAL_STACK;
+		} else {
+			end = bound.end;
+			remember_end(thread, tid, end);
+		}
+	}
+	u64 size = end > sp ? end - sp : 0;
+	u32 zero = 0;
+	u64 *limit = map_lookup(&limits, &zero);
+	u64 most = limit && *limit && *limit < MOST_STACK ? *limit : MOST_STACK;
+	if (size > most) {
+		size = most;
+		record->flags |= FLAG_CUT;
+		if (most == MOST_STACK)
+			count(STACK_CUT);
+	}
+	record->stack_base = sp;
+	record->below_base = below;
+	record->time_ns = began;
+	record->pid = tgid;
+	record->tid = tid;
+	record->cpu = cpu;
+
+	u32 rows = (record->frames & (2 * MOST_FRAMES - 1)) * sizeof(struct frame);
+	u32 anchors = (record->anchors & (2 * MOST_ANCHORS - 1)) * sizeof(struct anchor);
+	u32 head = sizeof(struct record) + rows + anchors;
+	struct copy copy = {.space = space};
+	if (ringbuf_reserve_dynptr(&ring, head + (u32)size + (u32)below_size + PAGE, 0, copy.record)) {
+		ringbuf_discard_dynptr(copy.record, 0);
+		count(RING_FULL);
+		return 0;
+	}
+	struct walk *walk = &space->walk;
+	walk->at = head;
+	walk->from = sp;
+	walk->left = size;
+	walk->holes = 0;
+	loop(MOST_STACK / PAGE + 2, next_page, &copy, 0);
+	record->stack_size = (u32)size - walk->left;
+	record->holes = walk->holes;
+	if (walk->left || walk->holes)
+		count(STACK_UNREADABLE);
+	walk->from = below;
+	walk->left = below_size;
+	walk->holes = 0;
+	if (below)
+		loop(MOST_STACK / PAGE + 2, next_page, &copy, 0);
+	record->below_size = (u32)below_size - walk->left;
+	record->below_holes = walk->holes;
+	if (rows && rows <= sizeof(space->frames))
+		dynptr_write(copy.record, sizeof(struct record), space->frames, rows, 0);
+	if (anchors && anchors <= sizeof(space->anchors))
+		dynptr_write(copy.record, sizeof(struct record) + rows, space->anchors, anchors, 0);
+	u64 took = ktime_get_ns() - began;
+	record->run_ns = took;
+	dynptr_write(copy.record, 0, record, sizeof(struct record), 0);
+	ringbuf_submit_dynptr(copy.record, 1 /* BPF_RB_NO_WAKEUP */);
+	count(SAMPLED);
+	time_run(took);
+	return 0;
+}
+
+struct raw_tracepoint {
+	u64 args[3];
+};
+
+/* A child is recorded from its first moment, with what is known of its parent's interpreter. */
+SEC("raw_tp/sched_process_fork")
+int forked(struct raw_tracepoint *context)
+{
+	u32 parent = 0, child = 0;
+	if (!follow || probe_read_kernel(&parent, 4, (void *)(context->args[0] + tgid_of_task)) ||
+	    probe_read_kernel(&child, 4, (void *)(context->args[1] + tgid_of_task)))
+		return 0;
+	if (parent == child)
+		return 0;
+	struct process *known = map_lookup(&processes, &parent);
+	if (known) {
+		struct process copy = *known;
+		map_update(&processes, &child, &copy, 0);
+	}
+	return 0;
+}
+
+/* Another program: nothing is known of its interpreter, or of its stack. */
+SEC("raw_tp/sched_process_exec")
+int executed(struct raw_tracepoint *context)
+{
+	u64 ids = get_current_pid_tgid();
+	u32 tgid = ids >> 32;
+	struct process *known = map_lookup(&processes, &tgid);
+	if (known)
+		known->runtime = 0;
+	struct thread *thread = map_lookup(&threads, &tgid);
+	if (thread) {
+		thread->stack_end = 0;
+		thread->state = 0;
+		thread->gil = 0;
+		thread->collecting = 0;
+	}
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

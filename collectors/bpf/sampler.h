@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/* What the program and its reader share. Values only: collectors/bpf/abi.py states the same, a test compares both. */
+#ifndef PYPROF_SAMPLER_H
+#define PYPROF_SAMPLER_H
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef int s32;
+typedef long long s64;
+
+#define PAGE 4096
+#define MOST_STACK (256 << 10)   /* bytes of a stack that a record holds */
+#define UNKNOWN_STACK (64 << 10) /* the same, of a thread whose stack's end is not known */
+#define MOST_FRAMES 1024         /* of an interpreter, in a record */
+#define SIGNAL_STACK (16 << 10)   /* bytes of a second stack that are searched for the one below it */
+#define STACK_REACH (16ull << 20) /* sp is so near to the end of its own stack */
+#define MOST_ANCHORS 128         /* CFrames of CPython 3.10 to 3.12 */
+#define MOST_THREADS 256         /* thread states that are looked through for one */
+#define REGISTERS 17             /* in the order of DWARF, pc last (x86-64) */
+
+/* Why something of a sample is missing: counted in the kernel, one counter each. */
+enum reason {
+	SAMPLED,          /* a record was submitted */
+	RING_FULL,        /* no room for the record */
+	NO_USER_MODE,     /* a kernel thread, or no registers */
+	STACK_UNREADABLE, /* pages of the stack could not be read: never touched, or swapped out */
+	STACK_CUT,        /* longer than MOST_STACK */
+	STACK_END_GUESSED,
+	NO_THREAD_STATE,  /* of an interpreter's process: the thread has none */
+	FRAME_UNREADABLE,
+	TOO_MANY_FRAMES,
+	REASONS
+};
+
+/* struct record.flags */
+#define FLAG_CHAIN 1      /* frames are those of a thread state */
+#define FLAG_HOLDS_LOCK 2
+#define FLAG_COLLECTING 4
+#define FLAG_BROKEN 8     /* the chain of frames ends where it could not be read */
+#define FLAG_CUT 16       /* the stack copy ends before the stack does */
+#define FLAG_NARROW 64    /* 32-bit code */
+#define FLAG_KERNEL 32    /* taken in the kernel: registers are those with which it was entered */
+
+struct record {
+	u64 time_ns; /* CLOCK_MONOTONIC */
+	u32 pid;
+	u32 tid;
+	u32 cpu;
+	u32 flags;
+	u64 regs[REGISTERS];
+	u64 stack_base;
+	u32 stack_size; /* bytes, behind the rows, padded to a page */
+	u32 frames;     /* rows of struct frame behind this head */
+	u32 anchors;    /* rows of struct anchor behind those */
+	u32 run_ns;     /* that the program took before the record was submitted */
+	u64 thread_state;
+	u64 holes; /* pages of the stack copy that could not be read, by bit: the copy has garbage there */
+	u64 below_base; /* the stack that this one interrupted, from the first word that it refers to; 0: none */
+	u64 below_holes;
+	u32 below_size; /* bytes, behind those of the first copy */
+	u32 unused;
+};
+
+/* One frame of an interpreter, as its memory was. */
+struct frame {
+	u64 address;
+	u64 code;
+	u64 instr;
+	u64 flags; /* owner or is_entry: the low byte; tlbc index: the high half */
+	u64 head;  /* words of the code object's head, folded: another value, another code object */
+};
+
+/* A CFrame on the C stack, and the frame that it names. */
+struct anchor {
+	u64 address;
+	u64 frame;
+};
+
+/* How CPython keeps threads and frames: interpreters/cpython/layout.py, by byte offset; NONE where a version has no such field. */
+#define NONE 0xFFFFFFFFu
+struct layout {
+	u32 interpreters_head; /* of _PyRuntime */
+	u32 interpreter_next;
+	u32 threads_head;
+	u32 thread_next;
+	u32 thread_interp;
+	u32 thread_id;
+	u32 native_id;
+	u32 thread_frame; /* of the pointer to the innermost frame */
+	u32 thread_cframe;
+	u32 root_cframe;
+	u32 cframe_current;
+	u32 cframe_previous;
+	u32 base_frame;
+	u32 frame_code;
+	u32 frame_previous;
+	u32 frame_instr;
+	u32 frame_flag; /* owner, or is_entry */
+	u32 frame_tlbc;
+	u32 code_head; /* words of a code object that tell it from others */
+	u32 code_words; /* so many, four at most */
+	u64 code_mask;
+	u32 gil_holder;
+	u32 gil_locked;
+	u32 tid_in_pthread; /* of versions without native_id */
+	u32 instr_bytes;
+	u32 frame_bytes; /* that are read of a frame: all of the above, 112 at most */
+	u32 run_ends;    /* a flag that is at least this ends a run */
+};
+
+/* By tgid. */
+struct process {
+	u64 runtime; /* 0: no interpreter */
+	u32 layout;  /* place in the table of layouts */
+	u32 unused;
+	u64 namespace_dev; /* of its pid namespace, 0: ours */
+	u64 namespace_ino;
+};
+
+/* By tid. */
+struct thread {
+	u64 stack_end; /* 0: not known */
+	u64 state;     /* its thread state, 0: not known */
+	u64 gil;
+	u64 collecting;
+};
+
+#endif

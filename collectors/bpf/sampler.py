@@ -1,0 +1,190 @@
+"""The program in the kernel, its maps and the events at which it runs, as one thing that is opened and closed.
+
+In: which processes, how often. Out: records in a ring, counts. All of it goes with the descriptors, however we end.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from importlib import resources
+
+import numpy as np
+
+from pyprof.collectors.bpf import abi
+from pyprof.collectors.bpf.kernel_types import member_offset
+from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
+from pyprof.collectors.bpf.ring import RecordRing
+from pyprof.collectors.linux import bpf, libc
+from pyprof.errors import FormatError
+from pyprof.model.interpreter import FrameOffsets, ThreadPlace
+
+_SET_BPF, _ENABLE = 0x40042408, 0x2400
+_SOFTWARE, _CPU_CLOCK = 1, 0
+_DISABLED, _EXCLUDE_HV, _EXCLUDE_IDLE = 1 << 0, 1 << 6, 1 << 7
+_ATTR = struct.Struct("=IIQQQQQ72x")
+_NONE = 0xFFFFFFFF
+_MOST_LAYOUTS = 64
+KINDS = {
+    "perf_event/sample": bpf.PERF_EVENT,
+    "raw_tp/sched_process_fork": bpf.RAW_TRACEPOINT,
+    "raw_tp/sched_process_exec": bpf.RAW_TRACEPOINT,
+}
+_U32 = struct.Struct("=I")
+
+
+def program() -> bytes:
+    """The compiled object, as it is shipped."""
+    return resources.files("pyprof.collectors.bpf").joinpath("sampler.x86_64.o").read_bytes()
+
+
+class Sampler:
+    """ring: the records. Raises ProgramRefused where the kernel does not take the program or the events."""
+
+    def __init__(self, rate_hz: float, ring_size: int, cpus: list[int], everything: bool, follow: bool) -> None:
+        """ring_size: bytes, a power of two. everything: all processes. follow: children, too."""
+        self._object = BpfObject(program(), "sampler.o")
+        self.cpus = cpus
+        self._descriptors: list[int] = []
+        self._layouts: dict[FrameOffsets, int] = {}
+        self._processors = _possible_processors()
+        constants = {"everything": everything, "follow": follow, "own_tgid": os.getpid()}
+        try:
+            constants["tgid_of_task"] = member_offset("task_struct", "tgid")
+        except (OSError, FormatError) as error:
+            raise ProgramRefused(
+                f"This kernel has no type information: {error}.", "--collector perf needs none."
+            ) from None
+        for name, value in constants.items():
+            self._object.set_constant(name, _U32.pack(value))
+        self._object.set_entries("ring", ring_size)
+        self._object.set_entries("scratch", self._processors)
+        try:
+            self._object.load(KINDS)
+            self.ring = RecordRing(self._object.maps["ring"], ring_size)
+            for name, point in (("forked", "sched_process_fork"), ("executed", "sched_process_exec")):
+                self._keep(bpf.open_raw_tracepoint(self._object.programs[name], point), f"the tracepoint {point}")
+            self._attach(rate_hz, cpus)
+        except BaseException:
+            self.close()
+            raise
+
+    def _keep(self, fd: int, what: str) -> int:
+        if fd < 0:
+            raise ProgramRefused(f"The kernel refuses {what}: {os.strerror(-fd)}.", "--collector perf")
+        self._descriptors.append(fd)
+        return fd
+
+    def _attach(self, rate_hz: float, cpus: list[int]) -> None:
+        flags = _DISABLED | _EXCLUDE_HV | _EXCLUDE_IDLE
+        attr = _ATTR.pack(_SOFTWARE, _ATTR.size, _CPU_CLOCK, max(round(1e9 / rate_hz), 1), 0, 0, flags)
+        for cpu in cpus:
+            fd = libc.perf_event_open(attr, -1, cpu)
+            if -fd == errno.ENODEV:  # the processor went offline
+                continue
+            self._keep(fd, "events on processors")
+            try:
+                fcntl.ioctl(fd, _SET_BPF, self._object.programs["sample"])
+                fcntl.ioctl(fd, _ENABLE, 0)
+            except OSError as error:
+                raise ProgramRefused(f"The kernel refuses programs at events: {error.strerror}.", "") from None
+
+    def add(self, pid: int, runtime: int = 0, offsets: FrameOffsets | None = None) -> None:
+        """Record a process. runtime, offsets: of its interpreter, which may become known later."""
+        place = self._layout(offsets) if offsets is not None else _MOST_LAYOUTS
+        if place == _MOST_LAYOUTS:
+            runtime = place = 0
+        device = inode = 0
+        if runtime:
+            device, inode = _namespace(pid)
+        value = abi.PROCESS.pack(runtime, place, 0, device, inode)
+        bpf.update(self._object.maps["processes"], _U32.pack(pid), value)
+
+    def _layout(self, offsets: FrameOffsets) -> int:
+        place = self._layouts.setdefault(offsets, min(len(self._layouts), _MOST_LAYOUTS))
+        if place < _MOST_LAYOUTS:
+            bpf.update(self._object.maps["layouts"], _U32.pack(place), packed(offsets))
+        return place
+
+    def place(self, thread: ThreadPlace) -> None:
+        """Where a thread keeps what its interpreter needs. Its stack's end stays as it is known."""
+        end, *_ = self._thread(thread.tid)
+        self._set_thread(thread.tid, end, thread.address, thread.gil, thread.collecting)
+
+    def place_stack(self, tid: int, end: int) -> None:
+        """Where a thread's own stack ends. The program takes the end of the mapping in which it sees a thread first:
+        that is another one where a handler runs on a stack of its own.
+        """
+        _, *rest = self._thread(tid)
+        self._set_thread(tid, end, *rest)
+
+    def _thread(self, tid: int) -> tuple[int, ...]:
+        value = bpf.lookup(self._object.maps["threads"], _U32.pack(tid), abi.THREAD.size)
+        return abi.THREAD.unpack(value) if value is not None else (0,) * 4
+
+    def _set_thread(self, tid: int, *words: int) -> None:
+        bpf.update(self._object.maps["threads"], _U32.pack(tid), abi.THREAD.pack(*words))
+
+    def knows(self, pid: int) -> bool:
+        """Is a process recorded, perhaps since its parent forked it?"""
+        return bpf.lookup(self._object.maps["processes"], _U32.pack(pid), abi.PROCESS.size) is not None
+
+    def limit_stack(self, size: int) -> None:
+        """Bytes of a stack that are copied from now on."""
+        bpf.update(self._object.maps["limits"], bytes(4), struct.pack("=Q", size))
+
+    def forget(self, pid: int) -> None:
+        """A process that has ended."""
+        bpf.delete(self._object.maps["processes"], _U32.pack(pid))
+
+    def counts(self) -> tuple[dict[abi.Reason, int], list[int]]:
+        """What the program counted so far, and its run times: how many took 2^n to 2^(n+1) ns."""
+        words = len(abi.Reason) + abi.BUCKETS
+        raw = (
+            bpf.lookup(self._object.maps["counters"], bytes(4), 8 * words * self._processors)
+            if self._object.maps
+            else None
+        )
+        if raw is None:
+            return {}, [0] * abi.BUCKETS
+        total = np.frombuffer(raw, np.uint64).reshape(self._processors, words).sum(axis=0).tolist()
+        return {reason: total[reason] for reason in abi.Reason}, total[len(abi.Reason) :]
+
+    def silence(self) -> None:
+        """No more records; those in the ring can still be read."""
+        for fd in self._descriptors:
+            os.close(fd)
+        self._descriptors.clear()
+
+    def close(self) -> None:
+        self.silence()
+        self._object.close()
+
+
+def packed(offsets: FrameOffsets) -> bytes:
+    """struct layout."""
+    o = offsets
+    fields = (
+        o.interpreters_head, o.interpreter_next, o.threads_head, o.thread_next, 0, o.thread_id, o.native_id,
+        o.thread_frame, o.thread_cframe, o.root_cframe, o.cframe_current, o.cframe_previous, o.base_frame,
+        o.frame_code, o.frame_previous, o.frame_instr, o.frame_flag, o.frame_tlbc, o.code_head, o.code_words,
+    )  # fmt: skip
+    rest = (o.gil_holder, o.gil_locked, o.tid_in_pthread, o.instr_bytes, o.frame_bytes, o.run_ends)
+    return abi.LAYOUT.pack(*(_NONE if field < 0 else field for field in fields), o.code_mask, *rest)
+
+
+def _namespace(pid: int) -> tuple[int, int]:
+    """Device and inode of a process's pid namespace; (0, 0) if it is ours."""
+    try:
+        own, other = os.stat("/proc/self/ns/pid"), os.stat(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return 0, 0
+    return (0, 0) if own.st_ino == other.st_ino else (other.st_dev, other.st_ino)
+
+
+def _possible_processors() -> int:
+    """For how many the kernel keeps values of its own."""
+    with open("/sys/devices/system/cpu/possible", encoding="ascii") as file:
+        return int(file.read().strip().replace(",", "-").split("-")[-1]) + 1

@@ -1,0 +1,245 @@
+"""Samples by the program in the kernel, for the collector that knows the processes and what is mapped in them.
+
+A perf.sample_source.SampleSource: that collector takes everything but samples from perf_events' records, and the
+samples here. In: processes as they come. Out: columns of samples over the ring, then what they hold beside registers
+and stack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from pyprof.collectors.base import Feedback
+from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, Flag, Reason
+from pyprof.collectors.bpf.records import NOTHING, Records, read_records
+from pyprof.collectors.bpf.sampler import Sampler
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.perf.records import Samples
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
+from pyprof.model.interpreter import Chain, FrameRows, KernelReader
+from pyprof.model.modules import AddressSpace
+from pyprof.model.sample import Piece, SampleBatch, StackSlab
+
+_FIRST_COPY = 64 << 10
+_ROOM = 8192
+"""Bytes of a stack that are copied beyond twice of what walks needed so far."""
+
+
+class BpfSource:
+    """most_copy: bytes of a stack that a sample can hold. lost: samples that found no room. next_id: gives ids of
+    address spaces. reader: makes the reader of a process's interpreter, by pid; None where no interpreter is wanted.
+    """
+
+    most_copy = MOST_STACK
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        diagnostics: Diagnostics,
+        next_id: Callable[[], int],
+        reader: Callable[[int], KernelReader] | None,
+    ) -> None:
+        self.lost = 0
+        self.words = sampler.ring.words
+        self._sampler = sampler
+        self._diagnostics = diagnostics
+        self._next_id = next_id
+        self._make = reader
+        self._readers: dict[int, KernelReader] = {}
+        self._placed: dict[int, tuple[int, int, int]] = {}
+        self._counted: dict[Reason, int] = {}
+        self._records, self._until = NOTHING, 0
+        self._copy, self._needed = _FIRST_COPY, 0
+        sampler.limit_stack(self._copy)
+
+    def begin(self, pids: list[int]) -> None:
+        """Sample processes that are there already. What can be known of their interpreters is known before their first
+        sample.
+        """
+        for pid in pids:
+            if not self._sampler.knows(pid):
+                self._place_stack(pid)
+                self.look(pid)
+                if not self._sampler.knows(pid):
+                    self._sampler.add(pid)
+
+    def follow(self, pids: list[int]) -> None:
+        """Sample processes that are to run another program, and that one only."""
+        for pid in pids:
+            self._sampler.add(pid)
+
+    def longest_wait_ns(self, rate_hz: float) -> int:
+        """Until a quarter of the ring is full, if all processors are busy with stacks as long as those so far."""
+        records = self._sampler.ring.size / 4 / (self._copy + _ROOM)
+        return round(1e9 * records / rate_hz / max(len(self._sampler.cpus), 1))
+
+    def look(self, pid: int) -> str | None:
+        """Find the interpreter of a process. "": all of it can be sampled here; None: it has one that has not begun;
+        else why stops are better.
+        """
+        if self._make is None:
+            return ""
+        reader = self._readers.get(pid)
+        if reader is None:
+            reader = self._readers[pid] = self._make(pid)
+        try:
+            needs = reader.look(procfs.address_space(pid, self._next_id(), generation=0), procfs.tasks(pid))
+        except (OSError, FormatError):
+            return ""
+        found = reader.offsets()
+        if found is not None:
+            self._place(reader)
+            self._sampler.add(pid, *found)
+        return needs
+
+    def forget(self, pid: int) -> None:
+        """It has ended."""
+        self._readers.pop(pid, None)
+        self._sampler.forget(pid)
+
+    def _place_stack(self, pid: int) -> None:
+        """The first thread's; where those of others end their mapping tells."""
+        with contextlib.suppress(OSError, FormatError):
+            directory = procfs.ProcDir(pid)
+            try:
+                ends = [mapping.end for mapping in procfs.parse_maps(directory.maps()) if mapping.path == "[stack]"]
+            finally:
+                directory.close()
+            if ends:
+                self._sampler.place_stack(pid, ends[0])
+
+    def _place(self, reader: KernelReader) -> None:
+        for thread in reader.places():
+            known = (thread.address, thread.gil, thread.collecting)
+            if self._placed.get(thread.tid) != known:
+                self._placed[thread.tid] = known
+                self._sampler.place(thread)
+
+    def take(self) -> Samples:
+        """What is in the ring, in order of time; done() gives its room back."""
+        places, self._until = self._sampler.ring.take()
+        self._records = records = read_records(self.words, places)
+        return Samples(
+            time_ns=records.time_ns,
+            pid=records.pid,
+            tid=records.tid,
+            cpu=records.cpu,
+            regs=records.regs,
+            base=records.base,
+            offset=records.offset,
+            size=records.size,
+            tip=None,
+            tips=((),),
+            narrow=(records.flags & Flag.NARROW) != 0,
+        )
+
+    def dressed(self, batch: SampleBatch, lanes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleBatch:
+        """A batch of these lanes of what was taken last, with its interpreters' frames and further memory."""
+        records = self._records.take(lanes)
+        return replace(batch, stack=_with_pieces(batch.stack, records), chains=self._chains(batch, records))
+
+    def done(self) -> None:
+        """Everything that was taken has been unwound."""
+        self._sampler.ring.give_back(self._until)
+        self._records = NOTHING
+        counts, _ = self._sampler.counts()
+        self.lost = counts[Reason.RING_FULL]
+        self._tell({reason: n - self._counted.get(reason, 0) for reason, n in counts.items()})
+        self._counted = counts
+
+    def _tell(self, more: dict[Reason, int]) -> None:
+        """What the program has counted since the last time."""
+        if n := more[Reason.STACK_CUT]:
+            self._diagnostics.count("stack longer than a record of the kernel's program holds", n)
+        if n := more[Reason.NO_THREAD_STATE]:
+            self._diagnostics.count("thread of an interpreter's process without a state in it", n)
+        if n := more[Reason.FRAME_UNREADABLE]:
+            self._diagnostics.count("interpreter's frame that was not in memory", n)
+        if n := more[Reason.TOO_MANY_FRAMES]:
+            self._diagnostics.count("more frames of an interpreter than a record of the kernel's program holds", n)
+
+    def learn(self, feedback: Feedback) -> None:
+        """How much of the stacks the walks needed: twice that is copied, all that a record holds where one was cut."""
+        base, top, missing = feedback.batch.stack.base, feedback.top, feedback.missing
+        needed = int((top[top > base] - base[top > base]).max(initial=0))
+        self._needed = max(self._needed, MOST_STACK if (missing > base).any() else needed)
+        wanted = min(2 * self._needed + _ROOM, MOST_STACK)
+        if wanted > self._copy or 4 * wanted < self._copy:
+            self._copy = wanted
+            self._sampler.limit_stack(wanted)
+
+    def silence(self) -> None:
+        """No more samples; those in the ring can still be taken."""
+        self._sampler.silence()
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def _chains(self, batch: SampleBatch, records: Records) -> dict[int, Chain]:
+        found: dict[int, Chain] = {}
+        has = (records.flags & Flag.CHAIN) != 0
+        for pid in self._readers.keys() & set(batch.pid.tolist()):
+            reader, mine = self._readers[pid], batch.pid == pid
+            if reader.offsets() is None:
+                continue
+            space: AddressSpace = batch.spaces[int(batch.space[np.flatnonzero(mine)[-1]])]
+            tids = set(batch.tid[mine].tolist())
+            with contextlib.suppress(OSError):
+                tids.update(procfs.tasks(pid))
+            reader.look(space, tids)
+            self._place(reader)
+            lanes = np.flatnonzero(mine & has)
+            if len(lanes):
+                chains = reader.chains(_rows(records.take(lanes)))
+                found |= {lane: chain for lane, chain in zip(lanes.tolist(), chains, strict=True) if chain is not None}
+        return found
+
+
+def _rows(records: Records) -> FrameRows:
+    return FrameRows(
+        start=records.frame,
+        frames=records.frames,
+        stand_start=records.anchor,
+        stands=records.anchors,
+        holds=(records.flags & Flag.HOLDS_LOCK) != 0,
+        collecting=(records.flags & Flag.COLLECTING) != 0,
+        broken=(records.flags & Flag.BROKEN) != 0,
+    )
+
+
+def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:
+    """A copy ends at the first page that was not in memory; what lies behind it, and the stack that a handler on its
+    own one has interrupted, are further pieces.
+    """
+    odd = np.flatnonzero((records.holes != 0) | (records.below_size > 0))
+    if not len(odd):
+        return stack
+    size = stack.size.copy()
+    pieces = {}
+    for lane in odd.tolist():
+        base, at = int(stack.base[lane]), int(stack.offset[lane])
+        whole = int(stack.size[lane])
+        spans = _spans(base, whole, int(records.holes[lane]))
+        size[lane] = spans[0][1] if spans and not spans[0][0] else 0
+        found = [(base + low, at + low, high - low) for low, high in spans if low]
+        base, at = int(records.below_base[lane]), at + whole
+        below = _spans(base, int(records.below_size[lane]), int(records.below_holes[lane]))
+        found += [(base + low, at + low, high - low) for low, high in below]
+        pieces[lane] = tuple(Piece(avma, stack.data[place : place + length].tobytes()) for avma, place, length in found)
+    return replace(stack, size=size, pieces=pieces)
+
+
+def _spans(base: int, size: int, holes: int) -> list[tuple[int, int]]:
+    """(from, to) in a copy, page by page of the target's, without those that were not in memory."""
+    edges = [0, *range(PAGE - base % PAGE, size, PAGE), size] if size else [0]
+    spans: list[tuple[int, int]] = []
+    for n, (low, high) in enumerate(pairwise(edges)):
+        if not holes >> n & 1:
+            spans.append((spans.pop()[0], high) if spans and spans[-1][1] == low else (low, high))
+    return spans

@@ -1,0 +1,72 @@
+"""Opens the collector that samples by a program in the kernel, with stops beside it where that is not enough."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from pyprof.collectors.base import Collector, CollectorRefused
+from pyprof.collectors.bpf.collector import BpfCollector
+from pyprof.collectors.bpf.sampler import Sampler
+from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.hybrid.by_image import ByImage
+from pyprof.collectors.hybrid.collector import HybridCollector
+from pyprof.collectors.hybrid.opening import NO_STOPS, stops_of
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.perf_arch import NARROW, WIDE
+from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.targets.request import Request, Target
+from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
+from pyprof.options import CollectOptions
+
+_RING = 16 << 20
+_CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
+_MACHINE = "x86_64"
+_LEAST_KERNEL = (5, 19)
+
+
+def can(target: Target, options: CollectOptions) -> PyprofError | None:
+    """None, or why not: architecture, kernel, rights, or what is asked for."""
+    if options.idle or options.kernel:
+        return CollectorRefused("programs in the kernel sample threads that run, without the kernel's own frames", "")
+    if os.uname().machine != _MACHINE:
+        return UnsupportedArchitecture(f"the program in the kernel is made for {_MACHINE}")
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
+    if release < _LEAST_KERNEL:
+        return CollectorRefused("programs in the kernel need Linux 5.19 or later", "")
+    try:
+        if target.pid and procfs.arch(target.pid) not in (WIDE, NARROW):
+            return UnsupportedArchitecture(f"it runs {procfs.arch(target.pid).name} code")
+    except ProcessLookupError:
+        return NoSuchProcess(f"there is no process {target.pid}", "list processes with: ps -e")
+    if not _allowed():
+        return CollectorRefused("programs in the kernel (BPF) need root, or CAP_BPF and CAP_PERFMON", "sudo pyprof …")
+    return None
+
+
+def _allowed() -> bool:
+    caps = int(procfs.thread_status(os.getpid())["CapEff"], 16)
+    return bool(caps >> _CAP_SYS_ADMIN & 1) or caps >> _CAP_BPF & caps >> _CAP_PERFMON & 1 == 1
+
+
+def open(request: Request) -> Collector:
+    """Raises what PerfCollector raises; CollectorRefused where the kernel does not take the program."""
+    selection, options = request.selection, request.options
+    sampler = Sampler(options.rate_hz, _RING, online_cpus(), selection.everything, options.subprocesses)
+    try:
+        reader = request.interpreters.kernel_reader if request.interpreters else None
+        source = BpfSource(sampler, request.diagnostics, request.next_id, reader)
+        bpf = BpfCollector(
+            source,
+            request.pid,
+            options,
+            request.diagnostics,
+            request.next_id,
+            request.of(selection.pids),
+            request.launched,
+        )
+    except BaseException:
+        sampler.close()
+        raise
+    by_depth = options.stack_size > NO_STOPS
+    return HybridCollector(bpf, partial(stops_of, request), ByImage(source.look), by_depth, request.launched)

@@ -1,0 +1,131 @@
+"""bpf(2): maps, type information and programs as descriptors. Every call returns -errno instead of raising."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyprof.collectors.linux import libc
+
+HASH, ARRAY, PERCPU_ARRAY, LRU_HASH, RINGBUF = 1, 2, 6, 9, 27
+PERF_EVENT, RAW_TRACEPOINT = 7, 17
+"""Types of programs."""
+RDONLY_PROG = 1 << 7
+
+_MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _BTF_LOAD, _FREEZE, _NEXT_ID = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    17,
+    18,
+    22,
+    11,
+)
+_LOG_SIZE = 1 << 20
+
+
+def _address(data: bytes | bytearray) -> int:
+    """Where the bytes stand; they must be kept until the call is over."""
+    return int(np.frombuffer(data, np.uint8).ctypes.data) if data else 0
+
+
+def create_map(kind: int, key_size: int, value_size: int, entries: int, flags: int, name: str) -> int:
+    attr = bytearray(72)
+    struct.pack_into("=IIIIIII16s", attr, 0, kind, key_size, value_size, entries, flags, 0, 0, name.encode()[:15])
+    return libc.bpf(_MAP_CREATE, attr)
+
+
+def _element(command: int, fd: int, key: bytes, value: bytes | bytearray, flags: int = 0) -> int:
+    attr = bytearray(struct.pack("=IIQQQ", fd, 0, _address(key), _address(value), flags))
+    return libc.bpf(command, attr)
+
+
+def lookup(fd: int, key: bytes, size: int) -> bytes | None:
+    """A value; None where there is none."""
+    value = bytearray(size)
+    return bytes(value) if _element(_LOOKUP, fd, key, value) == 0 else None
+
+
+def update(fd: int, key: bytes, value: bytes) -> int:
+    return _element(_UPDATE, fd, key, value)
+
+
+def delete(fd: int, key: bytes) -> int:
+    return _element(_DELETE, fd, key, b"")
+
+
+def freeze(fd: int) -> int:
+    """No more changes from user space."""
+    return libc.bpf(_FREEZE, bytearray(struct.pack("=I", fd)))
+
+
+def load_btf(data: bytes) -> tuple[int, str]:
+    """(descriptor or -errno, what the kernel says of it)."""
+    log = bytearray(_LOG_SIZE)
+    attr = bytearray(struct.pack("=QQIIII", _address(data), 0, len(data), 0, 0, 0))
+    fd = libc.bpf(_BTF_LOAD, attr)
+    if fd < 0:
+        attr = bytearray(struct.pack("=QQIIII", _address(data), _address(log), len(data), len(log), 1, 0))
+        fd = libc.bpf(_BTF_LOAD, attr)
+    return fd, _text(log)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What PROG_LOAD takes. code: instructions. functions, lines: func_info and line_info, records of these sizes."""
+
+    kind: int
+    name: str
+    code: bytes
+    license: bytes
+    btf: int
+    functions: bytes
+    function_size: int
+    lines: bytes
+    line_size: int
+
+
+def load_program(program: Program, log_level: int = 0) -> tuple[int, str]:
+    """(descriptor or -errno, the verifier's log). The log is empty where the program was taken and log_level is 0."""
+    log = bytearray(_LOG_SIZE if log_level else 0)
+    licence = program.license.rstrip(b"\0") + b"\0"
+    attr = bytearray(
+        struct.pack(
+            "=IIQQIIQII16sIIIIQIIQIIII",
+            program.kind, len(program.code) // 8, _address(program.code), _address(licence),
+            log_level, len(log), _address(log), 0, 0, program.name.encode()[:15], 0, 0,
+            program.btf, program.function_size, _address(program.functions),
+            len(program.functions) // program.function_size if program.function_size else 0, program.line_size,
+            _address(program.lines), len(program.lines) // program.line_size if program.line_size else 0, 0, 0, 0,
+        )
+    )  # fmt: skip
+    fd = libc.bpf(_PROG_LOAD, attr)
+    if fd < 0 and not log_level:
+        return load_program(program, 1)
+    return fd, _text(log)
+
+
+def open_raw_tracepoint(program: int, name: str) -> int:
+    """The program runs at each hit until the descriptor is closed."""
+    text = name.encode() + b"\0"
+    return libc.bpf(_RAW_TRACEPOINT_OPEN, bytearray(struct.pack("=QII", _address(text), program, 0)))
+
+
+def program_ids() -> set[int]:
+    """Of all programs in the kernel."""
+    found: set[int] = set()
+    at = 0
+    while True:
+        attr = bytearray(struct.pack("=III", at, 0, 0))
+        if libc.bpf(_NEXT_ID, attr) < 0:
+            return found
+        at = struct.unpack_from("=I", attr, 4)[0]
+        found.add(at)
+
+
+def _text(log: bytearray) -> str:
+    return bytes(log).partition(b"\0")[0].decode(errors="replace")

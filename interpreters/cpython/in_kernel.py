@@ -1,0 +1,65 @@
+"""One process's CPython, whose frames a program in the kernel copies: what it has to know, and what its rows say.
+
+A model.interpreter.KernelReader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.cpython.frame_reader import LOST
+from pyprof.interpreters.cpython.rows import RowReader, offsets_of
+from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, ThreadPlace
+from pyprof.model.modules import AddressSpace
+
+if TYPE_CHECKING:
+    from pyprof.interpreters.cpython.process import PythonProcess
+    from pyprof.interpreters.cpython.runtime import Runtime
+
+
+class PythonInKernel:
+    """process: finds the runtime and lists its threads."""
+
+    def __init__(self, process: PythonProcess, diagnostics: Diagnostics) -> None:
+        self._process = process
+        self._diagnostics = diagnostics
+        self._runtime: Runtime | None = None
+        self._rows: RowReader | None = None
+        self._tids: tuple[int, ...] = ()
+
+    def look(self, space: AddressSpace, tids: Collection[int]) -> str | None:
+        process = self._process
+        self._tids = tuple(tids)
+        process.look(space, tids)
+        if process.runtime is not self._runtime:
+            self._runtime, self._rows = process.runtime, None
+            if self._runtime is not None and process.frames is not None:
+                evaluators = self._runtime.located.evaluators
+                self._rows = RowReader(self._runtime.layout, process.frames.codes, evaluators)
+        if process.undecided:
+            return None
+        if self._runtime is not None and self.offsets() is None:
+            return f"the frames of CPython {self._runtime.layout.version} are not read in the kernel."
+        return process.beyond_chains
+
+    def offsets(self) -> tuple[int, FrameOffsets] | None:
+        if self._runtime is None:
+            return None
+        offsets = offsets_of(self._runtime.layout)
+        return None if offsets is None else (self._runtime.address, offsets)
+
+    def places(self) -> list[ThreadPlace]:
+        states = [(tid, self._process.thread_states(tid)) for tid in self._tids]
+        return [ThreadPlace(tid, of[0].address, of[0].gil, of[0].collecting) for tid, of in states if of]
+
+    def chains(self, rows: FrameRows) -> list[Chain | None]:
+        frames = self._process.frames
+        if self._rows is None or frames is None:
+            return [None] * (len(rows.start) - 1)
+        lost = frames.codes.lost
+        found = self._rows.chains(rows)
+        if frames.codes.lost > lost:
+            self._diagnostics.count(LOST, frames.codes.lost - lost)
+        return found

@@ -1,0 +1,213 @@
+"""Rows of frames that a program in the kernel has copied, decoded in passes over all samples of a batch.
+
+The kernel's part (sampler.bpf.c) follows a thread's chain with the offsets that offsets_of() gives it and leaves a row
+for each frame. Most rows of a batch are equal but for where their frames lie: each different one is decoded once, and
+remembered.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.interpreters.cpython.capture import ENTRY_OWNER
+from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.layout import NONE, Layout
+from pyprof.interpreters.cpython.layout import Chain as ChainKind
+from pyprof.interpreters.cpython.memory import Unreadable
+from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, Run, SampleState
+
+_MOST_KNOWN = 1 << 16
+_FRAME_BYTES = 112
+_HIDDEN = -1
+_TURNS = (0, 13, 26, 39)
+_U64 = npt.NDArray[np.uint64]
+_LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
+_BROKEN = "a frame could not be read"
+_TID_IN_PTHREAD = 0x2D0
+
+
+def offsets_of(layout: Layout) -> FrameOffsets | None:
+    """None where a frame's fields lie too far apart."""
+    thread, frame, code = layout.thread, layout.frame, layout.code
+    named = thread.cframe != NONE and thread.cframe_current != NONE
+    if frame.size > _FRAME_BYTES:
+        return None
+    return FrameOffsets(
+        interpreters_head=layout.runtime.interpreters_head,
+        interpreter_next=layout.interpreter.next,
+        threads_head=layout.interpreter.threads_head,
+        thread_next=thread.next,
+        thread_id=thread.thread_id,
+        native_id=thread.native_id,
+        thread_frame=NONE if named else thread.frame,
+        thread_cframe=thread.cframe,
+        root_cframe=thread.root_cframe,
+        cframe_current=thread.cframe_current,
+        cframe_previous=thread.cframe_previous,
+        base_frame=thread.base_frame,
+        frame_code=frame.code,
+        frame_previous=frame.previous,
+        frame_instr=frame.instr,
+        frame_flag=frame.is_entry if frame.is_entry != NONE else frame.owner,
+        run_ends=ENTRY_OWNER if layout.chain is ChainKind.SHIMS else 1,
+        frame_tlbc=frame.tlbc_index,
+        frame_bytes=(frame.size + 7) & ~7,
+        code_head=code.filename,
+        code_words=4 if code.qualname != NONE else 3,
+        code_mask=frame.code_mask,
+        instr_bytes=8 if code.bytecode != NONE else 4,
+        gil_holder=layout.gil_holder,
+        gil_locked=layout.gil_locked,
+        tid_in_pthread=_TID_IN_PTHREAD,
+    )
+
+
+def fold(words: tuple[int, ...]) -> int:
+    """The head of a code object as the kernel's part folds it."""
+    folded = 0
+    for value, turn in zip(words, _TURNS, strict=False):
+        folded ^= (value << turn | value >> (64 - turn)) & 2**64 - 1 if turn else value
+    return folded
+
+
+class RowReader:
+    """Decodes the rows of one process. lost: frames whose code was gone before its name could be read."""
+
+    def __init__(self, layout: Layout, codes: CodeReader, evaluators: tuple[int, ...]) -> None:
+        self._layout = layout
+        self._codes = codes
+        self._evaluators = evaluators
+        self._known: dict[tuple[int, int, int, int], int] = {}
+        self._folded: dict[tuple[int, int], bytes] = {}
+        self._kind = layout.chain
+        self._head = (layout.code.filename, 4 if layout.code.qualname != NONE else 3)
+
+    def chains(self, rows: FrameRows) -> list[Chain | None]:
+        """What each thread ran, in order."""
+        pcs = self._pcs(rows.frames)
+        flags = rows.frames[:, 3] & np.uint64(0xFF)
+        ends = flags >= ENTRY_OWNER if self._kind is ChainKind.SHIMS else flags != 0
+        made: dict[bytes, Chain] = {}
+        found: list[Chain | None] = []
+        start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
+        states = SampleState.INTERPRETED * np.ones(len(start) - 1, np.int64)
+        states[rows.holds] |= SampleState.HOLDS_LOCK
+        states[rows.holds & rows.collecting] |= SampleState.COLLECTING
+        broken = rows.broken.tolist()
+        address = rows.frames[:, 0]
+        for lane, state in enumerate(states.tolist()):
+            a, b, c, d = start[lane], start[lane + 1], stand_start[lane], stand_start[lane + 1]
+            key = b"".join(
+                (pcs[a:b].tobytes(), address[a:b].tobytes(), rows.stands[c:d].tobytes(), bytes([state, broken[lane]]))
+            )
+            chain = made.get(key)
+            if chain is None:
+                runs, problem = self._runs(
+                    pcs[a:b].tolist(), address[a:b].tolist(), ends[a:b].tolist(), rows.stands[c:d].tolist()
+                )
+                problem = _BROKEN if broken[lane] else problem
+                marked = self._kind is not ChainKind.OBJECTS
+                chain = made[key] = Chain(tuple(runs), SampleState(state), problem, self._evaluators, marked)
+            found.append(chain)
+        return found
+
+    def _pcs(self, frames: _U64) -> npt.NDArray[np.int64]:
+        """FrameKey.pc of each row; _HIDDEN for the interpreter's own frames."""
+        if not len(frames):
+            return np.zeros(0, np.int64)
+        tlbc = frames[:, 3] >> np.uint64(32)
+        mixed = frames[:, 1] * np.uint64(0x9E3779B97F4A7C15) ^ frames[:, 2] * np.uint64(0xC2B2AE3D27D4EB4F)
+        mixed ^= frames[:, 4] * np.uint64(0x165667B19E3779F9) + tlbc
+        _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
+        some = frames[first]
+        found = [
+            self._pc(code, instr, flag >> 32, head) for _, code, instr, flag, head in some.tolist()
+        ]  # fmt: skip
+        return np.array(found, np.int64)[place.ravel()]
+
+    def _pc(self, code: int, instr: int, tlbc: int, head: int) -> int:
+        key = (code, instr, tlbc, head)
+        known = self._known.get(key)
+        if known is None:
+            pc = self._codes.frame(code, self._head_of(code, head), instr, tlbc)
+            known = _HIDDEN if pc is None else pc
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = known
+        return known
+
+    def _head_of(self, code: int, head: int) -> bytes:
+        """The head of a code object, b"" where it is another one by now."""
+        known = self._folded.get((code, head))
+        if known is not None:
+            return known
+        at, count = self._head
+        try:
+            data = self._codes.head(code)
+        except Unreadable:
+            return b""
+        first = at - self._codes.head_at
+        words = tuple(int.from_bytes(data[first + 8 * n : first + 8 * n + 8], "little") for n in range(count))
+        if fold(words) != head:
+            return b""
+        if len(self._folded) >= _MOST_KNOWN:
+            self._folded.clear()
+        self._folded[code, head] = data
+        return data
+
+    def _runs(
+        self, pcs: list[int], address: list[int], ends: list[bool], stands: list[list[int]]
+    ) -> tuple[list[Run], str]:
+        """The runs of one chain, innermost first, and what they lack. As runs.RunReader has them."""
+        if self._kind is ChainKind.SHIMS:
+            return _by_shims(pcs, address, ends)
+        if self._kind is ChainKind.ENTRIES:
+            return _by_entries(pcs, address, ends, [(mark, frame) for mark, frame in stands if frame])
+        marks = [mark for mark, _ in stands]
+        lacks = _LACKS_MARKER if self._kind is ChainKind.CFRAMES and len(marks) < len(pcs) - 1 else ""
+        skip = len(marks) - len(pcs) if marks else 0
+        return [
+            Run(marks[skip + n] if 0 <= skip + n < len(marks) else 0, () if pc == _HIDDEN else (pc,))
+            for n, pc in enumerate(pcs)
+        ], lacks
+
+
+def _by_shims(pcs: list[int], address: list[int], ends: list[bool]) -> tuple[list[Run], str]:
+    runs: list[Run] = []
+    run: list[int] = []
+    begun = False
+    for pc, avma, end in zip(pcs, address, ends, strict=True):
+        if end:
+            runs.append(Run(avma, tuple(run)))
+            run, begun = [], False
+            continue
+        begun = True
+        if pc != _HIDDEN:
+            run.append(pc)
+    if begun:
+        runs.append(Run(0, tuple(run)))
+    return runs, _LACKS_MARKER if begun else ""
+
+
+def _by_entries(
+    pcs: list[int], address: list[int], ends: list[bool], stands: list[tuple[int, int]]
+) -> tuple[list[Run], str]:
+    runs: list[Run] = []
+    problem = ""
+    first = 0
+    marks = {frame: (at, mark) for at, (mark, frame) in reversed(list(enumerate(stands)))}
+    least = 0
+    for n, end in enumerate(ends):
+        if not end and n + 1 < len(ends):
+            continue
+        at, mark = marks.get(address[first], (-1, 0))
+        if at < least:
+            mark = 0
+        else:
+            least = at + 1
+        if not mark or not end:
+            problem = _LACKS_MARKER
+        runs.append(Run(mark, tuple(pc for pc in pcs[first : n + 1] if pc != _HIDDEN)))
+        first = n + 1
+    return runs, problem

@@ -1,0 +1,120 @@
+"""The program in the kernel: what is shipped is what its source makes, its layout is what the reader says, kernels take
+it with little work, and nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.bpf import abi
+from pyprof.collectors.bpf.kernel_types import member_offset
+from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
+from pyprof.collectors.bpf.sampler import KINDS, Sampler, program
+from pyprof.collectors.hybrid import bpf_opening
+from pyprof.collectors.linux import bpf, procfs
+from pyprof.collectors.perf.ring import online_cpus
+from pyprof.collectors.targets.request import Target
+from pyprof.errors import FormatError
+from pyprof.options import CollectOptions
+from tests.support import build, need
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "collectors" / "bpf"
+MOST_VERIFIED = 50_000
+"""Instructions, of the million that the kernel would look at."""
+
+
+def test_shipped_object_is_what_its_source_makes(tmp_path: Path) -> None:
+    need("clang")
+    need("llvm-strip")
+    made = tmp_path / "sampler.o"
+    subprocess.run([str(FOLDER / "build"), str(made)], check=True, timeout=60)
+    assert made.read_bytes() == program()
+
+
+def test_layouts_are_those_of_the_header(tmp_path: Path) -> None:
+    source = tmp_path / "layout.c"
+    reasons = ", ".join(reason.name for reason in abi.Reason)
+    source.write_text(
+        f'#include <stdio.h>\n#include "{FOLDER}/sampler.h"\n'
+        "int main(void) {\n"
+        'printf("%zu %zu %zu %zu %zu %zu\\n", sizeof(struct record), sizeof(struct frame), sizeof(struct anchor),'
+        " sizeof(struct layout), sizeof(struct process), sizeof(struct thread));\n"
+        f"int reasons[] = {{{reasons}, REASONS}};\n"
+        'for (unsigned n = 0; n < sizeof reasons / sizeof *reasons; n++) printf("%d ", reasons[n]);\n'
+        'printf("\\n%d %d %d", MOST_STACK, PAGE, REGISTERS);\n'
+        + "".join(f'printf(" %d", FLAG_{flag.name});\n' for flag in abi.Flag)
+        + "return 0; }\n"
+    )
+    text = subprocess.check_output([str(build(source, tmp_path / "layout"))], text=True, timeout=20)
+    sizes, order, values = text.splitlines()
+    words = (abi.HEAD_WORDS, abi.FRAME_WORDS, abi.ANCHOR_WORDS)
+    assert [int(size) for size in sizes.split()] == [
+        *(8 * count for count in words),
+        abi.LAYOUT.size,
+        abi.PROCESS.size,
+        abi.THREAD.size,
+    ]
+    assert [int(value) for value in order.split()] == list(range(len(abi.Reason) + 1))
+    assert [int(value) for value in values.split()] == [abi.MOST_STACK, abi.PAGE, abi.REGISTERS, *abi.Flag]
+
+
+def test_kernel_takes_it_after_little_work() -> None:
+    loaded = BpfObject(program(), "sampler.o")
+    try:
+        logs = loaded.load(KINDS, log_level=4)
+        assert set(loaded.programs) == {"sample", "forked", "executed"}
+        for section, log in logs.items():
+            (count,) = re.findall(r"processed (\d+) insns", log)
+            assert 0 < int(count) < MOST_VERIFIED, section
+    finally:
+        loaded.close()
+
+
+def test_program_that_the_verifier_refuses_is_one_error_with_its_reason() -> None:
+    data = bytearray(program())
+    loaded = BpfObject(bytes(data), "sampler.o")
+    with pytest.raises(ProgramRefused) as refused:
+        loaded.load({"perf_event/sample": bpf.RAW_TRACEPOINT})
+    assert "sample" in refused.value.message
+    assert refused.value.log
+
+
+@pytest.mark.parametrize("size", [0, 63, 64, 1000, 20_000])
+def test_object_that_is_cut_off_is_an_error(size: int) -> None:
+    with pytest.raises(FormatError):
+        BpfObject(program()[:size], "sampler.o")
+
+
+def test_nothing_stays_in_the_kernel() -> None:
+    before = bpf.program_ids()
+    sampler = Sampler(99, 1 << 20, online_cpus(), False, False)
+    during = bpf.program_ids()
+    sampler.close()
+    ours = during - before
+    assert len(ours) >= 3
+    end = time.monotonic() + 20
+    while ours & bpf.program_ids() and time.monotonic() < end:  # the kernel frees them later
+        time.sleep(0.05)
+    assert not ours & bpf.program_ids()
+
+
+def test_whoever_has_no_rights_is_told_which_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "thread_status", lambda tid: {"CapEff": f"{1 << 39:x}"})
+    refusal = bpf_opening.can(Target(), CollectOptions())
+    assert refusal is not None
+    assert "CAP_PERFMON" in refusal.message
+    monkeypatch.setattr(procfs, "thread_status", lambda tid: {"CapEff": f"{1 << 39 | 1 << 38:x}"})
+    assert bpf_opening.can(Target(), CollectOptions()) is None
+
+
+def test_offset_of_a_field_is_found_in_the_kernels_types() -> None:
+    assert 0 < member_offset("task_struct", "pid") < member_offset("task_struct", "tgid") < 1 << 16
+    with pytest.raises(FormatError):
+        member_offset("task_struct", "no_such_field")
+    with pytest.raises(FormatError):
+        member_offset("task_struct", "pid", b"\0" * 64)

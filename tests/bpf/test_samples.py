@@ -1,0 +1,93 @@
+"""Recordings by the program in the kernel: frames of one instant, second stacks, children, full rings."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import time
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from pyprof.collectors.bpf.abi import Reason
+from pyprof.collectors.bpf.sampler import Sampler
+from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.perf.ring import online_cpus
+from pyprof.diagnostics import Diagnostics
+from tests.interpreters.pythons import EACH, Python, running
+from tests.interpreters.runs import count, functions, record, stacks
+from tests.interpreters.test_record import met
+from tests.live.support import recording as native
+from tests.support import PROGRAMS, build
+
+BY_BPF = ("--collector", "bpf")
+
+
+@EACH
+def test_every_sample_is_merged_no_stack_is_impossible_and_nothing_is_stopped(python: Python, tmp_path: Path) -> None:
+    output = tmp_path / "out.collapsed"
+    with running(python, "calls.py", "1") as process:
+        assert process.stdout is not None
+        callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
+        enough = partial(met, functions={"leaf", "deep", "by_reduce", "by_callback"})
+        summary = record(process.pid, output, "--native", "all", *BY_BPF, until=enough)
+    found = stacks(output)
+    assert enough(found)
+    total = count(found)
+    cut = sum(n for frames, n in found if any("merge: partial" in frame for frame in frames))
+    assert cut <= total // 200 + 1, summary["errors"]
+    assert summary["stops"]["count"] == 0
+    for frames, _ in found:
+        names = functions(frames, "calls.py")
+        if names:
+            assert names[0] in ("<module>", "main"), names
+        for caller, callee in pairwise(names):
+            assert caller in callers[callee], names
+
+
+def test_handler_on_its_own_stack_stands_on_the_one_that_it_interrupted(tmp_path: Path) -> None:
+    program = build(PROGRAMS / "ladder_altstack.c", tmp_path / "altstack", "-O1", "-lrt")
+
+    def enough(recording: native.Recording) -> bool:
+        return sum(n for stack, n in recording.sampled.items() if "handler_top" in stack) > 20
+
+    with native.running(program, "spin", native.LIFE) as target:
+        found = native.record(target.pid, tmp_path, *BY_BPF, until=enough)
+    assert enough(found)
+    inside = {stack: n for stack, n in found.sampled.items() if "handler_top" in stack}
+    whole = sum(n for stack, n in inside.items() if "main" in stack and "s_01" in stack)
+    assert whole >= 0.99 * sum(inside.values()) - 1
+    assert found.summary["stops"]["count"] == 0
+
+
+def test_children_of_a_command_are_sampled_from_their_first_moment(tmp_path: Path) -> None:
+    program = build(PROGRAMS / "c_storm.c", tmp_path / "storm", "-O1", "-lpthread")
+    for what, least in (("fork", 0.5), ("threads", 0.05)):  # threads are made and ended for most of their time
+        output = tmp_path / f"{what}.collapsed"
+        command = ("-r", "999", "-o", str(output), *BY_BPF, "--", str(program), what, "300")
+        subprocess.run([*native.PYPROF, "record", "-q", *command], check=True, timeout=120, capture_output=True)
+        found = stacks(output)
+        names = sum(n for frames, n in found if any(frame.startswith("work") for frame in frames))
+        assert count(found) > 20
+        assert names > least * count(found), what
+
+
+def test_samples_that_find_no_room_are_counted() -> None:
+    sampler = Sampler(4000, 64 << 10, online_cpus(), False, False)
+    source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
+    try:
+        with native.running("sh", "-c", "echo ready; while :; do :; done") as target:
+            source.begin([target.pid])
+            end = time.monotonic() + 20
+            while not sampler.counts()[0][Reason.RING_FULL] and time.monotonic() < end:
+                time.sleep(0.05)
+            sampler.silence()
+            counts, histogram = sampler.counts()
+            samples = source.take()
+            assert 0 < len(samples) == counts[Reason.SAMPLED] == sum(histogram)
+            assert set(samples.pid.tolist()) == {target.pid}
+            source.done()
+            assert source.lost == counts[Reason.RING_FULL] > 0
+    finally:
+        source.close()
