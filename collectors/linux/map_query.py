@@ -116,6 +116,8 @@ def vma_at(fd: int, avma: int) -> Vma:
     Raises OSError: ENOENT where nothing is mapped, ESRCH where the image is gone, else where the kernel does not know
     the question.
     """
+    if not 0 <= avma < 1 << 64:
+        raise OSError(errno.ENOENT, "no address")
     return _query(fd, 0, avma, bytearray(_STRUCT.size))
 
 

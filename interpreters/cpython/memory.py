@@ -10,6 +10,8 @@ from pyprof.model.modules import ReadMemory
 
 _U64 = struct.Struct("<Q").unpack
 _U32 = struct.Struct("<I").unpack
+ADDRESSES = 1 << 64
+"""What a running target's memory says may lead beyond: a word of all ones, and a field behind it."""
 
 
 class Unreadable(Exception):
@@ -28,7 +30,7 @@ class Memory:
 
     def bytes(self, avma: int, size: int) -> bytes:
         """Raises Unreadable where it is not all there."""
-        data = self._read(avma, size) if avma > 0 else b""
+        data = self._read(avma, size) if 0 < avma < ADDRESSES else b""
         if len(data) != size:
             raise Unreadable(f"{size} bytes at {avma:#x}")
         return data

@@ -143,3 +143,15 @@ def test_memory_of_a_file_is_read_only_while_it_is_the_same_file_there(tmp_path:
     at = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     assert guarded(read, os.getpid(), ())(at, 4) == b"4444"
     code.close()
+
+
+@pytest.mark.parametrize("avma", [-1, 1 << 64, (1 << 64) + 23])
+def test_what_is_no_address_is_not_mapped(avma: int) -> None:
+    fd = os.open("/proc/self/maps", os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="no address") as found:
+            vma_at(fd, avma)
+    finally:
+        os.close(fd)
+    assert found.value.errno == errno.ENOENT
+    assert guarded(lambda _, size: bytes(size), os.getpid(), ())(avma, 8) == b""

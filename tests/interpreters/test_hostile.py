@@ -32,6 +32,15 @@ BASE = 0x7F00_0000_0000
 SIZE = 1 << 16
 
 
+@pytest.mark.parametrize("avma", [-8, 0, (1 << 64) - 1 + 24])
+def test_word_that_is_no_address_is_unreadable_and_never_asked_for(avma: int) -> None:
+    def read(asked: int, size: int) -> bytes:
+        raise AssertionError(f"{asked:#x}")
+
+    with pytest.raises(Unreadable):
+        Memory(read).u64(avma)
+
+
 def nonsense(seed: int) -> Callable[[int, int], bytes]:
     """Memory at BASE whose words point into itself, nearly all of them."""
     rng = random.Random(seed)
