@@ -75,16 +75,24 @@ class UnwindOptions:
 
 
 MODES = ("cpu", "wall", "offcpu")
-NATIVE_VIEWS = ("all", "extensions", "none")
+NATIVE_VIEWS = {
+    "all": "all",
+    "extensions": "not the interpreter's own",
+    "calls": "of what its functions call, only the function called",
+    "none": "none",
+}
+"""Which native frames stand in stacks that have an interpreter's, by name; session/native_views.py has the views."""
+
+DEFAULT_NATIVE = "extensions"
 
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """native: which native frames are shown in stacks that have an interpreter's: all, all but the interpreter's own
-    ("extensions"), or none. lock_holder: only samples of threads that held the interpreter's lock.
+    """native: which native frames are shown in stacks that have an interpreter's, of NATIVE_VIEWS. lock_holder: only
+    samples of threads that held the interpreter's lock.
     """
 
-    native: str = "extensions"
+    native: str = DEFAULT_NATIVE
     lock_holder: bool = False
 
 
@@ -96,8 +104,7 @@ class StackOptions:
     unwind: sources of unwind rules in the order in which they are asked.
     symbols: Breakpad symbol files: files, folders or URLs.
     max_depth: most frames of a stack.
-    native: which native frames stand in stacks that have Python's: "all"; "extensions": all but the interpreter's own;
-    "none".
+    native: which native frames stand in stacks that have Python's, of NATIVE_VIEWS.
     follow_tasks: asyncio: above a task's coroutine those of the tasks that await it (CPython 3.14 and later).
     """
 
@@ -105,7 +112,7 @@ class StackOptions:
     unwind: Sequence[str] = DEFAULT_SOURCES
     symbols: Sequence[str] = ()
     max_depth: int = DEFAULT_MAX_DEPTH
-    native: str = "extensions"
+    native: str = DEFAULT_NATIVE
     follow_tasks: bool = False
 
     @property

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from pyprof.options import NATIVE_VIEWS, ViewOptions
+from pyprof.options import DEFAULT_NATIVE, NATIVE_VIEWS, ViewOptions
 
-NATIVE_HELP = "native frames in stacks that have Python's: all; extensions (default): not the interpreter's own; none"
+NATIVE_HELP = f"native frames in stacks that have Python's (default: {DEFAULT_NATIVE}). " + "; ".join(
+    name if name == words else f"{name}: {words}" for name, words in NATIVE_VIEWS.items()
+)
 
 
 def add_python(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Python frames")
-    group.add_argument("--native", choices=NATIVE_VIEWS, default="extensions", help=NATIVE_HELP)
+    group.add_argument("--native", choices=NATIVE_VIEWS, default=DEFAULT_NATIVE, help=NATIVE_HELP)
     group.add_argument(
         "--async",
         dest="follow_tasks",

@@ -4,6 +4,7 @@ assemble                From a closed window to a Profile: look names up, make v
 background              Jobs beside the sampling, in forked children
 evaluator_resume        Walks that go on beyond what cannot be unwound
 inlined                 Functions inlined into a frame that runs an interpreter's frames
+native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view
 opening                 From a target and options to a Recording that has not begun
 recorder                The recording half of a session
 recording               A recording under way: collector, files and loop, and what may be asked of it meanwhile

@@ -113,7 +113,7 @@ def check(options: RecordOptions) -> None:
 
 def check_stacks(options: StackOptions) -> None:
     """Raises UsageError."""
-    _one_of("native", options.native, NATIVE_VIEWS)
+    _one_of("native", options.native, tuple(NATIVE_VIEWS))
     for source in options.unwind:
         _one_of("unwind", source, KNOWN_SOURCES)
     _within("stack_size", options.stack_size, LEAST_STACK_SIZE - 1, MOST_STACK_SIZE)

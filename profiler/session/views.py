@@ -18,6 +18,7 @@ from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
 from pyprof.model.tree import rewrite
 from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions
+from pyprof.session.native_views import VIEWS, in_code
 from pyprof.session.recorder import Window
 
 
@@ -35,8 +36,6 @@ def view(
         window = _of_holders(window, lockless)
     if options.native == "all" or not any(key.kind == FrameKind.INTERPRETER for key in window.stacks.frames):
         return window
-    if options.native == "none":
-        return _without(window, _in_code, keep_root=False)
 
     def is_own(key: FrameKey) -> bool:
         space = window.spaces.get(key.space)
@@ -45,7 +44,7 @@ def view(
             return is_stub(key)
         return is_own_module(module)
 
-    return _without(window, is_own, keep_root=True)
+    return _rewritten(window, VIEWS[options.native](window.stacks, is_own), lambda interpreted: interpreted)
 
 
 def with_compiled(window: Window, compiled: Callable[[FrameKey], int]) -> Window:
@@ -54,7 +53,7 @@ def with_compiled(window: Window, compiled: Callable[[FrameKey], int]) -> Window
     none.
     """
     old = window.stacks
-    words = {at: compiled(key) for at, key in enumerate(old.frames) if _in_code(key)}
+    words = {at: compiled(key) for at, key in enumerate(old.frames) if in_code(key)}
     named = {at: interpreter_key(word, old.frames[at].trust) for at, word in words.items() if word}
     if not named:
         return window
@@ -64,10 +63,6 @@ def with_compiled(window: Window, compiled: Callable[[FrameKey], int]) -> Window
         return (named.get(frame, old.frames[frame]),)
 
     return _rewritten(window, function, lambda interpreted: not interpreted)
-
-
-def _in_code(key: FrameKey) -> bool:
-    return key.kind not in (FrameKind.INTERPRETER, FrameKind.MARKER)
 
 
 def _of_holders(window: Window, lockless: bool) -> Window:
@@ -89,18 +84,6 @@ def _of_holders(window: Window, lockless: bool) -> Window:
         cpu=window.cpu[kept],
         after=replace(window.after, notes=(*window.after.notes, note)),
     )
-
-
-def _without(window: Window, hidden: Callable[[FrameKey], bool], keep_root: bool) -> Window:
-    """keep_root: a stack's outermost frame stays, so that all stacks of a process have one root."""
-    old = window.stacks
-    hide = [hidden(key) for key in old.frames]
-
-    def function(node: int) -> Sequence[FrameKey]:
-        stays = not hide[old.frame[node]] or (keep_root and old.parent[node] == 0)
-        return old.key(node) if stays else ()
-
-    return _rewritten(window, function, lambda interpreted: interpreted)
 
 
 def _rewritten(

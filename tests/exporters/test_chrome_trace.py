@@ -102,7 +102,8 @@ def test_threads_of_one_id_are_one_track_in_time_order() -> None:
     builder = Builder([ThreadInfo(1, 1, "old", "p"), ThreadInfo(1, 1, "new", "p")])
     builder.sample(builder.node([A]), 1)
     builder.sample(builder.node([B]), 0)
-    assert drawn(read(export("chrome", builder.build()))) == [(0, 1, ("a",)), (1, 2, ("b",))]
+    later_first = START_NS + np.array([PERIOD_NS, 0], np.int64)
+    assert drawn(read(export("chrome", builder.build(time_ns=later_first)))) == [(0, 1, ("b",)), (1, 2, ("a",))]
 
 
 def test_times_are_whole_to_the_nanosecond_and_small() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from pyprof.model.interpreter import SampleState
 from pyprof.model.markers import cut_mark
-from pyprof.model.stacks import FrameKey, StackTable, interpreter_key, marker_key, native_key
+from pyprof.model.stacks import FrameKey, StackTable, interpreter_key, kernel_key, marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.options import ViewOptions
+from pyprof.options import NATIVE_VIEWS, ViewOptions
+from pyprof.session.native_views import VIEWS
 from pyprof.session.recorder import Window
 from pyprof.session.views import view, with_compiled
 from tests.session.test_recorder import STOPPED, batch, recorder
@@ -91,3 +92,15 @@ def test_trampoline_is_a_function_of_the_interpreter_where_there_is_no_other() -
     window = window_of([root, trampoline], [root, trampoline, python])
     named = with_compiled(window, lambda key: 9 if key == trampoline else 0)
     assert stacks_of(named) == [[root, interpreter_key(9, Trust.EH_FRAME)], [root, trampoline, python]]
+
+
+def test_of_native_code_that_is_called_one_function_is_shown_for_each_call() -> None:
+    root, own, outer, inner, python = native(1), native(2), native(3), native(4), interpreter_key(7)
+    kernel = kernel_key(1 << 63)
+    window = window_of([root, outer, python, own, outer, inner, own, python, inner, outer, kernel], [outer, inner])
+    shown = view(window, ViewOptions(native="calls"), lambda module: False, lambda key: key in (root, own))
+    assert stacks_of(shown) == [[root, outer, python, outer, python, inner, kernel], [outer, inner]]
+
+
+def test_every_view_of_the_options_is_there() -> None:
+    assert NATIVE_VIEWS.keys() == {"all", *VIEWS}

@@ -1,0 +1,155 @@
+"""Files and functions that comments, docstrings and docs name are there."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("profiler", "unwind", "collectors", "interpreters", "exporters", "tests", "bench", "start", "examples")
+SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")) if "fixtures" not in path.parts]
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench/README.md"]
+"""CHANGELOG.md tells of files that were."""
+
+FILE = re.compile(r"(?<![\w./<>*{}$\"'-])((?:[\w.-]+/)*[\w.-]+\.(?:py|js|md))\b(?![\w/*{])")
+FUNCTION = re.compile(r"(?<![\w.$:<>])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\(\)")
+NAME = re.compile(
+    r"(?<![\w./])(?:pyprof\.)?((?:model|session|unwind|objfile|symbolize|runtime_code|collectors)(?:\.\w+)+)"
+)
+ROOMS = {"unwind": ROOT / "unwind", "collectors": ROOT / "collectors"}
+
+OTHERS = {
+    *("aio.py", "encoder.py", "Objects/locations.md"),  # CPython's
+    *("minidump.py", "docs/symbol_files.md"),  # a package's, Breakpad's
+    "oddities.append",
+}
+"""Not ours."""
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of the comments and docstrings of a source; strings that stand alone are docstrings, too."""
+    text = path.read_text()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+@cache
+def mentions() -> tuple[tuple[str, str], ...]:
+    """(where, text) of all prose of the project."""
+    found = [(f"{path.relative_to(ROOT)}:{line}", text) for path in SOURCES for line, text in prose(path)]
+    return (*found, *((str(page.relative_to(ROOT)), page.read_text()) for page in PAGES))
+
+
+@cache
+def defined() -> frozenset[str]:
+    """Names of functions, methods, classes and callables that the sources define, "name" and "Class.name"; attributes
+    and parameters that are called count as well.
+    """
+    names: set[str] = set()
+    for path in SOURCES:
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            match node:
+                case ast.ClassDef():
+                    members = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+                    names |= {node.name, *(f"{node.name}.{each.name}" for each in members)}
+                case ast.FunctionDef():
+                    names.add(node.name)
+                    names |= {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+                case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                    names.add(name)
+    return frozenset(names)
+
+
+def tree() -> frozenset[str]:
+    """Paths of all files that prose may name, and what these end with: "c.py" and "b/c.py" of "a/b/c.py"."""
+    found = set()
+    for pattern in ("py", "js", "md"):
+        for path in ROOT.rglob(f"*.{pattern}"):
+            parts = path.relative_to(ROOT).parts
+            if not parts[0].startswith(".") and parts[0] != "build" and "node_modules" not in parts:
+                found |= {"/".join(parts[at:]) for at in range(len(parts))}
+    return frozenset(found)
+
+
+def members(path: Path) -> frozenset[str]:
+    """Top-level names of a module."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+            case ast.Assign(targets=targets):
+                names |= {target.id for target in targets if isinstance(target, ast.Name)}
+            case ast.ImportFrom(names=imported):
+                names |= {each.asname or each.name for each in imported}
+    return frozenset(names)
+
+
+def is_there(name: str) -> bool:
+    """Does "model.tree", "model.tree.rewrite" or "model.tree.Tree.child" name something?"""
+    room, *parts = name.split(".")
+    folder = ROOMS.get(room, ROOT / "profiler" / room)
+    while parts and (folder / parts[0]).is_dir():
+        folder = folder / parts.pop(0)
+    if not parts:
+        return True
+    module = folder / f"{parts[0]}.py"
+    return module.exists() and (len(parts) == 1 or parts[1] in members(module))
+
+
+def function_is_there(name: str) -> bool:
+    """A function by its name; of "Class.name" the class has it, where the class is one of ours."""
+    owner, _, last = name.rpartition(".")
+    owner = owner.rpartition(".")[2]
+    if owner in defined() and owner[:1].isupper():
+        return f"{owner}.{last}" in defined()
+    if owner in sys.stdlib_module_names and hasattr(import_module(owner), last):
+        return True
+    return last in defined() or hasattr(builtins, last)
+
+
+def test_files_that_prose_names_are_in_the_tree() -> None:
+    files = tree() | OTHERS
+    found = [(where, name) for where, text in mentions() for name in FILE.findall(text)]
+    assert len(found) > 100
+    assert [
+        (where, name) for where, name in found if name.removeprefix("../") not in files and "NAME" not in name
+    ] == []
+
+
+def test_functions_that_prose_names_are_defined() -> None:
+    found = [(where, name) for where, text in mentions() for name in FUNCTION.findall(text)]
+    assert len(found) > 50
+    assert [(where, name) for where, name in found if not function_is_there(name) and name not in OTHERS] == []
+
+
+def test_modules_and_their_members_that_prose_names_are_there() -> None:
+    found = [(where, name) for where, text in mentions() for name in NAME.findall(text)]
+    assert len(found) > 20
+    assert [(where, name) for where, name in found if not is_there(name)] == []
+
+
+def test_what_is_not_there_would_be_found() -> None:
+    assert FILE.findall("see unwind/nobody.py, and (gone.js).") == ["unwind/nobody.py", "gone.js"]
+    assert FUNCTION.findall("as rewrite() and Tree.child() do, not f(x)") == ["rewrite", "Tree.child"]
+    assert [name for name in ("rewrite", "Tree.child") if not function_is_there(name)] == []
+    assert not function_is_there("Tree.rewrite")
+    assert not function_is_there("rewritten_by_nobody")
+    assert function_is_there("os.fork")
+    assert not function_is_there("os.rewritten_by_nobody")
+    assert is_there("model.tree.rewrite")
+    assert not is_there("model.tree.nobody")
+    assert not is_there("model.nobody")
