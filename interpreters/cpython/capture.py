@@ -84,7 +84,8 @@ class Copied:
 class Copier:
     """Copies thread states of one runtime. code_at, code_size: the head of a code object. several: greenlets may wait
     on the threads' stacks; else nobody looks for them while a thread stands still. most_stack: so many bytes of a data
-    stack are copied, in whole chunks.
+    stack are copied, in whole chunks. It has 17 attributes: most are offsets of the layout as indexes of words, which a
+    stop has no time to work out.
     """
 
     def __init__(self, layout: Layout, code_at: int, code_size: int, most_stack: int) -> None:
