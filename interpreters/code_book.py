@@ -72,9 +72,18 @@ class CodeBook:
 
     def line(self, pc: int) -> Line:
         """What to call a frame."""
-        return self.code(pc).line((pc & (1 << INSTRUCTION_BITS) - 1) - 1)
+        return self.code(pc).line(instruction_of(pc))
+
+    def begin_at(self, number: int) -> None:
+        """No number below this one is given from now on."""
+        self._next = max(self._next, number)
 
 
 def frame_pc(index: int, instruction: int) -> int:
     """A frame as one word. instruction: as Code.line has it, -1 if it has not begun."""
     return index << INSTRUCTION_BITS | instruction + 1
+
+
+def instruction_of(pc: int) -> int:
+    """What frame_pc was given."""
+    return (pc & (1 << INSTRUCTION_BITS) - 1) - 1

@@ -220,9 +220,15 @@ def calls_and_imports(path: Path) -> set[str]:
     return found
 
 
-OWN_SIGNALS = {"collectors/targets/launch.py", "collectors/ptrace/guard.py", "profiler/__main__.py"}
+OWN_SIGNALS = {
+    "collectors/targets/launch.py",
+    "collectors/ptrace/guard.py",
+    "profiler/__main__.py",
+    "profiler/session/worker/process.py",
+}
 """The child that becomes a command undoes what its parent did to its signals; stops are waited for by
-SIGCHLD, should it be ignored in the main thread; __main__ is the command line.
+SIGCHLD, should it be ignored in the main thread; __main__ is the command line; the worker leaves signals to
+the sampler.
 """
 
 

@@ -48,7 +48,6 @@ class History:
     _space: AddressSpace | None = None
     _generation: int = 0
     _order: int = 0
-    contested: list[tuple[int, int]] = field(default_factory=list)
     _code_seen: set[tuple[int, int, int]] = field(default_factory=set)
     _now: Mappings = ()
     _replaced: list[tuple[int, AddressSpace]] = field(default_factory=list)
@@ -72,7 +71,7 @@ class History:
         if mapping.inode and place not in self._code_seen and len(self._code_seen) < _MOST_SEEN:
             for start, end, inode in self._code_seen:
                 if inode != mapping.inode and start < mapping.end and mapping.start < end:
-                    self.contested.append((min(start, mapping.start), max(end, mapping.end)))
+                    self.image.contested.append((min(start, mapping.start), max(end, mapping.end)))
             self._code_seen.add(place)
 
     def executed(self, time_ns: int) -> None:
@@ -161,12 +160,12 @@ class History:
     def _apply(self, change: Change) -> None:
         if change is None:
             self.image.alive = False
-            self.image = ProgramImage()
+            self.image = ProgramImage(contested=self.image.contested)
         elif isinstance(change, tuple):
             if (now := _code(change)) == (before := _code(self.mappings)):
                 return
             if self.image is self._hidden and not now & before:  # the record of its exec was lost
-                self.image = ProgramImage()
+                self.image = ProgramImage(contested=self.image.contested)
         self.mappings = self._after(self.mappings, change)
         self._space = None
 
@@ -185,7 +184,7 @@ class History:
         if self._space is None:
             self._generation += 1
             mappings = self.mappings
-            read = _uncontested(guarded(memory_reader(self.pid, self.image.is_alive), self.pid, mappings), self)
+            read = _uncontested(guarded(memory_reader(self.pid, self.image.is_alive), self.pid, mappings), self.image)
             self._space = AddressSpace(
                 self.next_id(), self.pid, self._generation, mappings, read, f"/proc/{self.pid}/root", image=self.image
             )
@@ -195,11 +194,8 @@ class History:
         self.image.alive = False
 
 
-def _uncontested(read: ReadMemory, history: History) -> ReadMemory:
-    def uncontested(avma: int, size: int) -> bytes:
-        return b"" if any(start <= avma < end for start, end in history.contested) else read(avma, size)
-
-    return uncontested
+def _uncontested(read: ReadMemory, image: ProgramImage) -> ReadMemory:
+    return lambda avma, size: b"" if image.is_contested(avma) else read(avma, size)
 
 
 def _maps(pid: int) -> Mappings:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.model.modules import AddressSpace, ReadMemory
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch, StackSlab
+from pyprof.model.sample import SampleBatch
 
 VERSION = 1
 PAGE = 4096
@@ -79,7 +79,7 @@ class LoggedCollector:
         at = f"batch/{self._count}"
         self._count += 1
         self._arch = batch.arch.name
-        stack = _alone(batch.stack)
+        stack = batch.stack.alone()
         columns = {name: getattr(batch, name) for name in COLUMNS} | {name: getattr(stack, name) for name in SLAB}
         for name, column in columns.items():
             if column is not None:
@@ -129,16 +129,6 @@ class LoggedCollector:
             for page, data in sorted(pages.items()):
                 self._zip.writestr(f"memory/{space_id}/{page:x}", data)
         return self._zip
-
-
-def _alone(stack: StackSlab) -> StackSlab:
-    """The same copies one behind the other: those of a ring of the kernel's have other things in between."""
-    ends = np.cumsum((stack.size + 7) & ~7)
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    data = np.zeros(int(ends[-1]), np.uint8)
-    for start, offset, size in zip(starts.tolist(), stack.offset.tolist(), stack.size.tolist(), strict=True):
-        data[start : start + size] = stack.data[offset : offset + size]
-    return replace(stack, data=data, offset=starts)
 
 
 def _noting(read: ReadMemory, pages: dict[int, bytes]) -> ReadMemory:

@@ -295,27 +295,30 @@ class _Run:
     ) -> int:
         from pyprof.collectors.targets.launch import launch
         from pyprof.session import opening
+        from pyprof.session.worker.process import forked
 
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup is obeyed
                 signal.signal(number, self._end)
         if command:
             self._command = launch(command, environment)
-            self._recording = opening.of_command(self._command, self._options)
+            self._recording = opening.of_command(self._command, self._options, forked)
         elif remote is not None:
-            self._recording = opening.of_stub(remote, self._options)
+            self._recording = opening.of_stub(remote, self._options, forked)
         else:
             assert targets is not None  # run() has seen to it
-            self._recording = opening.of_processes(targets, self._options)
+            self._recording = opening.of_processes(targets, self._options, forked)
         if self._ended:
             self._recording.end()
         return self._record(self._recording)
 
     def _end(self, number: int, _: object) -> None:
         """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is handed on."""
-        self._ended = True
         if self._recording is not None:
+            if self._ended:
+                self._recording.abandon()
             self._recording.end()
+        self._ended = True
         if self._command and number in (signal.SIGTERM, signal.SIGHUP):
             self._command.send_signal(number)
 
@@ -325,19 +328,21 @@ class _Run:
         subject = recording.subject
         sink = WindowWriter(self._how, subject, self._options)
         progress = Progress(subject.title, self._how.quiet, self._options.duration)
+        recording.inherit(sink)
         if self._every:
             recording.deliver(self._every, sink)
         recording.run(lambda: progress.update(recording.stats, recording.samples))
         progress.clear()
-        if not (recording.told_to_end or self._command):
+        if not (recording.told_to_end or self._command or recording.failure):
             sink.say("pyprof: the target has ended")
         failures: list[BaseException] = []
         try:
-            sink.take(recording.stop(), recording.delivered)
-        except OutputError as error:
+            recording.deliver_rest(sink)
+        except Exception as error:
             failures.append(error)
         failures += [*recording.failed_deliveries(), *([recording.failure] if recording.failure else [])]
-        for each in failures:
+        recording.detach()
+        for each in dict.fromkeys(failures):
             if not isinstance(each, OutputError):  # which the sink has told
                 failure(each)
         code = int(bool(failures))

@@ -97,13 +97,18 @@ class StatedId:
 @dataclass(eq=False)
 class ProgramImage:
     """One program image of a process; ends at exec. Its memory readers die with it. Compared by identity: a pid that is
-    used again is another one.
+    used again is another one. contested: (start, end) of places where two files were mapped one after the other: memory
+    that is read there now may be that of either.
     """
 
     alive: bool = True
+    contested: list[tuple[int, int]] = field(default_factory=list)
 
     def is_alive(self) -> bool:
         return self.alive
+
+    def is_contested(self, avma: int) -> bool:
+        return any(start <= avma < end for start, end in self.contested)
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,6 +82,21 @@ class StackSlab:
     pieces: Mapping[int, tuple[Piece, ...]] = field(default_factory=dict)
     beyond: Mapping[int, Beyond] = field(default_factory=dict)
 
+    def alone(self) -> StackSlab:
+        """The same copies one behind the other, in memory of their own: those of a ring of the kernel's have other
+        things in between, and the kernel will write over them.
+        """
+        ends = np.cumsum((self.size + 7) & ~7)
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        data = np.zeros(int(ends[-1]), np.uint8)
+        for start, offset, size in zip(starts.tolist(), self.offset.tolist(), self.size.tolist(), strict=True):
+            data[start : start + size] = self.data[offset : offset + size]
+        return replace(self, data=data, base=self.base.copy(), offset=starts)
+
+    def without_data(self) -> StackSlab:
+        """Where the copies stood, and how long they were; their bytes are gone."""
+        return replace(self, data=np.zeros(0, np.uint8), pieces={})
+
 
 @dataclass(frozen=True)
 class SampleBatch:

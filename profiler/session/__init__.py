@@ -1,7 +1,7 @@
 """The loop that ties collector, unwinder, stacks, names and exporters together; what the library is made of.
 
+worker/                 The process boundary: the sampler on one side, what parses foreign data on the other
 assemble                From a closed window to a Profile: look names up, make values
-background              Jobs beside the sampling, in forked children
 evaluator_resume        Walks that go on beyond what cannot be unwound
 inlined                 Functions inlined into a frame that runs an interpreter's frames
 native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view

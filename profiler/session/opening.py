@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyprof.collectors import registry
+from pyprof.collectors.base import Collector
 from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.targets.launch import Launched
 from pyprof.collectors.targets.selection import Selection, select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
+from pyprof.objfile.images import ImageStore
 from pyprof.options import (
     DEFAULT_SOURCES,
     KNOWN_SOURCES,
@@ -27,24 +29,30 @@ from pyprof.options import (
     TargetOptions,
 )
 from pyprof.session.recording import Recorded, Recording
-from pyprof.session.session import Files, Session
+from pyprof.session.runtimes import Runtimes
 from pyprof.session.unfollowed import Unfollowed
+from pyprof.session.worker.messages import Naming
+from pyprof.session.worker.process import Worker, spawned
+from pyprof.session.worker.sampling import Sampling
+
+Start = Callable[[], Worker]
 
 
-def of_processes(targets: TargetOptions, options: RecordOptions) -> Recording:
-    """Processes that run. Raises what select() and the collectors raise, UsageError."""
+def of_processes(targets: TargetOptions, options: RecordOptions, start: Start = spawned) -> Recording:
+    """Processes that run. start: how the worker is started. Raises what select(), the collectors and check() raise."""
     check(options)
     selection = select(targets)
-    return _of_selection(selection, options, Recorded(selection.pids[0], _name(targets, selection), targets.several))
+    subject = Recorded(selection.pids[0], _name(targets, selection), targets.several)
+    return _of_selection(selection, options, subject, start)
 
 
-def of_command(command: Launched, options: RecordOptions) -> Recording:
+def of_command(command: Launched, options: RecordOptions, start: Start = spawned) -> Recording:
     """A program that was launched and waits; it begins, and is ended if that fails."""
     try:
         check(options)
         selection = select(TargetOptions(pids=(command.pid,)))
         subject = Recorded(command.pid, os.path.basename(command.command[0]))
-        recording = _of_selection(selection, options, subject, command)
+        recording = _of_selection(selection, options, subject, start, command)
         try:
             command.release()
         except BaseException:
@@ -56,32 +64,60 @@ def of_command(command: Launched, options: RecordOptions) -> Recording:
         raise
 
 
-def of_stub(remote: RemoteOptions, options: RecordOptions) -> Recording:
+def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawned) -> Recording:
     """What runs behind a GDB stub. Raises RemoteError, UsageError."""
     check(options)
     if options.subprocesses:
         raise UsageError("children cannot be followed behind a stub: it shows one process")
     if options.kernel:
         raise no_kernel()
-    diagnostics = Diagnostics()
-    collector = GdbRemoteCollector(remote, options.collecting(subprocesses=False), diagnostics)
-    session = Session(collector, options.unwinding, diagnostics, Files(options.unwinding, diagnostics))
-    return Recording(session, Recorded(collector.pid, collector.name), options)
+    worker = start()
+    try:
+        diagnostics = Diagnostics()
+        collector = GdbRemoteCollector(remote, options.collecting(subprocesses=False), diagnostics)
+    except BaseException:
+        worker.close()
+        raise
+    subject = Recorded(collector.pid, collector.name)
+    return Recording(_sampling(collector, worker, None, diagnostics, options, subject), subject, options)
 
 
 def _of_selection(
-    selection: Selection, options: RecordOptions, subject: Recorded, command: Launched | None = None
+    selection: Selection, options: RecordOptions, subject: Recorded, start: Start, command: Launched | None = None
 ) -> Recording:
-    diagnostics = Diagnostics()
-    files = Files(options.unwinding, diagnostics, options.follow_tasks, options.stack_size)
-    collect = options.collecting(subprocesses=command is not None)
-    collector = registry.open_collector(
-        options.collector, selection, collect, diagnostics, files.runtimes, command is not None
-    )
-    session = Session(collector, options.unwinding, diagnostics, files)
+    worker = start()
+    try:
+        diagnostics = Diagnostics()
+        runtimes = Runtimes(ImageStore(diagnostics), diagnostics, options.follow_tasks, options.stack_size)
+        collect = options.collecting(subprocesses=command is not None)
+        collector = registry.open_collector(
+            options.collector, selection, collect, diagnostics, runtimes, command is not None
+        )
+    except BaseException:
+        worker.close()
+        raise
+    sampling = _sampling(collector, worker, runtimes, diagnostics, options, subject)
     if command is None and not selection.lasting and not collect.subprocesses:
-        session.unfollowed = Unfollowed(selection.pids)
-    return Recording(session, subject, options, command)
+        sampling.unfollowed = Unfollowed(selection.pids)
+    return Recording(sampling, subject, options, command)
+
+
+def _sampling(
+    collector: Collector,
+    worker: Worker,
+    runtimes: Runtimes | None,
+    diagnostics: Diagnostics,
+    options: RecordOptions,
+    subject: Recorded,
+) -> Sampling:
+    naming = Naming(subject.title, options.rate, options.mode, options.view, options.kernel)
+    runtimes = runtimes or Runtimes(ImageStore(diagnostics), diagnostics)
+    try:
+        return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming)
+    except BaseException:
+        collector.close()
+        worker.close()
+        raise
 
 
 def _name(targets: TargetOptions, selection: Selection) -> str:

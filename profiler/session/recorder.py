@@ -111,6 +111,17 @@ class Window:
     unfollowed: Spent = NOTHING
 
 
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """now_ns: since the epoch; monotonic_ns: the clock of samples, read at the same moment when a recording begins."""
+
+    now_ns: Callable[[], int] = time.time_ns
+    monotonic_ns: Callable[[], int] = time.monotonic_ns
+
+
+HERE = Clock()
+
+
 @dataclass
 class _Held:
     """Samples of a sleeping thread whose stack needs a register; the next stop of the same sleep completes them."""
@@ -127,7 +138,7 @@ class Recorder:
     collector: Collector
     walker: Walker
     diagnostics: Diagnostics
-    clock: Callable[[], int] = time.time_ns
+    clock: Clock = HERE
     binder: CodeBinder | None = None
     merger: Merger | None = None
     samples: int = 0
@@ -141,8 +152,8 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._completion = TruncatedStackRepair(self._stacks)
-        self._begin_ns = self.clock()
-        self._epoch_ns = self._begin_ns - time.monotonic_ns()
+        self._begin_ns = self.clock.now_ns()
+        self._epoch_ns = self._begin_ns - self.clock.monotonic_ns()
         self._before = self.collector.stats()
         self._counts = Counter(self.diagnostics.counts)
 
@@ -292,11 +303,11 @@ class Recorder:
 
     def end(self) -> None:
         """Nothing is recorded from now on, though what was is still to be unwound."""
-        self._end_ns = self._end_ns or self.clock()
+        self._end_ns = self._end_ns or self.clock.now_ns()
 
     def look(self) -> Window:
         """The window as it is now. Its tables grow with the next batch."""
-        now, after = self._end_ns or self.clock(), self.collector.stats()
+        now, after = self._end_ns or self.clock.now_ns(), self.collector.stats()
         counts = Counter(self.diagnostics.counts) - self._counts
         if self._completion.completed:
             counts[COMPLETED] += self._completion.completed

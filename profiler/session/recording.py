@@ -1,7 +1,8 @@
-"""A recording under way: it owns the collector, the files that are read besides, and the loop.
+"""A recording under way: it owns the collector, the worker and the loop.
 
 The loop runs in the thread that calls run(), or in one of its own after start(). Everything else may be called from any
-thread: what concerns the samples is done by the loop itself, between two batches, and names are looked up beside it.
+thread: what concerns the samples is done by the loop itself, between two batches. Another process unwinds and names
+them (session/worker/).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from pyprof.collectors.base import CollectorStats
@@ -20,10 +21,7 @@ from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
-from pyprof.session import background
-from pyprof.session.background import Job
-from pyprof.session.recorder import Window
-from pyprof.session.session import Session
+from pyprof.session.worker.sampling import Pending, Sampling
 
 T = TypeVar("T")
 _PATIENCE_S = 5.0
@@ -45,12 +43,11 @@ class Recorded:
 
 @dataclass(slots=True)
 class _Delivery:
-    """Who takes closed windows, when the next one is due (monotonic s), and its number."""
+    """Who takes closed windows, and when the next one is due (monotonic s)."""
 
     every: float
     sink: Sink
     due: float
-    number: int = 0
 
 
 class Recording:
@@ -61,23 +58,22 @@ class Recording:
     """
 
     def __init__(
-        self, session: Session, subject: Recorded, options: RecordOptions, command: Launched | None = None
+        self, sampling: Sampling, subject: Recorded, options: RecordOptions, command: Launched | None = None
     ) -> None:
         self.subject = subject
         self.options = options
         self.command = command
         self.failure: BaseException | None = None
-        self._kept: Session | None = session
+        self._kept: Sampling | None = sampling
         self._asked: list[tuple[float, Future[Any], Callable[[], Any]]] = []
         self._delivery: _Delivery | None = None
-        self._jobs: list[Job[Any]] = []
-        self._deliveries: list[Job[None]] = []
+        self._deliveries: list[Pending] = []
+        self._delivered = 0
         self._failed: list[Exception] = []
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._told_to_end = False
         self._over = threading.Event()
-        self._rest: Window | None = None
         self._last: Profile | None = None
 
     def __enter__(self) -> Self:
@@ -89,10 +85,10 @@ class Recording:
     @property
     def samples(self) -> int:
         """Of the window under way, so far."""
-        return self._kept.recorder.samples if self._kept else 0
+        return self._kept.samples if self._kept else 0
 
     @property
-    def _session(self) -> Session:
+    def _sampling(self) -> Sampling:
         if self._kept is None:
             raise _closed()
         return self._kept
@@ -118,7 +114,7 @@ class Recording:
 
     def stats(self) -> CollectorStats:
         """What the collector did so far. Only for the `beat` of run()."""
-        return self._session.collector.stats()
+        return self._sampling.stats()
 
     def start(self) -> None:
         """Run the loop in a thread of its own."""
@@ -140,8 +136,8 @@ class Recording:
             beat()
 
         try:
-            self._rest = self._session.run(between)
-            self.failure = self._session.failure
+            self._sampling.run(between)
+            self.failure = self._sampling.failure
         except BaseException as error:
             self.failure = error
         finally:
@@ -154,26 +150,32 @@ class Recording:
         """What is to be done between two batches."""
         now = time.monotonic()
         if self.command and not self.options.subprocesses and self.command.poll() is not None:
-            self._session.stop()
+            self._sampling.stop()
         self._answer(now)
         delivery = self._delivery
         if delivery and now >= delivery.due and not self._told_to_end:
-            number, sink = delivery.number, delivery.sink
             self._collect(wait=False)
-            self._deliveries.append(self._cut(lambda profile: sink.take(profile, number)))
-            delivery.number += 1
+            self._deliveries.append(self._sampling.ask(cut=True, sink=delivery.sink))
             delivery.due += delivery.every
 
     def deliver(self, every: float, sink: Sink) -> None:
-        """Before run(): the profile of each `every` seconds goes to the sink, in another process. The last one does
-        not: it is what stop() returns.
+        """Before run(): the profile of each `every` seconds goes to the sink, in another process (it is pickled). The
+        last one does not: it is what stop() returns, or deliver_rest() hands over.
         """
         self._delivery = _Delivery(every, sink, time.monotonic() + every)
+
+    def inherit(self, sink: Sink) -> None:
+        """Before run(): should this process be killed, what there is goes to the sink, in another process."""
+        self._sampling.sink = sink
+
+    def deliver_rest(self, sink: Sink) -> None:
+        """After run(): what stop() would return goes to the sink, in another process. Raises what it raises there."""
+        self._sampling.ask(cut=True, sink=sink).wait()
 
     @property
     def delivered(self) -> int:
         """Windows that went to the sink."""
-        return self._delivery.number if self._delivery else 0
+        return self._kept.delivered if self._kept else self._delivered
 
     def failed_deliveries(self) -> list[Exception]:
         """Wait for the sink; what it raised. After run()."""
@@ -181,20 +183,25 @@ class Recording:
         return self._failed
 
     def _collect(self, wait: bool) -> None:
-        ended = [job for job in self._deliveries if wait or job.exited]
-        self._deliveries = [job for job in self._deliveries if job not in ended]
-        for job in ended:
+        ended = [each for each in self._deliveries if wait or each.done]
+        self._deliveries = [each for each in self._deliveries if each not in ended]
+        for each in ended:
             try:
-                job.result()
+                each.wait()
             except Exception as error:
                 self._failed.append(error)
 
     def end(self) -> None:
         """Record nothing from now on; does not wait. From any thread, or a signal handler."""
         self._told_to_end = True
-        if (session := self._kept) is not None:
-            session.recorder.end()
-            session.stop()
+        if (sampling := self._kept) is not None:
+            sampling.end()
+
+    def abandon(self) -> None:
+        """End at once, and lose what has not been written. From any thread, or a signal handler."""
+        self.end()
+        if (sampling := self._kept) is not None:
+            sampling.abandon()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until the recording has ended, at most `timeout` seconds; has it?"""
@@ -210,11 +217,10 @@ class Recording:
             self._thread.join()
         with self._lock:
             if self._last is None:
-                if self._kept is None:
-                    raise _closed()
-                if self._rest is None:
-                    raise self.failure or PyprofError("the recording never began")
-                self._last = self._profile(self._rest)
+                sampling = self._sampling
+                if not self._over.is_set():
+                    raise PyprofError("the recording never began")
+                self._last = sampling.ask(cut=True).profile()
             return self._last
 
     def peek(self) -> Profile:
@@ -222,8 +228,8 @@ class Recording:
 
         Takes up to half a second, and the time to look names up, in which the sampling goes on.
         """
-        job = self._ask(0, lambda: background.start(lambda: self._profile(self._session.look())))
-        return self._result(job) if job is not None else self.stop()
+        asked = self._ask(0, lambda: self._sampling.ask(cut=False))
+        return asked.profile() if asked is not None else self.stop()
 
     def windows(self, every: float) -> Iterator[Profile]:
         """The profile of each `every` seconds, without a gap between two, until the recording has ended; the last one,
@@ -231,31 +237,32 @@ class Recording:
         """
         due = time.monotonic() + every
 
-        def cut() -> Job[Profile] | None:
-            return None if self._told_to_end else self._cut(lambda profile: profile)
+        def cut() -> Pending | None:
+            return None if self._told_to_end else self._sampling.ask(cut=True)
 
-        while (job := self._ask(due, cut)) is not None:
-            yield self._result(job)
+        while (asked := self._ask(due, cut)) is not None:
+            yield asked.profile()
             due = max(due + every, time.monotonic())
         yield self.stop()
+
+    def detach(self) -> None:
+        """Like close(), but the command runs on."""
+        self.end()
+        if self._thread is not None:
+            self._thread.join()
+        if self._kept is not None:
+            self._kept.close()
+            self._delivered, self._kept = self._kept.delivered, None
+            gc.collect()  # tables and object files refer to one another; their descriptors are closed with them
 
     def close(self) -> None:
         """End the recording and release what it holds: stop() must have been called before, if its profile is wanted.
 
         A command that runs is ended by SIGTERM, or by SIGKILL if that does not help. Safe to call twice.
         """
-        self.end()
-        if self._thread is not None:
-            self._thread.join()
-        elif self._kept is not None:
-            self._kept.close()
-        for job in (*self._jobs, *self._deliveries):
-            job.abandon()
+        self.detach()
         if self.command is not None:
             self.command.terminate(_PATIENCE_S)
-        if self._kept is not None:
-            self._kept = self._rest = None
-            gc.collect()  # tables and object files refer to one another; their descriptors are closed with them
 
     def _ask(self, due: float, job: Callable[[], T]) -> T | None:
         """Have the loop do it between two batches once it is due (monotonic s); None if it has ended before."""
@@ -281,25 +288,6 @@ class Recording:
                     answer.set_result(None if self._over.is_set() else job())
                 except BaseException as error:
                     answer.set_exception(error)
-
-    def _cut(self, use: Callable[[Profile], T]) -> Job[T]:
-        """Close the window, name it beside the sampling, and have it used there."""
-        window = self._session.cut()
-        job = background.start(lambda: use(self._profile(window)))
-        self._session.forget(window)
-        return job
-
-    def _result(self, job: Job[Profile]) -> Profile:
-        self._jobs.append(job)  # for close(), should this thread be interrupted
-        profile = job.result()
-        self._jobs.remove(job)
-        return profile
-
-    def _profile(self, window: Window) -> Profile:
-        options = self.options
-        profile = self._session.profile(window, self.subject.title, options.rate, options.mode, options.view)
-        missing = tuple(replace(entry, kernel=options.kernel) for entry in profile.summary.functions_missing)
-        return replace(profile, summary=replace(profile.summary, functions_missing=missing))
 
 
 def _closed() -> PyprofError:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, LiveProcess, NotBegun, Recording
-from pyprof.interpreters.code_book import CodeBook, frame_pc
+from pyprof.interpreters.code_book import INSTRUCTION_BITS, Code, CodeBook, frame_pc, instruction_of
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
 from pyprof.model.interpreter import KernelReader, SampleState, StackReader
@@ -40,9 +40,27 @@ _MANY = 256
 """From so many processes on, those that have ended are forgotten when one comes."""
 
 
+_OWN = 1 << 30
+"""Where another process reads the frames, numbers of functions that are found here begin here; its own are below."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterNews:
+    """What the process that reads interpreters' frames tells the one that names them, each time what is new. codes: by
+    number; gone: numbers that no frame will have again. modules: paths of those that hold an interpreter. lockless: see
+    Runtimes. threads: (pid, tid) -> name, {} where names were not asked for.
+    """
+
+    codes: Mapping[int, Code] = field(default_factory=dict)
+    gone: tuple[int, ...] = ()
+    modules: frozenset[str] = frozenset()
+    lockless: bool = False
+    threads: Mapping[tuple[int, int], str] = field(default_factory=dict)
+
+
 class Runtimes:
     """One recording's. images: shared with the unwinder and the symbolizer. processes: by pid. book: what the functions
-    of all of them are called.
+    of all of them are called; told: those of which another process has said it, see hear().
     """
 
     def __init__(
@@ -57,6 +75,16 @@ class Runtimes:
         self.book = CodeBook()
         self._interpreters = Interpreters(Recording(images, diagnostics, self.book, follow_tasks, stack_size))
         self._ids = itertools.count(_LOOKS, -1)
+        self._news = InterpreterNews()
+        self.told: dict[int, Code] = {}
+
+    def hear(self, news: InterpreterNews) -> None:
+        """Another process reads the frames, and has found this."""
+        self.book.begin_at(_OWN)
+        self.told.update(news.codes)
+        for number in news.gone:
+            self.told.pop(number, None)
+        self._news = replace(news, threads=news.threads or self._news.threads)
 
     def reader(self, pid: int) -> StackReader:
         """For the collector, when it begins with a process."""
@@ -91,20 +119,31 @@ class Runtimes:
 
     def own_modules(self) -> Callable[[Module], bool]:
         """Is a module part of an interpreter, or the program that holds one?"""
-        paths = {reader.module for readers in self.processes.values() for reader in readers.readers}
+        paths = self.module_paths
         return lambda module: module.path in paths or self._interpreters.is_own(module.name)
+
+    @property
+    def module_paths(self) -> frozenset[str]:
+        """Of the modules that hold an interpreter."""
+        own = frozenset(reader.module for readers in self.processes.values() for reader in readers.readers)
+        return own | self._news.modules
 
     @property
     def lockless(self) -> bool:
         """Does one of the interpreters work without a global lock?"""
-        return any(readers.current.lockless for readers in self.processes.values())
+        return self._news.lockless or any(readers.current.lockless for readers in self.processes.values())
 
     def named(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
         """Threads by the names that their interpreters gave them."""
+        names = self.thread_names()
+        return tuple(replace(t, name=names.get((t.pid, t.tid), t.name)) for t in threads)
+
+    def thread_names(self) -> Mapping[tuple[int, int], str]:
+        """(pid, tid) -> name that an interpreter has given."""
         for readers in self.processes.values():
             readers.current.read_names()
         names = {(pid, tid): name for pid, p in self.processes.items() for tid, name in p.current.names.items()}
-        return tuple(replace(t, name=names.get((t.pid, t.tid), t.name)) for t in threads)
+        return {**self._news.threads, **names}
 
     def local_values(self, pid: int, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
         """Of the frames that a thread has now, innermost first: (their FrameKey.word, name -> bounded repr)."""
@@ -122,11 +161,14 @@ class Runtimes:
 
     def line(self, pc: int) -> Line:
         """The name of an interpreter's frame, from its FrameKey.word."""
-        return self.book.line(pc)
+        return self._code(pc).line(instruction_of(pc))
 
     def language(self, pc: int) -> str:
         """Of an interpreter's frame: what users call the interpreter."""
-        return self.book.code(pc).language
+        return self._code(pc).language
+
+    def _code(self, pc: int) -> Code:
+        return self.told.get(pc >> INSTRUCTION_BITS) or self.book.code(pc)
 
     def _live(self, pid: int) -> LiveProcess:
         return LiveProcess(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 
 from pyprof.collectors.base import Collector
@@ -17,7 +17,7 @@ from pyprof.objfile.images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
 from pyprof.runtime_code.code import RuntimeCode
 from pyprof.session.assemble import assemble
-from pyprof.session.recorder import Recorder, Window
+from pyprof.session.recorder import HERE, Clock, Recorder, Window
 from pyprof.session.runtimes import ChainMerger, Runtimes
 from pyprof.session.unfollowed import Unfollowed
 from pyprof.session.unseen import with_unseen
@@ -57,9 +57,16 @@ class Session:
     """
 
     def __init__(
-        self, collector: Collector, unwind: UnwindOptions, diagnostics: Diagnostics, files: Files | None = None
+        self,
+        collector: Collector,
+        unwind: UnwindOptions,
+        diagnostics: Diagnostics,
+        files: Files | None = None,
+        clock: Clock = HERE,
     ) -> None:
-        """files: given where the collector reads interpreters' frames by them."""
+        """files: given where the collector reads interpreters' frames by them. clock: the collector's, where that is
+        elsewhere.
+        """
         self.collector = collector
         self.diagnostics = diagnostics
         self.failure: Exception | None = None
@@ -71,7 +78,7 @@ class Session:
         self.code = RuntimeCode(self.images, unwind, diagnostics)
         self.unwinder = Unwinder(self.images, unwind, diagnostics, self.files.readers, self.code)
         merger = ChainMerger(self.unwinder, diagnostics)
-        self.recorder = Recorder(collector, self.unwinder, diagnostics, binder=self.code, merger=merger)
+        self.recorder = Recorder(collector, self.unwinder, diagnostics, clock, self.code, merger)
 
     def run(self, beat: Callable[[], None]) -> Window:
         """Record until the collector ends; returns what was recorded since the last cut.
@@ -113,17 +120,20 @@ class Session:
         window = self.recorder.look()
         return replace(window, unfollowed=self.unfollowed.so_far()) if self.unfollowed is not None else window
 
-    def forget(self, window: Window) -> None:
-        """A closed window is done with. Address spaces come and go with each dlopen and each child: a recording of days
-        keeps only those in use.
+    def retire(self, window: Window) -> Set[int]:
+        """A closed window is done with: what only it needed goes. Address spaces come and go with each dlopen and each
+        child, code with each function that is compiled: a recording of days keeps only those in use. FrameKey.words of
+        the interpreters' frames that it had.
         """
         for space in window.spaces.keys() - self.recorder.spaces:
             self.unwinder.forget(space)
             self.code.forget(window.spaces[space])
             self.recorder.forget(space)
             self.images.forget(window.spaces[space])
-        self.runtimes.keep({key.word for key in window.stacks.frames if key.kind == FrameKind.INTERPRETER})
+        words = {key.word for key in window.stacks.frames if key.kind == FrameKind.INTERPRETER}
+        self.runtimes.keep(words)
         self.code.keep(self.recorder.codes, time.monotonic_ns() - window.duration_ns)
+        return words
 
     def snapshot(self, alive: Callable[[], set[int]], most_looks: int = 12, most_s: float = 2.0) -> Window:
         """Look until every thread's stack is whole, or further looks do not help.

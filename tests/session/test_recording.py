@@ -10,17 +10,22 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pyprof.collectors.targets.launch import launch
-from pyprof.errors import NoSuchProcess, UsageError
+from pyprof.errors import NoSuchProcess, OutputError, UsageError
 from pyprof.model.profile import Profile
+from pyprof.model.sample import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import opening
+from pyprof.session.recorder import Recorder
 from pyprof.session.recording import Recording
+from pyprof.session.worker.answers import WorkerFailed
+from pyprof.session.worker.process import forked
 from tests.cli.support import BUSY, python
 
 OPTIONS = RecordOptions(rate=200, collector="ptrace")
@@ -33,7 +38,7 @@ def target() -> Iterator[subprocess.Popen[str]]:
 
 
 def opened(pid: int, options: RecordOptions = OPTIONS) -> Recording:
-    return opening.of_processes(TargetOptions(pids=(pid,)), options)
+    return opening.of_processes(TargetOptions(pids=(pid,)), options, forked)
 
 
 def seen(profile: Profile) -> int:
@@ -94,17 +99,23 @@ def test_windows_follow_each_other_without_a_gap_and_the_last_is_what_is_left(ta
     assert len({profile.time_ns[0] for profile in found[1:]}) == 3
 
 
-def test_sink_takes_windows_and_its_errors_are_told(target: subprocess.Popen[str], tmp_path: Path) -> None:
-    class Numbers:
-        def take(self, profile: Profile, number: int) -> None:
-            (tmp_path / f"{number} {seen(profile)}").touch()
-            if number == 1:
-                raise ValueError("enough")
+@dataclass(frozen=True)
+class Numbers:
+    """A sink that leaves a file a window; the second one is one too many."""
 
+    folder: Path
+
+    def take(self, profile: Profile, number: int) -> None:
+        (self.folder / f"{number} {seen(profile)}").touch()
+        if number == 1:
+            raise OutputError("enough")
+
+
+def test_sink_takes_windows_and_its_errors_are_told(target: subprocess.Popen[str], tmp_path: Path) -> None:
     with opened(target.pid, RecordOptions(rate=200, collector="ptrace", duration=1.3)) as recording:
-        recording.deliver(0.4, Numbers())
+        recording.deliver(0.4, Numbers(tmp_path))
         recording.run()
-        assert [str(error) for error in recording.failed_deliveries()] == ["enough"]
+        assert [repr(error) for error in recording.failed_deliveries()] == ["OutputError('enough')"]
         assert recording.delivered >= 2
         assert recording.told_to_end
     names = sorted(path.name.split() for path in tmp_path.iterdir())
@@ -124,28 +135,29 @@ def test_end_of_the_target_ends_the_recording(target: subprocess.Popen[str]) -> 
         assert len(list(recording.windows(1))) == 1
 
 
-def test_error_in_the_loop_is_kept_beside_what_was_recorded(
+def test_error_of_the_worker_is_kept_beside_what_was_recorded(
     target: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    add = Recorder.add
+
+    def breaks(recorder: Recorder, batch: SampleBatch) -> None:
+        if recorder.samples > 20:
+            raise ZeroDivisionError("a bug")
+        add(recorder, batch)
+
+    monkeypatch.setattr(Recorder, "add", breaks)
     with opened(target.pid) as recording:
-        add = recording._session.recorder.add
-
-        def breaks(batch: object) -> None:
-            if recording.samples > 20:
-                raise ZeroDivisionError("a bug")
-            add(batch)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(recording._session.recorder, "add", breaks)
         recording.start()
         assert recording.wait(10)
-        assert isinstance(recording.failure, ZeroDivisionError)
+        assert isinstance(recording.failure, WorkerFailed)
+        assert "ZeroDivisionError: a bug" in str(recording.failure)
         assert seen(recording.stop()) > 20
 
 
 def test_command_ends_with_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyprof.session.recording._PATIENCE_S", 0.2)
     waiting = launch([sys.executable, "-c", "import time, signal; signal.signal(15, lambda *_: None); time.sleep(60)"])
-    with opening.of_command(waiting, OPTIONS) as recording:
+    with opening.of_command(waiting, OPTIONS, forked) as recording:
         recording.start()
         time.sleep(0.5)
         assert recording.returncode is None
@@ -154,7 +166,9 @@ def test_command_ends_with_the_recording(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_command_that_ends_is_recorded_to_its_end() -> None:
-    with opening.of_command(launch([sys.executable, "-c", "sum(range(30_000_000)); exit(3)"]), OPTIONS) as recording:
+    with opening.of_command(
+        launch([sys.executable, "-c", "sum(range(30_000_000)); exit(3)"]), OPTIONS, forked
+    ) as recording:
         recording.start()
         assert recording.wait(20)
         assert recording.returncode == 3

@@ -1,0 +1,176 @@
+"""What the worker answers, as bytes, and back in the sampler.
+
+The worker parses what targets and their files hold; the sampler has rights that the worker may lack. So an answer is
+nothing but numbers, texts, arrays, and values of the classes that a Profile is made of: no function of the worker's
+choice is called in the sampler.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof import errors
+from pyprof.errors import PyprofError
+from pyprof.model.profile import Profile
+from pyprof.session.worker.channel import Part
+
+
+def _values(kind: Any, found: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
+    """Every dataclass, named tuple and enumeration of which a value of this type may hold values, itself included."""
+    for part in get_args(kind):
+        _values(part, found)
+    if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Enum) or hasattr(kind, "_fields")):
+        key = kind.__module__, kind.__qualname__
+        if key not in found:
+            found[key] = kind
+            for part in () if issubclass(kind, Enum) else get_type_hints(kind).values():
+                _values(part, found)
+    return found
+
+
+_FROM_BUFFER: Any = np.arange(1).__reduce_ex__(5)[0]
+"""How numpy makes an array of bytes that travel beside a pickle; it refuses arrays of objects."""
+_PLAIN: tuple[Any, ...] = (_FROM_BUFFER, np.dtype)
+_ALLOWED = _values(Profile, {}) | {(value.__module__, value.__qualname__): value for value in _PLAIN}
+_ERRORS = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
+
+
+class WorkerFailed(RuntimeError):
+    """The process that unwinds and names met an error of its own."""
+
+
+class Refused(Exception):
+    """An answer that holds something else than values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A batch was unwound. top, missing, stop: columns of Feedback, () of a batch in which there was nothing to unwind.
+
+    look: Feedback.look is wanted.
+    """
+
+    number: int
+    top: npt.NDArray[np.uint64]
+    missing: npt.NDArray[np.uint64]
+    stop: npt.NDArray[np.bool_]
+    look: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An Ask was met. data: the profile, unless a sink took it (see unpacked_profile). words: of the interpreters'
+    frames of a window that was cut.
+    """
+
+    number: int
+    words: tuple[int, ...]
+    data: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """number: of the Ask that could not be met, 0: a batch could not be unwound. kind: name of the error's class."""
+
+    number: int
+    kind: str
+    message: str
+    hint: str
+    trace: str
+
+    @property
+    def error(self) -> Exception:
+        kind = _ERRORS.get(self.kind)
+        if kind is not None and kind is not errors.FormatError:
+            named: PyprofError = kind(self.message, self.hint)
+            return named
+        made = WorkerFailed(f"{self.kind}: {self.message}")
+        made.add_note(self.trace)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The worker waits for something that only the sampler can tell of an address space. what: read, files, stated."""
+
+    what: str
+    space: int
+    at: int
+    size: int
+
+
+Answer = Taken | Done | Failed | Call
+_KINDS = {kind.__name__: kind for kind in (Taken, Done, Failed, Call)}
+
+
+def pack(answer: Answer) -> list[Part]:
+    head: tuple[Any, ...]
+    parts: list[Part] = []
+    match answer:
+        case Taken(number, top, missing, stop, look):
+            head = "Taken", number, look
+            parts = [top.tobytes(), missing.tobytes(), stop.tobytes()]
+        case Done(number, words, data):
+            head = "Done", number, words
+            parts = list(data)
+        case Failed(number, kind, message, hint, trace):
+            head = "Failed", number, kind, message, hint, trace
+        case Call(what, space, at, size):
+            head = "Call", what, space, at, size
+    return [pickle.dumps(head), *parts]
+
+
+def unpack(parts: Sequence[memoryview]) -> Answer:
+    """Raises Refused."""
+    try:
+        head = _Values(io.BytesIO(parts[0]), allowed={}).load()
+        match head:
+            case ("Taken", int(number), bool(look)):
+                top, missing = (np.frombuffer(part, np.uint64) for part in parts[1:3])
+                return Taken(number, top, missing, np.frombuffer(parts[3], np.bool_), look)
+            case ("Done", int(number), tuple(words)):
+                return Done(number, tuple(map(int, words)), tuple(parts[1:]))
+            case ("Failed", int(number), str(kind), str(message), str(hint), str(trace)):
+                return Failed(number, kind, message, hint, trace)
+            case ("Call", str(what), int(space), int(at), int(size)):
+                return Call(what, space, at, size)
+    except (pickle.UnpicklingError, ValueError, TypeError, IndexError, EOFError) as error:
+        raise Refused(str(error)) from None
+    raise Refused("an answer of no known kind")
+
+
+def packed_profile(found: Profile) -> tuple[Part, ...]:
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(found, protocol=5, buffer_callback=buffers.append)
+    return data, *(buffer.raw() for buffer in buffers)
+
+
+def unpacked_profile(parts: Sequence[Part]) -> Profile:
+    """Raises Refused."""
+    try:
+        found = _Values(io.BytesIO(parts[0]), buffers=parts[1:], allowed=_ALLOWED).load()
+    except (pickle.UnpicklingError, ValueError, TypeError, IndexError, EOFError, AttributeError) as error:
+        raise Refused(str(error)) from None
+    if not isinstance(found, Profile):
+        raise Refused("no profile")
+    return found
+
+
+class _Values(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, *, allowed: dict[tuple[str, str], Any], buffers: Sequence[Part] = ()) -> None:
+        super().__init__(file, buffers=buffers)
+        self._allowed = allowed
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = self._allowed.get((module, name))
+        if found is None:
+            raise pickle.UnpicklingError(f"{module}.{name} is no value")
+        return found

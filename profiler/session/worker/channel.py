@@ -1,0 +1,177 @@
+"""One end of a socket between two processes of ours: whole messages, with descriptors.
+
+A message is a few parts of bytes. Small ones travel in the socket, large ones in a memory file whose descriptor does:
+neither end waits for the other to take megabytes. What a part holds is not decided here (wire.py, answers.py).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+Part = bytes | bytearray | memoryview
+
+_ALIGNED = 16
+_INLINE = 1 << 14
+"""Most bytes that travel in the socket itself."""
+_MOST_PARTS = 1 << 16
+MOST_FDS = 240
+"""Descriptors of one message; the kernel takes 253."""
+_MOST_BYTES = 4 << 30
+_HEAD = struct.Struct("<QII")
+"""Bytes of all parts with their padding, number of parts, are they in a memory file?"""
+_IOV_MAX = 512
+
+
+class Closed(Exception):
+    """The other end is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """parts: each begins at a multiple of 16 bytes of one buffer. fds: the receiver's, to be closed by it."""
+
+    parts: tuple[memoryview, ...]
+    fds: tuple[int, ...]
+
+
+class Channel:
+    """Owns its socket. Not for several threads at once."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+
+    @classmethod
+    def pair(cls) -> tuple[Self, Self]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(ours), cls(theirs)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> None:
+        """Waits while the other end has no room for more messages. Raises Closed."""
+        while not self.try_send(parts, fds):
+            select.poll().poll(1)
+            self._wait(select.POLLOUT)
+
+    def try_send(self, parts: Sequence[Part], fds: Sequence[int] = ()) -> bool:
+        """False where there is no room now. At most MOST_FDS descriptors. Raises Closed."""
+        sizes = [len(part) for part in parts]
+        total = sum(_padded(size) for size in sizes)
+        table = struct.pack(f"<{len(sizes)}Q", *sizes).ljust(_padded(8 * len(sizes)), b"\0")
+        body, file = [_aligned(part) for part in parts], -1
+        outside = total + len(table) > _INLINE
+        if outside:
+            file = _memory_file([table, *(piece for pair in body for piece in pair)])
+            fds, body, table = [file, *fds], [], b""
+        head = _HEAD.pack(total, len(sizes), outside)
+        try:
+            data = b"".join([head, table, *(piece for pair in body for piece in pair)])
+            socket.send_fds(self._socket, [data], list(fds), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise Closed(str(error)) from None
+        finally:
+            if file >= 0:
+                os.close(file)
+        return True
+
+    def receive(self, timeout_s: float | None = None) -> Received | None:
+        """The next message; None if none came in time. timeout_s: 0 does not wait, None waits for ever. Raises Closed
+        where the other end is gone or sends what is no message.
+        """
+        if timeout_s is not None and not self._wait(select.POLLIN, timeout_s):
+            return None
+        try:
+            data, fds, flags, _ = socket.recv_fds(
+                self._socket, _INLINE + _HEAD.size, MOST_FDS + 1, socket.MSG_CMSG_CLOEXEC
+            )
+        except OSError as error:
+            raise Closed(str(error)) from None
+        try:
+            if len(data) < _HEAD.size or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise Closed("no message" if data else "end of file")
+            return _parsed(memoryview(bytearray(data)), fds)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+
+    def _wait(self, event: int, timeout_s: float | None = None) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, event)
+        return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+
+    def wait(self, sending: bool, timeout_s: float) -> None:
+        """Until there is something to receive, or, if sending, room for another message."""
+        self._wait(select.POLLIN | (select.POLLOUT if sending else 0), timeout_s)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self._socket.close()
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _aligned(part: Part) -> tuple[Part, bytes]:
+    return part, bytes(_padded(len(part)) - len(part))
+
+
+def _memory_file(pieces: Sequence[Part]) -> int:
+    file = os.memfd_create("pyprof", os.MFD_CLOEXEC)
+    try:
+        for at in range(0, len(pieces), _IOV_MAX):
+            rest = [memoryview(piece) for piece in pieces[at : at + _IOV_MAX] if len(piece)]
+            while rest:
+                written = os.writev(file, rest)
+                while rest and written >= len(rest[0]):
+                    written -= len(rest.pop(0))
+                if written:
+                    rest[0] = rest[0][written:]
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _parsed(data: memoryview, fds: Sequence[int]) -> Received:
+    total, count, outside = _HEAD.unpack_from(data)
+    if count > _MOST_PARTS or total > _MOST_BYTES or (outside and not fds):
+        raise Closed("a message that cannot be")
+    table_size = _padded(8 * count)
+    if outside:
+        body = _whole_file(fds[0], table_size + total)
+        os.close(fds[0])
+        fds = fds[1:]
+    else:
+        body = data[_HEAD.size :]
+    if len(body) < table_size + total:
+        raise Closed("a message that was cut off")
+    sizes = struct.unpack_from(f"<{count}Q", body)
+    parts, at = [], table_size
+    for size in sizes:
+        if at + size > len(body):
+            raise Closed("a message that was cut off")
+        parts.append(body[at : at + size])
+        at += _padded(size)
+    return Received(tuple(parts), tuple(fds))
+
+
+def _whole_file(fd: int, size: int) -> memoryview:
+    """Read, not mapped: the sender may cut a file while it is read."""
+    if os.fstat(fd).st_size < size:
+        raise Closed("a message that was cut off")
+    data = memoryview(bytearray(size))
+    at = 0
+    while at < size and (got := os.preadv(fd, [data[at:]], at)) > 0:
+        at += got
+    return data[:at]

@@ -1,0 +1,124 @@
+"""What the sampler tells the worker. What the worker answers is in answers.py.
+
+All messages are values. Address spaces, program images and the outer parts of deep stacks are sent once, and named by
+their number from then on (wire.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyprof.collectors.base import CollectorStats
+from pyprof.diagnostics import Problem
+from pyprof.exporters.base import Sink
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch
+from pyprof.options import UnwindOptions, ViewOptions
+from pyprof.session.runtimes import InterpreterNews
+from pyprof.session.unfollowed import Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How a window becomes a profile; see Session.profile. kernel: the kernel's frames were asked for."""
+
+    title: str
+    rate_hz: float
+    mode: str
+    view: ViewOptions
+    kernel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The first message. begin_ns: since the epoch, at the same moment as monotonic_ns."""
+
+    unwind: UnwindOptions
+    naming: Naming
+    stats: CollectorStats
+    begin_ns: int
+    monotonic_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What happened to things that were sent. ended: numbers of program images. contested: of images, the places whose
+    memory may be that of another file by now. images, spaces, outers: numbers that will not come again.
+    """
+
+    ended: tuple[int, ...] = ()
+    images: tuple[int, ...] = ()
+    contested: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    spaces: tuple[int, ...] = ()
+    outers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """number: counts from 1; the worker's answer has it."""
+
+    number: int
+    batch: SampleBatch
+    news: News
+    interpreters: InterpreterNews
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The sampler's half of what a window tells. now_ns: since the epoch, the window's end. counts, problems: of its
+    Diagnostics, since it began. unfollowed: since the last cut. cpu_s, max_rss_kb: its own.
+    """
+
+    now_ns: int
+    stats: CollectorStats
+    threads: tuple[ThreadInfo, ...]
+    counts: Mapping[str, int]
+    problems: Mapping[str, frozenset[Problem]]
+    unfollowed: Spent
+    cpu_s: float
+    max_rss_kb: int
+    interpreters: InterpreterNews
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The state from time to time, and the sink for what there is should the sampler be killed; None: nobody."""
+
+    state: State
+    sink: Sink | None
+    delivered: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A profile is wanted. cut: close the window and begin the next, else only look. sink: takes the profile there, as
+    its `delivered`th; None: it is the answer.
+    """
+
+    number: int
+    cut: bool
+    state: State
+    news: News
+    sink: Sink | None = None
+    delivered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Code that was made at run time may have come or gone: look at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """To what the worker asked last."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """Nothing more is wanted."""
+
+
+Message = Begin | Batch | Standing | Ask | Look | Reply | Bye

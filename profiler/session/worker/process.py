@@ -1,0 +1,177 @@
+"""The worker process: how it is started, how it is ended.
+
+By fork where this program owns its process (the command line): what is loaded is loaded once. As a fresh interpreter
+where it is a library in somebody's process: that has threads, whose locks a fork would leave locked for ever, and files
+and memory that are none of ours. docs/design.md has what each costs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Protocol
+
+from pyprof.collectors.linux.file_limit import raise_file_limit
+from pyprof.errors import PyprofError
+from pyprof.session.worker.channel import Channel
+
+NICENESS = 2
+"""Below the sampler and the target. Not far below: on a machine that is busy all the time the worker must keep up."""
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PATIENCE_S = 2.0
+_POLL_S = 0.005
+
+
+class WorkerDied(PyprofError):
+    """The process that unwinds and names has ended before it was told to."""
+
+
+class Child(Protocol):
+    pid: int
+
+    def poll(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs."""
+        ...
+
+
+class Worker:
+    """A worker under way, and the channel to it. close() ends it and leaves nothing behind."""
+
+    def __init__(self, child: Child, channel: Channel) -> None:
+        self._child = child
+        self.channel = channel
+        self.pid = child.pid
+
+    def died(self) -> WorkerDied:
+        """Why the channel is closed."""
+        code = self._ended(_PATIENCE_S)
+        how = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
+        hint = "dmesg may say why: memory?" if code == -signal.SIGKILL else ""
+        return WorkerDied(f"the process that unwinds and names has ended{how}", hint)
+
+    def _ended(self, patience_s: float) -> int | None:
+        deadline = time.monotonic() + patience_s
+        while (code := self._child.poll()) is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return code
+
+    def kill(self) -> None:
+        """Whoever waits for an answer is told that it died."""
+        if self._child.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def close(self, patience_s: float = _PATIENCE_S) -> None:
+        """After Bye, or at once. Safe to call twice."""
+        self.channel.close()
+        if self._ended(patience_s) is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.kill()
+            self._ended(_PATIENCE_S)
+
+
+class _Forked:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        with self._lock:
+            if self._code is None:
+                try:
+                    pid, status = os.waitpid(self.pid, os.WNOHANG)
+                except ChildProcessError:  # somebody in this process waits for all children
+                    pid, status = self.pid, 0
+                if pid:
+                    self._code = os.waitstatus_to_exitcode(status)
+            return self._code
+
+
+def forked() -> Worker:
+    """Where all of this process is ours."""
+    ours, theirs = Channel.pair()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads of numpy's, which take care of themselves
+            pid = os.fork()
+        if not pid:
+            _run(lambda: _child(theirs))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    return Worker(_Forked(pid), ours)
+
+
+def _run(job: Callable[[], None]) -> None:
+    """In the child: nothing of the parent's is ever finished, closed or written twice there: sinks flush."""
+    code = 1
+    try:
+        job()
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+def _child(channel: Channel) -> None:
+    gc.freeze()
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGCHLD, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    end = channel.fileno()
+    os.closerange(3, end)
+    os.closerange(end + 1, os.sysconf("SC_OPEN_MAX"))
+    _serve(channel)
+
+
+_FRESH = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); from {here} import main; main(int(sys.argv[1]))"
+
+
+def spawned() -> Worker:
+    """Where this process is somebody else's. Raises OSError."""
+    ours, theirs = Channel.pair()
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-c", _FRESH.format(here=__name__), str(theirs.fileno()), json.dumps(sys.path)],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return Worker(child, ours)
+
+
+def main(fd: int) -> None:
+    """Of a fresh interpreter. fd: its end of the channel."""
+    import socket
+
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_IGN)
+    _serve(Channel(socket.socket(fileno=fd)))
+
+
+def _serve(channel: Channel) -> None:
+    from pyprof.session.worker.service import Service
+
+    raise_file_limit(1 << 16)  # a descriptor for each process
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    Service(channel).run()

@@ -1,0 +1,229 @@
+"""The worker's loop: batches are unwound and interned, windows named, whatever the sampler asks for.
+
+It is a Session like any other; its collector is the sampler, at the other end of the channel.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import PyprofError
+from pyprof.model.modules import StatedId
+from pyprof.model.profile import Profile, ThreadInfo
+from pyprof.model.sample import SampleBatch
+from pyprof.session.recorder import Clock, Window
+from pyprof.session.session import Session
+from pyprof.session.worker import answers
+from pyprof.session.worker.answers import Call, Done, Failed, Taken
+from pyprof.session.worker.channel import Channel, Closed
+from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Look, Message, Naming, Reply, Standing, State
+from pyprof.session.worker.wire import Unpacker
+
+_NO_WORDS = np.zeros(0, np.uint64)
+_NO_FLAGS = np.zeros(0, np.bool_)
+
+
+class ToldCollector:
+    """What a Recorder asks of a collector, as the sampler said it last."""
+
+    def __init__(self, stats: CollectorStats) -> None:
+        self._stats = stats
+        self._threads: tuple[ThreadInfo, ...] = ()
+        self.learned: Feedback | None = None
+
+    def hear(self, state: State) -> None:
+        self._stats, self._threads = state.stats, state.threads
+
+    def batches(self) -> Iterator[SampleBatch]:
+        return iter(())
+
+    def learn(self, feedback: Feedback) -> None:
+        self.learned = feedback
+
+    def threads(self) -> list[ThreadInfo]:
+        return list(self._threads)
+
+    def stats(self) -> CollectorStats:
+        return self._stats
+
+    def stop(self) -> None:
+        """The sampler decides."""
+
+    def close(self) -> None:
+        """Nothing is open here."""
+
+
+class _Observed:
+    """What the worker keeps of one recording."""
+
+    def __init__(self, begin: Begin) -> None:
+        self.now_ns = begin.begin_ns
+        self.naming: Naming = begin.naming
+        self.collector = ToldCollector(begin.stats)
+        self.diagnostics = Diagnostics()
+        clock = Clock(lambda: self.now_ns, lambda: begin.monotonic_ns)
+        self.session = Session(self.collector, begin.unwind, self.diagnostics, clock=clock)
+        self._counts: Counter[str] = Counter()
+        self.failed = False
+
+    def take(self, message: Batch) -> Taken:
+        """Raises what unwinding raises."""
+        self.session.runtimes.hear(message.interpreters)
+        self.collector.learned = None
+        self.session.recorder.add(message.batch)
+        learned = self.collector.learned
+        if learned is None:
+            return Taken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
+        return Taken(message.number, learned.top, learned.missing, learned.stop, learned.look is not None)
+
+    def hear(self, state: State) -> None:
+        self.now_ns = state.now_ns
+        self.collector.hear(state)
+        self.session.runtimes.hear(state.interpreters)
+        counts = Counter(state.counts)
+        self.diagnostics.counts.update(counts - self._counts)
+        self._counts = counts
+        for path, problems in state.problems.items():
+            self.diagnostics.problems.setdefault(path, set()).update(problems)
+
+    def window(self, state: State, cut: bool) -> Window:
+        self.hear(state)
+        window = self.session.cut() if cut else self.session.look()
+        return replace(window, unfollowed=state.unfollowed)
+
+    def profile(self, window: Window, state: State) -> Profile:
+        naming = self.naming
+        found = self.session.profile(window, naming.title, naming.rate_hz, naming.mode, naming.view)
+        summary = replace(
+            found.summary,
+            profiler_cpu_s=round(found.summary.profiler_cpu_s + state.cpu_s, 3),
+            profiler_max_rss_kb=found.summary.profiler_max_rss_kb + state.max_rss_kb,
+            functions_missing=tuple(replace(each, kernel=naming.kernel) for each in found.summary.functions_missing),
+        )
+        return replace(found, summary=summary)
+
+
+class Service:
+    """Serves one sampler until it says Bye, or is gone."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._unpacker = Unpacker(self)
+        self._waiting: deque[Message] = deque()
+        self._standing: Standing | None = None
+        self._of: _Observed | None = None
+
+    def run(self) -> None:
+        """A sampler that was killed, and did not say Bye, leaves what it recorded to its sink."""
+        try:
+            self._channel.send(answers.pack(Taken(0, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)))
+            while not isinstance(message := self._next(), Bye):
+                self._serve(message)
+        except Closed:
+            self._bequeath()
+
+    def _next(self) -> Message:
+        return self._waiting.popleft() if self._waiting else self._receive()
+
+    def _receive(self) -> Message:
+        received = self._channel.receive()
+        assert received is not None  # without a time limit it waits
+        return self._unpacker.unpack(received)
+
+    def _serve(self, message: Message) -> None:
+        match message:
+            case Begin():
+                self._of = _Observed(message)
+            case Batch():
+                self._take(message)
+            case Standing(state):
+                self._standing = message
+                self._observed.hear(state)
+            case Ask():
+                self._answer(message)
+            case Look():
+                self._observed.session.code.look()
+
+    @property
+    def _observed(self) -> _Observed:
+        assert self._of is not None, "the first message is Begin"
+        return self._of
+
+    def _take(self, message: Batch) -> None:
+        observed = self._observed
+        self._unpacker.hear(message.news)
+        answer: Taken | Failed
+        try:
+            answer = Taken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
+            if not observed.failed:
+                answer = observed.take(message)
+        except Closed:
+            raise
+        except Exception as error:
+            observed.failed = True
+            answer = _failed(0, error)
+        self._channel.send(answers.pack(answer))
+
+    def _answer(self, ask: Ask) -> None:
+        observed, state = self._observed, ask.state
+        self._unpacker.hear(ask.news)
+        answer: Done | Failed
+        words: tuple[int, ...] = ()
+        try:
+            window = observed.window(state, ask.cut)
+            try:
+                profile = observed.profile(window, state)
+            finally:
+                if ask.cut:
+                    words = tuple(observed.session.retire(window))
+            if ask.sink is None:
+                answer = Done(ask.number, words, answers.packed_profile(profile))
+            else:
+                ask.sink.take(profile, ask.delivered)
+                answer = Done(ask.number, words, ())
+        except Closed:
+            raise
+        except Exception as error:
+            answer = _failed(ask.number, error)
+        self._channel.send(answers.pack(answer))
+
+    def _bequeath(self) -> None:
+        if self._of is None or self._standing is None or self._standing.sink is None:
+            return
+        state = replace(self._standing.state, now_ns=time.time_ns())
+        window = self._of.window(state, cut=True)
+        self._standing.sink.take(self._of.profile(window, state), self._standing.delivered)
+
+    # what only the sampler can tell: wire.Asking
+
+    def read(self, space: int, avma: int, size: int) -> bytes:
+        found = self._call(Call("read", space, avma, size))
+        return found if isinstance(found, bytes) else b""
+
+    def files(self, space: int, module: int) -> Sequence[tuple[str, bool]]:
+        found = self._call(Call("files", space, module, 0))
+        return found if isinstance(found, list) else []
+
+    def stated(self, space: int, module: int) -> StatedId | None:
+        found = self._call(Call("stated", space, module, 0))
+        return found if isinstance(found, StatedId) else None
+
+    def _call(self, call: Call) -> object:
+        self._channel.send(answers.pack(call))
+        while not isinstance(message := self._receive(), Reply):
+            self._waiting.append(message)
+        return message.value
+
+
+def _failed(number: int, error: Exception) -> Failed:
+    if isinstance(error, PyprofError):
+        return Failed(number, type(error).__name__, error.message, error.hint, "")
+    return Failed(number, type(error).__name__, str(error), "", "".join(traceback.format_exception(error)))

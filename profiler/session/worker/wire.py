@@ -1,0 +1,343 @@
+"""Messages of the sampler's as bytes, and back in the worker.
+
+Pickle is used in this direction only: the sampler is trusted by the worker, never the other way round (answers.py).
+Arrays travel as parts of their own, without a copy on the way. Things that live longer than a message are sent once:
+
+    address space        its mappings; its memory is read through its program image, or by asking the sampler
+    program image        with a descriptor of /proc/PID/mem: needs no rights in the worker, and ends with the image
+    outer part of a stack   up to megabytes, shared by the samples of a thread
+    architecture         by name
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import pickle
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.linux.mapped_memory import guarded
+from pyprof.model.arch import ARCHES, Arch
+from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
+from pyprof.model.sample import Outer
+from pyprof.session.worker.channel import MOST_FDS, Part, Received
+from pyprof.session.worker.messages import Message, News
+
+_MOST_READ = 1 << 30
+KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
+"""How the memory of a program image is sent: before, with a descriptor, not at all: the worker opens it if it may."""
+_HERE = __name__
+
+
+@dataclass(slots=True)
+class _SentImage:
+    """ended, contested: has its end been told, and how many places?"""
+
+    image: weakref.ref[ProgramImage]
+    ended: bool = False
+    contested: int = 0
+
+
+class Packer:
+    """The sampler's end. What it has sent is known by number as long as somebody here refers to it."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._images: weakref.WeakKeyDictionary[ProgramImage, int] = weakref.WeakKeyDictionary()
+        self._sent: dict[int, _SentImage] = {}
+        self._spaces: weakref.WeakValueDictionary[int, AddressSpace] = weakref.WeakValueDictionary()
+        self._outers: weakref.WeakSet[Outer] = weakref.WeakSet()
+        self._spaces_gone: deque[int] = deque()
+        self._outers_gone: deque[int] = deque()
+        self._kept: list[AddressSpace] = []
+
+    def pack(self, message: Message) -> tuple[list[Part], list[int]]:
+        """(parts, descriptors: the caller's to close)."""
+        buffers: list[pickle.PickleBuffer] = []
+        fds: list[int] = []
+        out = io.BytesIO()
+        _Pickler(out, self, fds, buffers.append).dump(message)
+        return [out.getvalue(), *(buffer.raw() for buffer in buffers)], fds
+
+    def news(self) -> News:
+        """What happened to things that were sent, since this was asked last."""
+        ended, gone, contested = [], [], {}
+        for number, sent in list(self._sent.items()):
+            image = sent.image()
+            if image is None:
+                gone.append(number)
+                del self._sent[number]
+                continue
+            if not image.alive and not sent.ended:
+                sent.ended = True
+                ended.append(number)
+            if len(image.contested) != sent.contested:
+                sent.contested = len(image.contested)
+                contested[number] = tuple(image.contested)
+        return News(tuple(ended), tuple(gone), contested, _taken(self._spaces_gone), _taken(self._outers_gone))
+
+    def space(self, number: int) -> AddressSpace | None:
+        """One that was sent, while it is here."""
+        return self._spaces.get(number)
+
+    def sent_image(self, image: ProgramImage, pid: int, fds: list[int]) -> tuple[int, int]:
+        """(number, KNOWN or how its memory is sent with this message)."""
+        known = self._images.get(image)
+        if known is not None:
+            return known, KNOWN
+        number = self._images[image] = next(self._numbers)
+        self._sent[number] = _SentImage(weakref.ref(image))
+        if len(fds) >= MOST_FDS:
+            return number, BY_PID
+        try:
+            fds.append(_memory_of(pid))
+        except OSError:
+            return number, BY_PID
+        return number, BY_DESCRIPTOR
+
+    def sent_space(self, space: AddressSpace) -> bool:
+        """Is it sent already? From now on it is."""
+        if space.id in self._spaces:
+            return True
+        self._spaces[space.id] = space
+        weakref.finalize(space, self._spaces_gone.append, space.id).atexit = False
+        if space.image is None:
+            self._kept.append(space)  # the worker asks us for its memory
+        return False
+
+    def sent_outer(self, outer: Outer) -> bool:
+        """Is it sent already? From now on it is."""
+        if outer in self._outers:
+            return True
+        self._outers.add(outer)
+        weakref.finalize(outer, self._outers_gone.append, outer.number).atexit = False
+        return False
+
+
+def _taken(numbers: deque[int]) -> tuple[int, ...]:
+    return tuple(numbers.popleft() for _ in range(len(numbers)))
+
+
+def _memory_of(pid: int) -> int:
+    return os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, out: io.BytesIO, packer: Packer, fds: list[int], keep: Callable[[pickle.PickleBuffer], None]):
+        super().__init__(out, protocol=5, buffer_callback=keep)
+        self._packer = packer
+        self._fds = fds
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is Run:
+            return Run, (value.marker, value.frames, value.waits)
+        if kind is Chain:
+            parts = value.runs, int(value.state), value.problem, value.evaluators, value.marked, value.marks
+            return make_chain, (*parts, value.others)
+        if kind is Mapping:
+            return Mapping, tuple(getattr(value, name) for name in Mapping.__slots__)
+        if kind is AddressSpace:
+            return self._space(value)
+        if kind is Outer:
+            if self._packer.sent_outer(value):
+                return known_outer, (value.number,)
+            return make_outer, (value.avma, value.words, value.number)
+        if isinstance(value, Arch):
+            return find_named_arch, (value.name, value.pac_mask)
+        return NotImplemented
+
+    def _space(self, space: AddressSpace) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        if self._packer.sent_space(space):
+            return known_space, (space.id,)
+        image, memory = 0, KNOWN
+        if space.image is not None:
+            image, memory = self._packer.sent_image(space.image, space.pid, self._fds)
+        facts = space.id, space.pid, space.generation, space.mappings, space.root, space.complete
+        return make_space, (*facts, image, memory, space.files is not None, space.stated is not None)
+
+
+def make_chain(
+    runs: tuple[Run, ...],
+    state: int,
+    problem: str,
+    evaluators: tuple[int, ...],
+    marked: bool,
+    marks: tuple[int, ...],
+    others: bool,
+) -> Chain:
+    return Chain(runs, SampleState(state), problem, evaluators, marked, marks, others)
+
+
+def find_named_arch(name: str, pac_mask: int) -> Arch:
+    from dataclasses import replace
+
+    found = next(arch for arch in ARCHES.values() if arch.name == name)
+    return found if found.pac_mask == pac_mask else replace(found, pac_mask=pac_mask)
+
+
+def known_space(number: int) -> AddressSpace:
+    raise NotImplementedError("only the worker knows")
+
+
+def known_outer(number: int) -> Outer:
+    raise NotImplementedError("only the worker knows")
+
+
+def make_outer(avma: int, words: npt.NDArray[np.unsignedinteger], number: int) -> Outer:
+    raise NotImplementedError("only the worker makes them")
+
+
+def make_space(*facts: Any) -> AddressSpace:
+    raise NotImplementedError("only the worker makes them")
+
+
+class Asking(Protocol):
+    """Asks the sampler what only it can know."""
+
+    def read(self, space: int, avma: int, size: int) -> bytes: ...
+
+    def files(self, space: int, module: int) -> Sequence[tuple[str, bool]]: ...
+
+    def stated(self, space: int, module: int) -> StatedId | None: ...
+
+
+class Unpacker:
+    """The worker's end: makes again what the sampler has, and keeps it until the sampler has it no more."""
+
+    def __init__(self, ask: Asking) -> None:
+        self._ask = ask
+        self._images: dict[int, tuple[ProgramImage, int]] = {}
+        self._spaces: dict[int, AddressSpace] = {}
+        self._outers: dict[int, Outer] = {}
+        self._fds: deque[int] = deque()
+
+    def unpack(self, received: Received) -> Message:
+        """Takes the descriptors."""
+        self._fds.extend(received.fds)
+        body, *buffers = received.parts
+        unpickler = _Unpickler(io.BytesIO(body), buffers=buffers)
+        unpickler.made = {f.__name__: f for f in (self.make_space, self.known_space, self.make_outer, self.known_outer)}
+        found: Message = unpickler.load()
+        while self._fds:
+            os.close(self._fds.popleft())
+        return found
+
+    def hear(self, news: News) -> None:
+        """Before what the message says otherwise is done."""
+        for number, places in news.contested.items():
+            if number in self._images:
+                self._images[number][0].contested[:] = places
+        for number in {*news.ended, *news.images}:
+            if number in self._images:
+                image, fd = self._images[number]
+                image.alive = False
+                if fd >= 0:
+                    os.close(fd)
+                self._images[number] = image, -1
+        for number in news.images:
+            self._images.pop(number, None)
+        for number in news.spaces:
+            self._spaces.pop(number, None)
+        for number in news.outers:
+            self._outers.pop(number, None)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Entries of each table."""
+        return {"images": len(self._images), "spaces": len(self._spaces), "outers": len(self._outers)}
+
+    def make_space(
+        self,
+        number: int,
+        pid: int,
+        generation: int,
+        mappings: tuple[Mapping, ...],
+        root: str,
+        complete: bool,
+        image_number: int,
+        memory: int,
+        files: bool,
+        stated: bool,
+    ) -> AddressSpace:
+        image: ProgramImage | None = None
+        if image_number:
+            if memory != KNOWN:
+                self._images[image_number] = ProgramImage(), self._opened(memory, pid)
+            image = self._images[image_number][0]
+            read = self._memory(image_number, pid, mappings)
+        else:
+            read = self._asked(number)
+        space = AddressSpace(
+            number,
+            pid,
+            generation,
+            mappings,
+            read,
+            root,
+            (lambda module: self._ask.files(number, module.start)) if files else None,
+            (lambda module: self._ask.stated(number, module.start)) if stated else None,
+            complete,
+            image,
+        )
+        self._spaces[number] = space
+        return space
+
+    def _opened(self, memory: int, pid: int) -> int:
+        if memory == BY_DESCRIPTOR:
+            return self._fds.popleft()
+        try:
+            return _memory_of(pid)
+        except OSError:
+            return -1
+
+    def known_space(self, number: int) -> AddressSpace:
+        return self._spaces[number]
+
+    def make_outer(self, avma: int, words: npt.NDArray[np.unsignedinteger], number: int) -> Outer:
+        words.flags.writeable = False
+        outer = self._outers[number] = Outer(avma, words, number)
+        return outer
+
+    def known_outer(self, number: int) -> Outer:
+        return self._outers[number]
+
+    def _memory(self, number: int, pid: int, mappings: tuple[Mapping, ...]) -> ReadMemory:
+        image = self._images[number][0]
+
+        def read(avma: int, size: int) -> bytes:
+            fd = self._images[number][1] if number in self._images else -1
+            if fd < 0 or size <= 0 or avma < 0:
+                return b""
+            try:
+                return os.pread(fd, min(size, _MOST_READ), avma)
+            except (OSError, OverflowError):
+                return b""
+
+        inner = guarded(read, pid, mappings)
+
+        def uncontested(avma: int, size: int) -> bytes:
+            return b"" if image.is_contested(avma) else inner(avma, size)
+
+        return uncontested
+
+    def _asked(self, number: int) -> ReadMemory:
+        return lambda avma, size: self._ask.read(number, avma, size) if size > 0 and avma >= 0 else b""
+
+
+class _Unpickler(pickle.Unpickler):
+    made: dict[str, Callable[..., Any]]
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == _HERE and name in self.made:
+            return self.made[name]
+        return super().find_class(module, name)

@@ -1,0 +1,290 @@
+"""The process boundary: same profiles as in one process, and whatever dies leaves nothing behind that it should not."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.collectors.replay.collector import ReplayCollector
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.profile import Profile
+from pyprof.model.summary import Summary
+from pyprof.objfile.images import ImageStore
+from pyprof.options import RecordOptions, TargetOptions, UnwindOptions, ViewOptions
+from pyprof.session import opening
+from pyprof.session.runtimes import Runtimes
+from pyprof.session.session import Session
+from pyprof.session.worker import answers
+from pyprof.session.worker.answers import Call, Done, Failed, Refused, Taken
+from pyprof.session.worker.channel import Channel, Closed
+from pyprof.session.worker.messages import Naming
+from pyprof.session.worker.process import Worker, WorkerDied, forked, spawned
+from pyprof.session.worker.sampling import Sampling
+from tests.cli.support import BUSY, PYPROF, python
+from tests.replay.playing import LOGS, unpacked
+
+OPTIONS = RecordOptions(rate=200, collector="ptrace")
+
+
+@pytest.fixture
+def target() -> Iterator[subprocess.Popen[str]]:
+    with python(BUSY) as process:
+        yield process
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Fails with the test's own time limit."""
+    while not condition():
+        time.sleep(0.02)
+
+
+def children() -> set[int]:
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+
+def stacks(profile: Profile) -> list[list[str]]:
+    return [[frame.title for frame in profile.path(int(leaf))] for leaf in profile.stack]
+
+
+@pytest.mark.parametrize("start", [forked, spawned])
+@pytest.mark.parametrize("name", ["native", "offcpu", "core"])
+def test_worker_gives_the_stacks_of_one_process(name: str, start: Callable[[], Worker]) -> None:
+    """A replayed target's memory and files are known on the sampler's side alone: the worker asks for them."""
+    log = LOGS / f"{name}.zip"
+    with unpacked(log) as files:
+        session = Session(ReplayCollector(str(log), str(files)), UnwindOptions(), Diagnostics())
+        expected = session.profile(session.run(lambda: None), "replayed", 99, "cpu", ViewOptions())
+        collector, diagnostics = ReplayCollector(str(log), str(files)), Diagnostics()
+        runtimes = Runtimes(ImageStore(diagnostics), diagnostics)
+        naming = Naming("replayed", 99, "cpu", ViewOptions())
+        sampling = Sampling(collector, start(), runtimes, diagnostics, UnwindOptions(), naming)
+        try:
+            sampling.run(lambda: None)
+            assert sampling.failure is None
+            found = sampling.ask(cut=True).profile()
+        finally:
+            sampling.close()
+    assert stacks(found) == stacks(expected)
+    assert len(found.stack) >= 3
+    assert found.threads == expected.threads
+    assert np.array_equal(found.values, expected.values)
+
+
+@pytest.mark.parametrize("start", [forked, spawned])
+def test_worker_that_is_killed_ends_the_recording_with_its_reason(
+    target: subprocess.Popen[str], start: Callable[[], Worker]
+) -> None:
+    gc.collect()
+    before = children(), len(os.listdir("/proc/self/fd"))
+
+    def record() -> None:
+        with opening.of_processes(TargetOptions(pids=(target.pid,)), OPTIONS, start) as recording:
+            recording.start()
+            until(lambda: recording.samples > 20)
+            os.kill(recording._sampling._worker.pid, signal.SIGKILL)
+            assert recording.wait(10)
+            assert isinstance(recording.failure, WorkerDied)
+            assert "by signal 9" in recording.failure.message
+            assert target.poll() is None
+            with pytest.raises(WorkerDied):
+                recording.stop()
+            with pytest.raises(WorkerDied):
+                recording.peek()
+
+    record()
+    gc.collect()
+    assert (children(), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_windows_that_were_written_before_the_worker_died_stay(target: subprocess.Popen[str], tmp_path: Path) -> None:
+    done = subprocess.Popen(
+        [*PYPROF, "record", "-p", str(target.pid), "--every", "0.5", "-o", str(tmp_path / "%i.collapsed")],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: (tmp_path / "0.collapsed").exists())
+    (worker,) = map(int, Path(f"/proc/{done.pid}/task/{done.pid}/children").read_text().split())
+    os.kill(worker, signal.SIGKILL)
+    _, text = done.communicate(timeout=20)
+    assert done.returncode == 1
+    assert "the process that unwinds and names has ended by signal 9" in text
+    assert (tmp_path / "0.collapsed").read_text().startswith("_start;")
+    assert target.poll() is None
+
+
+def test_sampler_that_is_killed_leaves_what_it_recorded(target: subprocess.Popen[str], tmp_path: Path) -> None:
+    out = tmp_path / "left.collapsed"
+    sampler = subprocess.Popen(
+        [*PYPROF, "record", "-p", str(target.pid), "-q", "-o", str(out)], stderr=subprocess.DEVNULL
+    )
+    until(lambda: Path(f"/proc/{sampler.pid}/task/{sampler.pid}/children").read_text())
+    (worker,) = map(int, Path(f"/proc/{sampler.pid}/task/{sampler.pid}/children").read_text().split())
+    until(lambda: f"/proc/{target.pid}/mem" in _open_files(worker))
+    time.sleep(2)
+    sampler.kill()
+    sampler.wait()
+    until(lambda: not os.path.exists(f"/proc/{worker}") or _is_zombie(worker))
+    assert "_start;__libc_start_main" in out.read_text()
+    assert target.poll() is None
+
+
+def _open_files(pid: int) -> set[str]:
+    found = set()
+    for link in os.scandir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(link.path))
+    return found
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_second_interrupt_ends_a_recording_that_is_still_being_named(tmp_path: Path) -> None:
+    """A sitecustomize makes naming last for ever, as a hostile file might."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\n"
+        "if 'record' in sys.argv:\n"
+        "    from pyprof.session.session import Session\n"
+        "    Session.profile = lambda *_: time.sleep(1000)\n"
+    )
+    with python(BUSY) as target:
+        recorder = subprocess.Popen(
+            [*PYPROF, "record", "-p", str(target.pid), "-o", str(tmp_path / "a.html")],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        )
+        time.sleep(3)
+        recorder.send_signal(signal.SIGINT)
+        time.sleep(1)
+        assert recorder.poll() is None
+        began = time.monotonic()
+        recorder.send_signal(signal.SIGINT)
+        _, text = recorder.communicate(timeout=20)
+        assert time.monotonic() - began < 10
+    assert recorder.returncode == 1
+    assert "second" in text
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_worker_works_at_lower_priority_than_the_sampler() -> None:
+    worker = forked()
+    try:
+        until(lambda: os.sched_getscheduler(worker.pid) == os.SCHED_BATCH)
+        assert os.getpriority(os.PRIO_PROCESS, worker.pid) > os.getpriority(os.PRIO_PROCESS, 0)
+    finally:
+        worker.close()
+
+
+def test_forked_worker_holds_no_descriptor_of_its_parent(tmp_path: Path) -> None:
+    with open(tmp_path / "held", "w"):
+        worker = forked()
+        try:
+            until(lambda: os.sched_getscheduler(worker.pid) == os.SCHED_BATCH)
+            held = [os.readlink(link.path) for link in os.scandir(f"/proc/{worker.pid}/fd") if int(link.name) > 2]
+        finally:
+            worker.close()
+    assert [name.partition(":")[0] for name in held] == ["socket"]
+
+
+def test_message_of_any_size_arrives_with_its_descriptors(tmp_path: Path) -> None:
+    ours, theirs = Channel.pair()
+    (tmp_path / "sent").write_text("through the socket")
+    with open(tmp_path / "sent", "rb") as file:
+        for sizes in ([0], [5, 0, 3], [1 << 14], [1 << 20, 7, 1 << 22], [1] * 600):
+            parts = [os.urandom(size) for size in sizes]
+            ours.send(parts, [file.fileno()])
+            received = theirs.receive(5)
+            assert received is not None
+            assert [bytes(part) for part in received.parts] == parts
+            (fd,) = received.fds
+            assert os.pread(fd, 7, 0) == b"through"
+            os.close(fd)
+    before = len(os.listdir("/proc/self/fd"))
+    assert theirs.receive(0) is None
+    ours.close()
+    with pytest.raises(Closed):
+        theirs.receive(5)
+    with pytest.raises(Closed):
+        theirs.send([b"nobody listens"])
+    theirs.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+class _Told:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("true",)
+
+
+@pytest.mark.parametrize("value", [_Told(), Channel, os.getpid, np.array([_Told()], object)])
+def test_answer_that_names_code_is_refused(value: object) -> None:
+    data = pickle.dumps(value, protocol=5)
+    with pytest.raises(Refused):
+        answers.unpacked_profile((data,))
+    with pytest.raises(Refused):
+        answers.unpack([memoryview(data)])
+
+
+def test_value_that_is_no_profile_is_refused() -> None:
+    with pytest.raises(Refused):
+        answers.unpacked_profile((pickle.dumps(Summary()),))
+
+
+@given(st.lists(st.binary(max_size=64), min_size=1, max_size=4))
+def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
+    with contextlib.suppress(Refused):
+        answers.unpack([memoryview(part) for part in parts])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Done(3, (1, 1 << 60), (b"a", b"bc")),
+        Failed(0, "ValueError", "no", "hint", "trace"),
+        Call("read", 7, 1 << 63, 4096),
+    ],
+)
+def test_answers_come_as_they_were_sent(answer: answers.Answer) -> None:
+    found = answers.unpack([memoryview(part) for part in answers.pack(answer)])
+    if isinstance(found, Done):
+        found = Done(found.number, found.words, tuple(bytes(part) for part in found.data))
+    assert found == answer
+
+
+def test_columns_of_feedback_come_as_they_were_sent() -> None:
+    sent = Taken(5, np.array([1, 2], np.uint64), np.array([0, 9], np.uint64), np.array([True, False]), look=True)
+    found = answers.unpack([memoryview(part) for part in answers.pack(sent)])
+    assert isinstance(found, Taken)
+    assert (found.number, found.look) == (5, True)
+    for name in ("top", "missing", "stop"):
+        assert np.array_equal(getattr(found, name), getattr(sent, name))
+
+
+def test_library_in_a_process_with_threads_records(target: subprocess.Popen[str]) -> None:
+    """The host's other threads hold locks now and then; a fork would copy them as they are."""
+    script = (
+        "import sys, threading, logging, time\n"
+        "def noise():\n"
+        "    while True: logging.getLogger('x').info('y'); time.sleep(0.001)\n"
+        "for _ in range(4): threading.Thread(target=noise, daemon=True).start()\n"
+        "from pyprof.options import RecordOptions, TargetOptions\n"
+        "from pyprof.session import opening\n"
+        f"with opening.of_processes(TargetOptions(pids=({target.pid},)), RecordOptions(rate=200, duration=2.0)) as r:\n"
+        "    r.start(); r.wait(); print(r.stop().summary.samples)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) > 0
