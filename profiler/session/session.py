@@ -130,6 +130,10 @@ class Session:
             self.code.forget(window.spaces[space])
             self.recorder.forget(space)
             self.images.forget(window.spaces[space])
+        gone = {
+            space.root for number, space in window.spaces.items() if space.ended and number not in self.recorder.spaces
+        }
+        self.files.names.retire(gone)
         words = {key.word for key in window.stacks.frames if key.kind == FrameKind.INTERPRETER}
         self.runtimes.keep(words)
         self.code.keep(self.recorder.codes, time.monotonic_ns() - window.duration_ns)

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.modules import AddressSpace, ProgramImage
+from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.session.session import Session
 from tests.cli.support import BUSY, pyprof, python
+
+
+class Silent:
+    """A collector that has nothing to say."""
+
+    def batches(self) -> Iterator[SampleBatch]:
+        return iter(())
+
+    def learn(self, feedback: object) -> None: ...
+
+    def threads(self) -> list[ThreadInfo]:
+        return []
+
+    def stats(self) -> CollectorStats:
+        return CollectorStats()
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def test_error_in_the_walk_ends_the_recording_and_keeps_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,3 +81,20 @@ def test_early_end_is_told_and_the_profile_written(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "what was recorded is kept" in done.stderr
     assert out.read_text().startswith("_start;")
+
+
+def test_names_found_below_the_root_of_an_ended_process_go_with_its_last_window() -> None:
+    """Another process may get its number, and then its root is another one."""
+    session = Session(Silent(), UnwindOptions(), Diagnostics())
+    spaces = {
+        number: AddressSpace(
+            number, 40 + number, 0, (), lambda avma, size: b"", f"/proc/{40 + number}/root", image=image
+        )
+        for number, image in enumerate((ProgramImage(alive=False), ProgramImage()))
+    }
+    for space in spaces.values():
+        session.files.names.packages(space.root)
+    session.retire(replace(session.cut(), spaces=spaces))
+    assert len(session.files.names) == 1
+    session.files.names.retire({"/proc/41/root"})
+    assert len(session.files.names) == 0
