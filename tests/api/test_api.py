@@ -165,6 +165,7 @@ def test_command_that_runs_on_is_ended_with_the_recording() -> None:
         (os.getpid(), NotTraceable, "itself|ourselves|pyprof"),
         ([], CommandNotFound, "no command"),
     ],
+    ids=["words", "nobody", "ourselves", "nothing"],
 )
 def test_target_that_cannot_be_recorded_is_refused(
     target: int | list[str] | str, error: type[Exception], words: str
