@@ -15,6 +15,7 @@ from pyprof.collectors.targets.launch import Launched
 from pyprof.collectors.targets.selection import Selection, select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
+from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.images import ImageStore
 from pyprof.options import (
     DEFAULT_SOURCES,
@@ -133,6 +134,8 @@ def _name(targets: TargetOptions, selection: Selection) -> str:
 def check(options: RecordOptions) -> None:
     """Raises UsageError."""
     check_stacks(options)
+    if options.symbols:
+        SymbolStore(options.symbols, Diagnostics())  # the worker makes its own, too late to refuse
     _one_of("mode", options.mode, MODES)
     _one_of("collector", options.collector, registry.names())
     _within("duration", options.duration, 0.0, math.inf)

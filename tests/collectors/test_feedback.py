@@ -16,6 +16,7 @@ from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 from pyprof.collectors.offcpu.collector import WallClockCollector
+from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
@@ -42,6 +43,7 @@ class Part:
 
     refused: frozenset[int] = frozenset()
     everything = False
+    most_copy = MOST_STACK
     goes_on = True
     flush_s = 0.1
     stacks = True

@@ -94,8 +94,8 @@ def test_nothing_is_looked_for_in_a_process_without_made_code(tmp_path: Path) ->
     program = build(source, tmp_path / "spin", "-O1")
     looked = tmp_path / "looked"
     script = (
-        "import sys; from pyprof.session import process_code\n"
-        f"process_code.ProcessCode.__init__ = lambda *a: open({str(looked)!r}, 'w').close()\n"
+        "import sys; from pyprof.runtime_code import process\n"
+        f"process.ProcessCode.__init__ = lambda *a: open({str(looked)!r}, 'w').close()\n"
         "from pyprof.__main__ import main; sys.exit(main())"
     )
     assert hasattr(process_code.ProcessCode, "__init__")

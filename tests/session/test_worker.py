@@ -130,9 +130,16 @@ def test_sampler_that_is_killed_leaves_what_it_recorded(target: subprocess.Popen
     sampler = subprocess.Popen(
         [*PYPROF, "record", "-p", str(target.pid), "-q", "-o", str(out)], stderr=subprocess.DEVNULL
     )
-    until(lambda: Path(f"/proc/{sampler.pid}/task/{sampler.pid}/children").read_text())
-    (worker,) = map(int, Path(f"/proc/{sampler.pid}/task/{sampler.pid}/children").read_text().split())
-    until(lambda: f"/proc/{target.pid}/mem" in _open_files(worker))
+    readers: list[int] = []
+
+    def reads() -> bool:
+        """One of the sampler's children reads the target's memory: the worker."""
+        children = Path(f"/proc/{sampler.pid}/task/{sampler.pid}/children").read_text().split()
+        readers[:] = [pid for pid in map(int, children) if f"/proc/{target.pid}/mem" in _open_files(pid)]
+        return bool(readers)
+
+    until(reads)
+    (worker,) = readers
     time.sleep(2)
     sampler.kill()
     sampler.wait()
@@ -142,15 +149,19 @@ def test_sampler_that_is_killed_leaves_what_it_recorded(target: subprocess.Popen
 
 
 def _open_files(pid: int) -> set[str]:
+    """Of a process; none of one that has ended."""
     found = set()
-    for link in os.scandir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            found.add(os.readlink(link.path))
+    with contextlib.suppress(FileNotFoundError):
+        for link in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                found.add(os.readlink(link.path))
     return found
 
 
 def _is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
 
 
 def test_second_interrupt_ends_a_recording_that_is_still_being_named(tmp_path: Path) -> None:

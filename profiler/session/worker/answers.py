@@ -8,6 +8,7 @@ choice is called in the sampler.
 from __future__ import annotations
 
 import io
+import json
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass
@@ -125,24 +126,24 @@ def pack(answer: Answer) -> list[Part]:
             head = "Failed", number, kind, message, hint, trace
         case Call(what, space, at, size):
             head = "Call", what, space, at, size
-    return [pickle.dumps(head), *parts]
+    return [json.dumps(head).encode(), *parts]
 
 
 def unpack(parts: Sequence[memoryview]) -> Answer:
     """Raises Refused."""
     try:
-        head = _Values(io.BytesIO(parts[0]), allowed={}).load()
+        head = json.loads(bytes(parts[0]))
         match head:
-            case ("Taken", int(number), bool(look)):
+            case ["Taken", int(number), bool(look)]:
                 top, missing = (np.frombuffer(part, np.uint64) for part in parts[1:3])
                 return Taken(number, top, missing, np.frombuffer(parts[3], np.bool_), look)
-            case ("Done", int(number), tuple(words)):
+            case ["Done", int(number), list(words)]:
                 return Done(number, tuple(map(int, words)), tuple(parts[1:]))
-            case ("Failed", int(number), str(kind), str(message), str(hint), str(trace)):
+            case ["Failed", int(number), str(kind), str(message), str(hint), str(trace)]:
                 return Failed(number, kind, message, hint, trace)
-            case ("Call", str(what), int(space), int(at), int(size)):
+            case ["Call", str(what), int(space), int(at), int(size)]:
                 return Call(what, space, at, size)
-    except (pickle.UnpicklingError, ValueError, TypeError, IndexError, EOFError) as error:
+    except (ValueError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise Refused(str(error)) from None
     raise Refused("an answer of no known kind")
 
@@ -157,7 +158,16 @@ def unpacked_profile(parts: Sequence[Part]) -> Profile:
     """Raises Refused."""
     try:
         found = _Values(io.BytesIO(parts[0]), buffers=parts[1:], allowed=_ALLOWED).load()
-    except (pickle.UnpicklingError, ValueError, TypeError, IndexError, EOFError, AttributeError) as error:
+    except (
+        pickle.UnpicklingError,
+        ValueError,
+        TypeError,
+        IndexError,
+        EOFError,
+        AttributeError,
+        MemoryError,
+        OverflowError,
+    ) as error:
         raise Refused(str(error)) from None
     if not isinstance(found, Profile):
         raise Refused("no profile")

@@ -142,8 +142,7 @@ class _Pickler(pickle.Pickler):
         if kind is Run:
             return Run, (value.marker, value.frames, value.waits)
         if kind is Chain:
-            parts = value.runs, int(value.state), value.problem, value.evaluators, value.marked, value.marks
-            return make_chain, (*parts, value.others)
+            return make_chain, (int(value.state), *(getattr(value, name) for name in _OF_CHAIN))
         if kind is Mapping:
             return Mapping, tuple(getattr(value, name) for name in Mapping.__slots__)
         if kind is AddressSpace:
@@ -166,16 +165,12 @@ class _Pickler(pickle.Pickler):
         return make_space, (*facts, image, memory, space.files is not None, space.stated is not None)
 
 
-def make_chain(
-    runs: tuple[Run, ...],
-    state: int,
-    problem: str,
-    evaluators: tuple[int, ...],
-    marked: bool,
-    marks: tuple[int, ...],
-    others: bool,
-) -> Chain:
-    return Chain(runs, SampleState(state), problem, evaluators, marked, marks, others)
+_OF_CHAIN = tuple(name for name in Chain.__slots__ if name != "state")
+
+
+def make_chain(state: int, *values: Any) -> Chain:
+    """values: of the fields _OF_CHAIN."""
+    return Chain(state=SampleState(state), **dict(zip(_OF_CHAIN, values, strict=True)))
 
 
 def find_named_arch(name: str, pac_mask: int) -> Arch:
