@@ -145,8 +145,17 @@ class Sampling:
         except Exception as error:
             self.failure = error
         finally:
+            self._learn_the_rest()
             self._rest = self._gathered(cut=True)
             self.close_collector()
+
+    def _learn_the_rest(self) -> None:
+        """What the walks of the last batches teach: the collector's notes tell of it."""
+        try:
+            while self._flying and self._dead is None:
+                self._turn(_TURN_S)
+        except Exception as error:
+            self.failure = self.failure or error
 
     def _hand_over(self, batch: SampleBatch) -> None:
         self._number += 1
