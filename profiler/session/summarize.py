@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats
@@ -13,6 +11,7 @@ from pyprof.model.contents import contents
 from pyprof.model.interpreter import PARTIAL
 from pyprof.model.profile import Profile
 from pyprof.model.summary import Children, Language, Stops, Summary
+from pyprof.session.own_cost import own_cost
 from pyprof.session.recorder import Window
 from pyprof.session.unseen import processor_time, sentence
 
@@ -28,7 +27,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
     seconds = window.duration_ns / 1e9
     p50, p99, longest = (round(pauses.percentile_ns(percent) / 1000, 1) for percent in (50, 99, 100))
     share = min(pauses.total_ns / window.duration_ns, 1.0) if window.duration_ns else 0.0
-    usage = resource.getrusage(resource.RUSAGE_SELF)
+    own = own_cost()
     return Summary(
         samples=found.samples,
         threads=len(profile.threads),
@@ -43,8 +42,8 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         unchanged=after.unchanged - before.unchanged,
         blocked=after.blocked - before.blocked,
         modules=found.modules(diagnostics.problems),
-        profiler_cpu_s=round(usage.ru_utime + usage.ru_stime, 3),
-        profiler_max_rss_kb=usage.ru_maxrss,
+        profiler_cpu_s=round(own.cpu_s, 3),
+        profiler_max_rss_kb=own.max_rss_kb,
         notes=(*after.notes, sentence(spent_s, missing_s)) if found.blocks else after.notes,
         shown=found.shown,
         functions_missing=found.functions_missing,

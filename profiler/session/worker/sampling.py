@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import threading
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
+from pyprof.session.own_cost import own_cost
 from pyprof.session.runtimes import InterpreterNews, Runtimes
 from pyprof.session.unfollowed import NOTHING, Unfollowed
 from pyprof.session.worker import answers
@@ -214,7 +214,7 @@ class Sampling:
         return pending
 
     def _gathered(self, cut: bool) -> State:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
+        own = own_cost()
         spent = NOTHING
         if self.unfollowed is not None:
             spent = self.unfollowed.take() if cut else self.unfollowed.so_far()
@@ -225,8 +225,8 @@ class Sampling:
             counts=dict(self._diagnostics.counts),
             problems={path: frozenset(found) for path, found in self._diagnostics.problems.items()},
             unfollowed=spent,
-            cpu_s=usage.ru_utime + usage.ru_stime,
-            max_rss_kb=usage.ru_maxrss,
+            cpu_s=own.cpu_s,
+            max_rss_kb=own.max_rss_kb,
             interpreters=self._interpreters(names=True),
         )
 
