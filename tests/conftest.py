@@ -23,6 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for kind, meaning in marks.KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {meaning}")
     support.only_units = config.option.markexpr == "unit"
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a thousand commands would each compile what they import
     if support.BUILDS not in os.environ:  # a worker has its controller's
         os.environ[support.BUILDS] = tempfile.mkdtemp(prefix="pyprof-builds-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(support.BUILDS), ignore_errors=True))
