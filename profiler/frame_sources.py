@@ -73,7 +73,6 @@ FRAME_SOURCES = (
 )
 """Those with an option of their own name stand in the order in which they are asked."""
 
-BY_NAME = {source.name: source for source in FRAME_SOURCES}
 FALLBACK, SCAN = "fp", "scan"
 """Options that are no table: the first allows what is done where all tables passed, the second to guess then, too."""
 

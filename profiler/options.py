@@ -13,8 +13,6 @@ DEFAULT_STACK_SIZE = 1 << 20
 LEAST_STACK_SIZE, MOST_STACK_SIZE = 1 << 12, 1 << 30
 MOST_RATE_HZ = 1e6
 DEFAULT_MAX_DEPTH = 1 << 20
-RUN_TIME_SOURCES = tuple(source.name for source in selectable() if source.run_time)
-"""Those of code that no file describes."""
 DEFAULT_SOURCES = tuple(source.name for source in selectable() if source.name != SCAN)
 """Sources in the order in which they are asked."""
 KNOWN_SOURCES = (*DEFAULT_SOURCES, SCAN)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython.layout import (
+    NONE,
     AwaitLayout,
     Chain,
     CodeLayout,
@@ -185,7 +186,6 @@ def read_layout(data: bytes) -> Layout:
         text_state=table["unicode_object"]["state"],
         text_ascii=table["unicode_object"]["asciiobject_size"],
         text_compact=table["unicode_object"]["asciiobject_size"] + 16,
-        dict_used=16 + shift,
         dict_keys=table["dict_object"]["ma_keys"],
         dict_values=table["dict_object"]["ma_values"],
         long_tag=table["long_object"]["lv_tag"],
@@ -197,7 +197,6 @@ def read_layout(data: bytes) -> Layout:
     )
     if t and minor >= 14:
         objects = replace(objects, kind_shift=8, compact=1 << 11, ascii=1 << 12)
-    loop = {13: (304, -1), 14: (864, 872), 15: (1024, 1032)}[minor]
     base_frame = thread.get("base_frame", -1)
     lock, holder, locked = (interpreter[f"gil_runtime_state{part}"] for part in ("", "_holder", "_locked"))
     _expect(0 <= holder - lock <= _MOST_LOCK and 0 <= locked - lock <= _MOST_LOCK, "a field outside the GIL")
@@ -226,8 +225,7 @@ def read_layout(data: bytes) -> Layout:
             frame=thread["current_frame"],
             base_frame=base_frame,
             chunk=thread["datastack_chunk"],
-            running_loop=loop[0],
-            running_task=loop[1],
+            running_task={14: 872, 15: 1032}.get(minor, NONE),
         ),
         frame=FrameLayout(
             size=max(_frame_size(frame), frame["localsplus"]) + 7 & ~7,
@@ -249,7 +247,6 @@ def read_layout(data: bytes) -> Layout:
             firstlineno=code["firstlineno"],
             linetable=code["linetable"],
             bytecode=code["co_code_adaptive"],
-            argcount=code["argcount"],
             flags=48 + shift,
             names=code["localsplusnames"],
             lines=LineTable.LOCATIONS,

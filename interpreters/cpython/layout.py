@@ -76,7 +76,6 @@ class ThreadLayout:
     chunk: int = NONE
     cframe_current: int = NONE
     cframe_previous: int = NONE
-    running_loop: int = NONE
     running_task: int = NONE
 
 
@@ -114,7 +113,6 @@ class CodeLayout:
     firstlineno: int
     linetable: int
     bytecode: int
-    argcount: int
     flags: int
     names: int
     lines: LineTable
@@ -142,7 +140,6 @@ class ObjectLayout:
     kind_shift: int
     compact: int
     ascii: int
-    dict_used: int
     dict_keys: int
     dict_values: int
     long_tag: int

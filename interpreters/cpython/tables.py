@@ -36,7 +36,6 @@ _OBJECTS_3_8 = ObjectLayout(
     kind_shift=2,
     compact=1 << 5,
     ascii=1 << 6,
-    dict_used=16,
     dict_keys=32,
     dict_values=40,
     long_tag=NONE,
@@ -65,7 +64,6 @@ _3_8 = Layout(
         firstlineno=40,
         linetable=120,
         bytecode=NONE,
-        argcount=16,
         flags=36,
         names=72,
         lines=LineTable.LNOTAB,
@@ -119,7 +117,6 @@ _3_11 = Layout(
         firstlineno=72,
         linetable=136,
         bytecode=184,
-        argcount=56,
         flags=48,
         names=96,
         lines=LineTable.LOCATIONS,
@@ -151,7 +148,7 @@ _3_12 = replace(
     frame=FrameLayout(
         size=72, code=0, previous=8, instr=56, localsplus=72, owner=70, object=48, object_frame=24, object_link=48
     ),
-    code=replace(_3_11.code, bytecode=192, argcount=52, firstlineno=68),
+    code=replace(_3_11.code, bytecode=192, firstlineno=68),
     object=OBJECTS_3_12,
 )
 

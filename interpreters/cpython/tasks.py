@@ -32,7 +32,6 @@ class TaskLayout:
     """Offsets in a Task; running_task: in the thread state."""
 
     awaited_by: int
-    is_task: int
     is_set: int
     coro: int
     running_task: int
@@ -52,7 +51,7 @@ def find_tasks(space: AddressSpace, images: ImageStore, memory: Memory) -> TaskL
         except Unreadable:
             continue
         if max(words[:7] + words[9:]) < _MOST_OFFSET:  # the others are of the interpreter state
-            return TaskLayout(words[2], words[3], words[4], words[5], words[11])
+            return TaskLayout(words[2], words[4], words[5], words[11])
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pyprof.options import DEFAULT_NATIVE, NATIVE_VIEWS, ViewOptions
+from pyprof.options import DEFAULT_NATIVE, NATIVE_VIEWS
 
 NATIVE_HELP = f"native frames in stacks that have Python's (default: {DEFAULT_NATIVE}). " + "; ".join(
     name if name == words else f"{name}: {words}" for name, words in NATIVE_VIEWS.items()
@@ -21,7 +21,3 @@ def add_python(parser: argparse.ArgumentParser) -> None:
         help="asyncio: above a task's coroutine, those of the tasks that await it (CPython 3.14 and later)",
     )
     group.add_argument("--gil", action="store_true", help="only samples of threads that hold the GIL")
-
-
-def view_options(arguments: argparse.Namespace) -> ViewOptions:
-    return ViewOptions(arguments.native, arguments.gil)

@@ -77,8 +77,8 @@ def test_each_record_is_read(end: str) -> None:
 def test_win_record_of_type_4_comes_before_type_0() -> None:
     file = symbol_file(SMALL)
     program = "$T0 .raSearch = $eip $T0 ^ = $esp $T0 4 + ="
-    assert file.win_at(0x303F) == WinRecord(4, 0x3000, 0x40, 1, 2, 8, 4, 12, 0, program, False)
-    assert file.win_at(0x3040) == WinRecord(0, 0x3000, 0x80, 1, 2, 8, 4, 12, 0, "", True)
+    assert file.win_at(0x303F) == WinRecord(4, 0x3000, 0x40, 1, 2, 8, 4, 12, program, False)
+    assert file.win_at(0x3040) == WinRecord(0, 0x3000, 0x80, 1, 2, 8, 4, 12, "", True)
 
 
 def test_inline_of_the_old_form_has_no_file() -> None:

@@ -67,7 +67,6 @@ class WinRecord:
     parameters: int
     saved: int
     locals: int
-    max_stack: int
     program: str
     allocates_base_pointer: bool
 
@@ -179,7 +178,7 @@ def parse_win(line: bytes) -> WinRecord:
     fields = line.split(None, 12)[2:]
     if len(fields) < 11:
         raise ValueError(line)
-    kind, rva, size, prologue, epilogue, parameters, saved, local, most, has_program = map(number, fields[:10])
+    kind, rva, size, prologue, epilogue, parameters, saved, local, _, has_program = map(number, fields[:10])
     program = text(fields[10]).strip() if has_program else ""
     flag = not has_program and number(fields[10].strip()) != 0
-    return WinRecord(kind, rva, size, prologue, epilogue, parameters, saved, local, most, program, flag)
+    return WinRecord(kind, rva, size, prologue, epilogue, parameters, saved, local, program, flag)

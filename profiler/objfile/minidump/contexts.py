@@ -42,9 +42,6 @@ LAYOUTS = {
 }
 """By processor. ARM64: Breakpad's old context has its registers at the same offsets."""
 
-PROGRAM_COUNTERS = {"x86": "eip", "amd64": "rip", "arm": "pc", "arm64": "pc"}
-STACK_POINTERS = {"x86": "esp", "amd64": "rsp", "arm": "sp", "arm64": "sp"}
-
 
 def read_context(processor: str, data: bytes | memoryview) -> dict[str, int] | None:
     """Registers by the names of the architecture's columns; None where data is no context of that processor."""

@@ -109,7 +109,6 @@ class Call:
 
 
 Answer = Taken | Done | Failed | Call
-_KINDS = {kind.__name__: kind for kind in (Taken, Done, Failed, Call)}
 
 
 def pack(answer: Answer) -> list[Part]:

@@ -1,7 +1,8 @@
 """Messages of the sampler's as bytes, and back in the worker.
 
 Pickle is used in this direction only: the sampler is trusted by the worker, never the other way round (answers.py).
-Arrays travel as parts of their own, without a copy on the way. Things that live longer than a message are sent once:
+Arrays travel as parts of their own, without a copy on the way. Things that live longer than a message are sent once,
+and by number from then on:
 
     address space        its mappings; its memory is read through its program image, or by asking the sampler
     program image        with a descriptor of /proc/PID/mem: needs no rights in the worker, and ends with the image
@@ -18,8 +19,8 @@ import pickle
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,6 @@ from pyprof.session.worker.messages import Message, News
 _MOST_READ = 1 << 30
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
 """How the memory of a program image is sent: before, with a descriptor, not at all: the worker opens it if it may."""
-_HERE = __name__
 
 
 @dataclass(slots=True)
@@ -45,6 +45,22 @@ class _SentImage:
     image: weakref.ref[ProgramImage]
     ended: bool = False
     contested: int = 0
+
+
+class _SpaceFacts(NamedTuple):
+    """What is sent of an address space. image: number of its program image, 0 if it has none. memory: how that one is
+    sent. files, stated: may the sampler be asked for its modules' files and their stated ids?
+    """
+
+    pid: int
+    generation: int
+    mappings: tuple[Mapping, ...]
+    root: str
+    complete: bool
+    image: int
+    memory: int
+    files: bool
+    stated: bool
 
 
 class Packer:
@@ -132,6 +148,8 @@ def _memory_of(pid: int) -> int:
 
 
 class _Pickler(pickle.Pickler):
+    """Names the classes AddressSpace and Outer where the worker is to call Unpacker.space and Unpacker.outer."""
+
     def __init__(self, out: io.BytesIO, packer: Packer, fds: list[int], keep: Callable[[pickle.PickleBuffer], None]):
         super().__init__(out, protocol=5, buffer_callback=keep)
         self._packer = packer
@@ -148,21 +166,20 @@ class _Pickler(pickle.Pickler):
         if kind is AddressSpace:
             return self._space(value)
         if kind is Outer:
-            if self._packer.sent_outer(value):
-                return known_outer, (value.number,)
-            return make_outer, (value.avma, value.words, value.number)
+            return Outer, (value.number,) if self._packer.sent_outer(value) else (value.number, value.avma, value.words)
         if isinstance(value, Arch):
             return find_named_arch, (value.name, value.pac_mask)
         return NotImplemented
 
-    def _space(self, space: AddressSpace) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def _space(self, space: AddressSpace) -> tuple[type[AddressSpace], tuple[Any, ...]]:
         if self._packer.sent_space(space):
-            return known_space, (space.id,)
+            return AddressSpace, (space.id,)
         image, memory = 0, KNOWN
         if space.image is not None:
             image, memory = self._packer.sent_image(space.image, space.pid, self._fds)
-        facts = space.id, space.pid, space.generation, space.mappings, space.root, space.complete
-        return make_space, (*facts, image, memory, space.files is not None, space.stated is not None)
+        about = space.pid, space.generation, space.mappings, space.root, space.complete
+        asked = space.files is not None, space.stated is not None
+        return AddressSpace, (space.id, _SpaceFacts(*about, image, memory, *asked))
 
 
 _OF_CHAIN = tuple(name for name in Chain.__slots__ if name != "state")
@@ -174,26 +191,8 @@ def make_chain(state: int, *values: Any) -> Chain:
 
 
 def find_named_arch(name: str, pac_mask: int) -> Arch:
-    from dataclasses import replace
-
     found = next(arch for arch in ARCHES.values() if arch.name == name)
     return found if found.pac_mask == pac_mask else replace(found, pac_mask=pac_mask)
-
-
-def known_space(number: int) -> AddressSpace:
-    raise NotImplementedError("only the worker knows")
-
-
-def known_outer(number: int) -> Outer:
-    raise NotImplementedError("only the worker knows")
-
-
-def make_outer(avma: int, words: npt.NDArray[np.unsignedinteger], number: int) -> Outer:
-    raise NotImplementedError("only the worker makes them")
-
-
-def make_space(*facts: Any) -> AddressSpace:
-    raise NotImplementedError("only the worker makes them")
 
 
 class Asking(Protocol):
@@ -220,9 +219,7 @@ class Unpacker:
         """Takes the descriptors."""
         self._fds.extend(received.fds)
         body, *buffers = received.parts
-        unpickler = _Unpickler(io.BytesIO(body), buffers=buffers)
-        unpickler.made = {f.__name__: f for f in (self.make_space, self.known_space, self.make_outer, self.known_outer)}
-        found: Message = unpickler.load()
+        found: Message = _Unpickler(io.BytesIO(body), buffers, self).load()
         while self._fds:
             os.close(self._fds.popleft())
         return found
@@ -251,40 +248,24 @@ class Unpacker:
         """Entries of each table."""
         return {"images": len(self._images), "spaces": len(self._spaces), "outers": len(self._outers)}
 
-    def make_space(
-        self,
-        number: int,
-        pid: int,
-        generation: int,
-        mappings: tuple[Mapping, ...],
-        root: str,
-        complete: bool,
-        image_number: int,
-        memory: int,
-        files: bool,
-        stated: bool,
-    ) -> AddressSpace:
-        image: ProgramImage | None = None
-        if image_number:
-            if memory != KNOWN:
-                self._images[image_number] = ProgramImage(), self._opened(memory, pid)
-            image = self._images[image_number][0]
-            read = self._memory(image_number, pid, mappings)
-        else:
-            read = self._asked(number)
-        space = AddressSpace(
+    def space(self, number: int, facts: _SpaceFacts | None = None) -> AddressSpace:
+        """A new one with these facts, or the one of that number."""
+        if facts is None:
+            return self._spaces[number]
+        if facts.image and facts.memory != KNOWN:
+            self._images[facts.image] = ProgramImage(), self._opened(facts.memory, facts.pid)
+        space = self._spaces[number] = AddressSpace(
             number,
-            pid,
-            generation,
-            mappings,
-            read,
-            root,
-            (lambda module: self._ask.files(number, module.start)) if files else None,
-            (lambda module: self._ask.stated(number, module.start)) if stated else None,
-            complete,
-            image,
+            facts.pid,
+            facts.generation,
+            facts.mappings,
+            self._memory(facts.image, facts.pid, facts.mappings) if facts.image else self._asked(number),
+            facts.root,
+            (lambda module: self._ask.files(number, module.start)) if facts.files else None,
+            (lambda module: self._ask.stated(number, module.start)) if facts.stated else None,
+            facts.complete,
+            self._images[facts.image][0] if facts.image else None,
         )
-        self._spaces[number] = space
         return space
 
     def _opened(self, memory: int, pid: int) -> int:
@@ -295,16 +276,13 @@ class Unpacker:
         except OSError:
             return -1
 
-    def known_space(self, number: int) -> AddressSpace:
-        return self._spaces[number]
-
-    def make_outer(self, avma: int, words: npt.NDArray[np.unsignedinteger], number: int) -> Outer:
+    def outer(self, number: int, avma: int = 0, words: npt.NDArray[np.unsignedinteger] | None = None) -> Outer:
+        """A new one of these words, or the one of that number."""
+        if words is None:
+            return self._outers[number]
         words.flags.writeable = False
         outer = self._outers[number] = Outer(avma, words, number)
         return outer
-
-    def known_outer(self, number: int) -> Outer:
-        return self._outers[number]
 
     def _memory(self, number: int, pid: int, mappings: tuple[Mapping, ...]) -> ReadMemory:
         image = self._images[number][0]
@@ -330,9 +308,12 @@ class Unpacker:
 
 
 class _Unpickler(pickle.Unpickler):
-    made: dict[str, Callable[..., Any]]
+    def __init__(self, body: io.BytesIO, buffers: Sequence[memoryview], unpacker: Unpacker) -> None:
+        super().__init__(body, buffers=buffers)
+        self._made: dict[tuple[str, str], Callable[..., Any]] = {
+            (AddressSpace.__module__, AddressSpace.__name__): unpacker.space,
+            (Outer.__module__, Outer.__name__): unpacker.outer,
+        }
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == _HERE and name in self.made:
-            return self.made[name]
-        return super().find_class(module, name)
+        return self._made.get((module, name)) or super().find_class(module, name)
