@@ -42,7 +42,7 @@ TABLE = {
     "exporters/test_start_up_live.py": "live system",
     "interpreters/test_merge.py": "unit",
     "interpreters/test_codes.py": "unit",
-    "interpreters/test_waiting.py": "unit",
+    "interpreters/test_cframes_alike.py": "unit",
     "interpreters/test_hostile.py": "fuzz",
     "interpreters/test_lines.py": "matrix system",
     "interpreters/*": "live matrix system",

@@ -15,7 +15,6 @@ WHY = re.compile(r"\bIt\s+has\s+(?:more|\d+)\s+(?:attributes|columns|fields|meth
 TO_BE_CUT = {
     "pyprof.session.recorder.Recorder",
     "pyprof.session.recording.Recording",
-    "pyprof.interpreters.cpython.waiting.WaitingFrames",
 }
 """Larger classes without such a sentence that somebody is about to cut."""
 

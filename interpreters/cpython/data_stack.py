@@ -1,4 +1,4 @@
-"""How long a thread's data stack is beyond what was copied of it: its chunks' heads, read while the thread runs.
+"""A thread's data stack: its chunks, copied while it stands still, and how long it is beyond what was copied of it.
 
 Source: Include/internal/pycore_pystate.h, _PyStackChunk: previous, size in bytes, top in words.
 """
@@ -7,16 +7,66 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pyprof.interpreters.cpython.copied import Copied, Habits, words_of
+from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.model.interpreter import Gather
 
-_MOST_CHUNKS = 1 << 16
+MOST_CHUNKS = 64
+"""So many at least are copied; as many as there may be in what is copied."""
+ROOM = 2048
+"""Bytes that are copied beyond the top of the newest chunk: it grows from sample to sample."""
+_LEAST_CHUNK, _USUAL_CHUNK = 1 << 13, 1 << 14
+_CHUNK_HEAD = 24
+_FRESH_CHUNKS = 96
+"""So many chunks that the last sample did not have are read one by one in a stop."""
+_MOST_KNOWN = 1 << 16
 _HEAD_WORDS = 3
+
+
+class ChunkCopier:
+    """Of one layout. most_stack: so many bytes of a data stack are copied, in whole chunks."""
+
+    def __init__(self, layout: Layout, most_stack: int) -> None:
+        self._chunk = layout.thread.chunk >> 3
+        self._most_stack = most_stack
+        self._most_chunks = max(MOST_CHUNKS, most_stack // _LEAST_CHUNK)
+
+    def copy(self, copied: Copied, habits: Habits, got: dict[int, memoryview], gather: Gather) -> None:
+        """The chunks as copied.regions, newest first. got: what the thread's last sample needed, by address."""
+        at, top = (copied.head[self._chunk + n] for n in (0, 1))
+        found: list[tuple[int, int, int]] = []
+        habits.chunks, habits.spans = found, []
+        total = fresh = 0
+        while at and len(found) < self._most_chunks and total < self._most_stack:
+            copied.beyond = at
+            part = got.get(at)
+            if part is None or len(part) < _CHUNK_HEAD // 8:
+                fresh += 1
+                part = words_of(gather([(at, _USUAL_CHUNK)]))
+                if fresh > _FRESH_CHUNKS or len(part) < _CHUNK_HEAD // 8:
+                    return
+            size = part[1] & ~7
+            used = _CHUNK_HEAD + 8 * part[2] if found else top - at
+            used = min(max(used, _CHUNK_HEAD), size, self._most_stack) & ~7
+            if found and total + used > self._most_stack:
+                break
+            if used > 8 * len(part):
+                part = words_of(gather([(at, used)]))
+            part = part[: used + (0 if found else ROOM) >> 3]
+            if not len(part):
+                return
+            copied.regions.insert(len(found), (at, at + 8 * len(part), part))
+            found.append((at, used, size))
+            total += used
+            at = part[0]
+        copied.beyond = at
 
 
 @dataclass
 class ChunkSizes:
-    """Of one process. A chunk that has been seen is not read again: what is said of a stack that has shrunk and grown
-    since is what was there before.
+    """How long the data stacks of one process are, read while it runs. A chunk that has been seen is not read again: of
+    a stack that has shrunk and grown since the length before is given.
     """
 
     memory: Memory
@@ -24,10 +74,10 @@ class ChunkSizes:
 
     def bytes_from(self, chunk: int) -> int:
         """Bytes in use in this chunk and those outside it, as far as they can be read."""
-        if len(self._known) > _MOST_CHUNKS:
+        if len(self._known) > _MOST_KNOWN:
             self._known.clear()
         new: dict[int, int] = {}
-        while chunk and chunk not in self._known and chunk not in new and len(new) < _MOST_CHUNKS:
+        while chunk and chunk not in self._known and chunk not in new and len(new) < _MOST_KNOWN:
             try:
                 previous, size, top = self.memory.words(chunk, _HEAD_WORDS)
             except Unreadable:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pyprof.interpreters.base import Recording
-from pyprof.interpreters.cpython.capture import Copied, Copier, Habits
+from pyprof.interpreters.cpython.capture import Copier
 from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.copied import Copied, Habits
 from pyprof.interpreters.cpython.data_stack import ChunkSizes
 from pyprof.interpreters.cpython.layout import NONE
 from pyprof.interpreters.cpython.layout import Chain as ChainKind
@@ -58,7 +59,7 @@ class FrameReader:
     def copy(self, known: Known, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
         """See model.interpreter.StackReader. Are the thread's states still its own?"""
         self._copied = []
-        self._copier.several = greenlets
+        self._copier.seeks_greenlets = greenlets
         current = True
         for thread, habits in known.states:
             copied = self._copier.copy(thread, habits, stack, base, gather)

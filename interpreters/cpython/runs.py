@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pyprof.interpreters.cpython.capture import ENTRY_OWNER, Copied
+from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.copied import Copied
 from pyprof.interpreters.cpython.layout import NONE, Chain, Layout
 from pyprof.model.interpreter import Run
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from pyprof.interpreters.cpython.capture import Habits
+from pyprof.interpreters.cpython.copied import Habits
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.names import ThreadNames
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime, tid_of

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from pyprof.errors import FormatError
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython import debug_offsets
-from pyprof.interpreters.cpython.capture import ENTRY_OWNER, MOST_FRAMES, Copier, Habits
+from pyprof.interpreters.cpython.capture import ENTRY_OWNER, MOST_FRAMES, Copier, greenlet_search
 from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.copied import Habits
+from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
+from pyprof.interpreters.cpython.greenlets import Waiter, waiting_size
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.memory import Memory, Unreadable, gather_now
@@ -23,7 +26,6 @@ from pyprof.interpreters.cpython.objects import Objects
 from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread
 from pyprof.interpreters.cpython.tables import LAYOUTS
-from pyprof.interpreters.cpython.waiting import Waiter, WaitingFrames, waiting_size
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.walk import StackEnd
@@ -90,13 +92,14 @@ def test_greenlets_of_nonsense_end(minor: int, seed: int, marks: list[int]) -> N
         if minor == 11:
             planted[mark] = BASE + layout.thread.root_cframe
     stack = memoryview(struct.pack("<512Q", *planted)).cast("Q")
-    waiting = WaitingFrames(layout, 3)
+    greenlets = greenlet_search(layout)
+    assert greenlets is not None
     frames = [(stack, 0, BASE)] if minor > 11 else []
-    waiter = Waiter(BASE, frames, [], 0)
+    waiter = Waiter(BASE, frames, [], 0, stack, BASE)
     slots: dict[int, tuple[int, int]] = {}
     for _ in range(2):
-        if not waiting.nothing(waiter, stack, BASE):
-            found = waiting.search(waiter, stack, BASE, slots, reader)
+        if not greenlets.nothing(waiter):
+            found = greenlets.search(waiter, slots, reader)
             assert len(found.frames) < 1 << 16
             assert found.markers <= {BASE + 8 * at for at in range(512)}
 
@@ -237,6 +240,6 @@ def test_search_for_greenlets_is_bounded_whatever_the_stack_holds(entries: int) 
         for place in range(40, apart - 20):
             stack[at + place] = ring.AT + (place - 40) * 8 * ring.size % (ring.COUNT * ring.size)
         stack[at + (frame.previous >> 3)] = ring.AT
-    thread = Waiter(0x10000, [(ring.words, 0, ring.AT), (stack, 0, base)], [], 0)
-    WaitingFrames(layout, ENTRY_OWNER).search(thread, stack, base, {}, ring)
+    thread = Waiter(0x10000, [(ring.words, 0, ring.AT), (stack, 0, base)], [], 0, stack, base)
+    EntrySearch(layout, ENTRY_OWNER).search(thread, {}, ring)
     assert ring.looks < 20_000

@@ -13,8 +13,9 @@ from pyprof.collectors.linux.libc import Gatherer, memory_reader
 from pyprof.errors import FormatError
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython import debug_offsets
-from pyprof.interpreters.cpython.capture import MOST_FAILURES, MOST_IN_STOP, Copied, Copier, Habits
+from pyprof.interpreters.cpython.capture import Copier
 from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.copied import MOST_FAILURES, MOST_IN_STOP, Copied, Habits
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime

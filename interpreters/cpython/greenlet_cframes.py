@@ -1,0 +1,127 @@
+"""Activations that wait on a C stack, CPython 3.11: found by their CFrames.
+
+The CFrames of a greenlet lead to the outermost one of the thread, the root. A CFrame names the innermost frame of its
+activation.
+"""
+
+from __future__ import annotations
+
+from pyprof.interpreters.cpython.greenlets import (
+    MOST_REGION,
+    MOST_RUN,
+    MOST_WAITING,
+    Found,
+    FrameWords,
+    Placed,
+    Reader,
+    Search,
+    Slots,
+    Waiter,
+)
+from pyprof.interpreters.cpython.layout import Layout
+
+_STEPS_A_SCAN = 8
+_AROUND = 24
+"""Words on each side of a CFrame, most of which belong to its evaluator's frame."""
+
+
+class CFrameSearch:
+    """A GreenletSearch."""
+
+    def __init__(self, layout: Layout) -> None:
+        thread = layout.thread
+        self._frames = FrameWords(layout)
+        self._current, self._outer, self._root = thread.cframe_current, thread.cframe_previous, thread.root_cframe
+
+    def nothing(self, thread: Waiter) -> bool:
+        """As GreenletSearch has it."""
+        own = next((cframe for cframe, frame in reversed(thread.stands) if frame), 0)
+        first = own - thread.base + self._outer + 8 >> 3 if own else 0
+        if not 0 <= first < len(thread.stack):
+            return True
+        root = (thread.address + self._root).to_bytes(8, "little")
+        return thread.stack[first : first + MOST_REGION].tobytes().find(root) < 0
+
+    def search(self, thread: Waiter, slots: Slots, reader: Reader) -> Found:
+        """As GreenletSearch has it; needs no slots."""
+        search = Search(self._frames, thread, reader)
+        own = max((cframe for cframe, frame in thread.stands if frame), default=0)
+        first = (own - thread.base + self._outer >> 3) + 1 if own else 0
+        if not 0 <= first < len(thread.stack):
+            return search.found
+        for cframe, (current, frames) in sorted(self._activations(search, own, first).items()):
+            if frames:
+                search.found.frames += frames
+                search.found.stands.append((cframe, current))
+                search.found.markers.add(cframe)
+        return search.found
+
+    def _activations(self, search: Search, own: int, first: int) -> dict[int, tuple[int, list[Placed]]]:
+        """By CFrame the frame that it names, and the frames of its activation. own: the running evaluator's CFrame."""
+        stack, base = search.thread.stack, search.thread.base
+        data = stack[first : first + MOST_REGION].tobytes()
+        outer_at = (self._outer >> 3) - first
+        known: dict[int, tuple[int, list[Placed]]] = {}
+        copies: set[int] = set()
+        twins: dict[tuple[int, int], int] = {}
+        places = [(index - outer_at, 0) for index in _places(data, search.thread.address + self._root)]
+        while places and len(known) < MOST_WAITING and search.step(_STEPS_A_SCAN):
+            index, outer = places.pop()
+            cframe = base + 8 * index
+            if index < first or cframe in known or (outer and outer not in known):
+                continue
+            current = stack[index + (self._current >> 3)]
+            frames, leads_to = self._entered(search, current)
+            if outer and not frames:
+                continue
+            if outer and leads_to != known[outer][0]:
+                if leads_to or any(avma == current for _, _, avma in known[outer][1]):
+                    continue  # the activation was left: it names what it returned to
+                copies.add(outer)  # with which a greenlet has begun; it stands for no activation
+            twin = twins.get((current, outer)) if frames else None
+            if twin is not None:  # one of the two was left at another height, and the same frame is used again
+                if not more_alike(stack, own - base >> 3, index, twin - base >> 3):
+                    continue
+                del known[twin]
+            twins[current, outer] = cframe
+            known[cframe] = current, frames
+            places += [(inner - outer_at, cframe) for inner in _places(data, cframe)]
+        return {cframe: known[cframe] for cframe in known.keys() - copies}
+
+    def _entered(self, search: Search, top: int) -> tuple[list[Placed], int]:
+        """The frames from one on to the outermost of its activation, and the one that it leads to."""
+        frames: list[Placed] = []
+        frame = top if top and search.calls(top) else 0
+        while frame and len(frames) < MOST_RUN and search.step():
+            words, at = search.read(frame)
+            if words is None:
+                break
+            frames.append((words, at, frame))
+            frame = words[at + self._frames.previous]
+            if self._frames.flags(words, at):
+                return frames, frame
+        return [], 0
+
+
+def more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
+    """Is the surrounding of one CFrame more like that of the evaluator's own than that of the other is? All activations
+    lay out their C frame alike, and much of what they keep there is the same. Arguments: indexes.
+    """
+
+    def alike(at: int) -> int:
+        around = range(max(-_AROUND, -own, -at), min(_AROUND, len(stack) - max(own, at)))
+        return sum(1 for offset in around if stack[own + offset] and stack[own + offset] == stack[at + offset])
+
+    return alike(one) > alike(other)
+
+
+def _places(data: bytes, word: int) -> list[int]:
+    """Indexes of a word."""
+    pattern = word.to_bytes(8, "little")
+    found: list[int] = []
+    at = data.find(pattern)
+    while at >= 0 and len(found) < MOST_WAITING:
+        if not at & 7:
+            found.append(at >> 3)
+        at = data.find(pattern, (at & -8) + 8)
+    return found
