@@ -261,7 +261,11 @@ def test_server_that_fails_is_not_asked_again(
         assert store.find(other) is None
         assert len(asked) == 1
     assert diagnostics.counts == {"symbol server does not answer": 1}
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert kept(tmp_path) == []
+
+
+def kept(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*") if path.is_file()]
 
 
 def test_server_that_is_not_there_is_said(elf: ElfFile, tmp_path: Path) -> None:
@@ -273,8 +277,9 @@ def test_server_that_is_not_there_is_said(elf: ElfFile, tmp_path: Path) -> None:
     assert url.rstrip("/") in diagnostics.problems
 
 
-def test_server_that_lies_about_the_id_is_refused(elf: ElfFile, tmp_path: Path) -> None:
+def test_server_that_lies_about_the_id_is_refused_and_its_file_not_kept(elf: ElfFile, tmp_path: Path) -> None:
     diagnostics = Diagnostics()
     with serving({PATH: (200, {}, text(OTHER))}) as (url, _):
         assert SymbolStore([url], diagnostics, str(tmp_path)).find(elf) is None
     assert diagnostics.counts == {DIFFERS: 1}
+    assert kept(tmp_path) == []

@@ -6,4 +6,5 @@ records        Records of a Breakpad symbol file, one line each: bytes in, value
 symbol_file    A Breakpad symbol file: indexed when opened, its records read when asked for
 symbol_server  Symbol files of an HTTP server in the layout NAME/ID/NAME.sym, kept in a folder of this user
 symbol_store   Where symbol files are
+symbol_text    Text of symbol files as it comes in, unpacked and bounded
 """

@@ -6,7 +6,6 @@ raised, and only where the file has no MODULE record; what else is malformed is 
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -35,7 +34,7 @@ from pyprof.objfile.breakpad.records import (
     parse_win,
     text,
 )
-from pyprof.objfile.source import FileSource, Source
+from pyprof.objfile.source import FileSource, Source, open_regular
 
 MAX_BODY = 1 << 18
 """Most lines read of one function, and most deltas of one STACK CFI INIT."""
@@ -72,7 +71,7 @@ class SymbolFile:
     @classmethod
     def open(cls, path: str, diagnostics: Diagnostics) -> SymbolFile:
         """A file that is not compressed. Raises OSError and FormatError."""
-        return cls(FileSource(os.open(path, os.O_RDONLY | os.O_CLOEXEC)), path, diagnostics)
+        return cls(FileSource(open_regular(path)), path, diagnostics)
 
     @cached_property
     def index(self) -> Index:

@@ -8,36 +8,26 @@ Source: src/processor/simple_symbol_supplier.cc of Breakpad.
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import os
 import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import breakpad_id, same_id
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.source import FileSource
+from pyprof.objfile.breakpad.symbol_text import HEAD, LONGEST_MAGIC, OPENERS, Stream, copy_text
+from pyprof.objfile.source import FileSource, open_regular
 
 if TYPE_CHECKING:  # the HTTP client takes a tenth of our start
-    from pyprof.objfile.breakpad.symbol_server import Stream, SymbolServer
+    from pyprof.objfile.breakpad.symbol_server import SymbolServer
 
-MAX_SIZE = 1 << 32
-"""Bytes of the largest symbol file, decompressed."""
-CHUNK = 1 << 20
 MAX_NAME = 240
 """Bytes of a file's name, with room for .sym.gz; dumps may claim anything."""
 DIFFERS = "symbol file of another build, not used"
 
-OPENERS: dict[bytes, Callable[[BinaryIO], Stream]] = {
-    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
-    b"\xfd7zXZ": lzma.LZMAFile,
-}
-"""By the first bytes; the name does not decide."""
 SUFFIXES = ("", ".gz", ".xz")
 
 
@@ -117,6 +107,7 @@ class SymbolStore:
                 fetched = folder.fetch(name, wanted, file_name(name)) if wanted else None
                 if fetched is not None:
                     yield fetched
+                    folder.forget(fetched)  # whoever asks on has refused it
                 continue
             yield from _in_folder(folder, name, wanted)
 
@@ -157,35 +148,23 @@ def is_symbol_file(path: str) -> bool:
     """Does it begin like one, or is it compressed? Raises OSError."""
     if not os.path.isfile(path):
         return False
-    with open(path, "rb") as file:
-        head = file.read(8)
-    return head.startswith((b"MODULE ", *OPENERS))
+    with open(open_regular(path), "rb") as file:
+        head = file.read(LONGEST_MAGIC)
+    return head.startswith((HEAD, *OPENERS))
 
 
 def open_symbol_file(path: str, diagnostics: Diagnostics) -> SymbolFile:
     """A symbol file, decompressed where it is compressed. Raises OSError and FormatError."""
-    if not os.path.isfile(path):
-        raise FormatError(path, 0, "not a regular file")
-    with open(path, "rb") as file:
-        head = file.read(8)
-        file.seek(0)
-        for magic, opener in OPENERS.items():
-            if head.startswith(magic):
-                return SymbolFile(FileSource(_inflated(opener(file), path)), path, diagnostics)
-    return SymbolFile.open(path, diagnostics)
+    fd = open_regular(path)
+    if not os.pread(fd, LONGEST_MAGIC, 0).startswith(tuple(OPENERS)):
+        return SymbolFile(FileSource(fd), path, diagnostics)
+    with open(fd, "rb") as packed:
+        return SymbolFile(FileSource(_inflated(packed, path)), path, diagnostics)
 
 
 def _inflated(stream: Stream, path: str) -> int:
     """A file descriptor of a nameless temporary file with the content."""
     with tempfile.TemporaryFile(prefix="pyprof-symbols-") as plain:
-        size = 0
-        try:
-            while data := stream.read(CHUNK):
-                size += len(data)
-                if size > MAX_SIZE:
-                    raise FormatError(path, 0, f"over {MAX_SIZE} bytes when decompressed")
-                plain.write(data)
-        except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
-            raise FormatError(path, 0, f"broken compression: {error}") from None
+        copy_text(stream, plain, path)
         plain.flush()
         return os.dup(plain.fileno())

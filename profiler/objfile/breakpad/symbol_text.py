@@ -1,0 +1,92 @@
+"""Text of symbol files as it comes in, unpacked and bounded. What cannot be one is refused at its first bytes.
+
+In: a stream, packed or not, of a file or of a server. Out: the text, in a file. Raises FormatError and OSError.
+A packed body of a few kilobytes can hold gigabytes. So the text is looked at while it is copied: it begins with a
+MODULE record, it has no line over MAX_LINE bytes, its size is bounded, and the disk that takes it keeps room.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Callable
+from typing import IO, Protocol, cast
+
+from pyprof.errors import FormatError
+
+MAX_SIZE = 1 << 32
+"""Bytes of the largest symbol file, unpacked. Those of browsers have 2 GB."""
+MAX_LINE = 1 << 20
+CHUNK = 1 << 20
+RESERVE = 0.05
+"""Part of a disk that stays free."""
+HEAD = b"MODULE "
+
+
+class Stream(Protocol):
+    """What content is read from."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+OPENERS: dict[bytes, Callable[[Stream], Stream]] = {
+    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=cast(IO[bytes], stream)),
+    b"\xfd7zXZ": lambda stream: cast(Stream, lzma.LZMAFile(cast(IO[bytes], stream))),  # noqa: SIM115
+}
+"""By the first bytes; the name does not decide."""
+LONGEST_MAGIC = 8
+
+
+class _Peeked:
+    """A stream whose first bytes were read already."""
+
+    def __init__(self, head: bytes, stream: Stream) -> None:
+        self._head = head
+        self._stream = stream
+
+    def read(self, size: int = -1, /) -> bytes:
+        if not self._head:
+            return self._stream.read(size)
+        taken, self._head = self._head[:size], self._head[size:]
+        return taken
+
+
+def copy_text(stream: Stream, out: IO[bytes], name: str) -> None:
+    """Unpack, where it is packed, and write. name: for messages."""
+    head = b""
+    while len(head) < LONGEST_MAGIC and (more := stream.read(LONGEST_MAGIC - len(head))):
+        head += more
+    plain: Stream = _Peeked(head, stream)
+    for magic, opener in OPENERS.items():
+        if head.startswith(magic):
+            plain = opener(plain)
+    try:
+        _copy(plain, out, name)
+    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        raise FormatError(name, 0, f"broken compression: {error}") from None
+
+
+def _copy(stream: Stream, out: IO[bytes], name: str) -> None:
+    size = line = 0
+    head = b""
+    disk = os.fstatvfs(out.fileno())
+    room = (disk.f_bavail - RESERVE * disk.f_blocks) * disk.f_frsize
+    while data := stream.read(CHUNK):
+        if len(head) < len(HEAD):
+            head += data[: len(HEAD) - len(head)]
+            if not HEAD.startswith(head):
+                raise FormatError(name, 0, "no symbol file: it does not begin with a MODULE record")
+        last = data.rfind(b"\n")
+        line = len(data) - 1 - last if last >= 0 else line + len(data)
+        if line > MAX_LINE:
+            raise FormatError(name, size, f"a line of over {MAX_LINE} bytes")
+        size += len(data)
+        if size > MAX_SIZE:
+            raise FormatError(name, size, f"over {MAX_SIZE} bytes when unpacked")
+        if size > room:
+            raise FormatError(name, size, "it would fill the disk")
+        out.write(data)
+    if len(head) < len(HEAD):
+        raise FormatError(name, 0, "no symbol file: it does not begin with a MODULE record")

@@ -1,0 +1,174 @@
+"""Symbol servers that lie, drip, flood and redirect: they cost themselves, within bounds, and leave nothing behind."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.objfile.breakpad import symbol_server, symbol_text
+from pyprof.objfile.breakpad.symbol_server import MAX_REDIRECTS, SymbolServer
+
+NAMES = ("app", "0" * 33, "app.sym")
+TEXT = b"MODULE Linux x86_64 " + b"0" * 33 + b" app\nPUBLIC 1000 0 f\n"
+Serve = Callable[[socket.socket, str], None]
+"""(connection, path that is asked for): answers."""
+
+
+@contextmanager
+def serving(serve: Serve) -> Iterator[tuple[str, list[str]]]:
+    """(URL, the paths asked for) of a server that answers each connection in a thread of its own."""
+    asked: list[str] = []
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            try:
+                path = connection.recv(1 << 16).split(b" ")[1].decode()
+                asked.append(path)
+                serve(connection, path)
+            except OSError:  # pyprof has hung up
+                pass
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def reply(body: bytes, *headers: str, code: int = 200) -> bytes:
+    return "\r\n".join((f"HTTP/1.1 {code} X", "Connection: close", *headers, "", "")).encode() + body
+
+
+def fetch(serve: Serve, cache: Path) -> tuple[str | None, str, list[str]]:
+    """(path of the file, what was said of the server, the paths it was asked for)."""
+    diagnostics = Diagnostics()
+    with serving(serve) as (url, asked):
+        path = SymbolServer(url, diagnostics, str(cache)).fetch(*NAMES)
+        problems = [problem.text for found in diagnostics.problems.values() for problem in found]
+    if path is None:
+        assert [file for file in cache.rglob("*") if file.is_file()] == []
+    return path, "; ".join(problems), asked
+
+
+def drip(head: bytes) -> Serve:
+    def serve(connection: socket.socket, path: str) -> None:
+        connection.sendall(head)
+        while True:
+            connection.sendall(b"a")
+            time.sleep(0.02)
+
+    return serve
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nX: ", reply(TEXT), reply(TEXT, "Content-Length: 900000")])
+def test_server_that_drips_is_left(head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes within the socket's timeout, which therefore never ends it; nor would this test."""
+    monkeypatch.setattr(symbol_server, "TIMEOUT_S", 0.3)
+    path, said, _ = fetch(drip(head), tmp_path)
+    assert path is None
+    assert "not asked again" in said
+
+
+def test_seconds_of_all_files_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symbol_server, "MAX_SECONDS", 0.3)
+    monkeypatch.setattr(symbol_server, "SLOWEST", 0)
+    path, said, _ = fetch(drip(reply(TEXT)), tmp_path)
+    assert path is None
+    assert "in all" in said
+
+
+@pytest.mark.parametrize("body", [b"<!DOCTYPE html><html>Log in</html>", b"", b"MODU", gzip.compress(b"<html>")])
+def test_answer_that_is_no_symbol_file_is_not_kept(body: bytes, tmp_path: Path) -> None:
+    path, said, _ = fetch(lambda connection, _: connection.sendall(reply(body)), tmp_path)
+    assert path is None
+    assert "no symbol file" in said
+
+
+@pytest.mark.parametrize("headers", [("Content-Encoding: gzip",), ()])
+def test_bomb_ends_after_one_line(headers: tuple[str, ...], tmp_path: Path) -> None:
+    """A gigabyte of zeros in one megabyte."""
+    bomb = gzip.compress(TEXT + bytes(1 << 24)) + gzip.compress(bytes(1 << 24)) * 63
+    path, said, _ = fetch(lambda connection, _: connection.sendall(reply(bomb, *headers)), tmp_path)
+    assert path is None
+    assert "a line of over" in said
+
+
+def test_file_that_would_fill_the_disk_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symbol_text, "RESERVE", 1.0)
+    path, said, _ = fetch(lambda connection, _: connection.sendall(reply(TEXT)), tmp_path)
+    assert path is None
+    assert "fill the disk" in said
+
+
+@pytest.mark.parametrize("place", ["ftp://127.0.0.1/x", "file:///etc/passwd", "data:,MODULE", "gopher://x"])
+def test_redirect_to_another_scheme_is_not_followed(place: str, tmp_path: Path) -> None:
+    path, said, asked = fetch(
+        lambda connection, _: connection.sendall(reply(b"", f"Location: {place}", code=302)), tmp_path
+    )
+    assert path is None
+    assert "redirected from http to" in said or "answered 302" in said
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("times", [1, MAX_REDIRECTS, MAX_REDIRECTS + 1, 1000])
+def test_redirects_are_followed_a_few_times(times: int, tmp_path: Path) -> None:
+    def serve(connection: socket.socket, path: str) -> None:
+        number = int(path.partition("?")[2] or 0)
+        more = number < times
+        connection.sendall(reply(b"", f"Location: /x?{number + 1}", code=302) if more else reply(TEXT))
+
+    path, _, asked = fetch(serve, tmp_path)
+    assert (path is not None) == (times <= MAX_REDIRECTS)
+    assert len(asked) == min(times, MAX_REDIRECTS) + 1
+
+
+def test_redirect_carries_no_credentials_and_never_leaves_tls(tmp_path: Path) -> None:
+    handler = symbol_server._Redirects()
+    request = urllib.request.Request("https://symbols.example/a", headers={"User-Agent": "pyprof"})
+    with pytest.raises(ValueError, match="from https to http"):
+        handler.redirect_request(request, None, 302, "", None, "http://symbols.example/b")  # type: ignore[arg-type]
+    followed = handler.redirect_request(request, None, 302, "", {}, "https://other.example/b")  # type: ignore[arg-type]
+    assert followed is not None
+    assert {name.lower() for name, _ in followed.header_items()} == {"user-agent"}
+
+
+def test_process_that_is_killed_while_it_fetches_leaves_no_file(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    def serve(connection: socket.socket, path: str) -> None:
+        connection.sendall(reply(TEXT, "Content-Length: 900000"))
+        begun.set()
+        connection.recv(1)
+
+    with serving(serve) as (url, _):
+        child = os.fork()
+        if child == 0:
+            SymbolServer(url, Diagnostics(), str(tmp_path)).fetch(*NAMES)
+            os._exit(1)
+        assert begun.wait(30)
+        folder = tmp_path / NAMES[0] / NAMES[1]
+        while not folder.exists():
+            time.sleep(0.01)
+        os.kill(child, 9)
+        _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == 9
+    assert list(folder.iterdir()) == []
