@@ -15,7 +15,14 @@ from typing import Literal
 from pyprof.model.arch import Arch
 
 MAX_OPERATIONS = 10_000
+"""Of one evaluation. Expressions of compilers and assemblers have under 50."""
 MAX_STACK = 256
+PER_STACK = 1 << 16
+PER_FRAME = 64
+PER_SECOND = 1 << 21
+MOST_SAVED = 1 << 24
+"""Operations of a whole stack, beside PER_FRAME for each of its frames; of all stacks of a second of recording, and how
+many of those that were not used are kept for later."""
 
 Read = Callable[[int, int], int | None]
 """(avma, size in bytes) -> unsigned value, None where it is not known."""
@@ -25,6 +32,7 @@ class ExprProblem(IntEnum):
     INVALID = 0  # broken or forbidden; Failed.at is the offset in the expression
     UNREADABLE = 1  # Failed.at is the avma of the bytes that are not known
     UNKNOWN_REGISTER = 2  # Failed.at is the register's column
+    OVER_BUDGET = 3  # the stack, or this second of the recording, has used up its operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +42,38 @@ class Failed:
 
 
 @dataclass(slots=True)
+class Budget:
+    """How many operations expressions may still run: a file of a target may make each frame of each stack dear.
+
+    stack: in this stack. saved: in this second of the recording, and kept from earlier ones. refused: evaluations that
+    were ended for it. at: lookup pc of a frame whose rule was refused, 0 if none was.
+    """
+
+    stack: int = PER_STACK
+    saved: int = MOST_SAVED
+    refused: int = 0
+    at: int = 0
+
+    def begin_stack(self) -> None:
+        self.stack = PER_STACK
+
+    def pass_time(self, ns: int) -> None:
+        self.saved = min(self.saved + max(ns, 0) * PER_SECOND // 10**9, MOST_SAVED)
+
+    @property
+    def left(self) -> int:
+        return min(self.stack, self.saved)
+
+    def spend(self, operations: int) -> None:
+        self.stack -= operations
+        self.saved -= operations
+
+
+@dataclass(slots=True)
 class Machine:
     """What an expression may look at. regs: by column of arch, None where not known. bias: avma - svma of the module.
 
-    cfa: for DW_OP_call_frame_cfa, None while the CFA itself is computed.
+    budget: of the stack whose frame it is. cfa: for DW_OP_call_frame_cfa, None while the CFA itself is computed.
     """
 
     arch: Arch
@@ -45,6 +81,7 @@ class Machine:
     read: Read
     bias: int = 0
     cfa: int | None = None
+    budget: Budget = field(default_factory=Budget)
     mask: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,19 +152,26 @@ class _Run:
 
     def result(self) -> int:
         """Raises _Stop."""
-        code, stack = self.code, self.stack
-        for _ in range(MAX_OPERATIONS):
-            if code.ended:
-                return self.pop()
-            begin = code.at
-            operation = _OPERATIONS.get(code.integer(1))
-            if operation is None:
-                code.at = begin
-                raise code.invalid()
-            operation(self)
-            if len(stack) > MAX_STACK:
-                raise code.invalid()
-        raise code.invalid()
+        code, stack, budget = self.code, self.stack, self.machine.budget
+        left = budget.left
+        count = 0
+        try:
+            while not code.ended:
+                if count >= left:
+                    budget.refused += 1
+                    raise _Stop(ExprProblem.OVER_BUDGET, 0)
+                count += 1
+                begin = code.at
+                operation = _OPERATIONS.get(code.integer(1))
+                if operation is None:
+                    code.at = begin
+                    raise code.invalid()
+                operation(self)
+                if len(stack) > MAX_STACK or count > MAX_OPERATIONS:
+                    raise code.invalid()
+            return self.pop()
+        finally:
+            budget.spend(count)
 
     def push(self, value: int) -> None:
         self.stack.append(value & self.mask)

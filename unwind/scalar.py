@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pyprof.model.arch import Arch
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, lookup_pc
-from pyprof.unwind.expr import ExprProblem, Failed, Machine, evaluate
+from pyprof.unwind.expr import PER_FRAME, Budget, ExprProblem, Failed, Machine, evaluate
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule, Rule
@@ -69,12 +69,14 @@ class Caller:
 Outcome = Caller | Stop
 
 
-def apply_rule(known: KnownRule, registers: Registers, memory: LaneMemory, arch: Arch, bias: int) -> Outcome:
+def apply_rule(
+    known: KnownRule, registers: Registers, memory: LaneMemory, arch: Arch, bias: int, budget: Budget
+) -> Outcome:
     """The caller by a rule. bias: avma - svma of the module, for expressions."""
     rule, values = known.rule, registers.values
     if rule.ra.kind is _UNDEFINED:
         return Stop(_ROOT)
-    machine = Machine(arch, values, memory.read, bias)
+    machine = Machine(arch, values, memory.read, bias, budget=budget)
     cfa = _cfa(rule, machine, memory)
     if isinstance(cfa, Failed):
         return _stopped(cfa, None)
@@ -258,7 +260,7 @@ Accept = Callable[[Registers, Registers], bool]
 
 @dataclass(frozen=True, slots=True)
 class ScalarWalker:
-    """Walks single lanes of one address space. bias: pc -> avma - svma of its module."""
+    """Walks single lanes of one address space. bias: pc -> avma - svma of its module. budget: of all of them."""
 
     arch: Arch
     rules: Rules
@@ -266,12 +268,14 @@ class ScalarWalker:
     fallback: Fallback
     recover: Recover
     max_depth: int
+    budget: Budget
 
     def walk(
         self, registers: Registers, memory: LaneMemory, keep_registers: bool = False, known: Known | None = None
     ) -> LaneWalk:
         """All frames of a sample, from its registers. known: where it may end early, with a tail."""
         arch = self.arch
+        self.budget.begin_stack()
         sp = registers.values[arch.sp] or 0
         walk = LaneWalk([(registers.values[arch.pc] or 0, registers.exact, Trust.CONTEXT, sp)])
         walk.registers = [registers] if keep_registers else None
@@ -329,7 +333,13 @@ class ScalarWalker:
         """The caller of one frame. known: the rule at lookup pc, None if the fallback must try."""
         if known is None:
             return self.fallback.caller(registers, memory)
-        return apply_rule(known, registers, memory, self.arch, self.bias(pc) if known.has_expr else 0)
+        budget = self.budget
+        budget.stack += PER_FRAME
+        bias = self.bias(pc) if known.has_expr else 0
+        outcome = apply_rule(known, registers, memory, self.arch, bias, budget)
+        if budget.refused:
+            budget.at = pc
+        return outcome
 
     def _recover(
         self, walk: LaneWalk, stop: Stop, registers: Registers, memory: LaneMemory, known: KnownRule | None, most: int

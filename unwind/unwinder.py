@@ -17,6 +17,7 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.unwind.expr import Budget
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery
 from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
@@ -63,6 +64,8 @@ class Unwinder:
         self._runtime = runtime or NoRuntimeRules()
         self._indexes: dict[tuple[str, int], Index] = {}
         self._spaces: dict[tuple[str, int, int], _Space] = {}
+        self._budget = Budget()
+        self._until_ns = 0
 
     def walk(self, batch: SampleBatch) -> Walk:
         """Frames of all lanes. UNCHANGED lanes have nothing to walk: no frames, StackEnd.RUNNING."""
@@ -94,6 +97,7 @@ class Unwinder:
 
     def _walk(self, batch: SampleBatch, by_steps: bool) -> Walk:
         index = self._index(batch.arch)
+        self._pass_time(batch)
         walk = BatchWalk(batch, index.rules, self._options.max_depth)
         fresh = batch.kind != SampleKind.UNCHANGED
         last: dict[int, tuple[I64, _Space]] = {}
@@ -109,10 +113,27 @@ class Unwinder:
                     last[space_id] = lanes, space
                 else:
                     walk.scalar(lanes, space.walker)
+            self._name_dear_rules(space.index.space)
         found = walk.finish()
         for lanes, space in last.values():
             walk.learn(found, lanes, space.walker, space.outer)
         return found
+
+    def _name_dear_rules(self, space: AddressSpace) -> None:
+        budget = self._budget
+        if budget.refused:
+            self._diagnostics.count("unwind rules that compute too much", budget.refused)
+            module = space.module_at(budget.at)
+            if module:
+                self._diagnostics.problem(module.path, "its unwind rules compute too much, stacks through it are cut")
+            budget.refused = budget.at = 0
+
+    def _pass_time(self, batch: SampleBatch) -> None:
+        """Each second of a recording has operations of its own."""
+        if len(batch):
+            now_ns = int(batch.time_ns.max())
+            self._budget.pass_time(now_ns - self._until_ns if self._until_ns else 0)
+            self._until_ns = max(self._until_ns, now_ns)
 
     def _rules_at(self, time_ns: int, space: AddressSpace) -> tuple[int, int]:
         """Another value wherever another rule may hold."""
@@ -147,11 +168,19 @@ class Unwinder:
             fallback = self._fallback(arch, space, index, recovery)
             self._spaces[key] = _Space(
                 index,
-                ScalarWalker(arch, index.known, index.bias, fallback, recovery.rest, self._options.max_depth),
+                ScalarWalker(
+                    arch, index.known, index.bias, fallback, recovery.rest, self._options.max_depth, self._budget
+                ),
                 StackCache(),
                 DeepStacks(arch, PlainRules(arch, index, self._index(arch).rules), self._index(arch).rules),
             )
         return self._spaces[key]
+
+    def _walker(
+        self, arch: Arch, index: SpaceIndex, fallback: Fallback, recovery: FramePointerRecovery
+    ) -> ScalarWalker:
+        depth = self._options.max_depth
+        return ScalarWalker(arch, index.known, index.bias, fallback, recovery.rest, depth, self._budget)
 
     def _fallback(self, arch: Arch, space: AddressSpace, index: SpaceIndex, recovery: FramePointerRecovery) -> Fallback:
         options = self._options
@@ -169,6 +198,6 @@ class Unwinder:
             windows.covers if windows else lambda pc: False,
         )
         if SCAN in options.sources:
-            trial = ScalarWalker(arch, index.known, index.bias, found, recovery.rest, options.max_depth)
+            trial = self._walker(arch, index, found, recovery)
             found = ScanFallback(arch, space, self._images, index.code, found, trial)
         return StackWinFallback(arch, space, windows, found) if windows else found

@@ -228,6 +228,7 @@ class BatchWalk:
             memory = LaneMemory(self._batch, lane)
             registers = self._registers(lanes, at)
             walk = LaneWalk([], top=int(lanes.top[at]))
+            walker.budget.begin_stack()
             walker.go_on(walk, registers, memory, self._max_depth - depth)
             if walk.needs < 0:
                 self._settle(lane, walk)

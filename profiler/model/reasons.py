@@ -225,6 +225,9 @@ _FILES = (
 _TABLES = (
     Reason("*: broken, not used", Stage.TABLES,
            "A file's unwind table is broken as a whole; the next source was asked."),
+    Reason("unwind rules that compute too much", Stage.TABLES,
+           "The expressions of a file's unwind rules used up what a stack, or a second of a recording, may cost.",
+           retry="another source of rules for that file (--unwind)"),
     Reason("*: broken entry, skipped", Stage.TABLES,
            "One function's entry is broken; the next source was asked."),
     Reason("*: function with broken instructions", Stage.TABLES,

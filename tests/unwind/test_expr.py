@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.model.arch import ARM, S390X, X86_64, Arch
-from pyprof.unwind.expr import ExprProblem, Failed, Machine, evaluate
+from pyprof.unwind.expr import MOST_SAVED, PER_SECOND, PER_STACK, Budget, ExprProblem, Failed, Machine, evaluate
 
 MASK = (1 << 64) - 1
 ADD, SUB, MUL, DIV, MOD, AND, OR, XOR, SHL, SHR, SHRA = 0x22, 0x1C, 0x1E, 0x1B, 0x1D, 0x1A, 0x21, 0x27, 0x24, 0x25, 0x26
@@ -178,3 +178,26 @@ def test_any_bytes_end_with_an_address_or_a_reason(code: bytes, first: list[int]
     filled = Machine(X86_64, list(range(17)), lambda avma, size: avma & ((1 << 8 * size) - 1))
     result = evaluate(code, filled, tuple(first))
     assert isinstance(result, Failed) or 0 <= result <= MASK
+
+
+NOP = 0x96
+
+
+def test_operations_are_bounded_by_stack_and_by_time() -> None:
+    budget = Budget()
+    frame = Machine(X86_64, [0] * 17, lambda avma, size: None, budget=budget)
+    dear = bytes([0x30, *[NOP] * 6_900])
+    results = [evaluate(dear, frame) for _ in range(100)]
+    assert results[0] == 0
+    assert results[-1] == Failed(ExprProblem.OVER_BUDGET, 0)
+    assert results.count(0) == PER_STACK // len(dear)
+    for _ in range(MOST_SAVED // PER_STACK + 1):
+        budget.begin_stack()
+        evaluate(bytes([0x30, *[NOP] * 9_000]), frame)
+        budget.spend(budget.left)
+    budget.begin_stack()
+    assert evaluate(dear, frame) == Failed(ExprProblem.OVER_BUDGET, 0)
+    budget.pass_time(-(10**9))
+    assert evaluate(dear, frame) == Failed(ExprProblem.OVER_BUDGET, 0)
+    budget.pass_time(10**9 * len(dear) // PER_SECOND + 1)
+    assert evaluate(dear, frame) == 0

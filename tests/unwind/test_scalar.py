@@ -7,6 +7,7 @@ import pytest
 from pyprof.model.arch import AARCH64, X86_64, Arch
 from pyprof.model.sample import SampleKind
 from pyprof.model.walk import StackEnd, Trust
+from pyprof.unwind.expr import Budget
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import SAME, UNDEFINED, RegKind, RegRule, Rule
 from pyprof.unwind.scalar import Caller, Registers, Stop, apply_rule
@@ -32,7 +33,11 @@ def registers(arch: Arch = X86_64, exact: bool = True, **known: int) -> Register
 
 
 def step(rule: Rule, words: dict[int, int], arch: Arch = X86_64, **known: int) -> Caller | Stop:
-    return apply_rule(KnownRule(rule, Trust.EH_FRAME), registers(arch, True, **known), memory(words, arch), arch, 0)
+    return apply(rule, registers(arch, True, **known), memory(words, arch), arch)
+
+
+def apply(rule: Rule, callee: Registers, words: LaneMemory, arch: Arch = X86_64) -> Caller | Stop:
+    return apply_rule(KnownRule(rule, Trust.EH_FRAME), callee, words, arch, 0, Budget())
 
 
 def caller(rule: Rule, words: dict[int, int], arch: Arch = X86_64, **known: int) -> list[int | None]:
@@ -103,7 +108,7 @@ def test_slot_beyond_the_cfa_shows_that_the_frame_pointer_was_popped(as_expressi
 def test_return_address_in_a_register_leaves_sp_only_in_the_innermost_frame() -> None:
     rule = Rule(RSP, 0, RegRule(RegKind.REG_PLUS, 0, R10))
     assert caller(rule, {}, r10=0x402000)[RIP] == 0x402000
-    outcome = apply_rule(KnownRule(rule, Trust.EH_FRAME), registers(exact=False, r10=5), memory({}), X86_64, 0)
+    outcome = apply(rule, registers(exact=False, r10=5), memory({}))
     assert outcome == Stop(StackEnd.STUCK, cfa=SP)
 
 
@@ -135,6 +140,6 @@ def test_withheld_register_stays_withheld_until_a_frame_restores_it() -> None:
     callee = Registers([None] * 17, True, frozenset(range(17)) - {RSP, RIP})
     callee.values[RSP], callee.values[RIP] = SP, 0x401000
     rule = Rule(RSP, 32, AT_RA, ((RBX, RegRule(RegKind.AT_CFA, -16)), (12, UNDEFINED)))
-    outcome = apply_rule(KnownRule(rule, Trust.EH_FRAME), callee, memory({SP + 24: 1, SP + 16: 2}), X86_64, 0)
+    outcome = apply(rule, callee, memory({SP + 24: 1, SP + 16: 2}))
     assert isinstance(outcome, Caller)
     assert outcome.registers.withheld == {RBP, 13, 14, 15}

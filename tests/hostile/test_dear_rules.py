@@ -1,0 +1,25 @@
+"""Unwind rules that take long to compute: a stack costs a bounded amount, is marked as cut, and its file is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyprof.unwind.expr import PER_STACK
+from tests.live.support.recording import record, running
+from tests.support import PROGRAMS, build
+
+OPERATIONS = 6_901
+"""To find a frame's CFA."""
+
+
+def test_work_is_bounded_by_stack_and_the_file_is_named(tmp_path: Path) -> None:
+    program = build(PROGRAMS / "dear_rules.S", tmp_path / "dear_rules")
+    with running(program) as process:
+        recording = record(process.pid, tmp_path, "--mode", "wall", seconds=0.5)
+    (stack,) = recording.stacks
+    assert stack[0] == "[truncated: no unwind rule]"
+    assert stack.count("dear") == PER_STACK // OPERATIONS + 1
+    assert "main" not in stack
+    assert recording.summary["errors"]["unwind rules that compute too much"] > 0
+    (module,) = (module for module in recording.summary["modules"] if module["path"] == str(program))
+    assert any("compute too much" in problem["text"] for problem in module["problems"])
