@@ -7,7 +7,6 @@ the walk knows: how long a thread's stack is, and which sleeping thread needs a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ from pyprof.errors import AccessDenied
 from pyprof.model.pauses import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
+from pyprof.records import dataclass, field
 
 
 class CollectorRefused(AccessDenied):

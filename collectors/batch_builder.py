@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.interpreter import Chain
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Beyond, Piece, SampleBatch, SampleKind, StackSlab
+from pyprof.records import replace
 
 MOST_LANES = 4096
 _ARENA = 8 << 20

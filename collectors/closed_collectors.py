@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from pyprof.collectors.base import Collector, CollectorStats
 from pyprof.model.profile import ThreadInfo
+from pyprof.records import dataclass, field
 
 
 @dataclass

@@ -12,12 +12,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
+from pyprof.records import dataclass, replace
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _BUDGET = 50  # a look that took t is followed by none for 50 t

@@ -5,11 +5,11 @@ A new one is a room with a module that has can() and open(), and a line in COLLE
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from pyprof.errors import PyprofError, UsageError
+from pyprof.records import dataclass, replace
 
 if TYPE_CHECKING:
     from pyprof.collectors.base import Collector

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
+from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from pyprof.model.profile import Profile
+from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ is left out, and a marker stands there. A recursion 200,000 deep in 500 samples 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +11,7 @@ from pyprof.model.markers import LEFT_OUT
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.tree import Tree, rewrite
 from pyprof.model.walk import Trust
+from pyprof.records import replace
 
 MOST_FRAMES = 24_000_000
 """Of all stacks of a file."""

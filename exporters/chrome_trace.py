@@ -10,7 +10,6 @@ samples only. Times are microseconds since the recording began.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
@@ -24,6 +23,7 @@ from pyprof.exporters.utf8 import dumps
 from pyprof.model.functions import Function
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.tree import Tree, rewrite
+from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]
 

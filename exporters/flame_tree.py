@@ -8,7 +8,6 @@ and its totals stay exact.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.names import Level, functions, module_name, script_name
@@ -16,6 +15,7 @@ from pyprof.exporters.start_up import start_nodes
 from pyprof.model.functions import Function
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.tree import rewrite
+from pyprof.records import dataclass, field
 
 FrameRow = tuple[str, str, int, FrameKind]
 """(name, module's name or what stands for it, index into Profile.modules or -1, kind), of the first that came up"""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.functions import Function, functions_of
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
+from pyprof.records import dataclass
 
 UNKNOWN = "[unknown]"
 

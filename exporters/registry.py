@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pyprof.errors import UsageError
+from pyprof.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

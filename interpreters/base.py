@@ -7,7 +7,6 @@ which modules are its own. A new interpreter is a folder beside cpython/ and a l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol
 
@@ -16,6 +15,7 @@ from pyprof.interpreters.code_book import Code, CodeBook
 from pyprof.model.interpreter import KernelReader, StackReader
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.images import ImageStore
+from pyprof.records import dataclass
 
 
 class NotBegun(Exception):

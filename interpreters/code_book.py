@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Set
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyprof.model.profile import Line
+from pyprof.records import dataclass, field
 
 UNKNOWN = 0
 """Number of the function that was gone before its name could be read."""

@@ -11,12 +11,12 @@ stands where its order among the others puts it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.markers import Mark, MarkKind, long_chain_mark
 from pyprof.model.stacks import Inserts
 from pyprof.model.walk import StackEnd
+from pyprof.records import dataclass, replace
 
 FunctionRange = Callable[[int, bool], tuple[int, int] | None]
 """(pc, exact) -> avma span of the function that holds it, as the unwind tables have it."""

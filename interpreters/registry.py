@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 from pyprof.diagnostics import Finding
 from pyprof.errors import FormatError
@@ -13,6 +12,7 @@ from pyprof.interpreters.cpython.interpreter import CPython
 from pyprof.interpreters.ruby.interpreter import Ruby
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, Gather, KernelReader, ThreadPlace
 from pyprof.model.modules import AddressSpace
+from pyprof.records import dataclass
 
 KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby)
 """In the order in which they are asked."""

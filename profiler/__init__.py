@@ -18,6 +18,7 @@ diagnostics    Counters for what was tolerated, and problems of modules
 errors         Named conditions
 frame_sources  By what a frame is found: one table for options, help, pages and documentation
 options        Options of a recording, as values
+records        Dataclasses that cost little to define
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ A truncated stack is data, a broken file is an exception, a tolerated oddity is 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+
+from pyprof.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, order=True)

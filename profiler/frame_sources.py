@@ -5,7 +5,7 @@ In: nothing. Out: FRAME_SOURCES. A Trust (model/walk.py) is the number of a row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

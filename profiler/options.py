@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pyprof.frame_sources import SCAN, selectable
+from pyprof.records import dataclass
 
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20

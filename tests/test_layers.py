@@ -20,14 +20,15 @@ FOLDERS = {
     "start": "pyprof_start",
 }
 
-LEAVES = {"pyprof.errors", "pyprof.diagnostics"}
+LEAVES = {"pyprof.errors", "pyprof.diagnostics", "pyprof.records"}
 SOURCES = "pyprof.frame_sources"
 OBJECTS = {"pyprof.model", "pyprof.objfile", *LEAVES}
 ALLOWED: dict[str, set[str]] = {
-    "pyprof.errors": set(),
-    "pyprof.diagnostics": set(),
-    "pyprof.options": {SOURCES},
-    SOURCES: set(),
+    "pyprof.records": set(),
+    "pyprof.errors": {"pyprof.records"},
+    "pyprof.diagnostics": {"pyprof.records"},
+    "pyprof.options": {SOURCES, "pyprof.records"},
+    SOURCES: {"pyprof.records"},
     "pyprof.model": {*LEAVES},
     "pyprof.objfile": {"pyprof.model", *LEAVES},
     "pyprof.unwind": {*OBJECTS, "pyprof.options", SOURCES},
@@ -35,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "pyprof.symbolize": {*OBJECTS},
     "pyprof.collectors": {*OBJECTS, "pyprof.options"},
     "pyprof.runtime_code": {*OBJECTS, "pyprof.options", "pyprof.unwind", "pyprof.symbolize", "pyprof.collectors"},
-    "pyprof.exporters": {"pyprof.model", "pyprof.errors"},
+    "pyprof.exporters": {"pyprof.model", "pyprof.errors", "pyprof.records"},
 }
 """Layer -> layers that it may import, besides itself."""
 LATE = {("pyprof.model.profile", "pyprof.exporters.save")}

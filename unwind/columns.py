@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from pyprof.model.arch import Arch
+from pyprof.records import dataclass, replace
 from pyprof.unwind.describe import describe, register_name
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 from pyprof.unwind.table import SLOW, fast_form

@@ -8,11 +8,11 @@ Source: DWARF 5, 2.5.1 and 6.4.2 (which operations CFI may not use); libgcc unwi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
 
 from pyprof.model.arch import Arch
+from pyprof.records import dataclass, field
 
 MAX_OPERATIONS = 10_000
 """Of one evaluation. Expressions of compilers and assemblers have under 50."""

@@ -12,8 +12,9 @@ Registers are columns of the Arch (pyprof.model.arch), never a format's own numb
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
+
+from pyprof.records import dataclass, field
 
 
 class RegKind(IntEnum):

@@ -8,11 +8,11 @@ comes here from its first frame.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from pyprof.model.arch import Arch
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, lookup_pc
+from pyprof.records import dataclass
 from pyprof.unwind.expr import PER_FRAME, Budget, ExprProblem, Failed, Machine, evaluate
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
 from pyprof.unwind.memory import LaneMemory

@@ -8,12 +8,11 @@ as in scalar.apply_rule, which is the specification; whatever is not plain is le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
+from pyprof.records import dataclass
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.table import CFA_FP, FP_SAVED, OUTERMOST, RuleTable
 

@@ -6,14 +6,13 @@ pc are followed; a lane that needs more is SLOW. Formulas as in scalar.apply_rul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd
+from pyprof.records import dataclass
 from pyprof.unwind.table import (
     CFA_FP,
     FP_SAVED,

@@ -11,13 +11,12 @@ with the flags signal, outermost and pac. Every other rule has the flag SLOW: sc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
+from pyprof.records import dataclass, field
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 
 CFA_FP = 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk, lookup_pc
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.records import dataclass
 from pyprof.unwind.expr import Budget
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery

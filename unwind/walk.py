@@ -8,13 +8,13 @@ for a step costs the same for one lane as for a hundred.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
+from pyprof.records import dataclass, field
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_records import follow_records
 from pyprof.unwind.heuristics.stack_cache import LEAST_FRAMES, StackCache

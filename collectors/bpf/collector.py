@@ -7,7 +7,6 @@ samples of those.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from pyprof.collectors.targets.selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
+from pyprof.records import replace
 
 NOTE = "Sampled by a program in the kernel (BPF)"
 

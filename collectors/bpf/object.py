@@ -10,12 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from dataclasses import dataclass
 
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.linux import bpf
 from pyprof.errors import FormatError
 from pyprof.objfile.elf.file import ElfFile
+from pyprof.records import dataclass
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQ")

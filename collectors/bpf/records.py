@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.bpf.abi import ANCHOR_WORDS, FRAME_WORDS, HEAD_WORDS, REGISTERS
+from pyprof.records import dataclass
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

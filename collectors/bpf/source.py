@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +24,7 @@ from pyprof.errors import FormatError
 from pyprof.model.interpreter import Chain, FrameRows, KernelReader
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Piece, SampleBatch, StackSlab
+from pyprof.records import replace
 
 _FIRST_COPY = 64 << 10
 _ROOM = 8192

@@ -6,7 +6,6 @@ The target stands still afterwards. If anything fails, the connection is closed 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from typing import Literal
 
 from pyprof.collectors.gdb.control import AllStop, Control, Stepping, first_stop, no_interrupt
@@ -27,6 +26,7 @@ from pyprof.collectors.gdb.target import (
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.model.arch import Arch, find_arch
+from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

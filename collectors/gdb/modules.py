@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pyprof.collectors.gdb.memory import PageCache, RemoteMemory
 from pyprof.collectors.gdb.stub import Stub
@@ -23,6 +22,7 @@ from pyprof.model.modules import Mapping
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC
 from pyprof.objfile.source import BytesSource
+from pyprof.records import dataclass
 
 AT_PHDR, AT_BASE, AT_EXECFN, AT_SYSINFO_EHDR = 3, 7, 31, 33
 PT_INTERP, PT_PHDR = 3, 6

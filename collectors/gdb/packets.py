@@ -10,10 +10,10 @@ What comes in is hostile: a payload has at most MAX_PAYLOAD bytes, run lengths e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from pyprof.errors import RemoteError
+from pyprof.records import dataclass
 
 MAX_PAYLOAD = 1 << 20
 MAX_NOISE = 1 << 16

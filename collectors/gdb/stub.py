@@ -6,12 +6,12 @@ answer has a size limit. GDB manual, "Packets", "General Query Packets", "vFile 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import accumulate
 
 from pyprof.collectors.gdb.link import Link
 from pyprof.collectors.gdb.packets import escape
 from pyprof.errors import RemoteError
+from pyprof.records import dataclass, field
 
 MOST_OBJECT = 4 << 20
 MOST_THREADS = 1 << 16

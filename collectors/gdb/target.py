@@ -7,11 +7,11 @@ layout that GDB takes for granted, for the architecture of the program's file.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 from pyprof.collectors.gdb.xml import parse_xml
 from pyprof.errors import RemoteError, UnsupportedArchitecture
 from pyprof.model.arch import Arch, find_arch
+from pyprof.records import dataclass, field, replace
 
 MOST_REGISTERS = 4096
 _MOST_FILES = 64

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from pyprof.collectors.gdb.stub import MOST_THREADS, Stub, ThreadId
 from pyprof.collectors.gdb.xml import parse_xml
 from pyprof.collectors.linux.procfs import parse_stat
 from pyprof.errors import FormatError, RemoteError
+from pyprof.records import dataclass
 
 RED_ZONE = 128
 _MOST_AT_FIRST = 64 << 10

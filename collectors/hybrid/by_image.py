@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+
+from pyprof.records import dataclass, field
 
 NeedsStops = Callable[[int], str | None]
 """pid -> why stops are wanted, "" if they are not, None if that cannot be told yet."""

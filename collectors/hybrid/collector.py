@@ -9,7 +9,6 @@ program.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.closed_collectors import ClosedCollectors, joined
@@ -22,6 +21,7 @@ from pyprof.collectors.ptrace.opening import BY_STOPS
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
+from pyprof.records import replace
 
 
 class HybridCollector:

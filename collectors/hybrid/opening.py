@@ -6,7 +6,6 @@ of threads that sleep.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from pyprof.collectors.base import Collector
@@ -28,6 +27,7 @@ from pyprof.collectors.ptrace.opening import by_stops
 from pyprof.collectors.targets.request import Request, Target
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
 from pyprof.options import CollectOptions
+from pyprof.records import replace
 
 NO_STOPS = 1 << 16
 """With --stack-size up to this nothing is stopped for stacks that perf_events cannot copy."""

@@ -12,7 +12,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.copy_size import beyond_copy
 from pyprof.model.sample import SampleBatch
+from pyprof.records import dataclass
 
 I32 = npt.NDArray[np.int32]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Protocol
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
@@ -17,6 +16,7 @@ from pyprof.collectors.ptrace.opening import BY_STOPS
 from pyprof.errors import PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
+from pyprof.records import replace
 
 _CALM_NS = 2_000_000_000
 """So long nothing needed stops before they end."""

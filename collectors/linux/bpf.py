@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 import numpy as np
 
 from pyprof.collectors.linux import libc
+from pyprof.records import dataclass
 
 HASH, ARRAY, PERCPU_ARRAY, LRU_HASH, RINGBUF = 1, 2, 6, 9, 27
 PERF_EVENT, RAW_TRACEPOINT = 7, 17

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pyprof.model.modules import ReadMemory
 from pyprof.objfile.elf.dynamic import DT_DEBUG, MAX_TABLE, dynamic_entries
+from pyprof.records import dataclass
 
 MAX_OBJECTS = 1 << 14
 MAX_NAMESPACES = 64

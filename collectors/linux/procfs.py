@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch, native_arches
 from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
+from pyprof.records import dataclass
 
 _MAPS_LINE = re.compile(
     rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-][x-][sp]) ([0-9a-f]{1,16}) "

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
+from pyprof.records import dataclass
 
 EINTR = 4
 RESTARTS = (512, 513, 514, 516)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pyprof.collectors.switch_events import I64, Mask
+from pyprof.records import dataclass
 
 Pool = dict[tuple[int, bool, int], tuple[int, int]]
 """(tid, blocked, bucket of length) -> (nanoseconds, since when) of time for which no stack was found yet"""

@@ -6,12 +6,12 @@ Its own sample, an out-of-band sample, an earlier part of the interval, or none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from pyprof.collectors.offcpu.matching import Intervals, Open
 from pyprof.collectors.switch_events import I64, Gap, Mask
+from pyprof.records import dataclass, field
 
 Lanes = Sequence[int] | I64
 

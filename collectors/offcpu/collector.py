@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from pyprof.model.kernel import blocked_word
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
+from pyprof.records import replace
 
 _LOOKS = 2.5
 

@@ -8,7 +8,6 @@ thread exact, and its shares of short and of long intervals. An interval that ha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from pyprof.collectors.offcpu.classification import Classes, Drain, classify
 from pyprof.collectors.offcpu.gaps import Gaps, merged, overlap
 from pyprof.collectors.offcpu.matching import Intervals, Open, match
 from pyprof.collectors.switch_events import ENDED, I64, Gap, Mask, Points
+from pyprof.records import dataclass, field, replace
 
 LEFT_OUT, BY_WEIGHT = -1, -2
 

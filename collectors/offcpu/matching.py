@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from pyprof.collectors.switch_events import BLOCKED, I64, IN, PREEMPTED, Mask, Points
+from pyprof.records import dataclass
 
 _MATCH_NS = 1_000_000  # a switch-out sample is taken right before its record, with interrupts off
 _CARRIED, _SAMPLE, _SWITCH, _LOOK = range(4)

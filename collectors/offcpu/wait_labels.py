@@ -9,7 +9,6 @@ the thread's state, is known after a thread was seen in a wait with the same ker
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from pyprof.collectors.linux.perf_arch import CALL_PC, RESULT, WIDE
 from pyprof.model.kernel import Blocked, blocked_word, parse_blocked
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch
+from pyprof.records import replace
 
 WAITS_FOR_PROCESSOR = "P"
 UNKNOWN = "B"

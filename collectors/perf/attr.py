@@ -7,13 +7,13 @@ import os
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.switch_periods import Periods
 from pyprof.options import CollectOptions
+from pyprof.records import dataclass
 
 SAMPLE_IP, SAMPLE_TID, SAMPLE_TIME, SAMPLE_CPU = 1 << 0, 1 << 1, 1 << 2, 1 << 7
 SAMPLE_REGS_USER, SAMPLE_STACK_USER = 1 << 12, 1 << 13

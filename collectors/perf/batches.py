@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
+from pyprof.records import dataclass, replace
 
 _LOOK_NS = 1_000_000_000
 

@@ -13,13 +13,13 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.perf.attr import Kind, SwitchEvent, refusal
 from pyprof.collectors.perf.records import EXIT, FORK, LOST, Other, parse_task
 from pyprof.collectors.perf.ring import Rings
 from pyprof.collectors.perf.switch_periods import Periods
+from pyprof.records import dataclass, field, replace
 
 _ENABLE, _DISABLE, _SET_OUTPUT, _PERIOD = 0x2400, 0x2401, 0x2405, 0x4008_2404
 _ROUNDS = 20

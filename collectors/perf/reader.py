@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyprof.collectors.perf.event_set import Fork, forks_of
 from pyprof.collectors.perf.records import Scan, scan
 from pyprof.collectors.perf.ring import Rings
 from pyprof.diagnostics import Diagnostics
+from pyprof.records import dataclass
 
 FOREVER_NS = 2**62
 

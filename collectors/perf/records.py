@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from pyprof.collectors.perf.ring import Ring
 from pyprof.model.kernel import KERNEL_HALF
 from pyprof.model.modules import Mapping
+from pyprof.records import dataclass, field
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

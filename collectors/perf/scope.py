@@ -9,11 +9,11 @@ CAP_PERFMON or a kernel.perf_event_paranoid of 0 or less.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from pyprof.collectors.perf.attr import Event, PerfNotAllowed, choose_event
 from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
 from pyprof.options import CollectOptions
+from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from pyprof.collectors.linux.mapped_memory import guarded
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory
+from pyprof.records import dataclass, field, replace
 
 Mappings = tuple[Mapping, ...]
 Change = Mapping | Mappings | None

@@ -6,7 +6,8 @@ All threads together stay within a budget. A thread that switches rarely is samp
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+
+from pyprof.records import dataclass, field
 
 PERIODS = (1, 3, 7, 17, 41, 101, 251, 631, 1583, 3967, 9973)
 """Odd, most of them prime: a thread that waits in two places in turn is seen in both."""

@@ -7,13 +7,12 @@ run on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from pyprof.collectors.perf.records import I64, LOST, LOST_SAMPLES, SAMPLE, U64, Other
 from pyprof.collectors.perf.ring import Ring
 from pyprof.collectors.switch_events import BLOCKED, IN, PREEMPTED, Gap
+from pyprof.records import dataclass, field
 
 SWITCH, SWITCH_CPU_WIDE = 14, 15
 MISC_OUT, MISC_PREEMPTED = 1 << 13, 1 << 14

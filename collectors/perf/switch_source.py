@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from pyprof.collectors.perf.switches import Switched, Switches
 from pyprof.collectors.switch_events import ENDED, Happened, Mask
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
+from pyprof.records import dataclass, field, replace
 
 _FOREVER_NS = 2**62
 

@@ -12,7 +12,6 @@ import math
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -38,6 +37,7 @@ from pyprof.collectors.perf.switch_records import SwitchScan, scan
 from pyprof.collectors.switch_events import ENDED, IN, LEAST_ON_NS, Gap, Points, covered_ns
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
+from pyprof.records import dataclass, field
 
 _MOST_RING = 8 << 20
 _MOST_RINGS = 64 << 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from pyprof.model.sample import SampleBatch
 from pyprof.objfile.core.memory import CoreMemory
 from pyprof.objfile.core.notes import AT_ENTRY, AT_PHDR, CoreNotes, CoreThread, read_notes, register_word
 from pyprof.objfile.elf.file import ElfFile
+from pyprof.records import replace
 
 CORE_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
 """Signals that leave a core (signal(7)): QUIT ILL TRAP ABRT BUS FPE SEGV XCPU XFSZ SYS."""

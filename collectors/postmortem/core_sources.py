@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from pyprof.collectors.linux.link_map import read_string
 from pyprof.errors import FormatError
@@ -19,6 +18,7 @@ from pyprof.objfile.debug_files import debuginfod_cache
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import build_id_in_memory
 from pyprof.objfile.locate import accepted, candidates, find_bias, identify
+from pyprof.records import dataclass, field
 
 BUILD_ID_DIR = "/usr/lib/debug/.build-id"
 

@@ -7,7 +7,6 @@ handler on its own stack interrupted), the thread comes again in the next batch 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Piece, SampleBatch, SampleKind
 from pyprof.objfile.core.memory import SavedMemory
+from pyprof.records import dataclass, field
 
 RED_ZONE = 512
 """Bytes below sp that are copied too: leaf functions of some ABIs keep registers there (ppc64le: 288)."""

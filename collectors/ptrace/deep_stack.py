@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.model.sample import Outer, Piece
+from pyprof.records import dataclass, field
 
 _LEAST = 64 << 10
 _OVERLAP = 16 << 10

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 
 from pyprof.collectors.ptrace.young_threads import YoungThreads
+from pyprof.records import dataclass, field
 
 _WINDOW_NS = 100_000_000
 """So long a thread runs and waits until its share is known: the kernel counts at ticks and switches."""

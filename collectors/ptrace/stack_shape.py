@@ -8,9 +8,9 @@ coroutine), that stack is copied, and the part of its home stack that the other 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pyprof.collectors.targets.maps_text import StackMapping
+from pyprof.records import dataclass
 
 RED_ZONE = 128
 """Bytes below sp that a leaf function may use (System V ABI, x86-64)."""

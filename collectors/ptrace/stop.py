@@ -14,7 +14,6 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
@@ -32,6 +31,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.pauses import PauseLog
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
+from pyprof.records import dataclass
 
 RESTARTED = "system call of the target restarted"
 INTERRUPTED = "system call of the target may have failed with EINTR"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.deep_stack import DeepStack
@@ -11,6 +10,7 @@ from pyprof.collectors.ptrace.processor_share import ProcessorShare
 from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import StackReader
+from pyprof.records import dataclass, field
 
 _SIZE = 512
 

@@ -10,7 +10,6 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.pauses import BUCKETS, Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import Piece, SampleBatch, StackSlab
+from pyprof.records import field_names, replace
 
 
 class ReplayCollector:
@@ -156,7 +156,7 @@ def _stats(stored: dict[str, Any]) -> CollectorStats:
     counts = np.zeros(BUCKETS, np.int64)
     for bucket, count in stored["pauses"]["counts"].items():
         counts[int(bucket)] = count
-    known = {field.name for field in fields(CollectorStats)}
+    known = set(field_names(CollectorStats))
     plain: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in stored.items() if key in known
     }

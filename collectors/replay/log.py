@@ -18,7 +18,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.model.modules import AddressSpace, ReadMemory
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
+from pyprof.records import replace
 
 VERSION = 1
 PAGE = 4096

@@ -9,7 +9,6 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Finding
@@ -22,6 +21,7 @@ from pyprof.errors import (
     UnsupportedArchitecture,
 )
 from pyprof.model.arch import ARCHES, find_arch, native_arches
+from pyprof.records import dataclass
 
 CAP_SYS_PTRACE = 19
 CAP_NET_ADMIN = 12

@@ -18,9 +18,9 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from pyprof.errors import PyprofError
+from pyprof.records import dataclass, field
 
 
 class CommandNotFound(PyprofError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pyprof.collectors.targets.selection import Selection
@@ -12,6 +11,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.interpreter import KernelReader, StackReader
 from pyprof.options import CollectOptions
+from pyprof.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)

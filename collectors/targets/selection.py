@@ -11,13 +11,13 @@ import pwd
 import re
 import time
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.targets import attach
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
 from pyprof.options import TargetOptions
+from pyprof.records import dataclass
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
 _LOOK_NS = 500_000_000

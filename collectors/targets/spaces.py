@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.map_query import Answer, MapQuery
@@ -23,6 +22,7 @@ from pyprof.collectors.targets.maps_text import MapsText, StackMapping
 from pyprof.collectors.targets.unsettled import Mappings, Moves, Unsettled, UnsettledSamples, executables
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
+from pyprof.records import dataclass, replace
 
 _BUDGET = 50  # a read that took t is followed by none for 50 t: 2 % of the time
 _RESTLESS_READS = 64  # after a change, so many reads are made on both sides of a round of samples

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.records import dataclass
 
 Moves = list[tuple[int, AddressSpace]]
 """Lanes whose space is not the one that was current when they were taken, and that space."""

@@ -7,14 +7,13 @@ and after that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyprof.interpreters.code_book import UNKNOWN, CodeBook, frame_pc
 from pyprof.interpreters.cpython.layout import NONE, Layout, LineTable
 from pyprof.interpreters.cpython.lines import line_of
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
 from pyprof.model.profile import Line
+from pyprof.records import dataclass
 
 LANGUAGE = "Python"
 _LONGEST_NAME = 4096

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from pyprof.interpreters.cpython.greenlets import Slots
 from pyprof.interpreters.cpython.runtime import PyThread
 from pyprof.model.interpreter import Gather, Span
+from pyprof.records import dataclass, field
 
 MOST_IN_STOP = 2048
 """Frames that are followed while the thread stands still; the rest of a deep stack is followed in the copy."""

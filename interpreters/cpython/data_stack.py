@@ -5,12 +5,11 @@ Source: Include/internal/pycore_pystate.h, _PyStackChunk: previous, size in byte
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from pyprof.interpreters.cpython.copied import Copied, Habits, words_of
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.model.interpreter import Gather
+from pyprof.records import dataclass, field
 
 MOST_CHUNKS = 64
 """So many at least are copied; as many as there may be in what is copied."""

@@ -8,7 +8,6 @@ from the headers (offsetof) and is checked by runtime.py with the rest.
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython.layout import (
@@ -24,6 +23,7 @@ from pyprof.interpreters.cpython.layout import (
     ThreadLayout,
 )
 from pyprof.interpreters.cpython.tables import OBJECTS_3_12
+from pyprof.records import replace
 
 COOKIE = b"xdebugpy"
 HEAD = 24

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pyprof.interpreters.base import Recording
 from pyprof.interpreters.cpython.capture import Copier
 from pyprof.interpreters.cpython.codes import CodeReader
@@ -18,6 +16,7 @@ from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.tasks import Awaiters
 from pyprof.interpreters.cpython.threads import Known
 from pyprof.model.interpreter import Chain, Gather, Run, SampleState
+from pyprof.records import replace
 
 LOST = "python function freed before its name was read"
 _MOST_PREPARED = 64

@@ -10,10 +10,10 @@ Runs while the thread stands still. What was found last time is copied with ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyprof.interpreters.cpython.layout import NONE, Layout
+from pyprof.records import dataclass, field
 
 Slots = dict[int, tuple[int, int]]
 """By entry frame: where the address of its activation's innermost frame stood, and that address."""

@@ -6,8 +6,9 @@ of each version, compiled and printed by offsetof; then read from live processes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from pyprof.records import dataclass
 
 NONE = -1
 

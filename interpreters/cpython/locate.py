@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pyprof.errors import FormatError
 from pyprof.interpreters.symbols import defined_symbols
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import Image, ImageStore
+from pyprof.records import dataclass
 
 _NAME = re.compile(r"python(3)\.(\d+)")
 _OLD = re.compile(r"^(lib)?python(2|3\.[0-7])(?!\d)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
@@ -13,6 +12,7 @@ from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.runtime import Refused, Runtime, Unsettled, open_runtime
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import ImageStore
+from pyprof.records import replace
 
 _MOST_FILES = 4096
 

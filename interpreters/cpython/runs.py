@@ -8,13 +8,13 @@ its own. 3.8 and 3.9 have one activation a frame and no marker.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.copied import Copied
 from pyprof.interpreters.cpython.layout import NONE, Chain, Layout
 from pyprof.model.interpreter import Run
+from pyprof.records import replace
 
 _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
 

@@ -7,7 +7,6 @@ contradicts, is Refused with one sentence; a runtime that has not begun yet is N
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython import debug_offsets
@@ -15,6 +14,7 @@ from pyprof.interpreters.cpython.layout import NONE, Layout
 from pyprof.interpreters.cpython.locate import Located
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.tables import LAYOUTS
+from pyprof.records import dataclass
 
 MOST_INTERPRETERS = 1024
 MOST_THREADS = 1 << 14

@@ -6,8 +6,6 @@ Source: offsetof and sizeof of each version's headers; they hold for every relea
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pyprof.interpreters.cpython.layout import (
     NONE,
     Chain,
@@ -20,6 +18,7 @@ from pyprof.interpreters.cpython.layout import (
     RuntimeLayout,
     ThreadLayout,
 )
+from pyprof.records import replace
 
 _OBJECTS_3_8 = ObjectLayout(
     type=8,

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import AwaitLayout, Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.images import ImageStore
+from pyprof.records import dataclass
 
 SECTION = ".AsyncioDebug"
 MOST_TASKS = 32

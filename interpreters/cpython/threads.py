@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 
 from pyprof.interpreters.cpython.copied import Habits
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.names import ThreadNames
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime, tid_of
 from pyprof.model.interpreter import Gather
+from pyprof.records import dataclass, field
 
 _RELIST_NS = 50_000_000
 _RELIST_BUDGET = 50

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.crash_codes import (
@@ -17,6 +16,7 @@ from pyprof.cli.crash_codes import (
     NS_EXCEPTION,
     STACK_BUFFER_OVERRUN,
 )
+from pyprof.records import dataclass
 
 if TYPE_CHECKING:
     from pyprof.objfile.minidump.crash_dump import DumpException

@@ -11,12 +11,12 @@ import stat
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from pyprof.errors import OutputError
 from pyprof.exporters import output_file
 from pyprof.exporters.output_file import Write
+from pyprof.records import dataclass
 
 MAX_NAME = 48
 """Most letters of a process name that go into a file name: a command's may fill one alone."""

@@ -7,11 +7,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyprof.cli.terminal import printable
 from pyprof.cli.words import many, shorten
+from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.collectors.base import CollectorStats

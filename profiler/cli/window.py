@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.terminal import complain, line
 from pyprof.errors import OutputError
+from pyprof.records import dataclass
 
 if TYPE_CHECKING:
     from pyprof.exporters.base import Exporter, ExportOptions

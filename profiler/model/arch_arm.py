@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pyprof.model import arch_calls
 from pyprof.model.arch_parts import Calls, FrameChain, Kernel, SigFrame, Signals
 from pyprof.model.arch_type import Arch
+from pyprof.records import replace
 
 
 def _aarch64_follows_call(code: bytes) -> bool:

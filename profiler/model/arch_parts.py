@@ -6,8 +6,9 @@ Each part is a value. What is not known has a default that promises nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from pyprof.records import dataclass, field
 
 
 def _unknown_size(code: bytes) -> int:

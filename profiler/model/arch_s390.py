@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pyprof.model.arch_parts import Calls, FrameChain, Kernel, SigFrame, Signals, never
 from pyprof.model.arch_type import Arch
+from pyprof.records import replace
 
 
 def _s390x_follows_call(code: bytes) -> bool:

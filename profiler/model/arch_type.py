@@ -7,9 +7,8 @@ the kernel's signal trampolines look like, the slots of the kernel's NT_PRSTATUS
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyprof.model.arch_parts import Calls, FrameChain, Kernel, Signals
+from pyprof.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pyprof.model import arch_calls
 from pyprof.model.arch_parts import Calls, FrameChain, Kernel, PltCode, SigFrame, Signals
 from pyprof.model.arch_type import Arch
 from pyprof.model.x86_epilogue import x86_64_epilogue
 from pyprof.model.x86_frames import frame_code
+from pyprof.records import replace
 
 
 def _x86_follows_call(code: bytes) -> bool:

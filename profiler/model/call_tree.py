@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from pyprof.model.functions import Function, functions_of
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.tree import Tree, rewrite
+from pyprof.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, eq=False)

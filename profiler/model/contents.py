@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ from pyprof.model.summary import (
     lacks,
 )
 from pyprof.model.walk import StackEnd, Trust
+from pyprof.records import dataclass, replace
 
 FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.LONG_CHAIN | SampleState.NO_RUN
 """Some functions of the interpreter's are not on the stack."""

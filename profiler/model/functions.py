@@ -6,11 +6,10 @@ one, in however many processes it ran, under however many addresses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pyprof.model.profile import Frame, FrameKind, Profile
+from pyprof.records import dataclass
 
 KERNEL = "[kernel]"
 

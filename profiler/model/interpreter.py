@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from enum import IntFlag
 from typing import Protocol
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.modules import AddressSpace
+from pyprof.records import dataclass
 
 
 class SampleState(IntFlag):

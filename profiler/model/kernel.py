@@ -5,9 +5,8 @@ One word each: an address in the kernel's half, or what blocked_word() makes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyprof.model.arch import ARCHES, Arch
+from pyprof.records import dataclass
 
 KERNEL_HALF = 1 << 63
 

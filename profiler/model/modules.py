@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+
+from pyprof.records import dataclass, field
 
 ReadMemory = Callable[[int, int], bytes]
 """(avma, size in bytes) -> at most size bytes of the target's memory; shorter or empty where unreadable."""

@@ -5,10 +5,10 @@ Buckets are log-linear, 64 to a power of two: a percentile is right to 1.6 %.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import numpy.typing as npt
+
+from pyprof.records import dataclass, field
 
 SUB_BITS = 6
 SUB = 1 << SUB_BITS

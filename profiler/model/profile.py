@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from os import PathLike
@@ -20,6 +19,7 @@ from pyprof.model.markers import Mark
 from pyprof.model.modules import base_name
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
+from pyprof.records import dataclass
 
 if TYPE_CHECKING:
     from pyprof.model.call_tree import Call

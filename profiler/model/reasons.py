@@ -8,9 +8,10 @@ terminal, the page and docs/formats.md take their words from here.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
+
+from pyprof.records import dataclass, replace
 
 
 class Stage(Enum):

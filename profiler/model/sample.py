@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import Chain
 from pyprof.model.modules import AddressSpace
+from pyprof.records import dataclass, field, replace
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

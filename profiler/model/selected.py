@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from pyprof.model.contents import summary_of_part
 from pyprof.model.functions import functions_of
 from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.model.tree import Tree, rewrite
+from pyprof.records import replace
 
 Pattern = str | re.Pattern[str]
 Mask = npt.NDArray[np.bool_]

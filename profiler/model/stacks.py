@@ -7,7 +7,6 @@ frame, at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from pyprof.model.markers import CUTS, LEFT_OUT, Mark, MarkKind
 from pyprof.model.profile import FrameKind
 from pyprof.model.tree import rewrite
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
+from pyprof.records import dataclass, field
 
 NO_SPACE = -1
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from pyprof.diagnostics import Problem
 from pyprof.model.reasons import Reason, counted, end_reason
+from pyprof.records import dataclass, field
 
 PARTLY_READ = "partly_interpreted"
 """Label of whole native stacks that have some of their interpreter's functions, not all."""

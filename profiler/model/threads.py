@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from pyprof.model.markers import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.walk import StackEnd
+from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

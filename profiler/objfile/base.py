@@ -7,10 +7,10 @@ absent (modules of which only the identity is known). Out: ObjectFile. All addre
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from pyprof.model.arch import Arch
+from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

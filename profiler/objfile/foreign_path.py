@@ -14,7 +14,8 @@ import errno
 import os
 import re
 import stat
-from dataclasses import dataclass
+
+from pyprof.records import dataclass
 
 MAX_STEPS = 256
 MAX_LINKS = 40

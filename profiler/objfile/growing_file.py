@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from pyprof.objfile import foreign_path
+from pyprof.records import dataclass, field
 
 MAX_READ = 256 << 20
 """Most bytes that are read of one file."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 
 from pyprof.diagnostics import Diagnostics
@@ -26,6 +25,7 @@ from pyprof.objfile.elf.memory_image import build_id_in_memory, rebuilt_image, v
 from pyprof.objfile.foreign_path import Rights, rights_below
 from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
 from pyprof.objfile.pe import PeImage, windows_module
+from pyprof.records import dataclass, field
 
 DIFFERS = "file differs from the mapped one"
 NOT_FOUND = "file of a module not found"

@@ -15,10 +15,10 @@ by its address; those of V8, Julia and LLVM count the ELF header that perf's inj
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from pyprof.errors import FormatError
 from pyprof.objfile.jitdump_tables import NO_TABLES, SECTION, Tables, read_tables
+from pyprof.records import dataclass
 
 MAGIC = 0x4A695444
 ARCH_TIMESTAMP = 1

@@ -9,7 +9,8 @@ CPython's perf_jit_trampoline.c (as genelf); LLVM's PerfSupportPlugin.cpp: .eh_f
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+from pyprof.records import dataclass
 
 SECTION = "jitdump"
 

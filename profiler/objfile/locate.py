@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
@@ -22,6 +21,7 @@ from pyprof.objfile import foreign_path
 from pyprof.objfile.elf.dynamic import same_dynamic
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.headers import PAGE, PT_NOTE
+from pyprof.records import dataclass
 
 MAX_HANDLES = 4
 MAX_PROOF = 1 << 16

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.modules import ReadMemory
+from pyprof.records import dataclass, field
 
 _CHUNK = 1 << 16
 MAX_TEXT = 1 << 12

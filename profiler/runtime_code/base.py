@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pyprof.diagnostics import Diagnostics
@@ -12,6 +11,7 @@ from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import Trust
 from pyprof.objfile.images import Image
+from pyprof.records import dataclass
 from pyprof.unwind.rules import FunctionRows, Rule
 
 Rows = tuple[FunctionRows, Trust]

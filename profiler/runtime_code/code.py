@@ -7,7 +7,6 @@ The description of a frame is chosen when its sample is walked: later its addres
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,6 +21,7 @@ from pyprof.model.walk import Walk, lookup_pcs
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.records import dataclass
 from pyprof.runtime_code.base import Rows, RuleAt, module_path
 from pyprof.runtime_code.jitdump import FILE as JITDUMP
 from pyprof.runtime_code.process import ProcessCode, Spans

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from pyprof.diagnostics import Diagnostics
@@ -16,6 +15,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image
 from pyprof.objfile.opening import open_registered
 from pyprof.objfile.target_structs import TargetStructs
+from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import Look, Rows, RuleAt, module_path, problem
 from pyprof.unwind.formats.gdb_jit import (
     DESCRIPTOR,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from functools import partial
 
 from pyprof.diagnostics import Diagnostics
@@ -16,6 +15,7 @@ from pyprof.model.walk import Trust
 from pyprof.objfile import foreign_path
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.jitdump import Closed, JitdumpReader, Loaded, Record
+from pyprof.records import dataclass
 from pyprof.runtime_code.base import Look, NoImage, Rows, RuleAt, problem
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.cfi.source import CfiTable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
@@ -12,6 +11,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import ReadMemory
 from pyprof.model.walk import Trust
+from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import Look, NoImage, Rows, RuleAt, problem
 from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, DynInfo, DynList, DynReader, Format, Head
 from pyprof.unwind.formats.libunwind.locate import LIST

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
 from pyprof.objfile.images import ImageStore
+from pyprof.records import replace
 from pyprof.session.inlined import inlined_inside
 from pyprof.session.recorder import Window
 from pyprof.session.summarize import summarize

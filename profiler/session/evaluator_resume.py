@@ -9,7 +9,6 @@ from there. The distance is learned from activations that were walked. In: a bat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -20,6 +19,7 @@ from pyprof.interpreters.merge import Evaluators, frame_at
 from pyprof.model.interpreter import Chain, Run
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.records import dataclass, replace
 from pyprof.unwind.unwinder import Unwinder
 
 _T = TypeVar("_T", np.uint64, np.uint8, np.bool_)

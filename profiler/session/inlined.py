@@ -7,12 +7,11 @@ functions follow the interpreted frames.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.tree import Tree, rewrite
+from pyprof.records import replace
 
 
 def inlined_inside(profile: Profile) -> Profile:

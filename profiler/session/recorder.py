@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import UNREADABLE, Merge, StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Walk
+from pyprof.records import dataclass, field
 from pyprof.session.rows import UNKNOWN, Rows, joined, no_lengths
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.unfollowed import NOTHING, Spent

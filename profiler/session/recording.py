@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from pyprof.collectors.base import CollectorStats
@@ -21,6 +20,7 @@ from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
+from pyprof.records import dataclass
 from pyprof.session.worker.sampling import Pending, Sampling
 
 T = TypeVar("T")

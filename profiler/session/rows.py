@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from pyprof.records import dataclass, field_names
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -36,7 +37,7 @@ class Rows:
 
     def take(self, rows: I64 | Sequence[int]) -> Rows:
         """The rows of these indices."""
-        return Rows(*(getattr(self, column.name)[rows] for column in fields(self)))
+        return Rows(*(getattr(self, name)[rows] for name in field_names(Rows)))
 
 
 def no_lengths(n: int) -> I64:
@@ -50,7 +51,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
         none, small = np.zeros(0, np.int64), np.zeros(0, np.int32)
         return Rows(none, small, small, small, small, none, none)
     known = any(part.length_ns.strides != (0,) for part in parts)
-    names = [column.name for column in fields(Rows) if known or column.name != "length_ns"]
+    names = [name for name in field_names(Rows) if known or name != "length_ns"]
     columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     if not known:
         return Rows(**columns, length_ns=no_lengths(len(columns["time_ns"])))

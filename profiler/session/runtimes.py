@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +28,7 @@ from pyprof.model.walk import StackEnd, Walk
 from pyprof.objfile import foreign_path
 from pyprof.objfile.images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE
+from pyprof.records import dataclass, field, replace
 from pyprof.runtime_code.process import perf_map_name
 from pyprof.session.evaluator_resume import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder

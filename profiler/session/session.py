@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Set
-from dataclasses import replace
 
 from pyprof.collectors.base import Collector
 from pyprof.diagnostics import Diagnostics
@@ -15,6 +14,7 @@ from pyprof.model.walk import lookup_pc
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
+from pyprof.records import replace
 from pyprof.runtime_code.code import RuntimeCode
 from pyprof.session.assemble import assemble
 from pyprof.session.recorder import HERE, Clock, Recorder, Window

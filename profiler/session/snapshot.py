@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
@@ -17,6 +16,7 @@ from pyprof.model.threads import FrameDetail, ThreadStack, thread_stacks
 from pyprof.model.walk import StackEnd
 from pyprof.objfile.foreign_path import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions
+from pyprof.records import dataclass, field, replace
 from pyprof.session.opening import check_stacks
 from pyprof.session.runtimes import Runtimes
 from pyprof.session.session import Files, Session

@@ -9,7 +9,6 @@ of that time go on in different ways from there, nothing is shown, and the stack
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.tree import rewrite
 from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.records import dataclass, field
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]

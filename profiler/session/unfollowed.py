@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from pyprof.collectors.cpu_accounts import Times, parse_times
 from pyprof.collectors.linux.children import descendants
+from pyprof.records import dataclass
 
 _LOOK_NS = 500_000_000
 _BUDGET = 100

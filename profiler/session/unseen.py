@@ -6,14 +6,13 @@ is known from the kernel's accounts. The profile has it below the process that w
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from pyprof.collectors.cpu_accounts import unseen
 from pyprof.model.markers import NOT_SAMPLED
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.stacks import marker_key
+from pyprof.records import replace
 from pyprof.session.recorder import Window
 from pyprof.session.rows import UNKNOWN
 

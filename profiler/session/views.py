@@ -7,7 +7,6 @@ sample is dropped for a frame. Stacks without an interpreter's frame are native 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
 from pyprof.model.tree import rewrite
 from pyprof.model.walk import lookup_pc
 from pyprof.options import ViewOptions
+from pyprof.records import replace
 from pyprof.session.native_views import VIEWS, in_code
 from pyprof.session.recorder import Window
 

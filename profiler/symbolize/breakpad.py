@@ -6,11 +6,11 @@ In: addresses relative to the module's load address. Out: NamedPlace. Never rais
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyprof.objfile.breakpad.records import FuncRecord, InlineRecord, LineRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.records import dataclass
 from pyprof.symbolize.dwarf.lines import Place
 
 MAX_UNSIZED = 1 << 16

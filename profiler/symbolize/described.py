@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from pyprof.model.code import CodeName
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import Image
+from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Set
-from dataclasses import dataclass, field
 from functools import cached_property
 
 from pyprof.diagnostics import Diagnostics
@@ -18,6 +17,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.images import Image
 from pyprof.objfile.packages import Packages
+from pyprof.records import dataclass, field
 from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.cython import CythonLines
 from pyprof.symbolize.demangle import demangle

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import Trust, lookup_pc
 from pyprof.objfile.images import Image, ImageStore
+from pyprof.records import dataclass, replace
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime

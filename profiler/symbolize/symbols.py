@@ -6,10 +6,11 @@ In: rows gathered from symbol tables (elf_symtab.py, plt.py). Out: SymbolTable, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from pyprof.records import dataclass
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -16,6 +15,7 @@ from pyprof.model.arch import Arch
 from pyprof.objfile.base import Section
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.opening import open_object_file
+from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.symbols import SymbolTable

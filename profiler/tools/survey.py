@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
@@ -11,6 +9,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import Module
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
+from pyprof.records import dataclass
 from pyprof.runtime_code.jitdump import FILE as JITDUMP
 from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
 

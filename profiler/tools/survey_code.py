@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.records import dataclass
 from pyprof.runtime_code.base import JIT, CodeSource, module_path
 from pyprof.runtime_code.code import RuntimeCode
 

@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import IO
 
@@ -24,6 +23,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import breakpad_id
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.opening import open_object_file
+from pyprof.records import dataclass, field
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.name_cache import has_dwarf

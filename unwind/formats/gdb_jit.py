@@ -11,12 +11,12 @@ Source: GDB manual, "JIT Compilation Interface"; gdb/jit.h.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.modules import ReadMemory
 from pyprof.objfile.target_structs import TargetStructs
+from pyprof.records import dataclass
 
 DESCRIPTOR = b"__jit_debug_descriptor"
 SECTION = "gdb jit list"

@@ -12,14 +12,13 @@ COMPLETED.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.sample import Outer, Piece, SampleBatch, StackSlab
 from pyprof.model.walk import SharedFrames, StackEnd, Trust
+from pyprof.records import dataclass, replace
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker

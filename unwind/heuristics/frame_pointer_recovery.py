@@ -17,13 +17,13 @@ same: where another place may be right as well, it is not decided.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
+from pyprof.records import dataclass
 from pyprof.unwind.code import Code
 from pyprof.unwind.heuristics.calls import Calls, Link
 from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline

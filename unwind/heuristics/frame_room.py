@@ -7,10 +7,9 @@ code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyprof.model.arch import Arch
 from pyprof.model.arch_parts import Depth
+from pyprof.records import dataclass
 from pyprof.unwind.code import Code
 from pyprof.unwind.heuristics.calls import MOST_FUNCTION, Calls
 

@@ -9,13 +9,13 @@ code that no file describes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import StackEnd
+from pyprof.records import dataclass
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker

@@ -8,12 +8,12 @@ Tolerate and left out. Source: docs/symbol_files.md of Breakpad; src/processor/b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.objfile.source import Source
+from pyprof.records import dataclass, field
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

@@ -6,7 +6,7 @@ Source: docs/symbol_files.md of Breakpad; for the forms of INLINE, src/processor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pyprof.records import dataclass
 
 MAX_NUMBER = 1 << 64
 

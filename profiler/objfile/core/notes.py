@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from pyprof.errors import FormatError
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.headers import ET_CORE, PT_NOTE
+from pyprof.records import dataclass, field
 
 NT_PRSTATUS, NT_FPREGSET, NT_PRPSINFO, NT_AUXV = 1, 2, 3, 6
 NT_FILE, NT_SIGINFO, NT_ARM_PAC_MASK = 0x46494C45, 0x53494749, 0x406

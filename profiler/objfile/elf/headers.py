@@ -5,9 +5,8 @@ Source: the gABI, "Object Files"; elf.h for the GNU and ARM numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyprof.objfile.base import Section, Segment
+from pyprof.records import dataclass
 
 ET_REL, ET_CORE = 1, 4
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_PHDR = 1, 2, 3, 4, 6

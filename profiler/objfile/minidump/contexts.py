@@ -6,7 +6,8 @@ Source: CONTEXT of winnt.h for each processor; src/google_breakpad/common/minidu
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

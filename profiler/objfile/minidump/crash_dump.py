@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from pyprof.objfile.core.memory import SavedMemory
+from pyprof.records import dataclass, field
 
 ELF_MACHINES = {
     "x86": (3, 32, "little"),

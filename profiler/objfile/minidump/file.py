@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
 from pyprof.errors import FormatError
 from pyprof.objfile.core.memory import pieces_of_memory
@@ -19,6 +18,7 @@ from pyprof.objfile.minidump.linux import read_auxv, read_maps, read_objects, re
 from pyprof.objfile.minidump.modules import made_up_modules, read_modules
 from pyprof.objfile.minidump.regions import read_regions
 from pyprof.objfile.source import BytesSource, Source
+from pyprof.records import dataclass, replace
 
 SIGNATURE = b"MDMP"
 THREADS, MODULES, MEMORY, EXCEPTION, SYSTEM, MEMORY_64, MISC, MEMORY_INFO, THREAD_NAMES = 3, 4, 5, 6, 7, 9, 15, 16, 24

@@ -8,14 +8,13 @@ of Breakpad.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pyprof.errors import FormatError
 from pyprof.model.modules import base_name
 from pyprof.objfile.core.memory import pieces_of_memory
 from pyprof.objfile.minidump.contexts import read_context
 from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpModule, DumpThread, address_mask
 from pyprof.objfile.source import BytesSource, Source
+from pyprof.records import replace
 
 BEGIN, END, TAG = "-----BEGIN BREAKPAD MICRODUMP-----", "-----END BREAKPAD MICRODUMP-----", "google-breakpad"
 MAX_SIZE = 1 << 26

@@ -11,7 +11,6 @@ import io
 import json
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from typing import Any, get_args, get_type_hints
 
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from pyprof import errors
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
+from pyprof.records import dataclass, is_record
 from pyprof.session.worker.channel import Part
 
 
@@ -28,7 +28,7 @@ def _values(kind: Any, found: dict[tuple[str, str], Any]) -> dict[tuple[str, str
     """Every dataclass, named tuple and enumeration of which a value of this type may hold values, itself included."""
     for part in get_args(kind):
         _values(part, found)
-    if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Enum) or hasattr(kind, "_fields")):
+    if isinstance(kind, type) and (is_record(kind) or issubclass(kind, Enum) or hasattr(kind, "_fields")):
         key = kind.__module__, kind.__qualname__
         if key not in found:
             found[key] = kind

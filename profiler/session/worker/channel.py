@@ -11,8 +11,9 @@ import select
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Self
+
+from pyprof.records import dataclass
 
 Part = bytes | bytearray | memoryview
 

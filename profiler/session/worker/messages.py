@@ -7,7 +7,6 @@ their number from then on (wire.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
@@ -15,6 +14,7 @@ from pyprof.exporters.base import Sink
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import UnwindOptions, ViewOptions
+from pyprof.records import dataclass, field
 from pyprof.session.runtimes import InterpreterNews
 from pyprof.session.unfollowed import Spent
 

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
+from pyprof.records import replace
 from pyprof.session.own_cost import own_cost
 from pyprof.session.runtimes import InterpreterNews, Runtimes
 from pyprof.session.unfollowed import NOTHING, Unfollowed

@@ -9,7 +9,6 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from pyprof.errors import PyprofError
 from pyprof.model.modules import StatedId
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.sample import SampleBatch
+from pyprof.records import replace
 from pyprof.session.recorder import Clock, Window
 from pyprof.session.session import Session
 from pyprof.session.worker import answers

@@ -19,7 +19,6 @@ import pickle
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -30,6 +29,7 @@ from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
 from pyprof.model.sample import Outer
+from pyprof.records import dataclass, replace
 from pyprof.session.worker.channel import MOST_FDS, Part, Received
 from pyprof.session.worker.messages import Message, News
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pyprof.errors import FormatError
+from pyprof.records import dataclass, field
 from pyprof.symbolize.dwarf import forms as f
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.dwarf.entries import after

@@ -8,10 +8,10 @@ that is spelled out by what DWARF has. In: text. Out: RegRule. PostfixFailed whe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from pyprof.model.arch import Arch
+from pyprof.records import dataclass
 from pyprof.unwind.formats.breakpad.postfix import (
     OPERATORS,
     UNDEF,

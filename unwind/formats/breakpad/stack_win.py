@@ -8,10 +8,10 @@ rust-minidump, breakpad-symbols/src/sym_file/walker.rs, whose prose is the best.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.records import dataclass
 from pyprof.unwind.expr import Read
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem, run
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from dataclasses import dataclass
 
 import numpy as np
 
 from pyprof.errors import FormatError
+from pyprof.records import dataclass
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.cfi.pointers import (
     APPLICATION,

@@ -7,9 +7,9 @@ executed here. Sources: DWARF 5, 6.4.1; LSB Core, "Exception Frames"; GNU as and
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 
 from pyprof.errors import FormatError
+from pyprof.records import dataclass, field
 from pyprof.unwind.formats.cfi.pointers import (
     ABSPTR,
     APPLICATION,

@@ -10,12 +10,12 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
+from pyprof.records import dataclass, field
 from pyprof.unwind.formats.cfi.entries import EXTENDED, CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi.pointers import APPLICATION, PCREL, SIGNED, fixed_size
 

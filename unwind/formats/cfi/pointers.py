@@ -6,7 +6,7 @@ ValueError for what the format forbids; the callers know section and offset and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pyprof.records import dataclass
 
 ABSPTR, ULEB128, UDATA2, UDATA4, UDATA8 = 0x00, 0x01, 0x02, 0x03, 0x04
 SIGNED, SLEB128, SDATA2, SDATA4, SDATA8 = 0x08, 0x09, 0x0A, 0x0B, 0x0C

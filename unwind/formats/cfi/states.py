@@ -8,9 +8,8 @@ Sources: DWARF 5, 6.4.2; LSB Core; AADWARF64 for the return-address signing; lib
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pyprof.model.arch import Arch
+from pyprof.records import replace
 from pyprof.unwind.formats.cfi.expressions import BREG0, BREGX, DEREF, LIT0
 from pyprof.unwind.formats.cfi.pointers import signed64, sleb128, uleb128
 from pyprof.unwind.rules import SAME, UNDEFINED, RegKind, RegRule, Rule

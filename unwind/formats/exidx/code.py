@@ -8,8 +8,9 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from dataclasses import dataclass
 from enum import IntEnum
+
+from pyprof.records import dataclass
 
 
 class Effect(IntEnum):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError
 from pyprof.objfile.base import Segment
+from pyprof.records import dataclass
 
 SECTION, TABLE = ".ARM.exidx", ".ARM.extab"
 CANT_UNWIND = 1

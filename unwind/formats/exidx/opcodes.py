@@ -5,10 +5,10 @@ Source: ehabi32, "Frame unwinding instructions", table 4 and its remarks. vsp is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from pyprof.errors import FormatError
+from pyprof.records import dataclass
 
 MAX_STEP = 1 << 28
 """No frame is larger: what an increment of vsp may be."""

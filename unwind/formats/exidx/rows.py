@@ -11,9 +11,9 @@ up to: the frame's size. Where the code of a function adds up to it, it is belie
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from pyprof.model.arch import Arch
+from pyprof.records import replace
 from pyprof.unwind.formats.exidx.code import Decoder, Effect, Insn
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 

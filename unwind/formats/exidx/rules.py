@@ -12,11 +12,11 @@ r15, and the code that they return to was interrupted, not calling.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
+from pyprof.records import dataclass
 from pyprof.unwind.formats.cfi.expressions import plus, register_plus, word_at
 from pyprof.unwind.formats.exidx.opcodes import MAX_STEP, Opcode, OpKind
 from pyprof.unwind.rules import RegKind, RegRule, Rule

@@ -16,13 +16,13 @@ both readings are made, and the one that makes sense is taken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.modules import ReadMemory
 from pyprof.objfile.target_structs import TargetStructs
+from pyprof.records import dataclass, replace
 
 SECTION = "libunwind list"
 

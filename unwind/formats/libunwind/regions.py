@@ -18,9 +18,9 @@ instructions of many sizes; docs/run-time-code.md states each choice with its re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 
 from pyprof.model.arch import Arch
+from pyprof.records import dataclass, field, replace
 from pyprof.unwind.formats.libunwind.dynamic import Op, Region, Tag
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 

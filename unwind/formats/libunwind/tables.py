@@ -15,7 +15,6 @@ Source: include/dwarf.h and src/dwarf/Gfind_proc_info-lsb.c of libunwind 1.8.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +24,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.modules import ReadMemory
 from pyprof.objfile.target_structs import TargetStructs
+from pyprof.records import replace
 from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi.program import CfiPrograms
 from pyprof.unwind.formats.cfi.source import CfiTable

@@ -16,13 +16,13 @@ Source: SFrame V3, 2.1 to 2.3; V2, 2.1 to 2.3; V1 from binutils 2.40, include/sf
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
+from pyprof.records import dataclass
 
 HEADER = 28
 ATTRIBUTE = 5

@@ -8,7 +8,6 @@ What SFrame cannot say, and where its producers are less exact than .eh_frame: d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk import Trust
 from pyprof.objfile.base import ObjectFile
+from pyprof.records import dataclass, replace
 from pyprof.unwind.base import Extents
 from pyprof.unwind.formats.sframe.index import (
     AARCH64_BIG,

@@ -1,0 +1,217 @@
+"""Dataclasses that cost little to define: `dataclass`, `field` and `replace` as in the standard library.
+
+The standard library compiles up to seven functions for each dataclass when its module is imported: half a millisecond a
+class, and a recording imports three hundred of them. Here a method is compiled when it is called first, and most never
+are. Type checkers are shown the standard library's own.
+
+Annotations must be text (`from __future__ import annotations`). InitVar, KW_ONLY and unsafe_hash are not supported.
+`dataclasses.fields`, `replace` and `asdict` work on these classes, too; the standard library is then imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MemberDescriptorType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+_FIELDS = "__record_fields__"
+_ABSENT: Any = type("_Absent", (), {})()
+
+
+class _Field(NamedTuple):
+    """What the standard library's `field` takes."""
+
+    default: Any = _ABSENT
+    default_factory: Callable[[], Any] = _ABSENT
+    init: bool = True
+    repr: bool = True
+    compare: bool = True
+    kw_only: bool = False
+
+
+def is_record(kind: type) -> bool:
+    """Did `dataclass` make this class, or one that it inherits from?"""
+    return hasattr(kind, _FIELDS)
+
+
+def field_names(kind: type) -> tuple[str, ...]:
+    """Those of the bases first. Raises AttributeError for a class that `dataclass` did not make."""
+    return tuple(_fields(kind))
+
+
+def _fields(kind: type) -> Mapping[str, _Field]:
+    found: Mapping[str, _Field] = getattr(kind, _FIELDS)
+    return found
+
+
+def _dataclass(
+    cls: type | None = None,
+    /,
+    *,
+    frozen: bool = False,
+    slots: bool = False,
+    eq: bool = True,
+    order: bool = False,
+    repr: bool = True,
+    kw_only: bool = False,
+) -> Any:
+    def make(cls: type) -> type:
+        own = dict(_own_fields(cls, kw_only))
+        fields = {name: each for base in cls.__mro__[:0:-1] for name, each in vars(base).get(_FIELDS, {}).items()} | own
+        members: dict[str, Any] = {_FIELDS: fields, "__dataclass_fields__": _StandardFields()}
+        members["__match_args__"] = tuple(name for name, each in fields.items() if each.init and not each.kw_only)
+        members["__init__"] = _at_first_call("__init__", lambda made: _init(made, fields, frozen))
+        if repr:
+            members["__repr__"] = _repr
+        if eq or order:
+            members |= _comparisons([name for name, each in fields.items() if each.compare], frozen, order)
+        if frozen:
+            members |= {"__setattr__": _refuse, "__delattr__": _refuse}
+            if slots:
+                members |= {"__getstate__": _state, "__setstate__": _set_state}
+        members = {name: it for name, it in members.items() if vars(cls).get(name) is None}
+        return _with_slots(cls, own, members) if slots else _in_place(cls, own, members)
+
+    return make if cls is None else make(cls)
+
+
+def _own_fields(cls: type, kw_only: bool) -> Iterator[tuple[str, _Field]]:
+    for name, annotation in cls.__annotations__.items():
+        if not annotation.startswith("ClassVar"):
+            value = vars(cls).get(name, _ABSENT)
+            each = value if isinstance(value, _Field) else _Field(value)
+            if isinstance(each.default, list | dict | set):
+                raise TypeError(f"{cls.__name__}.{name}: all instances would share this default, use default_factory")
+            yield name, each._replace(kw_only=kw_only or each.kw_only)
+
+
+def _with_slots(cls: type, own: Mapping[str, _Field], members: dict[str, Any]) -> type:
+    """The same class anew: slots are made with a class only."""
+    inherited = {name for base in cls.__mro__ for name, it in vars(base).items() if type(it) is MemberDescriptorType}
+    kept = {name: it for name, it in vars(cls).items() if name not in own and name not in ("__dict__", "__weakref__")}
+    slots = tuple(name for name in own if name not in inherited)
+    return type(cls)(
+        cls.__name__, cls.__bases__, kept | members | {"__slots__": slots, "__qualname__": cls.__qualname__}
+    )
+
+
+def _in_place(cls: type, own: Mapping[str, _Field], members: Mapping[str, Any]) -> type:
+    for name, each in own.items():
+        if each.default is not _ABSENT:
+            setattr(cls, name, each.default)
+        elif name in vars(cls):
+            delattr(cls, name)
+    for name, it in members.items():
+        setattr(cls, name, it)
+    return cls
+
+
+def _at_first_call(name: str, make: Callable[[type], Callable[..., Any]]) -> Callable[..., Any]:
+    """A method of that name that has its class replace it by what make(class) returns."""
+
+    def method(self: Any, *values: Any, **named: Any) -> Any:
+        owner = next(kind for kind in type(self).__mro__ if vars(kind).get(name) is method)
+        setattr(owner, name, make(owner))
+        return getattr(owner, name)(self, *values, **named)
+
+    return method
+
+
+def _method(owner: type, head: str, lines: list[str], known: dict[str, Any]) -> Any:
+    exec(f"def {head}:\n " + "\n ".join(lines), known)  # names and defaults of a class of ours
+    made = known[head.partition("(")[0]]
+    made.__qualname__ = f"{owner.__qualname__}.{made.__name__}"
+    return made
+
+
+def _init(made: type, fields: Mapping[str, _Field], frozen: bool) -> Any:
+    """Fields are set in their order, then __post_init__ is called."""
+    known: dict[str, Any] = {"_absent": _ABSENT, "_set": object.__setattr__}
+    parameters: tuple[list[str], list[str]] = ["self"], []
+    body = []
+    for name, each in fields.items():
+        parameter = value = name
+        if each.default is not _ABSENT:
+            known[f"_default_{name}"] = each.default
+            parameter = f"{name}=_default_{name}"
+            value = name if each.init else f"_default_{name}"
+        elif each.default_factory is not _ABSENT:
+            known[f"_make_{name}"] = each.default_factory
+            parameter = f"{name}=_absent"
+            value = f"_make_{name}() if {name} is _absent else {name}" if each.init else f"_make_{name}()"
+        if each.init:
+            parameters[each.kw_only].append(parameter)
+        if each.init or value != name:
+            body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+    if hasattr(made, "__post_init__"):
+        body.append("self.__post_init__()")
+    head = ", ".join([*parameters[0], *(["*", *parameters[1]] if parameters[1] else [])])
+    return _method(made, f"__init__({head})", body or ["pass"], known)
+
+
+def _repr(self: Any) -> str:
+    shown = (f"{name}={getattr(self, name)!r}" for name, each in _fields(type(self)).items() if each.repr)
+    return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+def _comparisons(names: list[str], frozen: bool, order: bool) -> dict[str, Any]:
+    def values(of: str) -> str:
+        return f"({''.join(f'{of}.{name}, ' for name in names)})"
+
+    def compared(name: str, sign: str) -> Any:
+        line = (
+            f"return {values('self')} {sign} {values('other')} if other.__class__ is self.__class__ else NotImplemented"
+        )
+        return _at_first_call(name, lambda made: _method(made, f"{name}(self, other)", [line], {}))
+
+    def hashed(made: type) -> Any:
+        return _method(made, "__hash__(self)", [f"return hash({values('self')})"], {})
+
+    found = {"__eq__": compared("__eq__", "=="), "__hash__": _at_first_call("__hash__", hashed) if frozen else None}
+    signs = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="} if order else {}
+    return found | {name: compared(name, sign) for name, sign in signs.items()}
+
+
+def _refuse(self: Any, name: str, _: Any = None) -> None:
+    raise AttributeError(f"{type(self).__name__}.{name} cannot be changed: replace(value, {name}=...)")
+
+
+def _state(self: Any) -> list[Any]:
+    return [getattr(self, name) for name in _fields(type(self))]
+
+
+def _set_state(self: Any, state: list[Any]) -> None:
+    for name, value in zip(_fields(type(self)), state, strict=True):
+        object.__setattr__(self, name, value)
+
+
+class _StandardFields:
+    """What the standard library's functions on dataclasses ask a class for."""
+
+    def __get__(self, _: object, kind: type) -> Any:
+        import dataclasses
+
+        fields = [
+            (name, kind.__annotations__.get(name, "Any"), dataclasses.field(**_given(each)))
+            for name, each in _fields(kind).items()
+        ]
+        return dataclasses.make_dataclass(kind.__name__, fields).__dataclass_fields__  # type: ignore[attr-defined]
+
+
+def _given(each: _Field) -> dict[str, Any]:
+    return {name: value for name, value in each._asdict().items() if value is not _ABSENT}
+
+
+def _replace(value: Any, /, **changes: Any) -> Any:
+    """A field with init=False is set anew."""
+    kind = type(value)
+    kept = {name: getattr(value, name) for name, each in _fields(kind).items() if each.init and name not in changes}
+    return kind(**kept, **changes)
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+    from dataclasses import field as field
+    from dataclasses import replace as replace
+else:
+    dataclass, field, replace = _dataclass, _Field, _replace
