@@ -168,9 +168,7 @@ class Unwinder:
             fallback = self._fallback(arch, space, index, recovery)
             self._spaces[key] = _Space(
                 index,
-                ScalarWalker(
-                    arch, index.known, index.bias, fallback, recovery.rest, self._options.max_depth, self._budget
-                ),
+                self._walker(arch, index, fallback, recovery),
                 StackCache(),
                 DeepStacks(arch, PlainRules(arch, index, self._index(arch).rules), self._index(arch).rules),
             )

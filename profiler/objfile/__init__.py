@@ -9,6 +9,7 @@ base            What an object file is to everybody who reads one, whatever its 
 debug_files     Separate debug files: by build-id, by .gnu_debuglink (CRC checked), from debuginfod's cache (read only)
 foreign_path    Files with names from foreign input: a target, an object file, a core file
 growing_file    A file that its process keeps writing
+held_bytes      Content of foreign files that is in memory: bounded for the whole process
 images          The object file behind an address: proved to be the mapped one, with its bias, kept open
 jitdump         jitdump
 jitdump_tables  The unwind tables of a jitdump's UNWINDING_INFO, in the order and at the address of each writer

@@ -6,13 +6,17 @@ import importlib
 import lzma
 import struct
 import zlib
+from collections.abc import Callable
 
 from pyprof.errors import FormatError
+from pyprof.objfile.held_bytes import hold
 
 MAX_SIZE = 1 << 30
 MAX_DEBUGDATA = 256 << 20
-MAX_DEFLATE_RATIO = 1032
-"""No deflate stream grows more; a header that claims more is a lie, and is not allocated for."""
+MAX_RATIO = 128
+"""How much debug information grows at most: that of compilers four times. What claims more is a bomb."""
+ALWAYS_ALLOWED = 8 << 20
+"""Bytes to which anything may grow."""
 
 ELFCOMPRESS_ZLIB = 1
 ELFCOMPRESS_ZSTD = 2
@@ -28,9 +32,9 @@ def inflate_section(name: str, data: memoryview, elf_class: int, byteorder: str)
     kind, size = fields[0], fields[2] if elf_class == 64 else fields[1]
     body = data[header.size :]
     if kind == ELFCOMPRESS_ZLIB:
-        return _inflate(name, body, size)
+        return _unpacked(name, body, size, _deflated)
     if kind == ELFCOMPRESS_ZSTD:
-        return _unzstd(name, body, size)
+        return _unpacked(name, body, size, _zstd)
     raise FormatError(name, 0, f"unknown compression {kind}")
 
 
@@ -38,50 +42,65 @@ def inflate_zdebug(name: str, data: memoryview) -> memoryview:
     """The content of a .zdebug_ section: "ZLIB", size as 8 bytes big-endian, deflate. Raises FormatError."""
     if len(data) < 12 or bytes(data[:4]) != b"ZLIB":
         raise FormatError(name, 0, "no ZLIB header")
-    return _inflate(name, data[12:], int.from_bytes(data[4:12], "big"))
+    return _unpacked(name, data[12:], int.from_bytes(data[4:12], "big"), _deflated)
 
 
-def inflate_debugdata(data: memoryview) -> bytes:
+def inflate_debugdata(data: memoryview) -> memoryview:
     """The file in .gnu_debugdata. Raises FormatError."""
-    try:
-        return lzma.LZMADecompressor(memlimit=MAX_DEBUGDATA).decompress(data, MAX_DEBUGDATA)
-    except lzma.LZMAError as error:
-        raise FormatError(".gnu_debugdata", 0, str(error)) from None
+    name, most = ".gnu_debugdata", _most(data, MAX_DEBUGDATA)
+
+    def unpack() -> bytes:
+        unpacker = lzma.LZMADecompressor(memlimit=MAX_DEBUGDATA)
+        try:
+            content = unpacker.decompress(data, most)
+        except lzma.LZMAError as error:
+            raise FormatError(name, 0, str(error)) from None
+        if not unpacker.eof:
+            raise FormatError(name, 0, f"cut off, or over {most} bytes out of {len(data)}")
+        return content
+
+    return hold(name, most, unpack)
 
 
-def _inflate(name: str, body: memoryview, size: int) -> memoryview:
-    if size > min(MAX_SIZE, MAX_DEFLATE_RATIO * (len(body) + 64)):
+def _most(body: memoryview, size: int) -> int:
+    """Bytes that packed ones may grow to, at most `size`."""
+    return min(size, max(MAX_RATIO * len(body), ALWAYS_ALLOWED))
+
+
+def _unpacked(name: str, body: memoryview, size: int, unpack: Callable[[memoryview, int], bytes]) -> memoryview:
+    """unpack: packed bytes and their size unpacked -> content; may raise any error."""
+    if size > _most(body, MAX_SIZE):
         raise FormatError(name, 0, f"claims {size} bytes out of {len(body)}")
-    try:
-        data = zlib.decompressobj().decompress(body, size) if size else b""
-    except zlib.error as error:
-        raise FormatError(name, 0, str(error)) from None
-    if len(data) != size:
-        raise FormatError(name, 0, f"{len(data)} bytes where {size} were promised")
-    return memoryview(data)
+
+    def checked() -> bytes:
+        try:
+            data = unpack(body, size) if size else b""
+        except FormatError:
+            raise
+        except Exception as error:  # each library has an error class of its own
+            raise FormatError(name, 0, str(error)) from None
+        if len(data) != size:
+            raise FormatError(name, 0, f"{len(data)} bytes where {size} were promised")
+        return data
+
+    return hold(name, size, checked)
 
 
-def _unzstd(name: str, body: memoryview, size: int) -> memoryview:
-    if size > MAX_SIZE:
-        raise FormatError(name, 0, f"claims {size} bytes")
+def _deflated(body: memoryview, size: int) -> bytes:
+    return zlib.decompressobj().decompress(body, size)
+
+
+def _zstd(body: memoryview, size: int) -> bytes:
     try:
         zstd = importlib.import_module("compression.zstd")  # Python 3.14
     except ImportError:
         zstd = None
+    if zstd is not None:
+        content: bytes = zstd.ZstdDecompressor().decompress(bytes(body), size)
+        return content
     try:
-        if zstd is not None:
-            data = zstd.ZstdDecompressor().decompress(bytes(body), size) if size else b""
-        else:
-            try:
-                zstandard = importlib.import_module("zstandard")
-            except ImportError:
-                raise FormatError(name, 0, "compressed with zstd: needs Python 3.14 or the package zstandard") from None
-            reader = zstandard.ZstdDecompressor().stream_reader(bytes(body))
-            data = reader.read(size) if size else b""
-    except FormatError:
-        raise
-    except Exception as error:  # each of the two libraries has an error class of its own
-        raise FormatError(name, 0, f"zstd: {error}") from None
-    if len(data) != size:
-        raise FormatError(name, 0, f"{len(data)} bytes where {size} were promised")
-    return memoryview(data)
+        zstandard = importlib.import_module("zstandard")
+    except ImportError:
+        raise FormatError("zstd", 0, "compressed with zstd: needs Python 3.14 or the package zstandard") from None
+    read: bytes = zstandard.ZstdDecompressor().stream_reader(bytes(body)).read(size)
+    return read

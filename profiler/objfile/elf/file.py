@@ -35,6 +35,7 @@ from pyprof.objfile.elf.headers import (
 from pyprof.objfile.elf.named_symbols import named_symbols
 from pyprof.objfile.elf.synthetic import synthetic_sections
 from pyprof.objfile.elf.unwind_tables import find_unwind_table, lost_tables
+from pyprof.objfile.held_bytes import hold
 from pyprof.objfile.source import BytesSource, FileSource, Source, open_regular
 
 MAX_SECTION = 1 << 30
@@ -277,7 +278,7 @@ class ElfFile:
             return None
         if section.size > MAX_SECTION:
             raise FormatError(section.name, section.offset, f"{section.size} bytes long")
-        data = self.source.read(section.offset, section.size)
+        data = hold(section.name, section.size, lambda: self.source.read(section.offset, section.size))
         if len(data) < section.size:
             raise FormatError(section.name, section.offset, "past the end of the file")
         if section.flags & SHF_COMPRESSED:

@@ -1,0 +1,85 @@
+"""Content of foreign files is bounded in memory, for one section and for all that are in memory at once."""
+
+from __future__ import annotations
+
+import gc
+import lzma
+import struct
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from pyprof.errors import FormatError
+from pyprof.objfile import held_bytes
+from pyprof.objfile.elf.compressed import ALWAYS_ALLOWED, MAX_RATIO, inflate_debugdata, inflate_section, inflate_zdebug
+from pyprof.objfile.held_bytes import SMALL, held, hold
+
+SIZE = 4 * SMALL
+
+
+def test_bytes_count_until_nobody_refers_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    before = held()
+    monkeypatch.setattr(held_bytes, "MAX_HELD", before + 3 * SIZE)
+    kept = [hold("a", SIZE, lambda: bytes(SIZE)) for _ in range(3)]
+    part = kept[0][5:7]
+    with pytest.raises(FormatError, match="in memory"):
+        hold("b", SIZE, lambda: pytest.fail("nobody reads it"))
+    kept[0] = memoryview(b"")
+    with pytest.raises(FormatError, match="in memory"):
+        hold("b", SIZE, lambda: bytes(SIZE))
+    part.release()
+    del part
+    assert hold("b", SIZE, lambda: bytes(SIZE)).nbytes == SIZE
+    kept.clear()
+    assert held() == before
+
+
+def test_what_is_shorter_than_it_said_counts_as_it_is() -> None:
+    before = held()
+    kept = hold("a", 100 * SIZE, lambda: bytes(SIZE))
+    assert held() == before + SIZE
+    del kept
+    assert held() == before
+
+
+def test_failure_leaves_nothing_counted() -> None:
+    before = held()
+    with pytest.raises(ZeroDivisionError):
+        hold("a", SIZE, lambda: bytes(1 // 0))
+    assert held() == before
+
+
+def section(content: bytes) -> Callable[[], memoryview]:
+    header = struct.pack("<IIQQ", 1, 0, len(content), 1)
+    packed = memoryview(header + zlib.compress(content, 9))
+    return lambda: inflate_section(".debug_info", packed, 64, "little")
+
+
+def zdebug(content: bytes) -> Callable[[], memoryview]:
+    packed = memoryview(b"ZLIB" + len(content).to_bytes(8, "big") + zlib.compress(content, 9))
+    return lambda: inflate_zdebug(".zdebug_info", packed)
+
+
+def debugdata(content: bytes) -> Callable[[], memoryview]:
+    packed = memoryview(lzma.compress(content))
+    return lambda: inflate_debugdata(packed)
+
+
+@pytest.mark.parametrize("pack", [section, zdebug, debugdata])
+def test_bombs_are_refused(pack: Callable[[bytes], Callable[[], memoryview]]) -> None:
+    before = held()
+    content = bytes(range(256)) * 1024
+    assert pack(content)() == content
+    assert (
+        len(pack(bytes(ALWAYS_ALLOWED))()) == ALWAYS_ALLOWED > MAX_RATIO * len(zlib.compress(bytes(ALWAYS_ALLOWED), 9))
+    )
+    with pytest.raises(FormatError):
+        pack(bytes(ALWAYS_ALLOWED + 1))()
+    assert held() == before
+
+
+def test_debugdata_that_is_cut_off_is_refused() -> None:
+    with pytest.raises(FormatError, match="cut off"):
+        inflate_debugdata(memoryview(lzma.compress(bytes(range(256)) * 1024))[:-20])
