@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 import time
 from functools import partial
 from itertools import pairwise
@@ -15,6 +14,7 @@ from pyprof.collectors.bpf.sampler import Sampler
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.diagnostics import Diagnostics
+from tests import warm
 from tests.interpreters.pythons import EACH, Python, running
 from tests.interpreters.runs import count, functions, record, stacks
 from tests.interpreters.test_record import met
@@ -50,12 +50,12 @@ def test_handler_on_its_own_stack_stands_on_the_one_that_it_interrupted(tmp_path
     program = build(PROGRAMS / "ladder_altstack.c", tmp_path / "altstack", "-O1", "-lrt")
 
     def enough(recording: native.Recording) -> bool:
-        return sum(n for stack, n in recording.sampled.items() if "handler_top" in stack) > 20
+        return sum(n for stack, n in recording.stacks.items() if "handler_top" in stack) > 20
 
     with native.running(program, "spin", native.LIFE) as target:
         found = native.record(target.pid, tmp_path, *BY_BPF, until=enough)
     assert enough(found)
-    inside = {stack: n for stack, n in found.sampled.items() if "handler_top" in stack}
+    inside = {stack: n for stack, n in found.stacks.items() if "handler_top" in stack}
     whole = sum(n for stack, n in inside.items() if "main" in stack and "s_01" in stack)
     assert whole >= 0.99 * sum(inside.values()) - 1
     assert found.summary["stops"]["count"] == 0
@@ -66,7 +66,7 @@ def test_children_of_a_command_are_sampled_from_their_first_moment(tmp_path: Pat
     for what, least in (("fork", 0.5), ("threads", 0.05)):  # threads are made and ended for most of their time
         output = tmp_path / f"{what}.collapsed"
         command = ("-r", "999", "-o", str(output), *BY_BPF, "--", str(program), what, "300")
-        subprocess.run([*native.PYPROF, "record", "-q", *command], check=True, timeout=120, capture_output=True)
+        assert warm.run("record", "-q", *command, timeout=120).returncode == 0
         found = stacks(output)
         names = sum(n for frames, n in found if any(frame.startswith("work") for frame in frames))
         assert count(found) > 20

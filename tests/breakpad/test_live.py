@@ -27,8 +27,9 @@ from pyprof.tools.symbol_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad.stack_cfi import breakpad_reader
 from pyprof.unwind.sources import with_symbols
 from pyprof.unwind.unwinder import Unwinder
+from tests import warm
 from tests.live.support.ladders import folder, ladder, rungs
-from tests.live.support.recording import LIFE, PYPROF, dump, record, running
+from tests.live.support.recording import LIFE, dump, record, running
 from tests.live.test_ladders import THREAD, strange
 from tests.support import need
 
@@ -128,16 +129,15 @@ def test_symbol_file_of_another_build_is_said_in_the_summary(tmp_path: Path) -> 
 
 
 def test_unwinding_by_symbol_files_alone_without_any_is_refused(tmp_path: Path) -> None:
-    command = [*PYPROF, "record", *ONLY, "--", sys.executable, "-c", "print('ran')"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    done = warm.run("record", *ONLY, "--", sys.executable, "-c", "print('ran')", cwd=tmp_path)
     assert done.returncode == 2
     assert "--symbols PATH|URL" in done.stderr
     assert "ran" not in done.stdout
 
 
 def test_place_that_does_not_exist_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    command = [*PYPROF, "record", "--symbols", str(tmp_path / "none"), "--", sys.executable, "-c", "print('ran')"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    command = (sys.executable, "-c", "print('ran')")
+    done = warm.run("record", "--symbols", str(tmp_path / "none"), "--", *command, cwd=tmp_path)
     assert done.returncode == 2
     assert "no such file" in done.stderr
     assert "ran" not in done.stdout

@@ -6,7 +6,6 @@ import gzip
 import io
 import random
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from pyprof.tools.symbol_writer import SymbolWriter, Written
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
 from pyprof.unwind.rules import SAME, UNDEFINED, FunctionRows, RegKind, Rule
 from pyprof.unwind.sources import READERS
+from tests import warm
 from tests.live.support.ladders import ladder
 from tests.support import build, need
 from tests.symbolize.test_source_lines import PROGRAMS, reference
@@ -197,16 +197,16 @@ def test_functions_at_one_address_are_written_once_and_marked(tmp_path: Path) ->
 
 def test_command_writes_files_and_stores(tmp_path: Path) -> None:
     program = ladder("ladder")
-    run = [sys.executable, "-m", "pyprof", "symbols", str(program)]
-    plain = subprocess.run(run, capture_output=True, timeout=60, check=True)
-    assert plain.stdout == written(program)[1]
-    assert b"left out: outermost frames: 1" in plain.stderr
+    plain = warm.run("symbols", str(program))
+    assert plain.stdout.encode() == written(program)[1]
+    assert "left out: outermost frames: 1" in plain.stderr
     file = tmp_path / "a.sym"
-    assert subprocess.run([*run, "-q", "-o", str(file)], capture_output=True, timeout=60, check=True).stderr == b""
-    assert file.read_bytes() == plain.stdout
-    stored = subprocess.run([*run, "--store", str(tmp_path)], capture_output=True, text=True, timeout=60, check=True)
+    quiet = warm.run("symbols", str(program), "-q", "-o", str(file))
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    assert file.read_bytes() == plain.stdout.encode()
+    stored = warm.run("symbols", str(program), "--store", str(tmp_path))
     path = Path(stored.stdout.strip())
-    assert path.read_bytes() == plain.stdout
+    assert path.read_bytes() == plain.stdout.encode()
     assert path.relative_to(tmp_path).parts == ("ladder", written(program)[0].id, "ladder.sym")
 
 
@@ -215,9 +215,7 @@ def test_command_refuses_what_is_no_elf_file_in_one_sentence(content: bytes | No
     path = tmp_path / "x"
     if content is not None:
         path.write_bytes(content)
-    done = subprocess.run(
-        [sys.executable, "-m", "pyprof", "symbols", str(path)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = warm.run("symbols", str(path))
     assert done.returncode == 1
     assert done.stderr.startswith(f"pyprof: {path}: ")
     assert "Traceback" not in done.stderr

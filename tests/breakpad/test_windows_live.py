@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.breakpad.windows_code import identifier, module, symbols
-from tests.live.support.recording import LIFE, PYPROF, dump, record, running
+from tests.live.support.recording import LIFE, dump, record, running
 from tests.support import PROGRAMS, build, missing
 
 COMPILERS = {"x86_64": "gcc", "i386": "i686-linux-gnu-gcc"}
@@ -59,9 +60,6 @@ def test_module_without_a_symbol_file_is_named_with_its_id(tmp_path: Path) -> No
     path = module("x86_64", tmp_path)
     (tmp_path / "none").mkdir()
     with running(host("x86_64", tmp_path), str(path), LIFE) as program:
-        done = subprocess.run(
-            [*PYPROF, "record", "-p", str(program.pid), "-d", "0.5", "-f", "collapsed", "-o", str(tmp_path / "out"),
-             "--verbose", "--symbols", str(tmp_path / "none")],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        to = ("-f", "collapsed", "-o", str(tmp_path / "out"), "--verbose", "--symbols", str(tmp_path / "none"))
+        done = warm.run("record", "-p", str(program.pid), "-d", "0.5", *to)
     assert f"windows module without a symbol file ({identifier(path)})" in done.stderr

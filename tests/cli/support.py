@@ -7,13 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from tests.warm import run as pyprof
+
+__all__ = ["BUSY", "PYPROF", "SLEEPY", "newest", "one_sentence", "pyprof", "python"]
 
 PYPROF = [sys.executable, "-m", "pyprof"]
-
-
-def pyprof(*arguments: str, timeout: float = 60, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PYPROF, *arguments], capture_output=True, text=True, timeout=timeout, check=False, **more)
 
 
 @contextlib.contextmanager

@@ -102,11 +102,9 @@ def test_end_of_the_target_ends_the_recording(tmp_path: Path) -> None:
 
 
 def test_command_keeps_its_streams(tmp_path: Path) -> None:
-    done = pyprof(
-        *("record", "-q", "-o", str(tmp_path / "a.html"), "--"),
-        *(sys.executable, "-c", "import sys; print(sys.stdin.read().upper()); print('e', file=sys.stderr)"),
-        input="hello",
-    )
+    code = "import sys; print(sys.stdin.read().upper()); print('e', file=sys.stderr)"
+    command = [*PYPROF, "record", "-q", "-o", str(tmp_path / "a.html"), "--", sys.executable, "-c", code]
+    done = subprocess.run(command, input="hello", capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("HELLO\n", "e\n", 0)
 
 
@@ -143,7 +141,7 @@ def test_windows_follow_each_other_without_a_gap(tmp_path: Path) -> None:
     looks = sum(summary["rate_reached"] * summary["duration_s"] for summary in summaries)
     assert looks + sum(s["skipped"] for s in summaries) > 0.8 * wanted
     for path in sorted(tmp_path.glob("w*.collapsed"))[:3]:
-        assert path.read_text().startswith("_start;")
+        assert any(line.startswith("_start;") for line in path.read_text().splitlines())
 
 
 def test_children_are_recorded_with_subprocesses(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from pyprof.collectors.targets.selection import select
 from pyprof.errors import NoSuchProcess, UsageError
 from pyprof.options import TargetOptions
-from tests.live.support.recording import PYPROF
+from tests import warm
 from tests.support import PROGRAMS, build, missing
 
 
@@ -98,8 +98,8 @@ def test_processes_that_come_later_are_found_once(program: Path) -> None:
 def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, object]]:
     """Root frames with their samples, and the summary."""
     out, summary = folder / "out.collapsed", folder / "summary.json"
-    command = [*PYPROF, "record", *options, "-d", "1.5", "-o", str(out), "--summary", str(summary), "-q"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    to = ("-o", str(out), "--summary", str(summary), "-q")
+    done = warm.run("record", *options, "-d", "1.5", *to, timeout=120)
     if "are not allowed" in done.stderr:
         missing(f"needs perf_events of the whole machine: {done.stderr}")
     assert done.returncode == 0, done.stderr

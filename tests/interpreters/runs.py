@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests import warm
 
 SECONDS = "1"
 MOST_PIECES = 30
@@ -33,16 +33,8 @@ def record(pid: int, output: Path, *options: str, until: Callable[[Stacks], bool
 
 def _record(pid: int, output: Path, *options: str) -> dict[str, Any]:
     summary = output.with_suffix(".summary")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pyprof", "record", "-p", str(pid), "-q", "-d", SECONDS, "-r", "400"),
-            *("-o", str(output), "--summary", str(summary), *options),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    to = ("-o", str(output), "--summary", str(summary))
+    done = warm.run("record", "-p", str(pid), "-q", "-d", SECONDS, "-r", "400", *to, *options, timeout=120)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(summary.read_text())
     return found
@@ -74,13 +66,7 @@ def functions(frames: list[str], file: str) -> list[str]:
 
 
 def dump(pid: int, *options: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "pyprof", "dump", "-p", str(pid), "--json", *options],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = warm.run("dump", "-p", str(pid), "--json", *options, timeout=120)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

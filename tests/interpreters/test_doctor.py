@@ -7,12 +7,12 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pyprof.collectors.linux import procfs
+from tests import warm
 from tests.interpreters.pythons import SOME, Python, running
 from tests.interpreters.runs import record
 from tests.support import need
@@ -26,10 +26,7 @@ def perf_trampoline(pid: int) -> bool:
 
 
 def said_of(pid: int) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "pyprof", "doctor", str(pid)], capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.stdout
+    return warm.run("doctor", str(pid)).stdout
 
 
 @SOME

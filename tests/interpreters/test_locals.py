@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,17 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.interpreters.cpython.local_values import looks_secret, without_secrets
+from tests import warm
 from tests.interpreters.pythons import EACH, HERE, Python, running
 
 
 def frame_of(pid: int, *options: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "pyprof", "dump", "-p", str(pid), "--json", "--locals", *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = warm.run("dump", "-p", str(pid), "--json", "--locals", *options)
     assert done.returncode == 0, done.stderr
     assert "hunter2" not in done.stdout or "--no-redact" in options
     frames = json.loads(done.stdout)["threads"][0]["frames"]

@@ -8,8 +8,9 @@ import signal
 import subprocess
 from pathlib import Path
 
+from tests import warm
 from tests.jit.programs_built import dyn
-from tests.live.support.recording import PYPROF, dump, running
+from tests.live.support.recording import dump, running
 from tests.support import need
 
 
@@ -20,8 +21,7 @@ def test_core_has_the_stack_that_the_live_process_has(tmp_path: Path) -> None:
         subprocess.run(
             [need("gcore"), "-o", tmp_path / "core", str(program.pid)], check=True, capture_output=True, timeout=60
         )
-    command = [*PYPROF, "dump", "--core", str(tmp_path / f"core.{program.pid}"), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = warm.run("dump", "--core", str(tmp_path / f"core.{program.pid}"), "--json")
     assert done.returncode == 0, done.stderr
     (dead,) = json.loads(done.stdout)["threads"]
     assert dead["end"] == live["end"] == "root"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +21,9 @@ from pyprof.model.walk import Trust
 from pyprof.objfile.jitdump import JitdumpReader, Loaded, Moved
 from pyprof.runtime_code.base import Look
 from pyprof.runtime_code.jitdump import JitdumpCode
+from tests import warm
 from tests.exporters.pprof_reader import read
 from tests.jit.test_interpreters import other_python
-from tests.live.support.recording import PYPROF
 from tests.support import need
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -272,14 +271,8 @@ def recorded(folder: Path, *command: str, file: str = "out.collapsed") -> tuple[
     """(stacks, summary) of a command's whole life; it writes its dump into folder, or below /tmp."""
     output, summary = folder / file, folder / "out.json"
     options = ["-r", "199", "-o", str(output), "--summary", str(summary), "-q", "--native", "all"]
-    done = subprocess.run(
-        [*PYPROF, "record", *options, "--", "sh", "-c", 'echo $$ >pid; exec "$@"', "sh", *command],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=folder,
-    )
+    wrapped = ("sh", "-c", 'echo $$ >pid; exec "$@"', "sh", *command)
+    done = warm.run("record", *options, "--", *wrapped, timeout=120, cwd=folder)
     Path(f"/tmp/jit-{(folder / 'pid').read_text().strip()}.dump").unlink(missing_ok=True)
     assert done.returncode == 0, done.stderr
     return output.read_text(errors="replace").splitlines(), json.loads(summary.read_text())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
+from tests import warm
 from tests.jit.programs_built import dyn
-from tests.live.support.recording import PYPROF, record, running
+from tests.live.support.recording import record, running
 
 
 def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_path: Path) -> None:
@@ -34,10 +34,8 @@ def test_registration_and_cancellation_in_a_loop_are_seen_while_recorded(tmp_pat
 def test_windows_of_a_recording_each_have_the_names_of_their_time(tmp_path: Path) -> None:
     """What no stack refers to any more is dropped between two windows; what one still does is not."""
     with running(dyn(tmp_path, "offset"), "loop", "40") as program:
-        command = [*PYPROF, "record", "-p", str(program.pid), "-d", "3.5", "--every", "1", "-q", "-r", "199"]
-        done = subprocess.run(
-            [*command, "-o", str(tmp_path / "w%i.collapsed")], capture_output=True, text=True, timeout=90, check=False
-        )
+        options = ("-d", "3.5", "--every", "1", "-q", "-r", "199", "-o", str(tmp_path / "w%i.collapsed"))
+        done = warm.run("record", "-p", str(program.pid), *options, timeout=90)
     assert done.returncode == 0, done.stderr
     windows = sorted(tmp_path.glob("w*.collapsed"))
     assert len(windows) >= 3

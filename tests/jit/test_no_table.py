@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from pyprof.model.walk import Trust
+from tests import warm
 from tests.jit.programs_built import dyn
-from tests.live.support.recording import PYPROF, record, running
+from tests.live.support.recording import record, running
 from tests.support import build, need
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -39,9 +39,7 @@ def test_return_address_that_no_call_left_is_followed_where_the_records_lead_to_
 
 def test_doctor_lists_what_is_registered(tmp_path: Path) -> None:
     with running(dyn(tmp_path, "offset"), "spin") as program:
-        done = subprocess.run(
-            [*PYPROF, "doctor", str(program.pid)], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = warm.run("doctor", str(program.pid))
     assert "[jit] libunwind: 15 pieces of code" in done.stdout
     assert "by_directives" in done.stdout
     assert done.stderr == ""

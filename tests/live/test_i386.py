@@ -19,11 +19,12 @@ from pyprof.collectors.ptrace import stop
 from pyprof.collectors.ptrace.stop import INTERRUPTED, RESTARTED
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
+from tests import warm
 from tests.collectors.stopping import stopping
 from tests.collectors.targets import Program, record, samples, start, stops, wait_asleep
 from tests.live.support.ladders import NO_FRAME_POINTER, NO_TABLES, rungs
 from tests.live.support.other_unwinders import eu_stacks, gdb_stacks
-from tests.live.support.recording import LIFE, PYPROF, dump, running
+from tests.live.support.recording import LIFE, dump, running
 from tests.live.support.recording import record as record_names
 from tests.live.test_ladders import MAIN, climbing, strange
 from tests.support import PROGRAMS, build, missing, need
@@ -109,7 +110,7 @@ def test_every_thread_of_a_standing_process_has_the_frames_of_gdb_and_eu_stack(t
 def test_deep_recursion_is_whole(tmp_path: Path) -> None:
     with running(program("ladder_deep.c", *NO_FRAME_POINTER), "spin", LIFE) as target:
         recording = record_names(target.pid, tmp_path, seconds=1, rate=99)
-    (stack,) = recording.sampled
+    (stack,) = recording.stacks
     assert stack[-20002:] == ("main", *["down"] * 20000, "deep_top")
 
 
@@ -195,13 +196,7 @@ def test_a_32_bit_program_is_recorded_from_its_first_instruction(tmp_path: Path)
     output, summary = tmp_path / "out", tmp_path / "summary"
     options = ["-d", "1", "-f", "collapsed", "-o", str(output), "--summary", str(summary), "-q"]
     ladder = program("ladder.c", *BUILDS["eh_frame"])
-    done = subprocess.run(
-        [*PYPROF, "record", *options, "--", str(ladder), "climb", "2"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = warm.run("record", *options, "--", str(ladder), "climb", "2")
     assert done.stdout == "ready\n"
     assert done.returncode == 0, done.stderr
     assert "a_thread" in output.read_text()

@@ -88,7 +88,7 @@ def test_program_without_symbols_has_the_same_addresses() -> None:
 def test_recursion_of_twenty_thousand_frames_is_whole(tmp_path: Path) -> None:
     with running(ladder("ladder_deep"), "spin", LIFE) as program:
         recording = record(program.pid, tmp_path, seconds=1, rate=99)
-    assert [stack[3:] for stack in recording.sampled] == [("main", *["down"] * 20000, "deep_top")]
+    assert [stack[3:] for stack in recording.stacks] == [("main", *["down"] * 20000, "deep_top")]
     assert recording.whole == 1.0
 
 
@@ -97,7 +97,7 @@ def test_stack_that_is_longer_than_its_copy_is_whole_and_proved_with_a_larger_co
         joined = record(program.pid, tmp_path, seconds=1, rate=49)
         copied = record(program.pid, tmp_path, "--stack-size", "4M", seconds=1, rate=49)
     for recording in (joined, copied):
-        assert [stack[3:] for stack in recording.sampled] == [("main", *["down"] * 20000, "deep_top")]
+        assert [stack[3:] for stack in recording.stacks] == [("main", *["down"] * 20000, "deep_top")]
         assert recording.whole == 1.0
     assert joined.summary["trust"]["completed"] > 10_000
     assert "completed" not in copied.summary["trust"]
@@ -188,7 +188,7 @@ def test_children_images_and_short_threads_are_followed(mode: str, tmp_path: Pat
     with running(ladder("ladder_fork"), mode, LIFE) as program:
         recording = record(program.pid, tmp_path, "-s", seconds=2)
     allowed = re.compile(FORKS[mode].format(f=climbing([*rungs("f"), "f_top"])))
-    wrong = {stack: n for stack, n in recording.sampled.items() if not allowed.fullmatch(";".join(stack))}
+    wrong = {stack: n for stack, n in recording.stacks.items() if not allowed.fullmatch(";".join(stack))}
     assert sum(wrong.values()) <= most(MISPLACED, recording.samples), wrong
     cut = recording.samples - recording.summary["ends"].get("root", 0)
     assert cut <= most(MISPLACED, recording.samples), recording.summary["ends"]

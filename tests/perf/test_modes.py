@@ -18,7 +18,8 @@ from pyprof.model.arch import AARCH64, I386, X86_64, Arch
 from pyprof.model.kernel import blocked_word, parse_blocked
 from pyprof.options import CollectOptions
 from pyprof.symbolize.kernel import HIDDEN, KernelNames
-from tests.live.support.recording import PYPROF, Recording, record
+from tests import warm
+from tests.live.support.recording import Recording, record
 from tests.support import missing
 
 PROGRAM = """
@@ -105,9 +106,7 @@ def test_frames_of_the_kernel_stand_inside_those_of_its_caller(tmp_path: Path) -
 
 
 def test_kernel_frames_without_perf_events_are_refused_in_one_sentence() -> None:
-    done = subprocess.run(
-        [*PYPROF, "record", "-k", "--collector", "ptrace", "-p", "1"], capture_output=True, text=True, check=False
-    )
+    done = warm.run("record", "-k", "--collector", "ptrace", "-p", "1")
     assert done.returncode == 2
     assert "perf_events only" in done.stderr
 

@@ -24,6 +24,7 @@ from pyprof.collectors.targets.selection import select
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
 from pyprof.session.session import Session
+from tests import warm
 from tests.live.support.recording import PYPROF, running
 from tests.support import PROGRAMS, build, missing, need
 
@@ -92,11 +93,9 @@ class Program:
 
     def record(self, *options: str, collector: str = "perf", mode: str = "wall", seconds: float = SECONDS) -> Waits:
         out, summary = self.folder / "%i.speedscope.json", self.folder / "%i.speedscope.summary"
-        done = subprocess.run(
-            [*PYPROF, "record", "-p", str(self.process.pid), "-d", str(seconds), "--collector", collector,
-             "--mode", mode, "-t", "-o", str(out), "--summary", str(summary), *options],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        to = ("-t", "-o", str(out), "--summary", str(summary))
+        how = ("-d", str(seconds), "--collector", collector, "--mode", mode)
+        done = warm.run("record", "-p", str(self.process.pid), *how, *to, *options, timeout=120)
         assert done.returncode == 0, done.stderr
         waits = Waits()
         for path in sorted(self.folder.glob("*.json")):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import warm
 from tests.remote.programs import RUNGS
 
 PYPROF = [sys.executable, "-m", "pyprof"]
@@ -26,10 +26,8 @@ class Recorded:
 
 def record(address: str, folder: Path, *options: str, seconds: float = 1.5) -> Recorded:
     output, summary = folder / "out.collapsed", folder / "out.json"
-    command = [*PYPROF, "record", "--gdb", address, "-d", str(seconds), "-f", "collapsed", "-q", "-o", str(output)]
-    done = subprocess.run(
-        [*command, "--summary", str(summary), *options], capture_output=True, text=True, timeout=90, check=False
-    )
+    to = ("-f", "collapsed", "-q", "-o", str(output), "--summary", str(summary))
+    done = warm.run("record", "--gdb", address, "-d", str(seconds), *to, *options, timeout=90)
     assert done.returncode == 0, done.stderr
     stacks: dict[tuple[str, ...], int] = {}
     for line in output.read_text().splitlines():
@@ -39,13 +37,7 @@ def record(address: str, folder: Path, *options: str, seconds: float = 1.5) -> R
 
 
 def dump(address: str, *options: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
-    done = subprocess.run(
-        [*PYPROF, "dump", "--gdb", address, "--json", *options],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    done = warm.run("dump", "--gdb", address, "--json", *options, timeout=90)
     assert done.returncode in codes, (done.returncode, done.stdout, done.stderr)
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from pyprof.objfile.elf.file import ElfFile
+from tests import warm
 from tests.remote.programs import bare
 from tests.remote.runs import PYPROF, dump, on_the_ladder, record
 from tests.remote.stubs import qemu_system_arm
@@ -80,9 +81,7 @@ def test_board_whose_profiler_was_killed_can_be_recorded_again(tmp_path: Path) -
 
 def test_board_without_its_file_is_one_clear_error() -> None:
     with qemu_system_arm(bare()) as address:
-        done = subprocess.run(
-            [*PYPROF, "dump", "--gdb", address], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = warm.run("dump", "--gdb", address)
     assert done.returncode == 1
     assert "--exe FILE" in done.stderr
     assert len(done.stderr.splitlines()) == 2

@@ -14,6 +14,7 @@ from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost
 from pyprof.options import CollectOptions
+from tests import warm
 from tests.collectors.targets import start
 from tests.live.support.ladders import ladder, rungs
 from tests.live.support.recording import LIFE, running
@@ -117,13 +118,7 @@ def test_work_of_the_target_is_right_though_signals_fire() -> None:
     target = start([str(program)])
     try:
         with gdbserver(target.pid) as address:
-            done = subprocess.run(
-                [*PYPROF, "record", "--gdb", address, "-d", "2", "-r", "500", "-q", "-f", "collapsed", "-o", "-"],
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
+            done = warm.run("record", "--gdb", address, "-d", "2", "-r", "500", "-q", "-f", "collapsed", "-o", "-")
             assert done.returncode == 0, done.stderr
             assert "work" in done.stdout
             assert runs_free(target.pid)

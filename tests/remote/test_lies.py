@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -14,8 +13,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NotTraceable, PyprofError, RemoteError
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
+from tests import warm
 from tests.remote.liar import NAMES, PC, SP, TARGET, Answer, honest, instead, lying, registers, reply
-from tests.remote.runs import PYPROF
 
 MOST_MEMORY = 64 << 20
 MOST_S = 20.0
@@ -230,9 +229,7 @@ def test_board_is_interrupted_and_resumed_around_each_sample() -> None:
 
 def test_command_line_says_one_sentence() -> None:
     with lying(LIES["registers without bounds"]) as stub:
-        done = subprocess.run(
-            [*PYPROF, "dump", "--gdb", stub.address], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = warm.run("dump", "--gdb", stub.address)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith("pyprof: ")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.remote.programs import RECIPES, ladder, symbol
-from tests.remote.runs import LADDER, PYPROF, dump, names, on_the_ladder, record
+from tests.remote.runs import LADDER, dump, names, on_the_ladder, record
 from tests.remote.stubs import qemu_user, relay
 from tests.support import need
 
@@ -91,9 +92,7 @@ def test_program_that_ends_while_it_is_stepped_ends_the_recording(tmp_path: Path
 
 def test_stub_that_cannot_be_interrupted_is_refused_before_anything_runs() -> None:
     with qemu_user("qemu-arm", ladder("a32"), "3") as address:
-        done = subprocess.run(
-            [*PYPROF, "record", "--gdb", address, "-o", "-"], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = warm.run("record", "--gdb", address, "-o", "-")
     assert done.returncode == 1
     assert "cannot be interrupted" in done.stderr
     assert "--step N" in done.stderr

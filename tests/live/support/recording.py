@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests import warm
 
 PYPROF = [sys.executable, "-m", "pyprof"]
 LIFE = "60"
@@ -35,19 +36,17 @@ def running(*command: str | Path, **options: Any) -> Iterator[subprocess.Popen[s
 
 @dataclass(frozen=True)
 class Recording:
-    """stacks: names outermost first -> samples. summary: as --summary writes it."""
+    """stacks: names outermost first -> samples. unseen: the like, of the markers that stand for time of which there is
+    no sample. summary: as --summary writes it.
+    """
 
     stacks: dict[tuple[str, ...], int]
+    unseen: dict[tuple[str, ...], int]
     summary: dict[str, Any]
 
     @property
     def samples(self) -> int:
         return int(self.summary["samples"])
-
-    @property
-    def sampled(self) -> dict[tuple[str, ...], int]:
-        """The stacks without the marker that stands for time of which there is no sample."""
-        return {stack: count for stack, count in self.stacks.items() if not stack[0].startswith("[not sampled")}
 
     @property
     def whole(self) -> float:
@@ -79,17 +78,21 @@ def record(
 def _record(pid: int, folder: Path, options: Sequence[str], seconds: float, rate: int, by: Sequence[str]) -> Recording:
     options = options if "--collector" in options else ("--collector", "ptrace", *options)
     output, summary = folder / f"{pid}.collapsed", folder / f"{pid}.json"
-    command = [*by, *PYPROF, "record", "-p", str(pid), "-d", str(seconds), "-r", str(rate), "-f", "collapsed", "-q"]
-    done = subprocess.run(
-        [*command, "-o", str(output), "--summary", str(summary), *options],
-        capture_output=True,
-        text=True,
-        timeout=60 + 4 * seconds,
-        check=False,
-        env={**os.environ, "NO_COLOR": "1"},
-    )
+    to = ("-f", "collapsed", "-q", "-o", str(output), "--summary", str(summary))
+    arguments = ("record", "-p", str(pid), "-d", str(seconds), "-r", str(rate), *to, *options)
+    timeout = 60 + 4 * seconds
+    if by:
+        command = [*by, *PYPROF, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    else:
+        done = warm.run(*arguments, timeout=timeout)
     assert done.returncode == 0, done.stderr
-    return Recording(_collapsed(output.read_text()), json.loads(summary.read_text()))
+    found = _collapsed(output.read_text())
+    unseen = {
+        stack: count for stack, count in found.items() if any(frame.startswith("[not sampled") for frame in stack)
+    }
+    stacks = {stack: count for stack, count in found.items() if stack not in unseen}
+    return Recording(stacks, unseen, json.loads(summary.read_text()))
 
 
 def _collapsed(text: str) -> dict[tuple[str, ...], int]:
@@ -103,13 +106,7 @@ def _collapsed(text: str) -> dict[tuple[str, ...], int]:
 
 def dump(pid: int, *options: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
     """pyprof dump --json."""
-    done = subprocess.run(
-        [*PYPROF, "dump", "-p", str(pid), "--json", "--native", "all", *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = warm.run("dump", "-p", str(pid), "--json", "--native", "all", *options)
     assert done.returncode in codes, (done.returncode, done.stderr)
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import rebuilt_image
 from pyprof.unwind.formats.sframe.section import sframe_source
+from tests import warm
 from tests.oracle.run import Oracle, Plan
 from tests.roots import root
 
@@ -48,16 +48,11 @@ def build(version: str, folder: Path, *options: str) -> Path:
 def test_recorded_stacks_are_the_whole_ladder_by_sframe_alone(version: str, tmp_path: Path) -> None:
     program = build(version, tmp_path)
     stacks, summary = tmp_path / "stacks.txt", tmp_path / "summary.json"
-    command = [sys.executable, "-m", "pyprof", "record", "-q", "-d", "1", "-r", "199", "--unwind", "sframe,fp"]
+    to = ("-f", "collapsed", "-o", str(stacks), "--summary", str(summary))
     with subprocess.Popen([program]) as target:
         try:
-            done = subprocess.run(
-                [*command, "-p", str(target.pid), "-f", "collapsed", "-o", stacks, "--summary", summary],
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
+            options = ("-q", "-d", "0.3", "-r", "499", "--unwind", "sframe,fp")
+            done = warm.run("record", "-p", str(target.pid), *options, *to)
             assert done.returncode == 0, done.stderr
             assert target.poll() is None
         finally:

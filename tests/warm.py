@@ -1,0 +1,145 @@
+"""Runs of pyprof as processes of their own that have loaded their modules already.
+
+A server loads every module of the package once for each process that runs tests. A run is a fork of it: with the
+caller's arguments, folder, environment and streams, with a process id, exit code and signals of its own, and it ends as
+Python ends. What is left out is the start of an interpreter, which costs as much as a short recording. Where the
+environment has other values of variables that Python itself reads, `python -m pyprof` is started. The tests of
+start-up, signals and terminals start that, too.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import pyprof
+
+ROOT = Path(__file__).parent.parent
+_LONGEST_MESSAGE = 1 << 17
+
+
+def run(
+    *arguments: str, timeout: float = 60, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`pyprof` with these arguments, and no standard input. Raises subprocess.TimeoutExpired."""
+    environment = dict(os.environ if env is None else env)
+    if _read_by_python(environment) != _read_by_python(os.environ):
+        command = [sys.executable, "-m", "pyprof", *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, env=environment
+        )
+    ours, theirs = socket.socketpair()
+    out, err = os.pipe(), os.pipe()
+    with ours, open(out[0], "rb"), open(err[0], "rb"):
+        message = json.dumps({"arguments": arguments, "cwd": str(cwd or Path.cwd()), "env": environment}).encode()
+        assert len(message) < _LONGEST_MESSAGE
+        with theirs:
+            files = array.array("i", [theirs.fileno(), out[1], err[1]])
+            _server().sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+        os.close(out[1])
+        os.close(err[1])
+        pid = json.loads(ours.recv(64))
+        said = _read([out[0], err[0]], time.monotonic() + timeout)
+        if said is None:
+            os.kill(pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(["pyprof", *arguments], timeout)
+        texts = [text.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n") for text in said]
+        return subprocess.CompletedProcess(["pyprof", *arguments], json.loads(ours.recv(64)), *texts)
+
+
+def _read_by_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that an interpreter has read when it runs: another value needs one that starts."""
+    return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LC_", "LANG"))}
+
+
+def _read(pipes: list[int], deadline: float) -> list[bytes] | None:
+    """What comes from pipes until they are closed at the other end; None: they were not in time."""
+    said = dict.fromkeys(pipes, b"")
+    with selectors.DefaultSelector() as ready:
+        for pipe in pipes:
+            ready.register(pipe, selectors.EVENT_READ)
+        while ready.get_map():
+            for key, _ in ready.select(max(0, deadline - time.monotonic())):
+                data = os.read(key.fd, 1 << 16)
+                said[key.fd] += data
+                if not data:
+                    ready.unregister(key.fd)
+            if time.monotonic() > deadline:
+                return None
+    return list(said.values())
+
+
+@cache
+def _server() -> socket.socket:
+    """Where it takes requests. It ends when this process does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-c", "from tests.warm import serve; serve()"]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    with theirs:
+        process = subprocess.Popen(command, cwd=ROOT, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment)
+    atexit.register(process.wait)
+    atexit.register(ours.close)
+    return ours
+
+
+def serve() -> None:
+    """In the server, whose requests come on its standard input."""
+    requests = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for module in pkgutil.walk_packages(pyprof.__path__, "pyprof."):
+        importlib.import_module(module.name)
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    while True:
+        message, files, *_ = socket.recv_fds(requests, _LONGEST_MESSAGE, 3)
+        if not message:
+            return
+        if not os.fork():
+            requests.close()
+            _run(message, files)
+            return
+        for file in files:
+            os.close(file)
+
+
+def _run(message: bytes, files: list[int]) -> None:
+    """In a process that tells the caller what becomes of its child; and in that child, which is pyprof."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid:
+        with socket.socket(fileno=files[0]) as caller, contextlib.suppress(BrokenPipeError):
+            for file in files[1:]:
+                os.close(file)
+            caller.send(json.dumps(pid).encode())
+            _, status = os.waitpid(pid, 0)
+            caller.send(json.dumps(os.waitstatus_to_exitcode(status)).encode())
+        os._exit(0)
+    asked = json.loads(message)
+    for number, file in enumerate(files[1:], 1):
+        os.dup2(file, number)
+    for file in files:
+        os.close(file)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    sys.argv[1:] = asked["arguments"]
+    from pyprof.__main__ import main
+
+    main()
