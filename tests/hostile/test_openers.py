@@ -1,0 +1,118 @@
+"""Who opens files, read from the source: names that a target, a file or a server chose have one opener.
+
+objfile/foreign_path.py opens foreign names, objfile/source.py (open_regular) what the user named, and
+exporters/output_file.py writes. Elsewhere a file is opened by a name of ours: one below /proc or /sys with numbers
+only, a constant, or a descriptor that somebody of the above has opened. Each exception stands below, with its reason.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("profiler", "collectors", "interpreters", "unwind", "exporters", "start")
+OPENERS = {"profiler/objfile/foreign_path.py", "profiler/objfile/source.py", "exporters/output_file.py"}
+ALLOWED = {
+    (
+        "profiler/objfile/debug_files.py",
+        "os.open",
+    ): "O_PATH of debuginfod's cache, ours; reopened as foreign",
+    ("profiler/objfile/locate.py", "os.open"): "O_PATH of the kernel's own handle of a mapping, reopened as foreign",
+    ("profiler/objfile/breakpad/symbol_server.py", "os.open"): "a nameless file in the cache of this user",
+    ("profiler/cli/main.py", "open"): "/dev/null by its constant",
+    ("profiler/cli/main.py", "os.open"): "/dev/null by its constant",
+    ("profiler/symbolize/kernel.py", "open"): "/proc/kallsyms, or the file that a test gives",
+    ("collectors/linux/procfs.py", "os.open"): "names below the descriptor of /proc/PID",
+    ("collectors/linux/kernel_waits.py", "open"): "/proc/TID/stack and wchan of a number",
+    ("collectors/targets/attach.py", "open"): "/proc/sys by names of ours",
+    ("collectors/gdb/files.py", "open"): "a new file in a private folder, O_EXCL",
+    ("collectors/bpf/kernel_types.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
+    ("collectors/bpf/sampler.py", ".read_bytes"): "the object that is installed with the package",
+    ("exporters/flamegraph.py", ".read_text"): "a part of the page that is installed with the package",
+    ("start/__init__.py", "open"): "lists of installed distributions, before the package is imported",
+}
+"""(file, call) -> why it may."""
+
+
+def called(call: ast.Call) -> str:
+    """The name of what a call opens by; "" if it opens nothing."""
+    match call.func:
+        case ast.Name("open"):
+            return "open"
+        case ast.Attribute(ast.Name("os"), "open"):
+            return "os.open"
+        case ast.Attribute(_, "read_bytes" | "read_text" | "write_bytes" | "write_text" as name):
+            return f".{name}"
+    return ""
+
+
+def is_ours(name: ast.expr) -> bool:
+    """A constant, or a text that begins with a folder of the kernel and holds numbers; or what open_file() gave."""
+    match name:
+        case ast.Constant(str(text)):
+            return text.startswith(("/proc/", "/sys/", "/dev/null"))
+        case ast.JoinedStr([ast.Constant(str(text)), *rest]):
+            holes = [part.value for part in rest if isinstance(part, ast.FormattedValue)]
+            return text.startswith("/proc/") and all(
+                isinstance(hole, ast.Name) and is_number(hole.id) for hole in holes
+            )
+        case ast.Call(ast.Name(opener) | ast.Attribute(_, opener)):
+            return opener in ("open_regular", "open_file", "reopen", "open")
+    return isinstance(name, ast.Name) and name.id in ("fd", "packed_fd")
+
+
+def is_number(name: str) -> bool:
+    return name in ("pid", "tid", "fd", "found", "number")
+
+
+def openings(source: str) -> Iterator[tuple[int, str, bool]]:
+    """(line, by what, may everybody?) for each opening call."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and (by := called(node)):
+            yield node.lineno, by, bool(node.args) and not by.startswith(".") and is_ours(node.args[0])
+
+
+def files() -> Iterator[tuple[str, str]]:
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+
+
+def test_foreign_names_have_one_opener() -> None:
+    seen: Counter[tuple[str, str]] = Counter()
+    wrong, looked_at = [], 0
+    for name, source in files():
+        for line, by, ours in openings(source) if name not in OPENERS else ():
+            looked_at += 1
+            seen[name, by] += not ours
+            if not ours and (name, by) not in ALLOWED:
+                wrong.append(f"{name}:{line}: {by}")
+    assert not wrong, "opened by a name that is perhaps foreign: use objfile/foreign_path.py"
+    assert looked_at > 30
+    assert {key for key in ALLOWED if not seen[key]} == set(), "exceptions that nobody needs"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open(path)",
+        "os.open(name, os.O_RDONLY)",
+        'open(f"/proc/{pid}/root{name}")',
+        'open(f"/proc/{name}")',
+        'open("/etc/passwd")',
+        "Path(module.path).read_bytes()",
+        "open(self.name, 'rb')",
+    ],
+)
+def test_mutants_are_seen(source: str) -> None:
+    assert [ours for _, _, ours in openings(source)] == [False]
+
+
+@pytest.mark.parametrize("source", ['open(f"/proc/{pid}/stat", "rb")', "open(fd)", 'open("/sys/devices/online")'])
+def test_names_of_ours_are_allowed(source: str) -> None:
+    assert [ours for _, _, ours in openings(source)] == [True]
