@@ -112,13 +112,19 @@ class Numbers:
 
 
 def test_sink_takes_windows_and_its_errors_are_told(target: subprocess.Popen[str], tmp_path: Path) -> None:
-    with opened(target.pid, RecordOptions(rate=200, collector="ptrace", duration=1.3)) as recording:
-        recording.deliver(0.4, Numbers(tmp_path))
+    def end_after_three() -> None:
+        while len(list(tmp_path.iterdir())) < 3:
+            time.sleep(0.02)
+        recording.end()
+
+    with opened(target.pid, RecordOptions(rate=200, collector="ptrace", duration=60)) as recording:
+        recording.deliver(0.2, Numbers(tmp_path))
+        threading.Thread(target=end_after_three, daemon=True).start()
         recording.run()
         assert [repr(error) for error in recording.failed_deliveries()] == ["OutputError('enough')"]
-        assert recording.delivered >= 2
+        assert recording.delivered >= 3
         assert recording.told_to_end
-    names = sorted(path.name.split() for path in tmp_path.iterdir())
+    names = sorted((path.name.split() for path in tmp_path.iterdir()), key=lambda name: int(name[0]))
     assert [int(number) for number, _ in names] == list(range(recording.delivered))
     assert any(int(samples) for _, samples in names)
 
