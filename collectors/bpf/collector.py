@@ -53,6 +53,9 @@ class BpfCollector(PerfCollector):
         """Events that make no samples: births, ends and mappings only."""
         return choose_scope(pid, cpu, replace(self._options, running=False), self.members.everything)
 
+    def _lost(self) -> int | None:
+        return self.source.lost if self.slots() == (0, 0) else None
+
     def _longest_wait_ns(self) -> int:
         return min(super()._longest_wait_ns(), self.source.longest_wait_ns(self._options.rate_hz))
 

@@ -1,5 +1,6 @@
 """Samples from the kernel's perf_events.
 
+absent_pages    Pages of a stack that the thread has never written: the kernel's copy ends at the first of them
 attr            struct perf_event_attr as bytes, and what the kernel says when it refuses one (perf_event_open(2))
 batches         Records that were read from the rings, as sample batches
 collector       Samples from the kernel's perf_events: no thread is ever stopped

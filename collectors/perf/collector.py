@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.cpu_accounts import Accounts
 from pyprof.collectors.linux.file_limit import raise_file_limit
+from pyprof.collectors.perf.absent_pages import AbsentPages
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.batches import BatchMaker, Elsewhere, Taken
 from pyprof.collectors.perf.copy_size import ring_size
@@ -74,6 +75,7 @@ class PerfCollector:
         self._trial = True
         self._stopping = self._leaving = False
         self._look: Callable[[], None] | None = None
+        self._absent = AbsentPages(MOST_STACK)
         raise_file_limit(1 << 20)  # a descriptor for each thread and processor
         with contextlib.ExitStack() as undo:
             self._waiter = Waiter()
@@ -103,12 +105,16 @@ class PerfCollector:
         undo.callback(self._events.close)
         members.tracked.filters = scope.filtered
         self.maker = BatchMaker(rings, scope, members.tracked, options, diagnostics, self.source_id)
-        self._accounts = Accounts(options, members.everything, scope.event.user_only, even=scope.processors)
+        self._accounts = Accounts(options, members.everything, scope.event.user_only, self._lost)
         members.watch(rings)
         self._begin()
 
     def _scope(self, pid: int, cpu: int) -> Scope:
         return choose_scope(pid, cpu, self._options, self.members.everything)
+
+    def _lost(self) -> int | None:
+        """Records that found no room, where nothing else is missing: events on processors, and no stops."""
+        return self.maker.lost if self._events.scope.processors and self.slots() == (0, 0) else None
 
     def _longest_wait_ns(self) -> int:
         """No ring is full before."""
@@ -224,6 +230,7 @@ class PerfCollector:
 
     def learn(self, feedback: Feedback) -> None:
         self._events.learn(feedback)
+        self._absent.learn(feedback)
         self._look = feedback.look
 
     def leave(self, elsewhere: Elsewhere) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,9 +65,14 @@ def sum_of_children(pid: int) -> int:
 
 
 def test_time_is_unseen_only_where_it_is_more_than_rounding_and_chance() -> None:
-    def missing(spent: int, seen: int, chance: int = 0, late: int = 0) -> list[tuple[int, int, int]]:
+    def missing(
+        spent: int, seen: int, chance: int = 0, late: int = 0, lost: int | None = None
+    ) -> list[tuple[int, int, int]]:
         before = {7: Account("a", 5_000 * MS, 5_000 * MS, 4_000 * MS)}
-        after = Account("a", (5_000 + spent) * MS, (5_000 + spent - late) * MS, (4_000 + seen) * MS, chance * MS)
+        lost_ns = (100 + lost) * MS if lost is not None else None
+        before = {7: replace(before[7], lost_ns=100 * MS if lost is not None else None)}
+        due = (5_000 + spent - late) * MS
+        after = Account("a", (5_000 + spent) * MS, due, (4_000 + seen) * MS, chance * MS, lost_ns)
         found = unseen(before, {7: after})
         return [(each.pid, each.spent_ns // MS, each.unseen_ns // MS) for each in found]
 
@@ -78,6 +84,9 @@ def test_time_is_unseen_only_where_it_is_more_than_rounding_and_chance() -> None
     assert missing(1000, 900, chance=101) == []
     assert missing(1000, 600, late=380) == []
     assert missing(1000, 600, late=200) == [(7, 1000, 200)]
+    assert missing(1000, 600, lost=0) == []
+    assert missing(1000, 600, lost=150) == [(7, 1000, 150)]
+    assert missing(1000, 600, lost=500) == [(7, 1000, 400)]
 
 
 def test_time_in_sampling_times_that_were_missed_is_not_due(program: Start) -> None:

@@ -74,6 +74,15 @@ def test_wall_mode_stops_nothing_and_says_that_it_cut_and_how_much(allowed: None
     assert not any(TOO_LONG in note for note in summary["notes"]), summary["notes"]
 
 
+def test_stack_with_pages_that_were_never_written_is_whole_without_stops(allowed: None, tmp_path: Path) -> None:
+    with running(ladder("ladder_gap"), "spin", LIFE) as program:
+        recording = by_perf(program.pid, tmp_path, seconds=1)
+    whole = sum(n for stack, n in recording.stacks.items() if stack[-3:] == ("outer", "wide", "bottom"))
+    assert whole > 20
+    assert whole > recording.samples / 2  # the first samples, which show that it is needed, are cut
+    assert recording.summary["stops"]["count"] == 0
+
+
 def test_handler_on_its_own_stack_is_whole(allowed: None, tmp_path: Path) -> None:
     with running(ladder("ladder_altstack"), "spin", LIFE) as program:
         recording = by_perf(program.pid, tmp_path)

@@ -1,0 +1,49 @@
+"""Pages of a stack that the thread has never written: the kernel's copy ends at the first of them.
+
+The kernel copies in an interrupt, where it cannot wait for a page to be made. A frame with a large buffer that is
+hardly used has such pages (16 KB in memcached). A read from outside has the kernel map its page of zeroes there, which
+costs the target no memory. Later copies are whole.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+
+from pyprof.collectors.base import Feedback
+from pyprof.collectors.linux import procfs
+
+_PAGE = mmap.PAGESIZE
+_MOST_KNOWN = 1 << 14
+
+
+class AbsentPages:
+    """most: bytes of a stack that the kernel copies."""
+
+    def __init__(self, most: int) -> None:
+        self._most = np.uint64(most)
+        self._read: set[tuple[int, int]] = set()
+
+    def learn(self, feedback: Feedback) -> None:
+        """Read the pages between the end of each copy and the word that its walk needed, where the copy ended too
+        early: at the start of a page. Each page once.
+        """
+        batch, missing = feedback.batch, feedback.missing
+        base = batch.stack.base
+        end = base + batch.stack.size.astype(np.uint64)
+        cut = (missing >= end) & (missing - base < self._most) & (end % np.uint64(_PAGE) == 0)
+        for pid, first, last in {*zip(batch.pid[cut].tolist(), end[cut].tolist(), missing[cut].tolist(), strict=True)}:
+            self._bring(pid, first, last)
+
+    def _bring(self, pid: int, first: int, last: int) -> None:
+        if len(self._read) > _MOST_KNOWN:
+            self._read.clear()
+        read = procfs.read_memory(pid)
+        for page in range(first, last + 1, _PAGE):
+            if (pid, page) not in self._read:
+                self._read.add((pid, page))
+                read(page, 1)
+
+
+__all__ = ["AbsentPages"]
