@@ -23,6 +23,7 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _BUDGET = 50  # a look that took t is followed by none for 50 t
 _LOOK_NS = 100_000_000
 _LEAST_NS, _LEAST_SHARE = 40_000_000, 0.03
+_JUDGED_NS, _MUCH = 50_000_000, 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class Accounts:
         self._due: Counter[int] = Counter()
         self._slots = (0, 0)
         self._seen: Counter[int] = Counter()
+        self._judged = (0, 0)
+        self._births = 0
         self._not_before = 0
         self._began = 0
 
@@ -162,6 +165,26 @@ class Accounts:
         after = self._clock()
         self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
         return True
+
+    @property
+    def patience_ns(self) -> int:
+        """How long the next look may wait: not long before the first judgement."""
+        return _LOOK_NS if self._on and not self._judged[0] else 1 << 62
+
+    def judge(self, births: int) -> bool:
+        """Is much of the time since the last judgement without samples, because threads are short? To be asked when all
+        samples so far were seen. births: of threads and processes since it was asked last; of each not more than a
+        period is missing.
+        """
+        self._births += births
+        due, seen = sum(self._due.values()), sum(self._seen.values())
+        before_due, before_seen = self._judged
+        if due - before_due < _JUDGED_NS:
+            return False
+        missing = due - before_due - (seen - before_seen)
+        found = _MUCH * (due - before_due) < missing < self._births * self._period_ns
+        self._judged, self._births = (due, seen), 0
+        return found
 
     def saw(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
         """Samples of the families' processes."""

@@ -14,6 +14,7 @@ reader          Reads the rings: their records up to a time, in order of time
 records         Records in the rings, in bulk: samples as columns over the ring's own words, all others one by one
 ring            The kernel's ring buffers, one a processor, side by side in one range of memory
 scope           What the events stand on: on each processor, whatever runs there, or on the threads of the recording
+short_lives     Events on threads that live shorter than a period: more records are made than samples are wanted
 spaces          Address spaces from the kernel's records
 switch_periods  At which of its switches a thread is sampled
 switch_records  Records of switches in the rings, in bulk: runs of them are columns, whatever their length

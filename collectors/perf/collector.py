@@ -23,7 +23,7 @@ from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.members import Members
 from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.reader import FOREVER_NS, RingReader
-from pyprof.collectors.perf.records import U64, Samples, Scan
+from pyprof.collectors.perf.records import FORK, U64, Samples, Scan
 from pyprof.collectors.perf.ring import online_cpus, open_rings
 from pyprof.collectors.perf.scope import Scope, choose_scope
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter
@@ -127,7 +127,7 @@ class PerfCollector:
 
     def _resume(self) -> None:
         """After the first samples, which had to wait until tables were read."""
-        late = self._reader.scan(FOREVER_NS)
+        late = self._events.scan(FOREVER_NS)
         self._events.took(late, self.maker.lost)
         self.members.tracked.take(late.others)
         late.give_back()
@@ -140,7 +140,7 @@ class PerfCollector:
         last = self._leaving = False
         begun_ns = time.monotonic_ns()
         while not last and not self._leaving:
-            hold_ns = min(cadence.wait_ns, self._longest_wait_ns())
+            hold_ns = min(cadence.wait_ns, self._longest_wait_ns(), self._accounts.patience_ns)
             self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(cadence.flush_ns, FIRST_FLUSH_NS)))
             if self._leaving:
                 break
@@ -184,7 +184,7 @@ class PerfCollector:
     def take(self, until_ns: int, switched: Samples, words: U64) -> Taken:
         """What there is until then, and further samples of that time, in other rings; done_with() is to be called."""
         self._hear_of_ends()
-        found = self._reader.scan(until_ns)
+        found = self._events.scan(until_ns)
         taken = self.maker.take(found, switched, words)
         self._events.took(found, self.maker.lost)
         return taken
@@ -206,7 +206,7 @@ class PerfCollector:
 
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         """What is in the rings, whose room is given back when it has been unwound."""
-        found = self._reader.scan(until_ns)
+        found = self._events.scan(until_ns)
         self._events.took(found, self.maker.lost)
         force = self._trial or until_ns == FOREVER_NS
         self._accounts.look(self.members.tracked.roots, force, self.slots())
@@ -216,6 +216,8 @@ class PerfCollector:
         for batch in self.maker.batches(found):
             self.saw(batch)
             yield batch
+        if self._accounts.judge(sum(record.kind == FORK for record in found.others)):
+            self._events.multiply(self.members.tracked.alive)
         if first:
             found.give_back()
             self._trial = False

@@ -23,6 +23,7 @@ _MOST_RING = 16 << 20
 _MOST_RINGS = 32 << 20
 _LEAST = 2048
 _SURE_AFTER = 256
+_LIKELY_AFTER = 8
 
 
 class StackSize:
@@ -34,6 +35,7 @@ class StackSize:
         self.bytes = most
         self._first = min(first, most)
         self._seen = 0
+        self._sure_after = _SURE_AFTER
         self._need = 0
         self._short = False
 
@@ -52,6 +54,11 @@ class StackSize:
         """After the first samples."""
         self.bytes = max(self._first, self.wanted)
 
+    def tighten(self) -> None:
+        """As small as may be, from few samples on: they are taken often."""
+        self._sure_after = _LIKELY_AFTER
+        self.bytes = self.wanted if self._seen >= self._sure_after else max(self._first, self.wanted)
+
     def forget(self) -> None:
         """Stacks from now on are other threads'."""
         self._seen = self._need = 0
@@ -67,7 +74,7 @@ class StackSize:
         wanted = self.wanted
         if self._short and self.bytes < wanted:
             return min(max(wanted, 2 * self.bytes), self.most)
-        if self._seen >= _SURE_AFTER and 2 * wanted <= self.bytes:
+        if self._seen >= self._sure_after and 2 * wanted <= self.bytes:
             return wanted
         return 0
 

@@ -5,6 +5,7 @@ The kernel cannot change the size of an event's copies: others take its place.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.base import Feedback
@@ -14,12 +15,15 @@ from pyprof.collectors.perf.event_set import EventSet
 from pyprof.collectors.perf.reader import RingReader
 from pyprof.collectors.perf.records import OVERHEAD, Scan
 from pyprof.collectors.perf.scope import Scope
+from pyprof.collectors.perf.short_lives import Thinning
 from pyprof.collectors.perf.ticks import Ticks
 from pyprof.options import CollectOptions
 
 _FIRST_BATCHES_S = 0.6
 _LEAST_FIRST = 8192
 _MOST_LOST, _SOON_S = 32, 0.25
+_LEAST_WAIT_S = 0.006
+"""More records are made only as far as a quarter of a ring holds those of such a time."""
 
 
 class EventManager:
@@ -37,6 +41,8 @@ class EventManager:
         room = max(round(size / (options.rate_hz * _FIRST_BATCHES_S)), _LEAST_FIRST) & ~7
         self._size = StackSize(most, room)
         self._events: EventSet | None = None
+        self._thinning = Thinning()
+        self._multiplied = False
         self._lost = 0
 
     @property
@@ -72,6 +78,12 @@ class EventManager:
             self.ticks.close(self._events)
             self._events = None
 
+    def scan(self, until_ns: int) -> Scan:
+        """What there is in the rings until then, of the samples those that are wanted."""
+        found = self._reader.scan(until_ns)
+        found.samples = self._thinning.kept(self._reader.rings.words, found.samples)
+        return found
+
     def took(self, found: Scan, lost: int) -> None:
         """Records have been read. lost: how many found no room, since the beginning."""
         self._lost = lost
@@ -87,6 +99,16 @@ class EventManager:
             self._replace(self._size.bytes, alive)
         elif size := self._size.change():
             self._replace(size, alive)
+
+    def multiply(self, alive: Iterable[int]) -> None:
+        """Much of the time of short threads is in no record: more are made, where events stand on threads. alive:
+        processes to be sampled.
+        """
+        if self._events is None or self.scope.processors or self._multiplied:
+            return
+        self._multiplied = True
+        self._size.tighten()
+        self._replace(self._size.bytes, alive)
 
     def settle(self) -> None:
         """After the first samples: from now on copies are as large as they need to be."""
@@ -109,7 +131,8 @@ class EventManager:
         """Until a ring is filled so far that there is still room for SLACK_S, or at least a quarter: on one processor
         only one thread at a time is sampled. Where all that runs there is, others included, until half of it is.
         """
-        size, rate, record = self._ring_size, self._rate_hz, OVERHEAD + self._size.bytes
+        size, record = self._ring_size, OVERHEAD + self._size.bytes
+        rate = self._rate_hz * self._thinning.factor
         fill = min(size // 2 if self.scope.filtered else size * 3 // 4, max(size - SLACK_S * rate * record, size / 4))
         return round(max(fill / record, 1) * 1e9 / rate)
 
@@ -122,7 +145,10 @@ class EventManager:
         return True
 
     def _fresh(self, size: int) -> EventSet:
-        return EventSet(self.scope.event, self._rate_hz, size, self._reader.rings)
+        if self._multiplied:
+            most_hz = self._ring_size / 4 / _LEAST_WAIT_S / (OVERHEAD + size)
+            self._thinning.begin(self._rate_hz, most_hz, time.monotonic_ns())
+        return EventSet(self.scope.event, self._rate_hz * self._thinning.factor, size, self._reader.rings)
 
     def _replace(self, size: int, alive: Iterable[int]) -> None:
         if self._events is None:

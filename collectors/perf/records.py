@@ -26,7 +26,9 @@ LOST, COMM, EXIT, THROTTLE, UNTHROTTLE, FORK, SAMPLE, MMAP2, LOST_SAMPLES = 2, 3
 MISC_COMM_EXEC = 1 << 13
 
 _KIND_AND_SIZE = np.uint64(0xFFFF_0000_FFFF_FFFF)
-_IP, _TID, _TIME, _CPU, _ABI, _REGS = 1, 2, 3, 4, 5, 6
+TIME = 3
+"""Word of a sample that has its time."""
+_TID, _CPU, _ABI, _REGS = 2, 4, 5, 6
 _CHAIN = 5
 """Of a sample with the kernel's frames: their number, in front of the frames and of all that follows."""
 _MARKS = 2**64 - 4095
@@ -87,7 +89,7 @@ def scan(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
         ring.mend(at, size)
         if header & 0xFFFF_FFFF == SAMPLE:
             run = _run(words, word, size, min(head - position, ring.size - at) // size)
-            late = words[word + _TIME : word + _TIME + run * (size // 8) : size // 8] > np.uint64(until_ns)
+            late = words[word + TIME : word + TIME + run * (size // 8) : size // 8] > np.uint64(until_ns)
             stop = bool(late.any())
             if stop:
                 run = int(late.argmax())
@@ -153,7 +155,7 @@ def read_samples(
     left_out = words[first[~usable] + _TID].view(np.int32)[::2]
     if len(left_out):
         first, at = first[usable], at[usable]
-    time_ns = words[first + _TIME].view(np.int64)
+    time_ns = words[first + TIME].view(np.int64)
     if len(pieces) > 1:
         order = np.argsort(time_ns, kind="stable")
         first, at, time_ns = first[order], at[order], time_ns[order]
