@@ -140,7 +140,9 @@ class PerfCollector:
         last = self._leaving = False
         begun_ns = time.monotonic_ns()
         while not last and not self._leaving:
-            hold_ns = min(cadence.wait_ns, self._longest_wait_ns(), self._accounts.patience_ns)
+            hold_ns = min(cadence.wait_ns, self._longest_wait_ns())
+            if not self._events.scope.processors:
+                hold_ns = min(hold_ns, self._accounts.patience_ns)
             self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(cadence.flush_ns, FIRST_FLUSH_NS)))
             if self._leaving:
                 break
