@@ -23,7 +23,6 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _BUDGET = 50  # a look that took t is followed by none for 50 t
 _LOOK_NS = 100_000_000
 _LEAST_NS, _LEAST_SHARE = 40_000_000, 0.03
-_JUDGED_NS, _MUCH = 50_000_000, 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class _Member:
 
 class Accounts:
     """Of the families of a recording, where samples are to stand for all of their time on processors: empty where
-    threads that sleep are sampled, too, or only some threads are.
+    threads that sleep are sampled, too, or only some threads are (on is False).
 
     The kernel's account does not judge samples by events on processors. A thread that another processor has it preempt
     is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only when the interrupt has
@@ -105,7 +104,7 @@ class Accounts:
         """everything: all processes are recorded. user_only: time in the kernel does not count. lost: sampling times
         whose records were lost, where each moment is as likely to be sampled as any other; else None.
         """
-        self._on = options.running and not (options.idle or everything or options.thread)
+        self.on = options.running and not (options.idle or everything or options.thread)
         self._period_ns = round(1e9 / options.rate_hz)
         self._children = options.subprocesses
         self._user_only, self._lost = user_only, lost
@@ -116,8 +115,6 @@ class Accounts:
         self._due: Counter[int] = Counter()
         self._slots = (0, 0)
         self._seen: Counter[int] = Counter()
-        self._judged = (0, 0)
-        self._births = 0
         self._not_before = 0
         self._began = 0
 
@@ -125,7 +122,7 @@ class Accounts:
         """From here on their time counts. roots: for each process that is there, the one of its tree that was asked
         for.
         """
-        if not self._on:
+        if not self.on:
             return
         self._began = boot_ticks()
         self._members = {}
@@ -138,7 +135,7 @@ class Accounts:
         kept and those missed. Result: was there a look?
         """
         before = self._clock()
-        if not self._on or (before < self._not_before and not force):
+        if not self.on or (before < self._not_before and not force):
             return False
         known, self._members = self._members, {}
         spent: Counter[int] = Counter()
@@ -166,29 +163,13 @@ class Accounts:
         self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
         return True
 
-    @property
-    def patience_ns(self) -> int:
-        """How long the next look may wait: not long before the first judgement."""
-        return _LOOK_NS if self._on and not self._judged[0] else 1 << 62
-
-    def judge(self, births: int) -> bool:
-        """Is much of the time since the last judgement without samples, because threads are short? To be asked when all
-        samples so far were seen. births: of threads and processes since it was asked last; of each not more than a
-        period is missing.
-        """
-        self._births += births
-        due, seen = sum(self._due.values()), sum(self._seen.values())
-        before_due, before_seen = self._judged
-        if due - before_due < _JUDGED_NS:
-            return False
-        missing = due - before_due - (seen - before_seen)
-        found = _MUCH * (due - before_due) < missing < self._births * self._period_ns
-        self._judged, self._births = (due, seen), 0
-        return found
+    def totals(self) -> tuple[int, int]:
+        """Nanoseconds that were due, and those that samples stand for."""
+        return sum(self._due.values()), sum(self._seen.values())
 
     def saw(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
         """Samples of the families' processes."""
-        if not self._on:
+        if not self.on:
             return
         pids, at = np.unique(batch.pid, return_inverse=True)
         weights = np.bincount(at, batch.weight, len(pids))

@@ -41,6 +41,7 @@ class BpfCollector(PerfCollector):
         self.source = source
         self._taken = 0
         super().__init__(pid, options, diagnostics, ids=ids, selection=selection, before_exec=before_exec)
+        self._starvation = None
         self.without_trial()
         self.most_copy = source.most_copy
         self.members.joined = source.begin

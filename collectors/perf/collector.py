@@ -26,6 +26,7 @@ from pyprof.collectors.perf.reader import FOREVER_NS, RingReader
 from pyprof.collectors.perf.records import FORK, U64, Samples, Scan
 from pyprof.collectors.perf.ring import online_cpus, open_rings
 from pyprof.collectors.perf.scope import Scope, choose_scope
+from pyprof.collectors.perf.short_lives import Starvation
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter
 from pyprof.collectors.targets.selection import Selection
 from pyprof.diagnostics import Diagnostics
@@ -76,6 +77,7 @@ class PerfCollector:
         self._stopping = self._leaving = False
         self._look: Callable[[], None] | None = None
         self._absent = AbsentPages(MOST_STACK)
+        self._starvation: Starvation | None = None
         raise_file_limit(1 << 20)  # a descriptor for each thread and processor
         with contextlib.ExitStack() as undo:
             self._waiter = Waiter()
@@ -107,6 +109,8 @@ class PerfCollector:
         self.maker = BatchMaker(rings, scope, members.tracked, options, diagnostics, self.source_id)
         self._accounts = Accounts(options, members.everything, scope.event.user_only, self._lost)
         members.watch(rings)
+        if self._accounts.on and not scope.processors:
+            self._starvation = Starvation(options.rate_hz)
         self._begin()
 
     def _scope(self, pid: int, cpu: int) -> Scope:
@@ -141,8 +145,8 @@ class PerfCollector:
         begun_ns = time.monotonic_ns()
         while not last and not self._leaving:
             hold_ns = min(cadence.wait_ns, self._longest_wait_ns())
-            if not self._events.scope.processors:
-                hold_ns = min(hold_ns, self._accounts.patience_ns)
+            if self._starvation is not None:
+                hold_ns = min(hold_ns, self._starvation.patience_ns)
             self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(cadence.flush_ns, FIRST_FLUSH_NS)))
             if self._leaving:
                 break
@@ -218,7 +222,8 @@ class PerfCollector:
         for batch in self.maker.batches(found):
             self.saw(batch)
             yield batch
-        if self._accounts.judge(sum(record.kind == FORK for record in found.others)):
+        births = sum(record.kind == FORK for record in found.others)
+        if self._starvation is not None and self._starvation.found(births, *self._accounts.totals()):
             self._events.multiply(self.members.tracked.alive)
         if first:
             found.give_back()

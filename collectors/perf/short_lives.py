@@ -13,6 +13,9 @@ from pyprof.collectors.perf.records import I64, TIME, U64
 
 _RATE_HZ = 5000
 """Records a second of a thread's time, at most."""
+_JUDGED_NS, _MUCH = 50_000_000, 0.15
+"""When so much time was due, and such a part of it has no samples."""
+_SOON_NS, _NO_HURRY_NS = 100_000_000, 1 << 62
 
 
 class Thinning:
@@ -50,3 +53,26 @@ class Thinning:
         self._skip = (self._skip + n) % self.factor
         at = runs + picks
         return at[(at >= 0) & (at < n)]
+
+
+class Starvation:
+    """Is much of the time without samples, because threads are short? patience_ns: how long the next question may wait;
+    not long before the first judgement.
+    """
+
+    def __init__(self, rate_hz: float) -> None:
+        self.patience_ns = _SOON_NS
+        self._period_ns = round(1e9 / rate_hz)
+        self._due = self._seen = self._births = 0
+
+    def found(self, births: int, due_ns: int, seen_ns: int) -> bool:
+        """In the time since the last judgement. births: of threads and processes since the last question; of each not
+        more than a period is missing. due_ns: what samples should stand for; seen_ns: what they do.
+        """
+        self._births += births
+        due, missing = due_ns - self._due, due_ns - self._due - (seen_ns - self._seen)
+        if due < _JUDGED_NS:
+            return False
+        starved = _MUCH * due < missing < self._births * self._period_ns
+        self._due, self._seen, self._births, self.patience_ns = due_ns, seen_ns, 0, _NO_HURRY_NS
+        return starved

@@ -6,15 +6,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from pyprof.collectors import cpu_accounts
-from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.cpu_accounts import Account, Accounts, parse_times, process_ns, unseen
 from pyprof.collectors.linux import procfs
-from pyprof.model.arch import X86_64
-from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
 
@@ -113,23 +108,3 @@ def test_own_line_of_stat_has_what_the_clocks_say() -> None:
     assert times.parent == os.getppid()
     assert times.own_ns == pytest.approx(process_ns(os.getpid()), abs=30 * MS)
     assert parse_times(b"1 (a) R) S 2 " + b"0 " * 9 + b"3 4 5 6 0 0 0 0 9 1 1", user_only=True).own_ns == 30 * MS
-
-
-def test_many_births_and_much_time_without_samples_ask_for_more_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    spent = iter([0, 200, 400, 600, 800])
-    monkeypatch.setattr(cpu_accounts, "process_ns", lambda pid: next(spent) * MS + 1)
-    kept, pid = Accounts(CollectOptions(rate_hz=100)), os.getpid()
-    of, kind = np.full(18, pid), np.full(18, SampleKind.STOPPED, np.uint8)
-    batch = bare_batch(X86_64, 1, kind, np.zeros(18, np.int64), of, of)
-    kept.begin({pid: pid})
-
-    def judged(births: int, samples: bool) -> bool:
-        kept.look({pid: pid}, force=True)
-        if samples:
-            kept.saw(batch, lambda pid: pid)
-        return kept.judge(births)
-
-    assert not judged(1000, samples=True), "nearly all is sampled"
-    assert not judged(3, samples=False), "of each birth a period is missing at most"
-    assert judged(1000, samples=False)
-    assert not kept.judge(1000), "nothing has been spent since"

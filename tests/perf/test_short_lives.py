@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.perf.records import TIME
-from pyprof.collectors.perf.short_lives import Thinning
+from pyprof.collectors.perf.short_lives import Starvation, Thinning
 
 SINCE = 1000
 
@@ -40,3 +40,17 @@ def test_records_come_no_more_often_than_rings_can_hold() -> None:
     assert thinning.factor == 10
     thinning.begin(9999, 1e9, 0)
     assert thinning.factor == 1
+
+
+MS = 1_000_000
+
+
+def test_many_births_and_much_time_without_samples_ask_for_more_records() -> None:
+    starvation = Starvation(100)
+    assert not starvation.found(1000, 40 * MS, 0), "too little to judge by"
+    soon = starvation.patience_ns
+    assert not starvation.found(0, 200 * MS, 180 * MS), "nearly all is sampled"
+    assert starvation.patience_ns > soon
+    assert not starvation.found(3, 400 * MS, 200 * MS), "of each birth a period is missing at most"
+    assert starvation.found(1000, 600 * MS, 200 * MS)
+    assert not starvation.found(1000, 600 * MS, 200 * MS), "nothing has been spent since"
