@@ -33,7 +33,7 @@ class _Opening(Protocol):
 @dataclass(frozen=True, slots=True)
 class CollectorSpec:
     """name: as in --collector. opening: the module that opens it, in this folder. summary: one phrase for --help.
-    kernel: can it show frames of the kernel?
+    kernel: can it show frames of the kernel? in_auto: False: AUTO takes it through another one, for some processes.
     """
 
     name: str
@@ -103,15 +103,15 @@ def open_collector(
     options: CollectOptions,
     diagnostics: Diagnostics,
     interpreters: Interpreters | None = None,
-    launched: bool = False,
+    program: str = "",
 ) -> Collector:
-    """name: of names(). The notes of the collector's statistics say which one AUTO took and why. launched: see Request.
+    """name: of names(). The notes of the collector's statistics say which one AUTO took and why. program: see Request.
 
     Raises what the collectors raise; of AUTO, where none of them can, the reason of the first.
     """
     from pyprof.collectors.targets.request import Request
 
-    request = Request(selection, options, diagnostics, interpreters, launched)
+    request = Request(selection, options, diagnostics, interpreters, program)
     return _first_possible(request) if name == AUTO else by_name(name).open(replace(request, by_name=True))
 
 

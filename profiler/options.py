@@ -130,8 +130,8 @@ class RecordOptions(StackOptions):
     duration: seconds after which the recording ends, None: when the target has ended or stop() is called.
     rate: samples a second of each thread.
     mode: "cpu": threads that run; "offcpu": threads that sleep; "wall": both.
-    collector: "perf": the kernel takes the samples; "ptrace": by short stops; "auto": what is allowed and sees whole
-    stacks.
+    collector: "bpf": a program in the kernel takes the samples; "perf": the kernel does; "ptrace": by short stops;
+    "auto": what is allowed and sees whole stacks.
     subprocesses: also the children that exist and those to come, until the last has ended; None: of a command, until
     the command ends.
     kernel: also the kernel's frames; perf_events only.

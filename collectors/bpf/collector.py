@@ -37,8 +37,11 @@ class BpfCollector(PerfCollector):
         ids: Callable[[], int],
         selection: Selection,
         before_exec: bool,
+        why: str = "",
     ) -> None:
+        """why: it samples these, a sentence."""
         self.source = source
+        self._why = why
         self._taken = 0
         super().__init__(pid, options, diagnostics, ids=ids, selection=selection, before_exec=before_exec)
         self._starvation = None
@@ -86,7 +89,9 @@ class BpfCollector(PerfCollector):
         return replace(super().stats(), ticks=self._taken, ticking_ns=ticking_ns, skipped=lost)
 
     def _notes(self) -> tuple[str, ...]:
-        note = NOTE if self.maker.elsewhere is not None else f"{NOTE}: the target was never stopped"
+        note = f"{NOTE}: {self._why}" if self._why else NOTE
+        if self.maker.elsewhere is None:
+            note += " The target was never stopped." if self._why else ": the target was never stopped"
         return (note, *self.members.refused)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from pyprof.collectors.bpf.sampler import Sampler
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.opening import NO_STOPS, stops_of
+from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
 from pyprof.collectors.perf.ring import online_cpus
@@ -51,22 +51,19 @@ def _allowed() -> bool:
 
 def open(request: Request) -> Collector:
     """Raises what PerfCollector raises; CollectorRefused where the kernel does not take the program."""
-    selection, options = request.selection, request.options
+    return opened(request, request.selection.pids, request.launched, "")
+
+
+def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) -> Collector:
+    """The same for these processes. launched: as in a request; why: the collector samples them, a sentence."""
+    selection, options = request.of(pids), request.options
     sampler = Sampler(options.rate_hz, _RING, online_cpus(), selection.everything, options.subprocesses)
     try:
         reader = request.interpreters.kernel_reader if request.interpreters else None
         source = BpfSource(sampler, request.diagnostics, request.next_id, reader)
-        bpf = BpfCollector(
-            source,
-            request.pid,
-            options,
-            request.diagnostics,
-            request.next_id,
-            request.of(selection.pids),
-            request.launched,
-        )
+        bpf = BpfCollector(source, pids[0], options, request.diagnostics, request.next_id, selection, launched, why)
     except BaseException:
         sampler.close()
         raise
     by_depth = options.stack_size > NO_STOPS
-    return HybridCollector(bpf, partial(stops_of, request), ByImage(source.look), by_depth, request.launched)
+    return HybridCollector(bpf, partial(stops_of, request), ByImage(source.look), by_depth, launched)

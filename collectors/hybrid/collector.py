@@ -8,6 +8,7 @@ program.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
@@ -109,6 +110,16 @@ class HybridCollector:
             if not self._chosen or not self._perf.members.goes_on:
                 stops.stop()
         yield from self._of_perf(self._perf.drain(self._stopping or not self._perf.members.goes_on))
+
+    @property
+    def alive(self) -> list[int]:
+        """The processes that have not ended."""
+        return self._perf.members.alive
+
+    def end_now(self) -> None:
+        """Samples until this moment are the last ones."""
+        self._perf.maker.end_ns = time.monotonic_ns()
+        self.stop()
 
     def learn(self, feedback: Feedback) -> None:
         source_id = feedback.batch.source_id

@@ -1,19 +1,24 @@
-"""Opens the collector that samples by perf_events, with others beside it where these alone are not enough.
+"""Opens the collector that samples by perf_events, with others beside it where it is not enough.
 
 That is stops of threads whose stacks the kernel cannot copy and of programs with interpreters, and reads from outside
-of threads that sleep.
+of threads that sleep. Where the user asked for no collector, a program in the kernel takes the place of all of them as
+soon as an interpreter runs, if it can be had.
 """
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
-from pyprof.collectors.base import Collector
+from pyprof.collectors.base import Collector, CollectorRefused
+from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
-from pyprof.collectors.hybrid.stop_candidates import StopCandidates
+from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
+from pyprof.collectors.hybrid.until_interpreter import UntilInterpreter
 from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.children import descendants
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
 from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.attr import PerfNotAllowed
@@ -28,9 +33,6 @@ from pyprof.collectors.targets.request import Request, Target
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
 from pyprof.options import CollectOptions
 from pyprof.records import replace
-
-NO_STOPS = 1 << 16
-"""With --stack-size up to this nothing is stopped for stacks that perf_events cannot copy."""
 
 FROM_OUTSIDE = "Sleeping threads were read from outside: none was stopped"
 
@@ -54,19 +56,6 @@ def open(request: Request) -> Collector:
     return _Openings(request).collector()
 
 
-def stops_of(request: Request, candidates: StopCandidates) -> PtraceCollector:
-    """Threads whose stacks the kernel cannot copy, and processes with interpreters."""
-    return PtraceCollector(
-        candidates.pids[0],
-        replace(request.options, subprocesses=False),
-        request.diagnostics,
-        ids=request.next_id,
-        readers=request.readers,
-        selection=candidates,
-        chosen=candidates.wants,
-    )
-
-
 class _Openings:
     """Of one recording: by_image says which programs need stops, None for none."""
 
@@ -75,18 +64,20 @@ class _Openings:
         self._options = request.options
         everything, interpreters = request.selection.everything, request.interpreters
         self._by_image: ByImage | None = None
-        by_program = not request.by_name and self._options.running and not self._options.kernel and not everything
-        if by_program and interpreters:
+        by_program = not request.by_name and self._options.running and not self._options.kernel
+        if by_program and interpreters and not everything:
             self._by_image = ByImage(interpreters.needs_stops)
+        self._by_bpf = (
+            by_program and interpreters is not None and bpf_opening.can(request.target, request.options) is None
+        )
 
     def collector(self) -> Collector:
         pids, launched = self._request.selection.pids, self._request.launched
         if not self._options.idle:
-            perf = self._perf(pids, launched)
-            by_depth = not self._options.kernel and self._options.stack_size > NO_STOPS
-            if by_depth or self._by_image:
-                return HybridCollector(perf, partial(stops_of, self._request), self._by_image, by_depth, launched)
-            return perf
+            if self._by_bpf:
+                with contextlib.suppress(CollectorRefused):
+                    return self._with_bpf()
+            return self._running(self._by_image)
         if self._by_image is None:
             return self._wall_clock(pids, launched)
         return WholeProcessCollector(
@@ -95,6 +86,41 @@ class _Openings:
             by_image=self._by_image,
             pids=pids,
             launched=launched,
+        )
+
+    def _running(self, by_image: ByImage | None) -> HybridCollector | PerfCollector:
+        """Threads that run."""
+        request, options = self._request, self._options
+        perf = self._perf(request.selection.pids, request.launched)
+        by_depth = not options.kernel and options.stack_size > NO_STOPS
+        if by_depth or by_image:
+            return HybridCollector(perf, partial(stops_of, request), by_image, by_depth, request.launched)
+        return perf
+
+    def _with_bpf(self) -> Collector:
+        """Where an interpreter runs, or as soon as one does. Raises what BPF's opening raises."""
+        request, interpreters = self._request, self._request.interpreters
+        assert interpreters is not None
+        pids = request.selection.pids
+        if request.selection.everything:
+            return bpf_opening.opened(request, pids, request.launched, "")
+        if request.launched:
+            reason = None if interpreters.runs(request.program) else ""
+        else:
+            children = descendants(pids) if self._options.subprocesses else ()
+            reason = next((why for pid in (*pids, *children) if (why := interpreters.needs_stops(pid)) != ""), "")
+        if reason != "":
+            return bpf_opening.opened(request, pids, request.launched, reason or "")
+        return UntilInterpreter(
+            interpreters.needs_stops,
+            lambda by_image: HybridCollector(
+                self._perf(pids, request.launched),
+                partial(stops_of, request),
+                by_image,
+                self._options.stack_size > NO_STOPS,
+                request.launched,
+            ),
+            lambda alive, why: bpf_opening.opened(request, tuple(alive), False, why),
         )
 
     def _perf(self, pids: tuple[int, ...], launched: bool) -> PerfCollector:

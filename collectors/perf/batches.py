@@ -13,6 +13,7 @@ from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import NARROW, NARROW_IN_WIDE, WIDE
 from pyprof.collectors.perf.processes import TrackedProcesses
+from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.perf.records import (
     LOST,
     LOST_SAMPLES,
@@ -54,7 +55,7 @@ class Taken:
 
 class BatchMaker:
     """untracked: processes that are not looked at. sampled: tids. lost: records that found no room. elsewhere: samples
-    to leave out.
+    to leave out; those from end_ns on are, too.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class BatchMaker:
         self.sampled: set[int] = set()
         self.lost = 0
         self.elsewhere: Elsewhere | None = None
+        self.end_ns = FOREVER_NS
         self._rings = rings
         self._scope = scope
         self._family = family
@@ -151,7 +153,7 @@ class BatchMaker:
         unknown = (space == 0) & (samples.pid != os.getpid())
         if unknown.any():
             self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
-        kept: Mask = (space > 0) & self.wanted(samples.tid)
+        kept: Mask = (space > 0) & self.wanted(samples.tid) & (samples.time_ns < self.end_ns)
         if self.elsewhere is not None:
             kept &= ~self.elsewhere(samples.pid, samples.tid, samples.time_ns)
         return kept

@@ -39,6 +39,10 @@ class Interpreters(Protocol):
         """Why stops are wanted, "" if they are not, None if that cannot be told yet."""
         ...
 
+    def runs(self, path: str) -> bool:
+        """Is a file an interpreter whose frames can be read, or a script of one?"""
+        ...
+
 
 def _counter() -> Callable[[], int]:
     return itertools.count(1).__next__
@@ -46,20 +50,24 @@ def _counter() -> Callable[[], int]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """selection: the processes. launched: the process is to become another program, when batches() is asked for at the
-    latest; that one is recorded. by_name: the user asked for this collector: it does what it can, and no other takes
-    its place for a program's sake. refusals: why collectors that come before it are not used. next_id: gives ids that
-    are unique within the recording.
+    """selection: the processes. program: path of the program that the process is to become, when batches() is asked for
+    at the latest, "" if it is to become none; that one is recorded. by_name: the user asked for this collector: it does
+    what it can, and no other takes its place for a program's sake. refusals: why collectors that come before it are not
+    used. next_id: gives ids that are unique within the recording.
     """
 
     selection: Selection
     options: CollectOptions
     diagnostics: Diagnostics
     interpreters: Interpreters | None = None
-    launched: bool = False
+    program: str = ""
     by_name: bool = False
     refusals: tuple[PyprofError, ...] = ()
     next_id: Callable[[], int] = field(default_factory=_counter)
+
+    @property
+    def launched(self) -> bool:
+        return bool(self.program)
 
     @property
     def pid(self) -> int:

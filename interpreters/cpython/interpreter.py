@@ -66,7 +66,7 @@ class CPython(Interpreter):
         if trampoline_is_on(process):
             yield Finding(True, "its perf trampoline is on: --collector perf names Python functions without a stop")
         elif layout.minor >= _FIRST_TRAMPOLINE:
-            text = "its perf trampoline is off: Python frames are copied in stops"
+            text = "its perf trampoline is off: Python frames are copied by a program in the kernel (BPF), or in stops"
             yield Finding(True, text, _remedy(process.pid, layout.minor))
 
 

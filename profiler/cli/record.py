@@ -116,8 +116,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--collector",
         choices=collectors.names(),
         default=collectors.AUTO,
-        help=f"{collectors.summaries()}; {collectors.AUTO} (default): perf where it is allowed, stops where an "
-        "interpreter's frames need them",
+        help=f"{collectors.summaries()}; {collectors.AUTO} (default): perf where it is allowed, where an "
+        "interpreter runs bpf, or else stops",
     )
     what.add_argument(
         "-s",

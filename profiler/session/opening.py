@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 
 from pyprof.collectors import registry
@@ -91,9 +92,8 @@ def _of_selection(
         diagnostics = Diagnostics()
         runtimes = Runtimes(ImageStore(diagnostics), diagnostics, options.follow_tasks, options.stack_size)
         collect = options.collecting(subprocesses=command is not None)
-        collector = registry.open_collector(
-            options.collector, selection, collect, diagnostics, runtimes, command is not None
-        )
+        program = (shutil.which(command.command[0]) or command.command[0]) if command is not None else ""
+        collector = registry.open_collector(options.collector, selection, collect, diagnostics, runtimes, program)
     except BaseException:
         worker.close()
         raise

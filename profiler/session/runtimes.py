@@ -19,6 +19,7 @@ from pyprof.interpreters.base import Detected, LiveProcess, NotBegun, Recording
 from pyprof.interpreters.code_book import INSTRUCTION_BITS, Code, CodeBook, frame_pc, instruction_of
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
+from pyprof.interpreters.scripts import run_by
 from pyprof.model.interpreter import KernelReader, SampleState, StackReader
 from pyprof.model.modules import Module
 from pyprof.model.profile import Line, ThreadInfo
@@ -108,6 +109,10 @@ class Runtimes:
             return None
         except (OSError, FormatError):
             return ""
+
+    def runs(self, path: str) -> bool:
+        """Is a file an interpreter whose frames can be read, or a script of one?"""
+        return any(self._interpreters.is_own(os.path.basename(os.path.realpath(name))) for name in run_by(path))
 
     def unread(self, pid: int) -> list[Detected]:
         """The interpreters in a process whose functions cannot be read."""

@@ -10,9 +10,13 @@ from pathlib import Path
 
 from tests.warm import run as pyprof
 
-__all__ = ["BUSY", "PYPROF", "SLEEPY", "newest", "one_sentence", "pyprof", "python"]
+__all__ = ["BUSY", "PYPROF", "SLEEPY", "WITHOUT_BPF", "newest", "one_sentence", "pyprof", "python"]
 
 PYPROF = [sys.executable, "-m", "pyprof"]
+
+
+WITHOUT_BPF = ("setpriv", "--bounding-set", "-bpf,-sys_admin")
+"""A command before pyprof: it runs with all other rights that we have."""
 
 
 @contextlib.contextmanager
