@@ -98,7 +98,7 @@ def test_end_of_the_target_ends_the_recording(tmp_path: Path) -> None:
     code = "import time\nend = time.time() + 1\nwhile time.time() < end: sum(range(1000))\nraise SystemExit(7)"
     done = pyprof("record", "-o", str(out), "--", sys.executable, "-c", code)
     assert done.returncode == 7
-    assert out.read_text().startswith("_start;")
+    assert "\n_start;" in "\n" + out.read_text()  # while it ends its memory is not there
 
 
 def test_command_keeps_its_streams(tmp_path: Path) -> None:
