@@ -19,8 +19,8 @@ from pyprof.options import CollectOptions
 from tests.cli.support import WITHOUT_BPF, pyprof, python
 from tests.support import missing, need
 
-BUSY = "end = __import__('time').time() + {}\nwhile __import__('time').time() < end: sum(range(2000))"
-BUSY_PERL = "my $t = time; while (time < $t + 2) { $x++ for 1..10000 }"
+BUSY = "end = __import__('time').process_time() + {}\nwhile __import__('time').process_time() < end: sum(range(2000))"
+BUSY_PERL = "while ((times)[0] < 1) { $x++ for 1..10000 }"
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def test_native_command_is_never_stopped_and_nothing_of_ours_is_in_its_profile(m
 
 @pytest.mark.parametrize("mode", ["cpu", "wall"])
 def test_shell_that_executes_python_has_its_python_frames(mode: str, tmp_path: Path) -> None:
-    code = BUSY.format(3)
+    code = BUSY.format(1)
     found = record(tmp_path, "--mode", mode, "--", "sh", "-c", 'exec "$0" -c "$1"', sys.executable, code)
     assert found.count("<module> (<string>)") > 20
     assert (found.summary["stops"]["count"] > 20) == (mode == "wall")
@@ -111,7 +111,7 @@ def test_python_that_is_started_has_its_python_frames_from_the_start(script: boo
 def test_python_that_executes_another_program_is_stopped_no_more(tmp_path: Path) -> None:
     need("perl")
     need("setpriv")
-    code = f"import os\n{BUSY.format(1.5)}\nos.execvp('perl', ['perl', '-e', {BUSY_PERL!r}])"
+    code = f"import os\n{BUSY.format(0.5)}\nos.execvp('perl', ['perl', '-e', {BUSY_PERL!r}])"
     found = record(tmp_path, "--", sys.executable, "-c", code, before=WITHOUT_BPF)
     interpreted, native = found.count("<module> (<string>)"), found.count("perl_run")
     assert interpreted > 5

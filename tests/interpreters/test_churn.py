@@ -69,7 +69,7 @@ def test_lines_are_those_of_the_function_that_was_there(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         for _ in range(MOST_PIECES):
-            record(process.pid, output)
+            record(process.pid, output, "--collector", "ptrace")
             frames = json.loads(output.read_text())["shared"]["frames"]
             ours = [frame for frame in frames if re.fullmatch(r"f_\d+", frame["name"])]
             made += [(int(frame["name"][2:]), frame.get("line")) for frame in ours]

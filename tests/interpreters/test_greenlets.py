@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,13 +29,13 @@ OLDER = pytest.mark.parametrize("python", [p for p in pythons() if p.minor < 11]
 
 def recorded(
     python: Python, program: str, output: Path, *options: str, until: Callable[[Stacks], bool]
-) -> tuple[dict[str, set[str]], dict[str, object]]:
+) -> tuple[dict[str, set[str]], dict[str, Any]]:
     """The program's call graph, and the summary of its recording."""
     packages = from_pypi(python.minor, "greenlet", "gevent")
     with running(python, program, env={"PYTHONPATH": str(packages)}, cwd=packages) as process:
         assert process.stdout is not None
         callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
-        return callers, record(process.pid, output, *options, until=until)
+        return callers, record(process.pid, output, "--collector", "ptrace", *options, until=until)
 
 
 @MARKED
@@ -89,5 +90,6 @@ def test_stack_that_a_greenlet_shares_is_whole_without_native_frames(tmp_path: P
     def enough(found: Stacks) -> bool:
         return any(functions(frames, "greenlets.py")[1:7] == inner for frames, _ in found)
 
-    recorded(HERE, "greenlets.py", output, "--native", "none", until=enough)
+    _, summary = recorded(HERE, "greenlets.py", output, "--native", "none", "--collector", "auto", until=enough)
     assert enough(stacks(output))
+    assert any("runs greenlets" in str(note) for note in summary["notes"])
