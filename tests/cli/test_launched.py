@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import pytest
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
 from pyprof.options import CollectOptions
-from tests.cli.support import WITHOUT_BPF, pyprof, python
+from tests.cli.support import PYPROF, WITHOUT_BPF, pyprof, python
 from tests.support import missing, need
 
 BUSY = "end = __import__('time').process_time() + {}\nwhile __import__('time').process_time() < end: sum(range(2000))"
@@ -54,7 +55,10 @@ class Launched:
 def record(folder: Path, *arguments: str, before: Sequence[str] = ()) -> Launched:
     output, summary = folder / "out.collapsed", folder / "summary.json"
     command = ("record", "-q", "-r", "300", "-o", str(output), "--summary", str(summary), *arguments)
-    done = pyprof(*command, timeout=120, before=before)
+    if before:
+        done = subprocess.run([*before, *PYPROF, *command], capture_output=True, text=True, timeout=120, check=False)
+    else:
+        done = pyprof(*command, timeout=120)
     assert done.returncode == 0, done.stderr
     lines = [line.rpartition(" ") for line in output.read_text().splitlines()]
     return Launched([(stack.split(";"), int(n)) for stack, _, n in lines], json.loads(summary.read_text()))
