@@ -14,7 +14,6 @@ WHY = re.compile(r"\bIt\s+has\s+(?:more|\d+)\s+(?:attributes|columns|fields|meth
 """What the docstring of a larger class has."""
 TO_BE_CUT = {
     "pyprof.session.recorder.Recorder",
-    "pyprof.session.recording.Recording",
 }
 """Larger classes without such a sentence that somebody is about to cut."""
 

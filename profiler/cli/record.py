@@ -328,19 +328,19 @@ class _Run:
         subject = recording.subject
         sink = WindowWriter(self._how, subject, self._options)
         progress = Progress(subject.title, self._how.quiet, self._options.duration)
-        recording.inherit(sink)
+        recording.deliveries.inherit(sink)
         if self._every:
-            recording.deliver(self._every, sink)
+            recording.deliveries.every(self._every, sink)
         recording.run(lambda: progress.update(recording.stats, recording.samples))
         progress.clear()
         if not (recording.told_to_end or self._command or recording.failure):
             sink.say("pyprof: the target has ended")
         failures: list[BaseException] = []
         try:
-            recording.deliver_rest(sink)
+            recording.deliveries.rest(sink)
         except Exception as error:
             failures.append(error)
-        failures += [*recording.failed_deliveries(), *([recording.failure] if recording.failure else [])]
+        failures += [*recording.deliveries.failures(), *([recording.failure] if recording.failure else [])]
         recording.detach()
         for each in dict.fromkeys(failures):
             if not isinstance(each, OutputError):  # which the sink has told

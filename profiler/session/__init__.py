@@ -2,6 +2,8 @@
 
 worker/                 The process boundary: the sampler on one side, what parses foreign data on the other
 assemble                From a closed window to a Profile: look names up, make values
+between_batches         What other threads ask of a recording's loop
+deliveries              Profiles of a recording that go to a Sink
 evaluator_resume        Walks that go on beyond what cannot be unwound
 inlined                 Functions inlined into a frame that runs an interpreter's frames
 native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view

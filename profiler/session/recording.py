@@ -11,19 +11,18 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.targets.launch import Launched
 from pyprof.errors import PyprofError
-from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.records import dataclass
+from pyprof.session.between_batches import BetweenBatches
+from pyprof.session.deliveries import Deliveries
 from pyprof.session.worker.sampling import Pending, Sampling
 
-T = TypeVar("T")
 _PATIENCE_S = 5.0
 """How long a command may take to obey SIGTERM."""
 
@@ -41,20 +40,12 @@ class Recorded:
         return self.name if self.several else f"{self.name} ({self.pid})"
 
 
-@dataclass(slots=True)
-class _Delivery:
-    """Who takes closed windows, and when the next one is due (monotonic s)."""
-
-    every: float
-    sink: Sink
-    due: float
-
-
 class Recording:
     """Made by session.opening; close(), or the end of its `with` block, ends it and leaves nothing behind.
 
     subject: what is recorded. command: the program that was started for it, None where none was. failure: what ended
-    the recording early, None where nothing did; what was recorded until then is good.
+    the recording early, None where nothing did; what was recorded until then is good. told_to_end: was it the duration
+    or a call that ended it? deliveries: what goes to a sink.
     """
 
     def __init__(
@@ -64,16 +55,12 @@ class Recording:
         self.options = options
         self.command = command
         self.failure: BaseException | None = None
+        self.told_to_end = False
+        self.deliveries = Deliveries(sampling)
         self._kept: Sampling | None = sampling
-        self._asked: list[tuple[float, Future[Any], Callable[[], Any]]] = []
-        self._delivery: _Delivery | None = None
-        self._deliveries: list[Pending] = []
-        self._delivered = 0
-        self._failed: list[Exception] = []
-        self._lock = threading.RLock()
+        self._between = BetweenBatches()
+        self._stopping = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._told_to_end = False
-        self._over = threading.Event()
         self._last: Profile | None = None
 
     def __enter__(self) -> Self:
@@ -100,17 +87,12 @@ class Recording:
     @property
     def running(self) -> bool:
         """False once the recording has ended, whatever ended it."""
-        return not self._over.is_set()
+        return not self._between.over
 
     @property
     def returncode(self) -> int | None:
         """Exit code of the command as a shell gives it (128 + signal); None while it runs, and where there is none."""
         return self.command.poll() if self.command else None
-
-    @property
-    def told_to_end(self) -> bool:
-        """Was it the duration or a call that ended it?"""
-        return self._told_to_end
 
     def stats(self) -> CollectorStats:
         """What the collector did so far. Only for the `beat` of run()."""
@@ -132,7 +114,7 @@ class Recording:
             timer.start()
 
         def between() -> None:
-            self._between()
+            self._turn()
             beat()
 
         try:
@@ -142,58 +124,20 @@ class Recording:
             self.failure = error
         finally:
             timer.cancel()
-            with self._lock:
-                self._over.set()
-            self._answer(float("inf"))
+            self._between.end()
 
-    def _between(self) -> None:
+    def _turn(self) -> None:
         """What is to be done between two batches."""
-        now = time.monotonic()
         if self.command and not self.options.subprocesses and self.command.poll() is not None:
             self._sampling.stop()
-        self._answer(now)
-        delivery = self._delivery
-        if delivery and now >= delivery.due and not self._told_to_end:
-            self._collect(wait=False)
-            self._deliveries.append(self._sampling.ask(cut=True, sink=delivery.sink))
-            delivery.due += delivery.every
-
-    def deliver(self, every: float, sink: Sink) -> None:
-        """Before run(): the profile of each `every` seconds goes to the sink, in another process (it is pickled). The
-        last one does not: it is what stop() returns, or deliver_rest() hands over.
-        """
-        self._delivery = _Delivery(every, sink, time.monotonic() + every)
-
-    def inherit(self, sink: Sink) -> None:
-        """Before run(): should this process be killed, what there is goes to the sink, in another process."""
-        self._sampling.sink = sink
-
-    def deliver_rest(self, sink: Sink) -> None:
-        """After run(): what stop() would return goes to the sink, in another process. Raises what it raises there."""
-        self._sampling.ask(cut=True, sink=sink).wait()
-
-    @property
-    def delivered(self) -> int:
-        """Windows that went to the sink."""
-        return self._kept.delivered if self._kept else self._delivered
-
-    def failed_deliveries(self) -> list[Exception]:
-        """Wait for the sink; what it raised. After run()."""
-        self._collect(wait=True)
-        return self._failed
-
-    def _collect(self, wait: bool) -> None:
-        ended = [each for each in self._deliveries if wait or each.done]
-        self._deliveries = [each for each in self._deliveries if each not in ended]
-        for each in ended:
-            try:
-                each.wait()
-            except Exception as error:
-                self._failed.append(error)
+        now = time.monotonic()
+        self._between.answer(now)
+        if not self.told_to_end:
+            self.deliveries.send_due(now)
 
     def end(self) -> None:
         """Record nothing from now on; does not wait. From any thread, or a signal handler."""
-        self._told_to_end = True
+        self.told_to_end = True
         if (sampling := self._kept) is not None:
             sampling.end()
 
@@ -205,7 +149,7 @@ class Recording:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until the recording has ended, at most `timeout` seconds; has it?"""
-        return self._over.wait(timeout)
+        return self._between.wait(timeout)
 
     def stop(self) -> Profile:
         """End the recording; the profile since its beginning, or since the last window that windows() has given.
@@ -215,10 +159,10 @@ class Recording:
         self.end()
         if self._thread is not None:
             self._thread.join()
-        with self._lock:
+        with self._stopping:
             if self._last is None:
                 sampling = self._sampling
-                if not self._over.is_set():
+                if self.running:
                     raise PyprofError("the recording never began")
                 self._last = sampling.ask(cut=True).profile()
             return self._last
@@ -228,7 +172,7 @@ class Recording:
 
         Takes up to half a second, and the time to look names up, in which the sampling goes on.
         """
-        asked = self._ask(0, lambda: self._sampling.ask(cut=False))
+        asked = self._between.ask(0, lambda: self._sampling.ask(cut=False))
         return asked.profile() if asked is not None else self.stop()
 
     def windows(self, every: float) -> Iterator[Profile]:
@@ -238,9 +182,9 @@ class Recording:
         due = time.monotonic() + every
 
         def cut() -> Pending | None:
-            return None if self._told_to_end else self._sampling.ask(cut=True)
+            return None if self.told_to_end else self._sampling.ask(cut=True)
 
-        while (asked := self._ask(due, cut)) is not None:
+        while (asked := self._between.ask(due, cut)) is not None:
             yield asked.profile()
             due = max(due + every, time.monotonic())
         yield self.stop()
@@ -252,7 +196,8 @@ class Recording:
             self._thread.join()
         if self._kept is not None:
             self._kept.close()
-            self._delivered, self._kept = self._kept.delivered, None
+            self._kept = None
+            self.deliveries.close()
             gc.collect()  # tables and object files refer to one another; their descriptors are closed with them
 
     def close(self) -> None:
@@ -263,31 +208,6 @@ class Recording:
         self.detach()
         if self.command is not None:
             self.command.terminate(_PATIENCE_S)
-
-    def _ask(self, due: float, job: Callable[[], T]) -> T | None:
-        """Have the loop do it between two batches once it is due (monotonic s); None if it has ended before."""
-        answer: Future[T | None] = Future()
-        with self._lock:
-            if self._over.is_set():
-                return None
-            self._asked.append((due, answer, job))
-        try:
-            return answer.result()
-        except BaseException:
-            answer.cancel()
-            raise
-
-    def _answer(self, now: float) -> None:
-        """Do what was asked for and is due; once the recording is over, nothing more."""
-        with self._lock:
-            due = [asked for asked in self._asked if asked[0] <= now]
-            self._asked = [asked for asked in self._asked if asked[0] > now]
-        for _, answer, job in due:
-            if answer.set_running_or_notify_cancel():
-                try:
-                    answer.set_result(None if self._over.is_set() else job())
-                except BaseException as error:
-                    answer.set_exception(error)
 
 
 def _closed() -> PyprofError:

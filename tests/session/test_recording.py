@@ -118,14 +118,14 @@ def test_sink_takes_windows_and_its_errors_are_told(target: subprocess.Popen[str
         recording.end()
 
     with opened(target.pid, RecordOptions(rate=200, collector="ptrace", duration=60)) as recording:
-        recording.deliver(0.2, Numbers(tmp_path))
+        recording.deliveries.every(0.2, Numbers(tmp_path))
         threading.Thread(target=end_after_three, daemon=True).start()
         recording.run()
-        assert [repr(error) for error in recording.failed_deliveries()] == ["OutputError('enough')"]
-        assert recording.delivered >= 3
+        assert [repr(error) for error in recording.deliveries.failures()] == ["OutputError('enough')"]
+        assert recording.deliveries.count >= 3
         assert recording.told_to_end
     names = sorted((path.name.split() for path in tmp_path.iterdir()), key=lambda name: int(name[0]))
-    assert [int(number) for number, _ in names] == list(range(recording.delivered))
+    assert [int(number) for number, _ in names] == list(range(recording.deliveries.count))
     assert any(int(samples) for _, samples in names)
 
 

@@ -1,0 +1,71 @@
+"""What other threads ask of a recording's loop: it does it between two batches, when it touches nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from pyprof.records import dataclass
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """due: monotonic s."""
+
+    due: float
+    answer: Future[Any]
+    job: Callable[[], Any]
+
+
+class BetweenBatches:
+    """Of one loop."""
+
+    def __init__(self) -> None:
+        self._questions: list[_Question] = []
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+
+    @property
+    def over(self) -> bool:
+        """Has the loop ended?"""
+        return self._over.is_set()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Until the loop has ended, at most so many seconds; has it?"""
+        return self._over.wait(timeout)
+
+    def ask(self, due: float, job: Callable[[], T]) -> T | None:
+        """Have the loop do it once it is due (monotonic s); None if it has ended before."""
+        question = _Question(due, Future(), job)
+        with self._lock:
+            if self.over:
+                return None
+            self._questions.append(question)
+        try:
+            found: T | None = question.answer.result()
+        except BaseException:
+            question.answer.cancel()
+            raise
+        return found
+
+    def answer(self, now: float) -> None:
+        """Only for the loop: do what was asked for and is due."""
+        with self._lock:
+            due = [each for each in self._questions if each.due <= now]
+            self._questions = [each for each in self._questions if each.due > now]
+        for each in due:
+            if each.answer.set_running_or_notify_cancel():
+                try:
+                    each.answer.set_result(None if self.over else each.job())
+                except BaseException as error:
+                    each.answer.set_exception(error)
+
+    def end(self) -> None:
+        """Only for the loop: from now on nothing is done, and whoever has asked is told so."""
+        with self._lock:
+            self._over.set()
+        self.answer(float("inf"))

@@ -1,0 +1,79 @@
+"""Profiles of a recording that go to a Sink, in the process that unwinds and names (the sink is pickled)."""
+
+from __future__ import annotations
+
+import time
+
+from pyprof.exporters.base import Sink
+from pyprof.records import dataclass
+from pyprof.session.worker.sampling import Pending, Sampling
+
+
+@dataclass(slots=True)
+class _Windows:
+    """Who takes closed windows, and when the next one is due (monotonic s)."""
+
+    every: float
+    sink: Sink
+    due: float
+
+
+class Deliveries:
+    """Of one recording. every() and inherit() are for before its run(), rest() and failures() for after it."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._sampling: Sampling | None = sampling
+        self._windows: _Windows | None = None
+        self._pending: list[Pending] = []
+        self._failed: list[Exception] = []
+        self._count = 0
+
+    def every(self, seconds: float, sink: Sink) -> None:
+        """The profile of each `seconds` goes to the sink. The last one does not: Recording.stop() returns it, or rest()
+        hands it over.
+        """
+        self._windows = _Windows(seconds, sink, time.monotonic() + seconds)
+
+    def inherit(self, sink: Sink) -> None:
+        """Should this process be killed, what there is goes to the sink."""
+        self._open.sink = sink
+
+    def rest(self, sink: Sink) -> None:
+        """What Recording.stop() would return goes to the sink. Raises what it raises there."""
+        self._open.ask(cut=True, sink=sink).wait()
+
+    @property
+    def count(self) -> int:
+        """Windows that went to a sink."""
+        return self._sampling.delivered if self._sampling else self._count
+
+    def failures(self) -> list[Exception]:
+        """Wait for the sink; what it raised."""
+        self._collect(wait=True)
+        return self._failed
+
+    def send_due(self, now: float) -> None:
+        """Only for the recording's loop, between two batches."""
+        windows = self._windows
+        if windows and now >= windows.due:
+            self._collect(wait=False)
+            self._pending.append(self._open.ask(cut=True, sink=windows.sink))
+            windows.due += windows.every
+
+    def close(self) -> None:
+        """Hold nothing of the recording; what was counted stays. Safe to call twice."""
+        self._count, self._sampling, self._pending = self.count, None, []
+
+    @property
+    def _open(self) -> Sampling:
+        assert self._sampling is not None, "the recording is closed"
+        return self._sampling
+
+    def _collect(self, wait: bool) -> None:
+        ended = [each for each in self._pending if wait or each.done]
+        self._pending = [each for each in self._pending if each not in ended]
+        for each in ended:
+            try:
+                each.wait()
+            except Exception as error:
+                self._failed.append(error)
