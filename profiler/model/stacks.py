@@ -6,9 +6,10 @@ frame, at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
+from itertools import repeat
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -41,6 +42,10 @@ class FrameKey(NamedTuple):
     exact: bool = True
     word: int = 0
     mark: Mark | None = None
+
+
+_PlainKey = tuple[FrameKind, int, int, int, int, bool, int, Mark | None]
+"""A FrameKey's fields. It is equal to the FrameKey, and quickly made."""
 
 
 def native_key(space: int, pc: int, exact: bool, trust: int, code: int = 0) -> FrameKey:
@@ -82,7 +87,7 @@ class StackTable:
     frames: list[FrameKey] = field(default_factory=list)
     parent: list[int] = field(default_factory=lambda: [-1])
     frame: list[int] = field(default_factory=lambda: [-1])
-    _frame_ids: dict[FrameKey, int] = field(default_factory=dict)
+    _frame_ids: dict[_PlainKey, int] = field(default_factory=dict)
     _children: dict[tuple[int, int], int] = field(default_factory=dict)
     _whole: dict[tuple[int, Mark | None, bytes, Merge | None, int], int] = field(default_factory=dict)
     _blocks: dict[tuple[int, int, bytes, Inserts], int] = field(default_factory=dict)
@@ -227,7 +232,8 @@ class StackTable:
         if merged[1]:
             node = self.child(node, marker_key(merged[1]))
         inside, count = dict(merged[0]), native.end - native.begin
-        node = self._interpreted(node, inside.get(count, ()))
+        if words := inside.get(count):
+            node = self._chain(node, self._interpreted(words))[-1]
         high = count
         while high > 0:
             low = max(high - _BLOCK, 0)
@@ -241,18 +247,24 @@ class StackTable:
             node, high = known, low
         return node
 
-    def _insert_block(self, keys: list[FrameKey], low: int, node: int, inside: dict[int, tuple[int, ...]]) -> int:
-        for at in range(len(keys) - 1, -1, -1):
-            node = self.child(node, keys[at])
-            if inside:
-                node = self._interpreted(node, inside.get(low + at, ()))
-        return node
+    def _insert_block(self, keys: Iterable[_PlainKey], low: int, node: int, inside: dict[int, tuple[int, ...]]) -> int:
+        """keys: innermost first; low: index of the first one in its stack."""
+        numbers: list[int] = []
+        for at, key in reversed(list(enumerate(keys, low))):
+            numbers.append(self._number_of(key))
+            if inside and (words := inside.get(at)):
+                numbers += self._interpreted(words)
+        return self._chain(node, numbers)[-1]
 
-    def _interpreted(self, node: int, words: tuple[int, ...]) -> int:
-        if not words:
-            return node
+    def _interpreted(self, words: tuple[int, ...]) -> list[int]:
+        """Numbers of the frames of an interpreter, outermost first."""
         numbers = {word: self._number(interpreter_key(word)) for word in dict.fromkeys(reversed(words))}
-        return self._chain(node, [numbers[word] for word in reversed(words)])[-1]
+        return [numbers[word] for word in reversed(words)]
+
+    def _number_of(self, key: _PlainKey) -> int:
+        """Like _number(). Making a FrameKey of frames that are known, too, would take as long as all the rest."""
+        frame = self._frame_ids.get(key)
+        return frame if frame is not None else self._number(FrameKey(*key))
 
     def _number(self, key: FrameKey) -> int:
         frame = self._frame_ids.get(key)
@@ -292,13 +304,16 @@ class _Native:
     def digest(self, low: int, high: int) -> bytes:
         return _digest(self.columns, self.begin + low, self.begin + high)
 
-    def keys(self, low: int, high: int) -> list[FrameKey]:
-        """Of the frames low .. high of the stack."""
+    def keys(self, low: int, high: int) -> Iterator[_PlainKey]:
+        """Of the frames low .. high of the stack: what native_key() says of each."""
         part = slice(self.begin + low, self.begin + high)
-        walk, n = self.walk, high - low
-        codes = [0] * n if self.code is None else self.code[part].tolist()
-        columns = (walk.pc[part].tolist(), walk.exact[part].tolist(), walk.trust[part].tolist(), codes)
-        return [native_key(self.space, *frame) for frame in zip(*columns, strict=True)]
+        pcs, exacts, trusts = (column[part].tolist() for column in (self.walk.pc, self.walk.exact, self.walk.trust))
+        codes: Iterable[int] = repeat(0)
+        spaces: Iterable[int] = repeat(self.space)
+        if self.code is not None:
+            codes = self.code[part].tolist()
+            spaces = [NO_SPACE if code else self.space for code in codes]
+        return zip(repeat(FrameKind.NATIVE), trusts, spaces, codes, pcs, exacts, repeat(0), repeat(None))
 
 
 UNREADABLE = Mark(MarkKind.CUT, StackEnd.UNREADABLE)
