@@ -23,6 +23,8 @@ from pyprof.records import dataclass, field
 class CollectorRefused(AccessDenied):
     """This way of taking samples cannot be used here; another one may."""
 
+    reason = "collector_refused"
+
 
 @dataclass(frozen=True, slots=True)
 class Feedback:

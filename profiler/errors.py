@@ -13,10 +13,11 @@ class PyprofError(Exception):
     """Base of all conditions that pyprof names.
 
     message: one sentence, what happened. hint: what to do next, with the command where there is one.
-    exit_code: what the command line returns.
+    exit_code: what the command line returns. reason: name of its row in the table of reasons (model/reasons.py).
     """
 
     exit_code = 1
+    reason = "failed"
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -38,6 +39,8 @@ def _restored(kind: type[PyprofError], arguments: tuple[Any, ...], state: dict[s
 class FormatError(PyprofError, ValueError):
     """A file or a table breaks its own format. Costs that source, nothing else."""
 
+    reason = "malformed"
+
     def __init__(self, section: str, offset: int, problem: str) -> None:
         super().__init__(f"{section}+{offset:#x}: {problem}")
         self.section = section
@@ -48,36 +51,53 @@ class FormatError(PyprofError, ValueError):
 class UsageError(PyprofError, ValueError):
     """Options that cannot be met."""
 
+    reason = "usage"
     exit_code = 2
 
 
 class NoSuchProcess(PyprofError, ProcessLookupError):
     """The process does not exist, or no longer."""
 
+    reason = "no_process"
+
 
 class AccessDenied(PyprofError, PermissionError):
     """The kernel does not let us look into the process."""
+
+    reason = "access_denied"
 
 
 class NotTraceable(PyprofError):
     """The process exists and is ours, but cannot be sampled (zombie, kernel thread, ourselves, traced)."""
 
+    reason = "not_traceable"
+
 
 class UnsupportedArchitecture(PyprofError):
     """The target runs code that this build of pyprof cannot unwind."""
+
+    reason = "unknown_architecture"
 
 
 class OutputError(PyprofError, OSError):
     """The output cannot be written."""
 
+    reason = "not_written"
+
 
 class MissingLibrary(PyprofError, ImportError):
     """What is asked for needs a library that is not installed."""
+
+    reason = "missing_library"
 
 
 class RemoteError(PyprofError):
     """A remote stub cannot be reached, breaks the protocol, or cannot do what is asked."""
 
+    reason = "stub_failed"
+
 
 class ConnectionLost(RemoteError, ConnectionError):
     """The connection to a remote stub is gone, or the stub fell silent."""
+
+    reason = "stub_lost"

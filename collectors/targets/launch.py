@@ -26,12 +26,14 @@ from pyprof.records import dataclass, field
 class CommandNotFound(PyprofError):
     """The command to record does not exist. Exit code as in a shell."""
 
+    reason = "command_not_found"
     exit_code = 127
 
 
 class CommandNotExecutable(PyprofError):
     """The command to record exists and cannot be executed. Exit code as in a shell."""
 
+    reason = "command_not_executable"
     exit_code = 126
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from pyprof import __version__
 from pyprof.cli import completion, doctor, dump, inspect, record, symbols
-from pyprof.cli.terminal import complain, tolerate_encodings
+from pyprof.cli.terminal import complain, refuse, tolerate_encodings
 from pyprof.errors import PyprofError
 
 DESCRIPTION = """\
@@ -57,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except PyprofError as error:
-        complain(error.message, error.hint)
+        refuse(error)
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

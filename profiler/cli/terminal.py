@@ -54,10 +54,17 @@ def complain(message: str, hint: str = "") -> None:
         line(f"  hint: {hint}", sys.stderr)
 
 
+def refuse(error: PyprofError) -> None:
+    """What pyprof cannot do, and what helps: as the error says it, else as the table of reasons does."""
+    from pyprof.model.reasons import REFUSALS
+
+    complain(error.message, error.hint or REFUSALS[error.reason].retry)
+
+
 def failure(error: BaseException) -> None:
     """What ended a recording early; what we did not foresee with its traceback, so that it can be mended."""
     if isinstance(error, PyprofError):
-        complain(error.message, error.hint)
+        refuse(error)
         return
     traceback.print_exception(error)
     complain("an error of pyprof's own ended the recording early; what was recorded is kept", "please report it")

@@ -6,7 +6,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.terminal import complain, line
+from pyprof.cli.terminal import line, refuse
 from pyprof.errors import OutputError
 from pyprof.records import dataclass
 
@@ -55,13 +55,13 @@ class WindowWriter:
         try:
             place = output.write(names.expand(how.output), lambda out: how.exporter.write(profile, out, how.export))
         except OutputError as error:
-            complain(error.message, error.hint)
+            refuse(error)
             failed = error
         if how.summary:
             try:
                 output.write(names.expand(how.summary), lambda out: _write_summary(profile.summary, out))
             except OutputError as error:
-                complain(error.message, error.hint)
+                refuse(error)
                 failed = error
         if not how.quiet:
             self._tell(profile, number, place)

@@ -1,8 +1,8 @@
 """The one table of reasons: everything that is lost, skipped, cut short or refused, with what it means to the reader.
 
-A reason's name is what the code counts (Diagnostics.count), or the label of how a stack ended. Names are stable: they
-stand in JSON. In a name of the table `*` stands for anything: a file's section, a cause. Counters, the summary, the
-terminal, the page and docs/formats.md take their words from here.
+A reason's name is what the code counts (Diagnostics.count), the label of how a stack ended, or what an error says of
+itself (PyprofError.reason). Names are stable: they stand in JSON. In a name of the table `*` stands for anything: a
+file's section, a cause. Counters, the summary, the terminal, the page and docs/formats.md take their words from here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pyprof.records import dataclass, replace
 class Stage(Enum):
     """Where on the way of the data it happens."""
 
+    OPTIONS = "options"
     TARGET = "target"
     SAMPLING = "sampling"
     FILES = "files"
@@ -24,6 +25,7 @@ class Stage(Enum):
     STACKS = "stacks"
     RUN_TIME_CODE = "run-time code"
     INTERPRETER = "interpreter"
+    OUTPUT = "output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,12 +308,43 @@ _INTERPRETER = (
            "--async was asked for and this Python does not tell."),
 )
 
+_REFUSALS = (
+    Reason("usage", Stage.OPTIONS, "The options cannot be met: one contradicts another, or names what is not there.",
+           retry="pyprof COMMAND --help"),
+    Reason("missing_library", Stage.OPTIONS, "What is asked for needs a Python library that is not installed."),
+    Reason("command_not_found", Stage.TARGET, "The command to record does not exist.",
+           retry="the path of the program"),
+    Reason("command_not_executable", Stage.TARGET, "The command to record exists and cannot be executed."),
+    Reason("no_process", Stage.TARGET, "There is no such process, or no longer.", retry="ps -e lists the processes"),
+    Reason("access_denied", Stage.TARGET, "The kernel does not let pyprof read the process.",
+           retry="pyprof doctor PID says what is missing"),
+    Reason("not_traceable", Stage.TARGET,
+           "The process cannot be sampled: it has ended, is the kernel's or pyprof's own, or a debugger traces it.",
+           retry="pyprof doctor PID"),
+    Reason("unknown_architecture", Stage.TARGET, "The target runs code of an architecture that pyprof cannot unwind."),
+    Reason("stub_failed", Stage.TARGET,
+           "The remote stub cannot be reached, breaks the protocol or cannot do what is asked.",
+           retry="docs/remote.md says what stubs need"),
+    Reason("stub_lost", Stage.TARGET, "The connection to the remote stub has ended, or the stub fell silent."),
+    Reason("collector_refused", Stage.SAMPLING, "This way of taking samples cannot be used here; another one may.",
+           retry="--collector auto, or pyprof doctor PID, which names all of them"),
+    Reason("worker_died", Stage.STACKS,
+           "The process that unwinds and names has ended: windows that were written stay, the one under way is lost.",
+           retry="a signal 9 is mostly the kernel's, which was out of memory: shorter windows (--every)"),
+    Reason("malformed", Stage.FILES, "A file or a table breaks its own format."),
+    Reason("not_written", Stage.OUTPUT, "The output cannot be written.", retry="-o FILE in another place"),
+    Reason("failed", Stage.TARGET, "What was asked for cannot be done; the message says why."),
+)
+
 # fmt: on
 
 ENDS = {reason.name: reason for reason in _ENDS}
 """How stacks end, by label."""
 
 _OF_LANGUAGE = "no_"
+
+REFUSALS = {reason.name: reason for reason in _REFUSALS}
+"""What is refused or fails as a whole, by PyprofError.reason."""
 
 COUNTERS = (*_SAMPLING, *_TARGET, *_FILES, *_TABLES, *_RUN_TIME_CODE, *_INTERPRETER)
 """What is counted. The first that fits counts."""

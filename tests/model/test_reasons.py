@@ -5,13 +5,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 
+import pytest
+
+from pyprof.cli.terminal import refuse
+from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.interpreter import PARTIAL
-from pyprof.model.reasons import COUNTERS, ENDS, Reason, counted, end_reason, lacking
+from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS, Reason, counted, end_reason, lacking
 from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
 from pyprof.model.walk import StackEnd
+from tests.test_layers import sources
 
 ROOT = Path(__file__).parent.parent.parent
 DUMPS_ONLY = (
@@ -88,6 +94,29 @@ def test_every_sentence_is_of_a_counter_that_there_is() -> None:
     assert [entry.name for entry in COUNTERS if id(entry) not in used] == []
 
 
+def test_every_error_has_its_reason_and_every_refusal_an_error() -> None:
+    for module, _ in sources():
+        if module.startswith(("pyprof.collectors", "pyprof.session", "pyprof.unwind", "pyprof.interpreters")):
+            import_module(module)
+    kinds = {PyprofError}
+    while more := {kind for known in kinds for kind in known.__subclasses__()} - kinds:
+        kinds |= more
+    assert {kind.reason for kind in kinds if kind.__module__.startswith("pyprof.")} == REFUSALS.keys()
+
+
+def test_what_is_refused_says_what_helps_where_the_error_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    refuse(NoSuchProcess("there is no process 7"))
+    refuse(NoSuchProcess("there is no process 8", "look again"))
+    refuse(PyprofError("no"))
+    assert capsys.readouterr().err.splitlines() == [
+        "pyprof: there is no process 7",
+        "  hint: ps -e lists the processes",
+        "pyprof: there is no process 8",
+        "  hint: look again",
+        "pyprof: no",
+    ]
+
+
 def row(name: str, reason: Reason) -> str:
     return f"| {name.replace('|', chr(92) + '|')} | {reason.sentence} | {reason.retry} |"
 
@@ -102,6 +131,8 @@ def test_documentation_has_the_table_as_it_is() -> None:
     assert table("| counter | what it means | what helps |") == [row(reason.name, reason) for reason in COUNTERS]
     ends = [row(f"`{name}`: {reason.title}", reason) for name, reason in ENDS.items()]
     assert table("| end | what it means | what helps |") == ends
+    refusals = [row(f"`{name}`", reason) for name, reason in REFUSALS.items()]
+    assert table("| refusal | what it means | what helps |") == refusals
 
 
 def test_every_end_of_a_stack_has_its_words() -> None:
@@ -119,7 +150,7 @@ def test_language_of_what_is_missing_is_named() -> None:
 
 
 def test_sentences_are_sentences_and_what_helps_is_none() -> None:
-    for reason in (*COUNTERS, *ENDS.values()):
+    for reason in (*COUNTERS, *ENDS.values(), *REFUSALS.values()):
         assert reason.sentence.endswith(".")
         assert not reason.retry.endswith(".")
 

@@ -34,6 +34,8 @@ _POLL_S = 0.005
 class WorkerDied(PyprofError):
     """The process that unwinds and names has ended before it was told to."""
 
+    reason = "worker_died"
+
 
 class Child(Protocol):
     pid: int
