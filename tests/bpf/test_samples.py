@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 from pyprof.collectors.bpf.abi import Reason
@@ -15,9 +12,9 @@ from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.diagnostics import Diagnostics
 from tests import warm
-from tests.interpreters.pythons import EACH, Python, running
-from tests.interpreters.runs import count, functions, record, stacks
-from tests.interpreters.test_record import met
+from tests.interpreters.known_calls import record_calls
+from tests.interpreters.pythons import EACH, Python
+from tests.interpreters.runs import count, stacks
 from tests.live.support import recording as native
 from tests.support import PROGRAMS, build
 
@@ -26,24 +23,9 @@ BY_BPF = ("--collector", "bpf")
 
 @EACH
 def test_every_sample_is_merged_no_stack_is_impossible_and_nothing_is_stopped(python: Python, tmp_path: Path) -> None:
-    output = tmp_path / "out.collapsed"
-    with running(python, "calls.py", "1") as process:
-        assert process.stdout is not None
-        callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
-        enough = partial(met, functions={"leaf", "deep", "by_reduce", "by_callback"})
-        summary = record(process.pid, output, "--native", "all", *BY_BPF, until=enough)
-    found = stacks(output)
-    assert enough(found)
-    total = count(found)
-    cut = sum(n for frames, n in found if any("merge: partial" in frame for frame in frames))
-    assert cut <= total // 200 + 1, summary["errors"]
+    summary, total, partly = record_calls(python, tmp_path, *BY_BPF)
+    assert partly <= total // 200 + 1, summary["errors"]
     assert summary["stops"]["count"] == 0
-    for frames, _ in found:
-        names = functions(frames, "calls.py")
-        if names:
-            assert names[0] in ("<module>", "main"), names
-        for caller, callee in pairwise(names):
-            assert caller in callers[callee], names
 
 
 def test_handler_on_its_own_stack_stands_on_the_one_that_it_interrupted(tmp_path: Path) -> None:

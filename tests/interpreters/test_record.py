@@ -3,39 +3,17 @@ calls it."""
 
 from __future__ import annotations
 
-import json
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
+from tests.interpreters.known_calls import record_calls
 from tests.interpreters.pythons import EACH, HERE, Python, running
-from tests.interpreters.runs import Stacks, count, functions, record, seen, stacks
-
-
-def met(found: Stacks, functions: set[str]) -> bool:
-    """More than 50 samples, these functions among them."""
-    return count(found) > 50 and functions <= seen(found, "calls.py")
+from tests.interpreters.runs import count, record, stacks
 
 
 @EACH
 def test_every_sample_is_merged_and_no_stack_is_impossible(python: Python, tmp_path: Path) -> None:
-    output = tmp_path / "out.collapsed"
-    with running(python, "calls.py", "1") as process:
-        assert process.stdout is not None
-        callers = {name: set(calling) for name, calling in json.loads(process.stdout.readline()).items()}
-        enough = partial(met, functions={"leaf", "deep", "by_reduce", "by_callback"})
-        summary = record(process.pid, output, "--native", "all", until=enough)
-    found = stacks(output)
-    total = count(found)
-    cut = sum(n for frames, n in found if any("merge: partial" in frame for frame in frames))
-    assert cut <= total // 200, summary["errors"]
-    for frames, _ in found:
-        names = functions(frames, "calls.py")
-        if names:
-            assert names[0] in ("<module>", "main"), names
-        for caller, callee in pairwise(names):
-            assert caller in callers[callee], names
-    assert enough(found)
+    summary, total, partly = record_calls(python, tmp_path)
+    assert partly <= total // 200, summary["errors"]
 
 
 def test_native_none_leaves_python_frames_only(tmp_path: Path) -> None:
