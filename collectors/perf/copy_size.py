@@ -23,7 +23,7 @@ _MOST_RING = 16 << 20
 _MOST_RINGS = 32 << 20
 _LEAST = 2048
 _SURE_AFTER = 256
-_LIKELY_AFTER = 8
+_LIKELY_AFTER, _LIKELY_ROOM = 8, 4
 
 
 class StackSize:
@@ -70,12 +70,16 @@ class StackSize:
         return min(max(_LEAST, (self._need + self._need // 2 + 1023) & ~1023), self.most)
 
     def change(self) -> int:
-        """The size to change to, 0 to keep what is there. Grows at once, shrinks once that is safe."""
+        """The size to change to, 0 to keep what is there. Grows at once, shrinks once that is safe: large copies, of
+        whatever else runs there, too, fill the rings of a busy machine before we have had a processor.
+        """
         wanted = self.wanted
         if self._short and self.bytes < wanted:
             return min(max(wanted, 2 * self.bytes), self.most)
         if self._seen >= self._sure_after and 2 * wanted <= self.bytes:
             return wanted
+        if self._seen >= _LIKELY_AFTER and 2 * _LIKELY_ROOM * wanted <= self.bytes:
+            return _LIKELY_ROOM * wanted
         return 0
 
     def changed(self, size: int) -> None:

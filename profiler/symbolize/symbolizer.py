@@ -32,7 +32,7 @@ TRAMPOLINE = "<signal handler called>"
 """What gdb calls the kernel's way back from a handler; libraries export no name for it."""
 
 NAMELESS = "code made at run time, without names: its process says nothing about it"
-NAME_IT = "node --perf-basic-prof …, python3 -X perf …, or of Java: jcmd PID Compiler.perfmap"
+NAME_IT = "node --perf-basic-prof …, python3 -X perf …, java -XX:+PreserveFramePointer … and jcmd PID Compiler.perfmap"
 
 
 @dataclass(frozen=True, slots=True)

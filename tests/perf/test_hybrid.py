@@ -16,7 +16,7 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.hybrid.stop_candidates import StopCandidates
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
-from pyprof.collectors.perf.copy_size import TOO_LONG
+from pyprof.collectors.perf.copy_size import TOO_LONG, StackSize
 from pyprof.model.arch import X86_64
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
@@ -241,3 +241,16 @@ def test_many_deep_threads_have_their_process_stopped() -> None:
     chosen.refuse(3)
     assert not chosen.wants(5, 3)
     assert chosen.wants(5, 4)
+
+
+def test_copies_shrink_soon_to_several_times_what_is_needed_and_later_to_that() -> None:
+    size = StackSize(65528, 65528)
+    sizes = [65528]
+    for _ in range(300):
+        size.learn(feedback([1], 2000))
+        if wanted := size.change():
+            size.changed(wanted)
+            sizes.append(wanted)
+    assert sizes == [65528, 4 * 3072, 3072]
+    size.learn(feedback([1], 9000))
+    assert size.change() == 14 << 10
