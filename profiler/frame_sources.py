@@ -23,7 +23,7 @@ class FrameSource:
     run_time: bool = False
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """As help texts name it."""
         return f"{self.name}: {self.words}"
 
@@ -84,7 +84,7 @@ def selectable() -> tuple[FrameSource, ...]:
 
 def option_help() -> str:
     """The sources that --unwind names, each with its words."""
-    return "; ".join(source.told for source in selectable())
+    return "; ".join(source.described for source in selectable())
 
 
 def documentation() -> str:

@@ -89,7 +89,7 @@ class Lanes:
         """The innermost frames of some lanes of a batch."""
         arch = batch.arch
         base, sp = words.base[lane], batch.regs[lane, arch.sp]
-        told = batch.kind[lane] == SampleKind.STOPPED
+        stopped = batch.kind[lane] == SampleKind.STOPPED
         inside = sp - base <= batch.stack.size[lane].astype(np.uint64)
         return cls(
             lane=lane,
@@ -97,8 +97,8 @@ class Lanes:
             sp=sp,
             fp=batch.regs[lane, arch.fp],
             lr=batch.regs[lane, arch.lr] if arch.lr >= 0 else np.zeros(len(lane), np.uint64),
-            fp_known=told,
-            lr_known=told & (arch.lr >= 0),
+            fp_known=stopped,
+            lr_known=stopped & (arch.lr >= 0),
             exact=np.ones(len(lane), np.bool_),
             top=np.where(inside, sp, np.uint64(0)),
             base=base,

@@ -121,7 +121,7 @@ class GdbRemoteCollector:
     def _tick(self, control: Control) -> None:
         """One sample of each thread."""
         before = control.pauses.snapshot().total_ns
-        with contextlib.closing(control.looks(self._list)) as still:
+        with contextlib.closing(control.stopped_threads(self._list)) as still:
             for thread_id in still:
                 self._sample(thread_id)
                 if self._batch.full:

@@ -44,7 +44,7 @@ class Control(Protocol):
         """Let the target run until a monotonic time (stepping: for its steps), stopping() or its end."""
         ...
 
-    def looks(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
+    def stopped_threads(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
         """Threads that stand still while they are yielded."""
         ...
 
@@ -109,7 +109,7 @@ def detach(stub: Stub, pid: int) -> None:
 
 
 class AllStop:
-    """hold: never resume between looks (a dump)."""
+    """hold: the target is never resumed between two stops (a dump)."""
 
     paced = True
 
@@ -122,7 +122,7 @@ class AllStop:
         self._hold = hold
         self._running = False
         self._deaf = False
-        self._handed: tuple[int, ThreadId | None] = (0, None)
+        self._pending: tuple[int, ThreadId | None] = (0, None)
         self._began_ns = time.monotonic_ns()
         stub.pass_signals(frozenset({SIGINT, SIGTRAP, SIGSTOP}))
 
@@ -147,12 +147,12 @@ class AllStop:
     def _took(self, stop: StopReply) -> bool:
         """Note a stop. False if the target ended."""
         self._running = False
-        self._handed = (0, None)
+        self._pending = (0, None)
         if stop.ended:
             self.ended = True
             return False
         if stop.signal not in (SIGNAL_0, SIGTRAP):
-            self._handed = (stop.signal, stop.thread)
+            self._pending = (stop.signal, stop.thread)
         return True
 
     def _halt(self) -> None:
@@ -168,17 +168,17 @@ class AllStop:
             )
         self._took(stop)
         if stop.signal == SIGINT:  # our own
-            self._handed = (0, None)
+            self._pending = (0, None)
 
     def _resume(self) -> None:
         if self._running or self.ended:
             return
-        signal, thread = self._handed
-        self._handed = (0, None)
+        signal, thread = self._pending
+        self._pending = (0, None)
         self._stub.link.send(resume_packet(self._stub, "c", signal, thread))
         self._running = True
 
-    def looks(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
+    def stopped_threads(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
         began, ran = time.monotonic_ns(), self._running
         self._halt()
         if self.ended:
@@ -208,7 +208,7 @@ class AllStop:
             return
         self._halt()
         if not self.ended:
-            signal, thread = self._handed
+            signal, thread = self._pending
             if signal:  # D has no place for it
                 self._stub.link.send(resume_packet(self._stub, "c", signal, thread))
                 self._running = True
@@ -232,7 +232,7 @@ class Stepping:
         self._stub = stub
         self._pid = pid
         self._steps = steps
-        self._handed: tuple[int, ThreadId | None] = (0, None)
+        self._pending: tuple[int, ThreadId | None] = (0, None)
 
     def go(self) -> None:
         """It runs by rest() only."""
@@ -244,7 +244,7 @@ class Stepping:
             self._step()
 
     def _step(self) -> None:
-        signal, thread = self._handed
+        signal, thread = self._pending
         self._stub.link.send(resume_packet(self._stub, "s", signal, thread))
         stop = await_stop(self._stub, HALT_S)
         if stop is None:
@@ -252,9 +252,9 @@ class Stepping:
         self.ended = stop.ended
         self.stepped = stop.thread
         signal = stop.signal if stop.signal not in (SIGNAL_0, SIGTRAP) else 0
-        self._handed = (signal, stop.thread)
+        self._pending = (signal, stop.thread)
 
-    def looks(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
+    def stopped_threads(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
         yield from threads()
 
     def reachable(self) -> AbstractContextManager[None]:

@@ -100,7 +100,7 @@ class NonStop:
         else:
             self._stub.link.ask(resume)
 
-    def looks(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
+    def stopped_threads(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
         for thread in threads():
             if self.ended:
                 return

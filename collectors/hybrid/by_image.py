@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from pyprof.records import dataclass, field
 
 NeedsStops = Callable[[int], str | None]
-"""pid -> why stops are wanted, "" if they are not, None if that cannot be told yet."""
+"""pid -> why stops are wanted, "" if they are not, None if that is not known yet."""
 
 _SOON_NS, _LATE_NS = 10_000_000, 1_000_000_000
 _YOUNG_NS, _SETTLED_NS = 50_000_000, 3_000_000_000
-"""What was said of a young process is asked again: an interpreter can be told to do without stops as it begins."""
+"""What was found of a young process is asked again: how an interpreter is started may make stops needless."""
 _BUDGET, _MOST_NS = 10, 5_000_000
 """Looks that cost t are followed by none for 10 t, and few more when they have cost so much."""
 _MOST = 1 << 16
@@ -50,22 +50,22 @@ class ByImage:
                 self._looks[pid] = _Look(now, _SOON_NS)
 
     def look(self, all_of_them: bool = False) -> list[int]:
-        """Look at what is due, within a budget of the time unless all is wanted. Those of which it can be told now."""
+        """Look at what is due, within a budget of the time unless all is wanted. Those that are decided now."""
         now, spent = self.clock(), self.cost()
         if not all_of_them and now < self._not_before:
             return []
-        told = []
+        decided = []
         for pid, look in list(self._looks.items()):
             if look.due_ns > now:
                 continue
-            if self._is_told(pid, self.needs_stops(pid), look):
-                told.append(pid)
+            if self._is_decided(pid, self.needs_stops(pid), look):
+                decided.append(pid)
             if not all_of_them and self.cost() > spent + _MOST_NS:
                 break
         self._not_before = self.clock() + min(_BUDGET * (self.cost() - spent), _LATE_NS)
-        return told
+        return decided
 
-    def _is_told(self, pid: int, reason: str | None, look: _Look) -> bool:
+    def _is_decided(self, pid: int, reason: str | None, look: _Look) -> bool:
         if reason is None:
             look.due_ns = self.clock() + look.wait_ns
             look.wait_ns = min(2 * look.wait_ns, _LATE_NS)

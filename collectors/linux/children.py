@@ -44,8 +44,8 @@ class ChildFinder(Protocol):
 
     note: str
 
-    def find(self, family: Iterable[int]) -> list[int]:
-        """Pids that may be new children of the processes of a family; some may have ended already."""
+    def find(self, pids: Iterable[int]) -> list[int]:
+        """Pids that may be new children of these processes; some may have ended already."""
         ...
 
     def close(self) -> None: ...
@@ -67,7 +67,7 @@ class Connector:
     def __init__(self, diagnostics: Diagnostics, is_sampled: Callable[[int], bool]) -> None:
         self._diagnostics = diagnostics
         self._is_sampled = is_sampled
-        self._family: set[int] = set()
+        self._known: set[int] = set()
         self._look_again = True
         flags = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         self._socket = socket.socket(socket.AF_NETLINK, flags, _NETLINK_CONNECTOR)
@@ -82,25 +82,25 @@ class Connector:
             self._socket.close()
             raise
 
-    def find(self, family: Iterable[int]) -> list[int]:
-        self._family.update(family)
+    def find(self, pids: Iterable[int]) -> list[int]:
+        self._known.update(pids)
         new: dict[int, None] = {}
         for what, words in self._events():
             if what == _FORK:
                 _, parent, thread, child = words
-                if child == thread and parent in self._family:
-                    self._family.add(child)
+                if child == thread and parent in self._known:
+                    self._known.add(child)
                     new[child] = None
-            elif words[0] == words[1] and words[0] in self._family:
+            elif words[0] == words[1] and words[0] in self._known:
                 ended = words[0]
-                self._family.discard(ended)
+                self._known.discard(ended)
                 new.pop(ended, None)
                 if not self._is_sampled(ended):
                     self._diagnostics.count("child ended before its first sample")
         if self._look_again:  # those that were there before we listened, or after an overflow
             self._look_again = False
-            for child in descendants(self._family):
-                self._family.add(child)
+            for child in descendants(self._known):
+                self._known.add(child)
                 new[child] = None
         return list(new)
 
@@ -136,11 +136,11 @@ class Poller:
         self._not_before = 0
         self._by_parent = not os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
-    def find(self, family: Iterable[int]) -> list[int]:
+    def find(self, pids: Iterable[int]) -> list[int]:
         before = self._clock()
         if before < self._not_before:
             return []
-        found = children_by_parent(set(family)) if self._by_parent else descendants(family)
+        found = children_by_parent(set(pids)) if self._by_parent else descendants(pids)
         after = self._clock()
         self._not_before = after + _BUDGET * (after - before)
         return found
@@ -166,9 +166,9 @@ def parse_event(message: bytes) -> tuple[int, tuple[int, ...]] | None:
     return None
 
 
-def descendants(family: Iterable[int]) -> list[int]:
-    """Children, their children and so on, of processes that are alive; without the family itself."""
-    seen = set(family)
+def descendants(pids: Iterable[int]) -> list[int]:
+    """Children, their children and so on, of processes that are alive; without these themselves."""
+    seen = set(pids)
     found: list[int] = []
     todo = list(seen)
     while todo:
@@ -190,7 +190,7 @@ def descendants(family: Iterable[int]) -> list[int]:
     return found
 
 
-def children_by_parent(family: set[int]) -> list[int]:
+def children_by_parent(pids: set[int]) -> list[int]:
     """The same for kernels without /proc/PID/task/TID/children: from the parents of all processes."""
     parents: dict[int, int] = {}
     for pid in procfs.all_pids():
@@ -199,14 +199,14 @@ def children_by_parent(family: set[int]) -> list[int]:
                 parents[pid] = procfs.parse_stat(file.read()).ppid
         except OSError:
             continue
-    family = set(family)
+    pids = set(pids)
     found: list[int] = []
     grown = True
     while grown:
         grown = False
         for pid, parent in parents.items():
-            if parent in family and pid not in family:
-                family.add(pid)
+            if parent in pids and pid not in pids:
+                pids.add(pid)
                 found.append(pid)
                 grown = True
     return found

@@ -32,17 +32,17 @@ class News:
     def look(self) -> set[int]:
         """Pids that were reported since the last reading."""
         now = time.monotonic_ns()
-        told: set[int] = set()
+        named_pids: set[int] = set()
         born: dict[int, int] = {}
         for cpu, ring in self._rings.rings.items():
-            self._read[cpu] = self._walk(ring, max(self._read.get(cpu, 0), ring.tail), told, born)
+            self._read[cpu] = self._walk(ring, max(self._read.get(cpu, 0), ring.tail), named_pids, born)
         for _ in range(_GENERATIONS):
             fresh = {pid for pid, parent in born.items() if self._children and self.knows(parent)} - self._coming.keys()
             if not fresh:
                 break
-            told |= fresh
+            named_pids |= fresh
             self._coming |= dict.fromkeys(fresh, now)
-        ours = {pid for pid in told if self.knows(pid)}
+        ours = {pid for pid in named_pids if self.knows(pid)}
         self._coming = {pid: at for pid, at in self._coming.items() if now < at + _COMING_NS and not self._sampled(pid)}
         return ours
 
@@ -50,7 +50,7 @@ class News:
         """Is it a process of the recording, or will it be when its birth is taken out of the rings?"""
         return pid in self._coming or self._sampled(pid)
 
-    def _walk(self, ring: Ring, position: int, told: set[int], born: dict[int, int]) -> int:
+    def _walk(self, ring: Ring, position: int, named_pids: set[int], born: dict[int, int]) -> int:
         """Up to where it was read."""
         head, words = ring.head, self._rings.words
         for _ in range(_MOST_RECORDS):
@@ -63,14 +63,14 @@ class News:
                 return head
             if kind in (COMM, FORK, MMAP2) and size <= _BODY:
                 ring.mend(position & (ring.size - 1), size)
-                self._told(kind, misc, words[word + 1 : word + size // 8 - 3].tobytes(), told, born)
+                self._note(kind, misc, words[word + 1 : word + size // 8 - 3].tobytes(), named_pids, born)
             position += size
         return position
 
-    def _told(self, kind: int, misc: int, body: bytes, told: set[int], born: dict[int, int]) -> None:
+    def _note(self, kind: int, misc: int, body: bytes, named_pids: set[int], born: dict[int, int]) -> None:
         if kind == COMM and misc & MISC_COMM_EXEC and (named := parse_comm(body)) is not None:
-            told.add(named[0])
+            named_pids.add(named[0])
         elif kind == MMAP2 and (mapped := parse_mmap2(body)) is not None and mapped.mapping.inode:
-            told.add(mapped.pid)
+            named_pids.add(mapped.pid)
         elif kind == FORK and (ids := parse_task(body)) is not None and ids[0] != ids[1]:
             born[ids[0]] = ids[1]

@@ -47,11 +47,11 @@ class CrashSignal:
         }
 
 
-def crash_signal(told: tuple[int, int, int | None] | None) -> CrashSignal | None:
-    """told: (number, si_code, address). Numbers are those of all architectures that pyprof knows."""
-    if told is None:
+def crash_signal(recorded: tuple[int, int, int | None] | None) -> CrashSignal | None:
+    """recorded: (number, si_code, address). Numbers are those of all architectures that pyprof knows."""
+    if recorded is None:
         return None
-    number, code, address = told
+    number, code, address = recorded
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -85,24 +85,24 @@ class CrashReason:
         }
 
 
-def crash_reason(system: str, told: DumpException | None) -> CrashReason | None:
+def crash_reason(system: str, recorded: DumpException | None) -> CrashReason | None:
     """system: CrashDump.os."""
-    if told is None:
+    if recorded is None:
         return None
-    address: int | None = told.address
+    address: int | None = recorded.address
     if system == "windows":
-        name = EXCEPTIONS.get(told.code, f"exception {told.code:#x}")
-        if told.code in ABOUT_MEMORY and len(told.parameters) >= 2:
-            name += ACCESSES.get(told.parameters[0], "")
-            address = told.parameters[1]
-        elif told.code == STACK_BUFFER_OVERRUN and told.parameters:
-            name += f" {FAST_FAILS.get(told.parameters[0], f'fast fail {told.parameters[0]}')}"
+        name = EXCEPTIONS.get(recorded.code, f"exception {recorded.code:#x}")
+        if recorded.code in ABOUT_MEMORY and len(recorded.parameters) >= 2:
+            name += ACCESSES.get(recorded.parameters[0], "")
+            address = recorded.parameters[1]
+        elif recorded.code == STACK_BUFFER_OVERRUN and recorded.parameters:
+            name += f" {FAST_FAILS.get(recorded.parameters[0], f'fast fail {recorded.parameters[0]}')}"
     elif system in ("linux", "android"):
-        signal_ = crash_signal((told.code, told.flags, told.address))
+        signal_ = crash_signal((recorded.code, recorded.flags, recorded.address))
         assert signal_ is not None
-        name = " ".join(word for word in (told.name or signal_.name, signal_.code) if word)
-        address = told.address if told.code in ADDRESS_SIGNALS else None
+        name = " ".join(word for word in (recorded.name or signal_.name, signal_.code) if word)
+        address = recorded.address if recorded.code in ADDRESS_SIGNALS else None
     else:
-        name = MACH_EXCEPTIONS.get(told.code, f"exception {told.code:#x}")
-        address = None if told.code == NS_EXCEPTION else told.address
-    return CrashReason(told.tid, name, told.code, told.flags, address, told.parameters)
+        name = MACH_EXCEPTIONS.get(recorded.code, f"exception {recorded.code:#x}")
+        address = None if recorded.code == NS_EXCEPTION else recorded.address
+    return CrashReason(recorded.tid, name, recorded.code, recorded.flags, address, recorded.parameters)

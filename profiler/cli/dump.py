@@ -42,7 +42,7 @@ frame how it was found. Sleeping threads are read without stopping them. With --
 
 _FOUND = fill(
     "The last column says how each frame was found. inlined: in the function below it, by DWARF; "
-    + "; ".join(source.told for source in FRAME_SOURCES)
+    + "; ".join(source.described for source in FRAME_SOURCES)
     + ". A guess is made only with --unwind default,scan.",
     width=92,
 )

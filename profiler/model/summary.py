@@ -237,17 +237,18 @@ class Summary:
             "functions_missing": [missing.to_json() for missing in self.functions_missing],
             "warnings": [{"text": p.text, "remedy": p.remedy} for p in self.warnings],
             "counters": [
-                {"name": name, "count": count, **_told(counted(name))} for name, count in sorted(self.errors.items())
+                {"name": name, "count": count, **_explained(counted(name))}
+                for name, count in sorted(self.errors.items())
             ],
             "reasons": {
-                name: {"title": found.title, **_told(found)}
+                name: {"title": found.title, **_explained(found)}
                 for name in sorted({*self.ends, *self.shown.ends})
                 if (found := end_reason(name)) is not None
             },
         }
 
 
-def _told(reason: Reason | None) -> dict[str, str]:
+def _explained(reason: Reason | None) -> dict[str, str]:
     """What JSON says of a reason."""
     if reason is None:
         return {"stage": "", "meaning": "", "retry": ""}

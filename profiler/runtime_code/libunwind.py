@@ -142,8 +142,8 @@ class LibunwindCode(NoImage):
             self._loaded = self._held()
         spans = []
         for head, read in fresh:
-            told = read if read.sure or read.with_offset == state.usual else self._again(reader, read, state.usual)
-            span = Span(head.start, head.end, self._registered(told, look.space.read, look.arch), look.before_ns)
+            entry = read if read.sure or read.with_offset == state.usual else self._again(reader, read, state.usual)
+            span = Span(head.start, head.end, self._registered(entry, look.space.read, look.arch), look.before_ns)
             state.known[head.info] = head, span
             spans.append(span)
         self.spans.add(reversed(spans), look.before_ns, look.now_ns)  # of two that overlap the later one is found first

@@ -9,9 +9,9 @@ where a return address stands are tried as the frame's record, and the evidence 
   there. That holds for each frame on the way, too.
 - From the record the tables must lead on, upwards, to the root, and no call on the way may be refuted.
 
-The place that the room tells is believed if its call allows it. A function that moves sp as it likes (alloca) tells no
-place; then a call must prove it, or all other places must be on its way. What earlier calls left behind may look the
-same: where another place may be right as well, it is not decided.
+A place that the function's frame room allows is accepted if its call allows it. The code of a function that moves sp
+by any amount (alloca) allows no such place; then a call must prove it, or all other places must be on its way. What
+earlier calls left behind may look the same: where another place may be right as well, it is not decided.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class FramePointerRecovery:
         self._calls.begin()
         trial = _Trial(self._joins, walker, registers, memory)
         room = self._room_of(registers) if self._is_plain(shape) else Room()
-        told = [self._place_at(sp + depth, registers, memory) for depth in room.told]
-        if any(place.link is not Link.REFUTED for place in told):
-            found = _told(trial, told)
+        stated = [self._place_at(sp + depth, registers, memory) for depth in room.exact]
+        if any(place.link is not Link.REFUTED for place in stated):
+            found = _at_stated(trial, stated)
         else:
             places = list(self._places(registers, memory, sp, sp + room.least, shape))
             found = _proved(trial, places) or (_allowed(trial, places) if room.known else None)
@@ -178,7 +178,7 @@ class FramePointerRecovery:
         known = self._index.known(lookup_pc(pc, callee.exact), callee.exact)
         if self._is_plain(self._shape(known)):
             room = self._room_of(callee)
-            if fp - sp < room.least or (room.told and fp - sp not in room.told):
+            if fp - sp < room.least or (room.exact and fp - sp not in room.exact):
                 return False
         return self._link(caller.values[arch.pc] or 0, callee) is not Link.REFUTED
 
@@ -223,8 +223,8 @@ class _Trial:
         return walk if walk.frames else None
 
 
-def _told(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """The walk from one of the places that the room tells. If its call proves it, it may end anywhere."""
+def _at_stated(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
+    """The walk from one of the places that the frame room allows. If its call proves it, it may end anywhere."""
     for place in places:
         walk = trial.walk(place.fp) if place.link is not Link.REFUTED else None
         if walk is not None and (walk.end is StackEnd.ROOT or (place.link is Link.PROVED and not trial.spent)):

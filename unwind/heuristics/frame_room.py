@@ -18,13 +18,13 @@ _ROOM = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """least: bytes from sp to the frame pointer, at least. told: what it is, one of these; none where that is open.
+    """least: bytes from sp to the frame pointer, at least. exact: what it may be; empty where that is not known.
 
     known: the function's prologue is.
     """
 
     least: int = 0
-    told: tuple[int, ...] = ()
+    exact: tuple[int, ...] = ()
     known: bool = False
 
 

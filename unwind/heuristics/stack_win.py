@@ -84,12 +84,12 @@ class StackWinFallback:
         if found["esp"] <= known.get("esp", 0):
             return Stop(StackEnd.STUCK)
         values = [found.get(name) for name in arch.registers]
-        told = Caller(Registers(values, False), found["esp"], Trust.BREAKPAD)
-        if not self._leads_into_module(told):
+        outer = Caller(Registers(values, False), found["esp"], Trust.BREAKPAD)
+        if not self._leads_into_module(outer):
             other = self._otherwise.caller(registers, memory)
             if isinstance(other, Caller) and self._leads_into_module(other):
                 return other
-        return told
+        return outer
 
     def _leads_into_module(self, caller: Caller) -> bool:
         pc = caller.registers.values[self._arch.pc]
