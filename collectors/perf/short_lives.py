@@ -29,8 +29,10 @@ class Thinning:
 
     def begin(self, rate_hz: float, most_hz: float, now_ns: int) -> None:
         """From now on. rate_hz: of samples. most_hz: what the rings can hold."""
-        self.factor = max(int(min(_RATE_HZ, most_hz) / rate_hz), 1)
-        self._since_ns = now_ns
+        before, self.factor = self.factor, max(int(min(_RATE_HZ, most_hz) / rate_hz), 1)
+        if before == 1:
+            self._since_ns = now_ns
+        self._skip = self._pick = 0
 
     def kept(self, words: U64, pieces: list[I64]) -> list[I64]:
         """pieces: first words of samples. Of all older ones, and of one in `factor` of the others."""

@@ -32,6 +32,16 @@ def test_one_record_of_each_run_is_kept_and_all_that_are_older(looks: list[int],
     assert set(range(dense // factor)) <= set(runs), "each whole run has one"
 
 
+def test_records_from_before_another_factor_are_thinned_too() -> None:
+    thinning = Thinning()
+    thinning.begin(1.0, 10, SINCE)
+    thinning.begin(1.0, 20, SINCE + 500)
+    words = np.zeros(8 * 400, np.uint64)
+    first = 8 * np.arange(400)
+    words[first + TIME] = SINCE + 100
+    assert sum(map(len, thinning.kept(words, [first]))) == 20
+
+
 def test_records_come_no_more_often_than_rings_can_hold() -> None:
     thinning = Thinning()
     thinning.begin(99, 1e9, 0)
