@@ -1,7 +1,7 @@
 """Events on threads that live shorter than a period: more records are made than samples are wanted.
 
 An event that a new thread inherits begins a period of its own, and what the thread ran after its last period is lost.
-So a thread that lives shorter than a period is never sampled. With a period of 0.2 ms little is lost. As
+So a thread that lives shorter than a period is never sampled. With a period of 0.125 ms little is lost. As
 many records as fit into one period of the wanted rate make one sample: one of them, chosen by chance.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from pyprof.collectors.perf.records import I64, TIME, U64
 
-_RATE_HZ = 5000
+_RATE_HZ = 8000
 """Records a second of a thread's time, at most."""
 _JUDGED_NS, _MUCH = 50_000_000, 0.15
 """When so much time was due, and such a part of it has no samples."""

@@ -45,7 +45,7 @@ def test_records_from_before_another_factor_are_thinned_too() -> None:
 def test_records_come_no_more_often_than_rings_can_hold() -> None:
     thinning = Thinning()
     thinning.begin(99, 1e9, 0)
-    assert thinning.factor == 50
+    assert thinning.factor == 80
     thinning.begin(99, 1000, 0)
     assert thinning.factor == 10
     thinning.begin(9999, 1e9, 0)
