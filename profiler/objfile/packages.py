@@ -13,55 +13,61 @@ _OF_OTHERS = re.compile(r"^/usr/local/|/(?:site|dist)-packages/|/node_modules/")
 
 
 class Packages:
-    """Files of installed Debian packages, by root; empty where dpkg is not at home."""
+    """Which installed Debian package a file is of, by root."""
 
     def __init__(self) -> None:
-        self._by_root: dict[str, dict[str, str]] = {}
+        self._known: dict[tuple[str, str], str | None] = {}
 
     def symbols_remedy(self, path: str, build_id: str, root: str) -> str:
         """A command, "" if none is known: no server has what was built here or came as a wheel. path: as the target
         names the file; root: where its names start.
         """
-        if root not in self._by_root:
-            self._by_root[root] = _read(root)
-        packages = self._by_root[root]
-        package = packages.get(path) or packages.get(path.removeprefix("/usr"))
+        if not path.startswith(_OF_DISTRIBUTIONS) or _OF_OTHERS.search(path):
+            return ""
+        if (root, path) not in self._known:
+            self._known[root, path] = _owner(root, path)
+        package = self._known[root, path]
         if package in ("libc6", "libc-bin"):
             return "apt-get install libc6-dbg"
         if package:
             return f"apt-get install {package}-dbgsym  # from the archive of debug packages"
-        if build_id and not packages and path.startswith(_OF_DISTRIBUTIONS) and not _OF_OTHERS.search(path):
+        if build_id and package is None:
             return f"debuginfod-find debuginfo {build_id}"
         return ""
 
 
-def _read(root: str) -> dict[str, str]:
+def _owner(root: str, path: str) -> str | None:
+    """The package's name; "" if none has the file, None where dpkg is not at home."""
     try:
         info = foreign_path.find(root, "var/lib/dpkg/info")
     except OSError:
-        return {}
+        return None
     try:
-        return _read_lists(f"/proc/self/fd/{info}")
+        return _owner_in(f"/proc/self/fd/{info}", path)
     except OSError:
-        return {}
+        return None
     finally:
         os.close(info)
 
 
-def _read_lists(folder: str) -> dict[str, str]:
-    """Raises OSError."""
-    lists = sorted(name for name in os.listdir(folder) if name.endswith(".list"))
-    found: dict[str, str] = {}
+def _alike(one: str, other: str) -> int:
+    """How many first letters are the same."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _owner_in(folder: str, path: str) -> str | None:
+    """Lists whose names begin like the file's are read first. Raises OSError."""
+    file = os.path.basename(path)
+    lists = [name for name in os.listdir(folder) if name.endswith(".list")]
+    lists.sort(key=lambda name: (-_alike(name, file), len(name), name))
+    lines = [f"\n{each}\n".encode("utf-8", "surrogateescape") for each in (path, path.removeprefix("/usr"))]
     budget = MAX_LIST
     for name in lists:
         try:
             data = foreign_path.read_file(folder, name, budget)
         except OSError:
             continue
-        text = data.decode("utf-8", "replace")
-        budget -= len(text)
-        package = name.removesuffix(".list").partition(":")[0]
-        for line in text.split("\n"):
-            if "/bin/" in line or "/sbin/" in line or "/lib" in line:
-                found.setdefault(line, package)
-    return found
+        budget -= len(data)
+        if any(line in data for line in lines):
+            return name.removesuffix(".list").partition(":")[0]
+    return "" if lists else None

@@ -12,7 +12,7 @@ import numpy as np
 from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.images import Image
 
-_SAMPLE = 256
+_SAMPLE = 16
 _MOST_VISITED = 1 << 18
 """Objects; a structure of more is measured in part, and then by far the largest anyway."""
 _NOT_ITS_OWN = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Diagnostics, Image)
@@ -22,7 +22,7 @@ def footprint(root: object) -> int:
     """Bytes that root and what it refers to take. Classes, functions, methods, Diagnostics and Images belong to
     others.
 
-    Elements of a container of more than 256 count by the mean of 256 of them, evenly spread.
+    Elements of a container of more than 16 count by the mean of 16 of them, evenly spread.
     """
     seen: set[int] = set()
     total = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -328,21 +329,20 @@ class Dwarf:
 
     def _aranges(self) -> Iterator[tuple[int, int, int]]:
         data = self._section(".debug_aranges")
+        order = "<" if data.byteorder == "little" else ">"
+        pairs = {4: struct.Struct(f"{order}II"), 8: struct.Struct(f"{order}QQ")}
         at = 0
         while at < len(data):
             begin = at
             length, offset_size, at = data.unit_length(at)
             stop = min(at + length, len(data))
-            _, at = data.fixed(at, 2)
-            offset, at = data.fixed(at, offset_size)
+            offset, at = data.fixed(at + 2, offset_size)
             size, at = data.fixed(at, 1)
-            _, at = data.fixed(at, 1)
-            if size not in (4, 8):
+            if size not in pairs:
                 raise FormatError(data.name, begin, f"addresses of {size} bytes")
-            at = begin + -(-(at - begin) // (2 * size)) * (2 * size)
-            while at + 2 * size <= stop:
-                start, at = data.fixed(at, size)
-                length, at = data.fixed(at, size)
+            pair = pairs[size]
+            at = begin + -(-(at + 1 - begin) // pair.size) * pair.size
+            for start, length in pair.iter_unpack(data.bytes[at : stop - (stop - at) % pair.size]):
                 if length:
                     yield start, start + length, offset
                 elif not start:
