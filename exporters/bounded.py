@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.columns import distinct
 from pyprof.model.markers import LEFT_OUT
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.tree import Tree, rewrite
@@ -46,7 +47,7 @@ def _depths(profile: Profile) -> npt.NDArray[np.int64]:
 def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profile:
     """With the outermost and the innermost `half` frames of each stack that has more than both."""
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
-    leaves = np.unique(profile.stack)
+    leaves = distinct(profile.stack)
     deep = depth[leaves] > 2 * half
     outer = _outer(parent, depth, half)
     tree = Tree()

@@ -20,6 +20,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.bounded import bounded
 from pyprof.exporters.names import UNKNOWN, Level, functions, module_name
 from pyprof.exporters.utf8 import dumps
+from pyprof.model.columns import distinct
 from pyprof.model.functions import Function
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.tree import Tree, rewrite
@@ -38,7 +39,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
         raise OutputError("a trace cannot show negative weights", "-f collapsed, or -f pprof")
     kept = np.flatnonzero(weights > 0)
     profile = bounded(profile, profile.stack[kept], MOST_FRAMES)
-    calls = _Calls(profile, options, np.unique(profile.stack[kept]).tolist())
+    calls = _Calls(profile, options, distinct(profile.stack[kept]).tolist())
     out.write(b'{"displayTimeUnit":"ns","otherData":')
     out.write(dumps({"title": profile.title, "start_ns": str(profile.start_ns), "exporter": "pyprof"}))
     out.write(b',"traceEvents":[')

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable
 from typing import BinaryIO
@@ -61,7 +60,7 @@ def replace(path: str, writer: Write) -> None:
     """Write a file beside path, then give it the name. Raises OSError; what was there is as before then."""
     parent, name = os.path.split(os.path.normpath(path))
     folder = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    part = f".pyprof-{secrets.token_hex(8)}.part"
+    part = f".pyprof-{os.urandom(8).hex()}.part"
     try:
         mode = _mode(look(name, folder))
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)

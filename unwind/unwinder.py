@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pyprof.diagnostics import Diagnostics
 from pyprof.frame_sources import FALLBACK, SCAN
 from pyprof.model.arch import Arch
+from pyprof.model.columns import distinct
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk, lookup_pc
@@ -101,7 +102,7 @@ class Unwinder:
         walk = BatchWalk(batch, index.rules, self._options.max_depth)
         fresh = batch.kind != SampleKind.UNCHANGED
         last: dict[int, tuple[I64, _Space]] = {}
-        for space_id in np.unique(batch.space[fresh]).tolist():
+        for space_id in distinct(batch.space[fresh]).tolist():
             space = self._space(batch.arch, batch.spaces[space_id])
             for lanes in self._by_time(batch, np.flatnonzero(fresh & (batch.space == space_id)), space.index):
                 if by_steps and not space.walker.fallback.needs_all:
@@ -147,7 +148,7 @@ class Unwinder:
         first, last = (int(times.min()), int(times.max())) if len(lanes) else (0, 0)
         cuts = changes[bisect_right(changes, first) : bisect_right(changes, last)]
         part = np.searchsorted(np.array(cuts, np.int64), times, side="right")
-        for which in np.unique(part).tolist():
+        for which in distinct(part).tolist():
             index.moment(int(times[part == which].max()))
             yield lanes[part == which]
 

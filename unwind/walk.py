@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.columns import among
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk, lookup_pcs
 from pyprof.records import dataclass, field
@@ -142,7 +143,7 @@ class BatchWalk:
             return
         plain = self._words.whole[lane]
         if self._batch.stack.pieces:
-            plain &= ~np.isin(lane, list(self._batch.stack.pieces))
+            plain &= ~among(lane, self._batch.stack.pieces)
         if not plain.all():
             self.scalar(lane[~plain], walker)
             lane = lane[plain]

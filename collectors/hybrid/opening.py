@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Collector, CollectorRefused
 from pyprof.collectors.hybrid import bpf_opening
@@ -16,23 +17,22 @@ from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.hybrid.until_interpreter import UntilInterpreter
-from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import descendants
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
-from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import USER_ONLY, PerfCollector
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.perf.scope import choose_scope
-from pyprof.collectors.perf.switch_source import PerfSwitchSource
-from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.opening import by_stops
 from pyprof.collectors.targets.request import Request, Target
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
 from pyprof.options import CollectOptions
 from pyprof.records import replace
+
+if TYPE_CHECKING:
+    from pyprof.collectors.offcpu.collector import WallClockCollector
 
 FROM_OUTSIDE = "Sleeping threads were read from outside: none was stopped"
 
@@ -80,6 +80,8 @@ class _Openings:
             return self._running(self._by_image)
         if self._by_image is None:
             return self._wall_clock(pids, launched)
+        from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
+
         return WholeProcessCollector(
             whole=lambda pids, first: self._wall_clock(tuple(pids), first and launched),
             stopping=lambda pids, _: by_stops(self._request, tuple(pids)),
@@ -141,6 +143,10 @@ class _Openings:
         return by_stops(request, request.selection.pids, FROM_OUTSIDE)
 
     def _wall_clock(self, pids: tuple[int, ...], launched: bool) -> WallClockCollector:
+        from pyprof.collectors.offcpu.collector import WallClockCollector
+        from pyprof.collectors.perf.switch_source import PerfSwitchSource
+        from pyprof.collectors.perf.switches import Switches
+
         switches = Switches(
             self._options,
             self._request.diagnostics,

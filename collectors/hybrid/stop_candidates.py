@@ -20,6 +20,7 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import MOST_STACK
 from pyprof.collectors.perf.copy_size import beyond_copy
+from pyprof.model.columns import among
 from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass
 
@@ -102,7 +103,7 @@ class StopCandidates:
         for key in self._left:
             case = self._cases[key]
             found |= _of(key, pid, tid) & (time_ns >= case.since_ns) & (time_ns < case.until_ns)
-        return found & ~np.isin(tid, list(self._refused)) if self._refused else found
+        return found & ~among(tid, self._refused) if self._refused else found
 
     def learn_copied(self, feedback: Feedback) -> None:
         """What walks of the kernel's copies needed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyprof.collectors.switch_events import I64, Mask
+from pyprof.model.columns import distinct
 from pyprof.records import dataclass
 
 Pool = dict[tuple[int, bool, int], tuple[int, int]]
@@ -44,7 +45,7 @@ def shares(rows: Rows, pool: Pool, now_ns: int, ended: set[int] | None) -> tuple
     tid, length_ns, attributed = rows.tid, rows.length_ns, rows.attributed
     result = length_ns.copy()
     bucket = np.log2(np.maximum(rows.whole_ns, 1)).astype(np.int64)
-    tids = np.unique(np.concatenate([tid, np.array([key[0] for key in pool], np.int64)]))
+    tids = distinct(np.concatenate([tid, np.array([key[0] for key in pool], np.int64)]))
     group = (np.searchsorted(tids, tid) * 2 + rows.blocked) * _BUCKETS + bucket
     waiting, place = np.unique(group[rows.pooled], return_inverse=True)
     amount = np.zeros(len(waiting), np.int64)
@@ -58,7 +59,7 @@ def shares(rows: Rows, pool: Pool, now_ns: int, ended: set[int] | None) -> tuple
     pool.clear()
     if not todo:
         return result, []
-    targets = np.unique(group[attributed & (length_ns > 0)])
+    targets = distinct(group[attributed & (length_ns > 0)])
     keys = np.array(sorted(todo), np.int64)
     nearest = _nearest(targets, keys)
     given = np.zeros(len(targets), np.int64)

@@ -16,6 +16,7 @@ from pyprof.collectors.offcpu.classification import Classes, Drain, classify
 from pyprof.collectors.offcpu.gaps import Gaps, merged, overlap
 from pyprof.collectors.offcpu.matching import Intervals, Open, match
 from pyprof.collectors.switch_events import ENDED, I64, Gap, Mask, Points
+from pyprof.model.columns import distinct
 from pyprof.records import dataclass, field, replace
 
 LEFT_OUT, BY_WEIGHT = -1, -2
@@ -121,7 +122,7 @@ class OffCpuIntervals:
         self._gaps.until_ns = now_ns
         if known_ns:
             self._gaps.lost_ns = 0
-        self._heard.update(np.unique(switches.tid).tolist())
+        self._heard.update(distinct(switches.tid).tolist())
         for tid in ended_ns:
             self.forget(tid)
         return result

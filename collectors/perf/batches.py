@@ -29,6 +29,7 @@ from pyprof.collectors.perf.ring import Rings
 from pyprof.collectors.perf.scope import Scope
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.columns import among, distinct
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
@@ -112,14 +113,14 @@ class BatchMaker:
             for history in self._family.histories.values():
                 if history.image.alive:
                     history.look()
-        self.sampled.update(np.unique(np.append(samples.tid, switched.tid)).tolist())
+        self.sampled.update(distinct(np.append(samples.tid, switched.tid)).tolist())
         batch = _batch(samples, self._rings.words, spaces, space, self._source_id)
         further = _batch(switched, words, spaces, switched_space, self._source_id)
         return Taken(found, by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
         """Samples without user registers; those of idle processors are of nobody."""
-        kernel = np.isin(pids, list(self._of_kernel(set(pids[pids > 0].tolist()))))
+        kernel = among(pids, self._of_kernel(set(pids[pids > 0].tolist())))
         if kernel.any():
             self._diagnostics.count("sample of a kernel thread", int(np.count_nonzero(kernel)))
         if (ending := (pids != 0) & ~kernel).any():
@@ -162,7 +163,7 @@ class BatchMaker:
         """Which of these threads are asked for?"""
         if self._pattern is None:
             return np.ones(len(tid), np.bool_)
-        return np.isin(tid, [info.tid for info in self._family.infos(set(tid.tolist())) if self.wants(info)])
+        return among(tid, [info.tid for info in self._family.infos(set(tid.tolist())) if self.wants(info)])
 
     def wants(self, info: ThreadInfo) -> bool:
         """Is it a thread that is asked for?"""
@@ -181,11 +182,11 @@ class BatchMaker:
         if self._scope.everything:
             fresh = set(pid.tolist()) - self._family.histories.keys() - self.untracked - self._kernel
             self._meet(fresh - self._of_kernel(fresh))
-        return np.isin(pid, list(self._family.histories))
+        return among(pid, self._family.histories)
 
     def shown(self, tid: npt.NDArray[np.integer]) -> Mask:
         """Which of these threads are asked for, and can be named? They are as if they had been sampled."""
-        found: Mask = self.wanted(tid) & np.isin(tid, [each for each in set(tid.tolist()) if self._family.names(each)])
+        found: Mask = self.wanted(tid) & among(tid, [each for each in set(tid.tolist()) if self._family.names(each)])
         self.sampled.update(tid[found].tolist())
         return found
 

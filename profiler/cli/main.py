@@ -1,6 +1,6 @@
 """The parser and the one place that catches every named error.
 
-Subcommand modules import what they need inside run(), so that `pyprof --help` answers at once.
+A command's module is imported when the command is used, or all are listed. It imports what it needs inside run().
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from pyprof import __version__
-from pyprof.cli import completion, doctor, dump, inspect, record, symbols
 from pyprof.cli.terminal import complain, refuse, tolerate_encodings
 from pyprof.errors import PyprofError
 
@@ -31,15 +31,18 @@ examples:
 `pyprof COMMAND --help` is the manual page of a command.
 """
 
+COMMANDS = ("record", "dump", "doctor", "inspect", "symbols", "completion")
+"""Each is a module of this package with a function add()."""
 
-def build_parser() -> argparse.ArgumentParser:
+
+def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pyprof", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"pyprof {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (record, dump, doctor, inspect, symbols, completion):
-        module.add(commands)
+    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in commands:
+        import_module(f"pyprof.cli.{name}").add(parsers)
     return parser
 
 
@@ -49,7 +52,7 @@ def run(argv: Sequence[str]) -> int:
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     tolerate_encodings()
-    arguments = build_parser().parse_args(argv)
+    arguments = build_parser([name for name in argv[:1] if name in COMMANDS] or COMMANDS).parse_args(argv)
     arguments.environment = dict(os.environ)  # for the command that `record` starts
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's idle threads would be woken by our signals
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -297,6 +298,7 @@ class _Run:
         from pyprof.session import opening
         from pyprof.session.worker.process import forked
 
+        gc.freeze()  # what is loaded now stays: no collection has to look at it
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup is obeyed
                 signal.signal(number, self._end)

@@ -11,6 +11,7 @@ arch_type     What an architecture is, as a value
 arch_x86      x86_64, x32 and i386
 call_tree     A profile as a tree of function calls
 code          Code that no file describes: who described which addresses, and when that was true
+columns       What is in a column of integers, without numpy.ma
 contents      What the samples of a profile amount to
 functions     The functions of a profile, the same wherever they were mapped, and what each cost
 interpreter   What an interpreter was doing in a thread when its sample was taken

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.columns import distinct
 from pyprof.records import dataclass
 
 ALWAYS = -(1 << 63)
@@ -144,7 +145,7 @@ class CodeMap(Generic[T]):
 
 def _uncovered(spans: list[Span[T]]) -> list[Span[T]]:
     """Those that no later one overlaps, ascending by start: a map of 100,000 lines is painted, not inserted."""
-    edges = np.unique(np.array([(span.start, span.end) for span in spans], np.uint64))
+    edges = distinct(np.array([(span.start, span.end) for span in spans], np.uint64))
     starts = np.searchsorted(edges, np.array([span.start for span in spans], np.uint64)).tolist()
     ends = np.searchsorted(edges, np.array([span.end for span in spans], np.uint64)).tolist()
     paint = np.full(len(edges), -1, np.int64)

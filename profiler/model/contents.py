@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Problem
+from pyprof.model.columns import distinct
 from pyprof.model.interpreter import SampleState
 from pyprof.model.markers import NOT_SAMPLED, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
@@ -168,7 +169,7 @@ def _shown(
     for at, kind in enumerate(languages):
         lacks_it = lacking == at
         if lacks_it.any():
-            where = tuple(np.unique(pids[profile.thread[lacks_it]]).tolist())
+            where = tuple(distinct(pids[profile.thread[lacks_it]]).tolist())
             missing.append(FunctionsMissing(kind.name, where, int(values[lacks_it].sum()), kind.remedy))
             _cut(ends, lacks(kind.name), int(values[lacks_it & whole].sum()))
     if profile.state is not None:

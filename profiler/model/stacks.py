@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import blake2b
 from itertools import repeat
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -342,6 +341,8 @@ def _packed(walk: Walk) -> bytes:
 
 def _digest(columns: _Columns, a: int, b: int) -> bytes:
     """What stands for frames in a table: a stack of 20,000 has 200 kB, and thousands are seen."""
+    from hashlib import blake2b  # which loads OpenSSL: for deep stacks only
+
     pc, exact, trust, code = columns
     frames = b"".join((pc[8 * a : 8 * b], exact[a:b], trust[a:b], code[4 * a : 4 * b]))
     return blake2b(frames, digest_size=16).digest()

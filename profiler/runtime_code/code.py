@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.code import CodeName
+from pyprof.model.columns import distinct
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import Walk, lookup_pcs
@@ -161,7 +162,7 @@ class RuntimeCode:
         """For each frame of a walk the number of its description (FrameKey.code), 0 where it has none."""
         code: I32 | None = None
         lane: I64 | None = None
-        for space_id in np.unique(batch.space).tolist():
+        for space_id in distinct(batch.space).tolist():
             space = batch.spaces[space_id]
             starts, ends = self._candidate_ranges(space)
             if not len(starts):
@@ -195,7 +196,7 @@ class RuntimeCode:
     def _parts(self, process: ProcessCode, times: I64) -> Iterator[tuple[I64, int]]:
         """(indexes, a time among theirs): the meaning of no address changes between the times of one part."""
         part = np.searchsorted(np.array(process.changes, np.int64), times, side="right")
-        for which in np.unique(part).tolist():
+        for which in distinct(part).tolist():
             members = np.flatnonzero(part == which)
             yield members, int(times[members].max())
 

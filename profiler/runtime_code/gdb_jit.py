@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
@@ -122,6 +121,8 @@ class GdbCode:
 
     def _mark(self, look: Look, entry: JitEntry) -> bytes:
         """What tells one object file from another at the same place without reading all of a large one."""
+        from hashlib import blake2b  # which loads OpenSSL
+
         structs, half = TargetStructs(look.space.read, look.arch, self.label, MARK_BYTES), MARK_BYTES // 2
         if entry.size <= MARK_BYTES:
             return blake2b(structs.peek(entry.address, entry.size), digest_size=16).digest()

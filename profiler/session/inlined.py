@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyprof.model.columns import distinct
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.tree import Tree, rewrite
 from pyprof.records import replace
@@ -45,7 +46,7 @@ class _Split:
     def rebuilt(self) -> Profile:
         tree = Tree()
         place = rewrite(self._parent, self._frames_of, tree)
-        for leaf in np.unique(self._profile.stack).tolist():
+        for leaf in distinct(self._profile.stack).tolist():
             if self._inside[leaf] >= 0:
                 place[leaf] = tree.child(place[leaf], self._inside[leaf])
         return replace(

@@ -7,10 +7,10 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pyprof.collectors import registry
 from pyprof.collectors.base import Collector
-from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.targets.launch import Launched
 from pyprof.collectors.targets.selection import Selection, select
@@ -36,6 +36,9 @@ from pyprof.session.unfollowed import Unfollowed
 from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.process import Worker, spawned
 from pyprof.session.worker.sampling import Sampling
+
+if TYPE_CHECKING:
+    from pyprof.collectors.gdb.connect import RemoteOptions
 
 Start = Callable[[], Worker]
 
@@ -68,6 +71,8 @@ def of_command(command: Launched, options: RecordOptions, start: Start = spawned
 
 def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawned) -> Recording:
     """What runs behind a GDB stub. Raises RemoteError, UsageError."""
+    from pyprof.collectors.gdb.collector import GdbRemoteCollector
+
     check(options)
     if options.subprocesses:
         raise UsageError("children cannot be followed behind a stub: it shows one process")

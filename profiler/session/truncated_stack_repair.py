@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.columns import among, distinct
 from pyprof.model.profile import FrameKind
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
@@ -72,10 +73,10 @@ class TruncatedStackRepair:
         self._batch += 1
         if self._batch % _BATCHES == 0:
             self._expire()
-        whole = (walk.end == StackEnd.ROOT) & np.isin(batch.tid, list(self._cuts))
+        whole = (walk.end == StackEnd.ROOT) & among(batch.tid, self._cuts)
         whole[list(walk.shared)] = False
         tids = batch.tid[whole]
-        for tid in np.unique(tids).tolist():
+        for tid in distinct(tids).tolist():
             lanes = np.flatnonzero(whole & (batch.tid == tid))
             if len(lanes) > _MOST_WHOLE:
                 lanes = lanes[np.linspace(0, len(lanes) - 1, _MOST_WHOLE).astype(np.int64)]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pyprof.model.columns import distinct
 from pyprof.model.interpreter import SampleState
 from pyprof.model.modules import Module
 from pyprof.model.profile import FrameKind
@@ -95,7 +96,7 @@ def _rewritten(
     old, new = window.stacks, StackTable()
     place = np.array(rewrite(old.parent, function, new), np.int32)
     interpreted = _interpreted(old)
-    kept = [leaf for leaf in np.unique(window.node).tolist() if not changes(interpreted[leaf])]
+    kept = [leaf for leaf in distinct(window.node).tolist() if not changes(interpreted[leaf])]
     place[kept] = np.array(new.adopt(old, kept), np.int32)[kept]
     return replace(window, stacks=new, node=place[window.node])
 

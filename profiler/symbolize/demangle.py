@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-
-import pycxxfilt
 
 MAX_LENGTH = 1 << 16
 MAX_RESULT = 1 << 15
@@ -82,6 +79,10 @@ def is_harmless(name: str) -> bool:
 
 def isolated(names: Sequence[str]) -> list[str]:
     """Demangle in a child process that may die of it: then the name that it died of stays raw. One child, or two."""
+    import subprocess
+
+    import pycxxfilt
+
     results: list[str] = []
     folder = os.path.dirname(os.path.dirname(pycxxfilt.__file__))
     for _ in range(2):
@@ -109,6 +110,8 @@ def isolated(names: Sequence[str]) -> list[str]:
 
 
 def _demangled(name: str) -> str:
+    import pycxxfilt
+
     try:
         text = pycxxfilt.demangle(name) or name
     except ValueError:

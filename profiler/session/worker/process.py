@@ -12,7 +12,6 @@ import gc
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -144,6 +143,8 @@ _FRESH = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); from {here} i
 
 def spawned() -> Worker:
     """Where this process is somebody else's. Raises OSError."""
+    import subprocess
+
     ours, theirs = Channel.pair()
     try:
         child = subprocess.Popen(

@@ -28,7 +28,6 @@ from pyprof.records import replace
 from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi.program import CfiPrograms
 from pyprof.unwind.formats.cfi.source import CfiTable
-from pyprof.unwind.formats.exidx.memory import memory_exidx
 from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, SECTION, DynInfo, Format, table_bytes
 from pyprof.unwind.rules import FunctionRows
 
@@ -56,6 +55,8 @@ def open_table(
         return DebugFrameInMemory(info, structs, diagnostics, most)
     _check_size(info, table_bytes(info.head.format, info.table_len, arch.word), most)
     if info.head.format == Format.ARM_EXIDX:
+        from pyprof.unwind.formats.exidx.memory import memory_exidx
+
         return memory_exidx(info.table_data, structs.exactly(info.table_data, info.table_len), read, arch, diagnostics)
     return PairTable(info, structs)
 

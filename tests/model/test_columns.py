@@ -1,0 +1,18 @@
+"""Sets of integers in columns: numpy's own functions are the specification."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pyprof.model.columns import among, distinct
+
+
+@pytest.mark.parametrize("shape", [0, 1, 2, 100, (40, 2)])
+@pytest.mark.parametrize("kind", [np.int32, np.uint64])
+def test_distinct_and_among_are_numpys(shape: int | tuple[int, int], kind: type[np.integer]) -> None:
+    values = np.random.default_rng(1).integers(0, 30, shape).astype(kind)
+    assert distinct(values).tolist() == np.unique(values).tolist()
+    assert distinct(values).dtype == kind
+    for wanted in ((), {3, 5, 900}, range(20)):
+        assert among(values.ravel(), wanted).tolist() == np.isin(values.ravel(), list(wanted)).tolist()
