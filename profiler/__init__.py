@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyprof.api import attach, dump, record
-    from pyprof.collectors.gdb.connect import RemoteOptions
     from pyprof.errors import PyprofError
     from pyprof.model.profile import Profile
-    from pyprof.options import DumpOptions, RecordOptions, TargetOptions
+    from pyprof.options import DumpOptions, RecordOptions, RemoteOptions, TargetOptions
     from pyprof.session.recording import Recording
     from pyprof.session.snapshot import ThreadStacks
 
@@ -57,7 +56,7 @@ _PLACES = {
     "PyprofError": "pyprof.errors",
     "RecordOptions": "pyprof.options",
     "Recording": "pyprof.session.recording",
-    "RemoteOptions": "pyprof.collectors.gdb.connect",
+    "RemoteOptions": "pyprof.options",
     "TargetOptions": "pyprof.options",
     "ThreadStacks": "pyprof.session.snapshot",
     "attach": "pyprof.api",

@@ -11,11 +11,10 @@ from functools import update_wrapper
 from inspect import get_annotations
 from typing import Concatenate, ParamSpec, TypeVar
 
-from pyprof.collectors.gdb.connect import RemoteOptions
 from pyprof.collectors.targets.launch import launch
 from pyprof.errors import UsageError
 from pyprof.model.profile import Profile
-from pyprof.options import DumpOptions, RecordOptions, TargetOptions
+from pyprof.options import DumpOptions, RecordOptions, RemoteOptions, TargetOptions
 from pyprof.session import opening, snapshot
 from pyprof.session.recording import Recording
 from pyprof.session.snapshot import ThreadStacks

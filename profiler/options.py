@@ -179,3 +179,20 @@ class DumpOptions(StackOptions):
 
     locals: bool = False
     redact: bool = True
+
+
+DEFAULT_ANSWER_S = 5.0
+"""A stub that says nothing for so long after a request is silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """What runs behind a GDB stub. address: HOST:PORT. exe, sysroot: paths here, "" if not given. step: instructions
+    between two samples, 0 for sampling by time. answer_s: how long a stub may be silent.
+    """
+
+    address: str
+    exe: str = ""
+    sysroot: str = ""
+    step: int = 0
+    answer_s: float = DEFAULT_ANSWER_S

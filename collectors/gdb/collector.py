@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane
-from pyprof.collectors.gdb.connect import RemoteOptions, connect
+from pyprof.collectors.gdb.connect import connect
 from pyprof.collectors.gdb.control import Control, Stepping
 from pyprof.collectors.gdb.spaces import RemoteSpaces
 from pyprof.collectors.gdb.stub import ThreadId
@@ -25,9 +25,7 @@ from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.model.arch import Arch
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import Piece, SampleBatch, SampleKind
-from pyprof.options import CollectOptions
-
-__all__ = ["GdbRemoteCollector", "RemoteOptions"]
+from pyprof.options import CollectOptions, RemoteOptions
 
 _SIGN_OF_LIFE_NS = 200_000_000
 _OTHER_SIZE = 16 << 10

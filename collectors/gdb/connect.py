@@ -10,7 +10,7 @@ from typing import Literal
 
 from pyprof.collectors.gdb.control import AllStop, Control, Stepping, first_stop, no_interrupt
 from pyprof.collectors.gdb.files import RemoteFiles
-from pyprof.collectors.gdb.link import ANSWER_S, Link
+from pyprof.collectors.gdb.link import Link
 from pyprof.collectors.gdb.memory import RemoteMemory
 from pyprof.collectors.gdb.modules import RemoteModules, StubImage, program_of
 from pyprof.collectors.gdb.non_stop import NonStop
@@ -26,20 +26,8 @@ from pyprof.collectors.gdb.target import (
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.model.arch import Arch, find_arch
+from pyprof.options import RemoteOptions
 from pyprof.records import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteOptions:
-    """address: HOST:PORT. exe, sysroot: paths here, "" if not given. step: instructions between two samples, 0 for
-    sampling by time. answer_s: how long a stub may be silent.
-    """
-
-    address: str
-    exe: str = ""
-    sysroot: str = ""
-    step: int = 0
-    answer_s: float = ANSWER_S
 
 
 @dataclass(frozen=True, slots=True)

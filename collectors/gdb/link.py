@@ -12,9 +12,7 @@ from collections.abc import Sequence
 
 from pyprof.collectors.gdb.packets import INTERRUPT, Incoming, Kind, PacketReader, frame
 from pyprof.errors import ConnectionLost, RemoteError, UsageError
-
-ANSWER_S = 5.0
-"""A stub that says nothing for so long after a request is silent."""
+from pyprof.options import DEFAULT_ANSWER_S
 
 _MOST_TRIES = 4
 _MOST_NOTIFICATIONS = 1 << 16
@@ -34,7 +32,7 @@ def parse_address(text: str) -> tuple[str, int] | str:
 class Link:
     """Packets over a stream socket. Every wait ends: raises ConnectionLost on silence, RemoteError on nonsense."""
 
-    def __init__(self, stream: socket.socket, address: str, answer_s: float = ANSWER_S) -> None:
+    def __init__(self, stream: socket.socket, address: str, answer_s: float = DEFAULT_ANSWER_S) -> None:
         self.address = address
         self.acks = True
         self.notifications: deque[bytes] = deque()
@@ -46,7 +44,7 @@ class Link:
         stream.setblocking(False)
 
     @classmethod
-    def connect(cls, address: str, answer_s: float = ANSWER_S) -> Link:
+    def connect(cls, address: str, answer_s: float = DEFAULT_ANSWER_S) -> Link:
         """Raises ConnectionLost, UsageError."""
         place = parse_address(address)
         try:

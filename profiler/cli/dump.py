@@ -103,8 +103,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import orjson
-
     from pyprof.cli import post_mortem
     from pyprof.errors import UsageError
 
@@ -117,6 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
     subject = subject_of(arguments)
     profile = subject.profile
     if arguments.json:
+        import orjson
+
         terminal.json(document(subject), orjson.OPT_INDENT_2)
     else:
         for text in header_lines(subject):

@@ -29,9 +29,9 @@ from pyprof.options import (
 )
 
 if TYPE_CHECKING:
-    from pyprof.collectors.gdb.collector import RemoteOptions
     from pyprof.collectors.targets.launch import Launched
     from pyprof.exporters.base import Exporter
+    from pyprof.options import RemoteOptions
     from pyprof.session.recording import Recording
 
 _WAYS = "-p PID, -a, --name REGEX (--user, --cgroup), --gdb HOST:PORT, or a command"

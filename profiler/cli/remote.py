@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyprof.collectors.gdb.collector import RemoteOptions
+    from pyprof.options import RemoteOptions
 
 
 GDB_HELP = "what runs behind this GDB stub, or unix:PATH"
@@ -29,8 +29,8 @@ def remote_options(arguments: argparse.Namespace) -> RemoteOptions | None:
             if value:
                 raise UsageError(f"{name} goes with --gdb", "--gdb HOST:PORT")
         return None
-    from pyprof.collectors.gdb.collector import RemoteOptions
     from pyprof.collectors.gdb.link import parse_address
+    from pyprof.options import RemoteOptions
 
     if getattr(arguments, "subprocesses", False):
         raise UsageError("--subprocesses does not go with --gdb: a stub shows one process")

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from pyprof.collectors import registry
 from pyprof.collectors.base import Collector
@@ -27,6 +26,7 @@ from pyprof.options import (
     MOST_STACK_SIZE,
     NATIVE_VIEWS,
     RecordOptions,
+    RemoteOptions,
     StackOptions,
     TargetOptions,
 )
@@ -36,9 +36,6 @@ from pyprof.session.unfollowed import Unfollowed
 from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.process import Worker, spawned
 from pyprof.session.worker.sampling import Sampling
-
-if TYPE_CHECKING:
-    from pyprof.collectors.gdb.connect import RemoteOptions
 
 Start = Callable[[], Worker]
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
+from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleBatch
 from pyprof.model.walk import StackEnd, Walk, lookup_pc
 from pyprof.objfile.images import ImageStore
-from pyprof.options import CollectOptions, UnwindOptions
+from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
 from pyprof.unwind.unwinder import Unwinder
 from tests.remote.programs import RECIPES, ladder, symbol
 from tests.remote.runs import LADDER

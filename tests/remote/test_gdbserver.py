@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
+from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost
-from pyprof.options import CollectOptions
+from pyprof.options import CollectOptions, RemoteOptions
 from tests import warm
 from tests.collectors.targets import start
 from tests.live.support.ladders import ladder, rungs

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
+from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NotTraceable, PyprofError, RemoteError
 from pyprof.model.sample import SampleBatch
-from pyprof.options import CollectOptions
+from pyprof.options import CollectOptions, RemoteOptions
 from tests import warm
 from tests.remote.liar import NAMES, PC, SP, TARGET, Answer, honest, instead, lying, registers, reply
 

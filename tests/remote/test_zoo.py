@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
+from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
-from pyprof.options import CollectOptions, UnwindOptions
+from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
 from pyprof.session.session import Session
 from tests.remote.stubs import Relay, qemu_user, relay
 from tests.remote.zoo import MACHINES, PLACES, Stand, binaries, place_of

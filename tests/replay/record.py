@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyprof.collectors.base import Collector
-from pyprof.collectors.gdb.collector import GdbRemoteCollector, RemoteOptions
+from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.replay.log import LoggedCollector
@@ -22,7 +22,7 @@ from pyprof.collectors.targets.selection import select
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.walk import lookup_pc
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
+from pyprof.options import CollectOptions, RemoteOptions, TargetOptions, UnwindOptions
 from pyprof.session.recorder import Window
 from pyprof.session.session import Files, Session
 from tests.remote.stubs import qemu_system_arm

@@ -1,0 +1,87 @@
+"""What a command loads: modules that take long, and are for something else, stay out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {
+    "numpy.ma": "10 ms; model/columns.py does without",
+    "dataclasses": "compiles what it makes when it is imported; records.py does not",
+    "_hashlib": "loads OpenSSL",
+    "ptrace": "python-ptrace; its names of system calls are for kernel frames and waits",
+    "logging": "nothing is logged; concurrent.futures imports it",
+    "subprocess": "for the few names that are demangled apart, and the library's worker",
+    "pycxxfilt": "for names that are mangled",
+    "urllib.request": "with http, email and ssl: for symbol servers",
+    "xml": "for GDB stubs",
+    "psutil": "for doctor",
+    "rich": "for doctor",
+    "elftools": "for inspect",
+    "shtab": "for completion",
+    "pyprof.collectors.gdb": "for stubs",
+    "pyprof.collectors.offcpu": "for --mode offcpu and wall",
+    "pyprof.collectors.bpf": "for --collector bpf",
+    "pyprof.collectors.replay": "for tests",
+    "pyprof.unwind.formats.exidx": "for 32-bit ARM",
+    "pyprof.unwind.formats.sframe": "for files that have it",
+    "pyprof.exporters.flamegraph": "for its format",
+}
+"""Module -> what it costs, or what it is for: not for a native recording or dump."""
+
+LOAD = """
+import atexit, os, sys
+to = sys.argv.pop(1)
+def tell():
+    with open(to, "a") as file:
+        file.write(" ".join(sys.modules) + "\\n")
+def leave(code, leave=os._exit):
+    tell()
+    leave(code)
+os._exit = leave
+atexit.register(tell)
+from pyprof_start import main
+main()
+"""
+
+
+def loaded(out: Path, *arguments: str) -> list[set[str]]:
+    """The modules of each process of a command, at its end."""
+    subprocess.run([sys.executable, "-c", LOAD, str(out), *arguments], capture_output=True, timeout=60, check=False)
+    return [set(line.split()) for line in out.read_text().splitlines()]
+
+
+def ours(modules: set[str]) -> int:
+    return sum(name.startswith("pyprof.") for name in modules)
+
+
+def test_help_loads_no_more_than_parsers(tmp_path: Path) -> None:
+    (modules,) = loaded(tmp_path / "loaded", "--help")
+    assert modules & {*HEAVY, "numpy", "pyprof.model.profile", "pyprof.session"} == set()
+    assert ours(modules) <= 30
+
+
+@pytest.mark.live
+@pytest.mark.system
+def test_native_recording_loads_what_it_uses(tmp_path: Path) -> None:
+    out = str(tmp_path / "x.collapsed")
+    worker, sampler = loaded(tmp_path / "loaded", "record", "-q", "-o", out, "--", "sleep", "0.05")
+    for modules in (worker, sampler):
+        assert modules & HEAVY.keys() == set()
+    assert "pyprof.symbolize" in worker
+    assert ours(worker | sampler) <= 310
+
+
+@pytest.mark.live
+@pytest.mark.system
+def test_dump_loads_what_it_uses(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        try:
+            (modules,) = loaded(tmp_path / "loaded", "dump", "-p", str(sleeper.pid))
+        finally:
+            sleeper.kill()
+    assert modules & HEAVY.keys() == set()
+    assert ours(modules) <= 290
