@@ -59,6 +59,7 @@ def _dataclass(
         own = dict(_own_fields(cls, kw_only))
         fields = {name: each for base in cls.__mro__[:0:-1] for name, each in vars(base).get(_FIELDS, {}).items()} | own
         members: dict[str, Any] = {_FIELDS: fields, "__dataclass_fields__": _StandardFields()}
+        members["__signature__"] = _Signature()
         members["__match_args__"] = tuple(name for name, each in fields.items() if each.init and not each.kw_only)
         members["__init__"] = _at_first_call("__init__", lambda made: _init(made, fields, frozen))
         if repr:
@@ -196,6 +197,16 @@ class _StandardFields:
             for name, each in _fields(kind).items()
         ]
         return dataclasses.make_dataclass(kind.__name__, fields).__dataclass_fields__  # type: ignore[attr-defined]
+
+
+class _Signature:
+    """What inspect.signature says of a class."""
+
+    def __get__(self, _: object, kind: type) -> Any:
+        import inspect
+
+        signature = inspect.signature(_init(kind, _fields(kind), frozen=False))
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def _given(each: _Field) -> dict[str, Any]:

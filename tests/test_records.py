@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -74,6 +75,11 @@ def classes(dataclass: Callable[..., Any], field: Callable[..., Any]) -> dict[st
     return {kind.__name__: kind for kind in (Point, Place, Counter, Node, Version, Empty, Own)}
 
 
+def parameters(kind: type) -> list[tuple[str, object]]:
+    found = inspect.signature(kind).parameters.values()
+    return [(each.name, each.kind) for each in found]
+
+
 OURS = classes(records.dataclass, records.field)
 STANDARD = classes(dataclasses.dataclass, dataclasses.field)
 
@@ -102,6 +108,7 @@ def test_value_is_what_the_standard_library_makes(text: str) -> None:
     assert records.field_names(kind) == tuple(each.name for each in dataclasses.fields(standard))
     assert dataclasses.asdict(ours) == dataclasses.asdict(standard)
     assert dataclasses.replace(ours) == ours
+    assert parameters(kind) == parameters(type(standard))
     assert records.replace(ours) == ours
     if type(standard).__hash__ is None:
         assert kind.__hash__ is None

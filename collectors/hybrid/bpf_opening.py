@@ -6,9 +6,6 @@ import os
 from functools import partial
 
 from pyprof.collectors.base import Collector, CollectorRefused
-from pyprof.collectors.bpf.collector import BpfCollector
-from pyprof.collectors.bpf.sampler import Sampler
-from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
@@ -56,6 +53,10 @@ def open(request: Request) -> Collector:
 
 def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) -> Collector:
     """The same for these processes. launched: as in a request; why: the collector samples them, a sentence."""
+    from pyprof.collectors.bpf.collector import BpfCollector
+    from pyprof.collectors.bpf.sampler import Sampler
+    from pyprof.collectors.bpf.source import BpfSource
+
     selection, options = request.of(pids), request.options
     sampler = Sampler(options.rate_hz, _RING, online_cpus(), selection.everything, options.subprocesses)
     try:
