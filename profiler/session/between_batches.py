@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyprof.records import dataclass
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -40,6 +42,8 @@ class BetweenBatches:
 
     def ask(self, due: float, job: Callable[[], T]) -> T | None:
         """Have the loop do it once it is due (monotonic s); None if it has ended before."""
+        from concurrent.futures import Future
+
         question = _Question(due, Future(), job)
         with self._lock:
             if self.over:
