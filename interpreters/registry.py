@@ -60,9 +60,11 @@ class KernelReaders:
     def _current(self) -> KernelReader | None:
         return self._parts[id(self._readers.current)]
 
-    def look(self, space: AddressSpace, tids: Collection[int]) -> str | None:
+    def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
         self._readers.look(space, tids)
-        return self._current.look(space, tids) if self._current is not None else ""
+        if self._current is None:
+            return ""
+        return self._current.look(space, tids, parent._current if isinstance(parent, KernelReaders) else None)
 
     def offsets(self) -> tuple[int, FrameOffsets] | None:
         return self._current.offsets() if self._current is not None else None

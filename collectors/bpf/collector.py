@@ -48,6 +48,7 @@ class BpfCollector(PerfCollector):
         self.without_trial()
         self.most_copy = source.most_copy
         self.members.joined = source.begin
+        source.parent_of = self.members.tracked.parent_of
         if not before_exec:
             source.begin(self.members.alive)
         else:
@@ -78,6 +79,7 @@ class BpfCollector(PerfCollector):
             yield part
         source.done()
         self.done_with(taken.scan)
+        source.keep(self.members.tracked.histories)
 
     def learn(self, feedback: Feedback) -> None:
         super().learn(feedback)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.bpf.abi import ANCHOR_WORDS, FRAME_WORDS, HEAD_WORDS, REGISTERS
+from pyprof.collectors.bpf.abi import ANCHOR_WORDS, FRAME_WORDS, HEAD_WORDS, REGISTERS, TEXT_WORDS
 from pyprof.records import dataclass
 
 U64 = npt.NDArray[np.uint64]
@@ -19,8 +19,8 @@ U32 = npt.NDArray[np.uint32]
 class Records:
     """n samples in time order. regs (n, 17): in the order of DWARF. offset: of the stack copy in the ring's bytes.
     below: of the stack that a handler on its own one has interrupted, whose copy follows. holes: bits of pages not in
-    memory. frame, anchor: (n + 1,) where the rows of each begin in frames (m, 5) and anchors (k, 2); see sampler.h.
-    It has 18 columns, those of the record.
+    memory. frame, anchor, text: (n + 1,) where the rows of each begin in frames (m, 5), anchors (k, 2) and texts
+    (j, 32); see sampler.h. It has 20 columns, those of the record.
     """
 
     time_ns: I64
@@ -42,6 +42,8 @@ class Records:
     frames: U64
     anchor: I64
     anchors: U64
+    text: I64
+    texts: U64
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -50,11 +52,18 @@ class Records:
         """Those of these indices, ascending."""
         frame, frames = _part(self.frame, self.frames, lanes)
         anchor, anchors = _part(self.anchor, self.anchors, lanes)
+        text, texts = _part(self.text, self.texts, lanes)
         some = {name: getattr(self, name)[lanes] for name in _COLUMNS}
-        return Records(**some, frame=frame, frames=frames, anchor=anchor, anchors=anchors)
+        return Records(**some, frame=frame, frames=frames, anchor=anchor, anchors=anchors, text=text, texts=texts)
+
+    def texts_of(self, pid: int) -> U64:
+        """Of all samples of a process."""
+        _, texts = _part(self.text, self.texts, np.flatnonzero(self.pid == pid))
+        return texts
 
 
-_COLUMNS = tuple(name for name in Records.__slots__ if name not in ("frame", "frames", "anchor", "anchors"))
+_ROWS = ("frame", "frames", "anchor", "anchors", "text", "texts")
+_COLUMNS = tuple(name for name in Records.__slots__ if name not in _ROWS)
 
 
 def read_records(words: U64, places: Sequence[int]) -> Records:
@@ -64,12 +73,14 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
     order = np.argsort(heads[:, 0], kind="stable")
     at, heads = at[order], heads[order]
     halves = np.ascontiguousarray(heads).view(np.uint32).reshape(len(at), 2 * HEAD_WORDS)
-    frames, anchors = halves[:, 43].astype(np.int64), halves[:, 44].astype(np.int64)
+    frames, anchors, texts = (halves[:, column].astype(np.int64) for column in (43, 44, 55))
     rows_at = at + HEAD_WORDS
     anchors_at = rows_at + FRAME_WORDS * frames
-    stack_at = anchors_at + ANCHOR_WORDS * anchors
+    texts_at = anchors_at + ANCHOR_WORDS * anchors
+    stack_at = texts_at + TEXT_WORDS * texts
     frame, frame_rows = _rows(words, rows_at, frames, FRAME_WORDS)
     anchor, anchor_rows = _rows(words, anchors_at, anchors, ANCHOR_WORDS)
+    text, text_rows = _rows(words, texts_at, texts, TEXT_WORDS)
     return Records(
         time_ns=heads[:, 0].view(np.int64),
         pid=halves[:, 2].view(np.int32),
@@ -90,6 +101,8 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
         frames=frame_rows,
         anchor=anchor,
         anchors=anchor_rows,
+        text=text,
+        texts=text_rows,
     )
 
 

@@ -17,6 +17,7 @@ static long (*map_update)(void *map, const void *key, const void *value, u64 fla
 static u64 (*ktime_get_ns)(void) = (void *)5;
 static u32 (*get_smp_processor_id)(void) = (void *)8;
 static u64 (*get_current_pid_tgid)(void) = (void *)14;
+static long (*map_delete)(void *map, const void *key) = (void *)3;
 static long (*probe_read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*get_ns_current_pid_tgid)(u64 dev, u64 ino, void *to, u32 size) = (void *)120;
@@ -44,6 +45,11 @@ struct map SEC("maps") processes = {HASH, 4, sizeof(struct process), 1 << 16, 0}
 /* What is known of their threads; user space fills it, the program remembers thread states that it found. */
 struct map SEC("maps") threads = {LRU_HASH, 4, sizeof(struct thread), 1 << 16, 0};
 struct map SEC("maps") layouts = {ARRAY, 4, sizeof(struct layout), 64, 0};
+/*
+ * Code objects whose texts were in a record: process, address and head as one word, in the place that its low bits name. Two
+ * that have one place are told again and again.
+ */
+struct map SEC("maps") told = {ARRAY, 4, 8 * MOST_TOLD, 1, 0};
 /* Bytes of a stack that are copied: what the walks needed so far. */
 struct map SEC("maps") limits = {ARRAY, 4, 8, 1, 0};
 /* Records. max_entries is set before load. */
@@ -61,6 +67,8 @@ struct walk {
 	u64 state;       /* the next thread state */
 	u32 frames;
 	u32 anchors;
+	u32 texts;
+	u32 tgid;
 	u32 broken;
 	u32 tid;
 	u32 found;
@@ -81,6 +89,7 @@ struct scratch_space {
 	struct record record;
 	struct frame frames[MOST_FRAMES];
 	struct anchor anchors[MOST_ANCHORS];
+	struct text texts[MOST_TEXTS];
 	u64 words[32];
 	struct layout layout;
 	u64 signal[SIGNAL_STACK / 8];
@@ -175,6 +184,44 @@ inline_ u64 turned(u64 value, u32 bits)
 	return bits ? value << bits | value >> (64 - bits) : value;
 }
 
+/* Its names are in pages that were used a moment ago: what cannot be read is left out. */
+inline_ void take_text(struct scratch_space *space, u64 address)
+{
+	struct walk *walk = &space->walk;
+	u32 n = walk->texts;
+	if (!address || n >= MOST_TEXTS)
+		return;
+	struct text *row = &space->texts[n & (MOST_TEXTS - 1)];
+	u32 size = TEXT_BYTES;
+	if (probe_read_user(row->data, TEXT_BYTES, (void *)address)) {
+		size = PAGE - ((u32)address & (PAGE - 1));
+		if (size > TEXT_BYTES || probe_read_user(row->data, size, (void *)address))
+			return;
+	}
+	row->address = address;
+	row->size = size;
+	walk->texts = n + 1;
+}
+
+static __attribute__((noinline)) void tell(struct scratch_space *space, u64 code, u64 head)
+{
+	u32 zero = 0;
+	u64 *known = map_lookup(&told, &zero);
+	u64 key = (code ^ turned(head, 17) ^ space->walk.tgid) * 0x9E3779B97F4A7C15ull | 1;
+	if (!known)
+		return;
+	known += key >> 40 & (MOST_TOLD - 1);
+	if (*known == key)
+		return;
+	*known = key;
+	take_text(space, code);
+	take_text(space, space->words[16]);
+	take_text(space, space->words[17]);
+	take_text(space, space->words[18]);
+	if (space->layout.code_words > 3)
+		take_text(space, space->words[19]);
+}
+
 static long next_frame(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -212,6 +259,8 @@ static long next_frame(u32 index, void *context)
 	row->instr = instr;
 	row->flags = flags;
 	row->head = head;
+	if (head)
+		tell(space, code, head);
 	walk->frames = n + 1;
 	walk->frame = previous == at ? 0 : previous;
 	if (!walk->ended && (flags & 0xFF) >= layout->run_ends) {
@@ -480,6 +529,7 @@ int sample(struct bpf_perf_event_data *context)
 	record->flags = 0;
 	record->frames = 0;
 	record->anchors = 0;
+	space->walk.texts = 0;
 	record->thread_state = 0;
 	void *task = get_current_task_btf();
 	if (FROM_USER(&context->regs)) {
@@ -497,6 +547,7 @@ int sample(struct bpf_perf_event_data *context)
 	struct thread *thread = map_lookup(&threads, &tid);
 	if (process && process->runtime) {
 		space->walk.tid = tid;
+		space->walk.tgid = tgid;
 		if (process->namespace_ino) {
 			struct namespaced own = {};
 			if (!get_ns_current_pid_tgid(process->namespace_dev, process->namespace_ino, &own, sizeof(own)))
@@ -544,7 +595,9 @@ int sample(struct bpf_perf_event_data *context)
 
 	u32 rows = (record->frames & (2 * MOST_FRAMES - 1)) * sizeof(struct frame);
 	u32 anchors = (record->anchors & (2 * MOST_ANCHORS - 1)) * sizeof(struct anchor);
-	u32 head = sizeof(struct record) + rows + anchors;
+	record->texts = space->walk.texts;
+	u32 texts = (record->texts & (2 * MOST_TEXTS - 1)) * sizeof(struct text);
+	u32 head = sizeof(struct record) + rows + anchors + texts;
 	struct copy copy = {.space = space};
 	if (ringbuf_reserve_dynptr(&ring, head + (u32)size + (u32)below_size + PAGE, 0, copy.record)) {
 		ringbuf_discard_dynptr(copy.record, 0);
@@ -572,6 +625,8 @@ int sample(struct bpf_perf_event_data *context)
 		dynptr_write(copy.record, sizeof(struct record), space->frames, rows, 0);
 	if (anchors && anchors <= sizeof(space->anchors))
 		dynptr_write(copy.record, sizeof(struct record) + rows, space->anchors, anchors, 0);
+	if (texts && texts <= sizeof(space->texts))
+		dynptr_write(copy.record, sizeof(struct record) + rows + anchors, space->texts, texts, 0);
 	u64 took = ktime_get_ns() - began;
 	record->run_ns = took;
 	dynptr_write(copy.record, 0, record, sizeof(struct record), 0);
@@ -599,6 +654,8 @@ int forked(struct raw_tracepoint *context)
 	if (known) {
 		struct process copy = *known;
 		map_update(&processes, &child, &copy, 0);
+	} else {
+		map_delete(&processes, &child); /* of one that had the number before */
 	}
 	return 0;
 }

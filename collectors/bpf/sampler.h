@@ -17,6 +17,9 @@ typedef long long s64;
 #define SIGNAL_STACK (16 << 10)   /* bytes of a second stack that are searched for the one below it */
 #define STACK_REACH (16ull << 20) /* sp is so near to the end of its own stack */
 #define MOST_ANCHORS 128         /* CFrames of CPython 3.10 to 3.12 */
+#define MOST_TEXTS 256           /* in a record */
+#define TEXT_BYTES 240           /* of each */
+#define MOST_TOLD (1 << 15)      /* code objects of which it is known that their texts were in a record */
 #define MOST_THREADS 256         /* thread states that are looked through for one */
 #define REGISTERS 17             /* in the order of DWARF, pc last (x86-64) */
 
@@ -60,7 +63,7 @@ struct record {
 	u64 below_base; /* the stack that this one interrupted, from the first word that it refers to; 0: none */
 	u64 below_holes;
 	u32 below_size; /* bytes, behind those of the first copy */
-	u32 unused;
+	u32 texts;      /* rows of struct text behind those of anchors */
 };
 
 /* One frame of an interpreter, as its memory was. */
@@ -76,6 +79,16 @@ struct frame {
 struct anchor {
 	u64 address;
 	u64 frame;
+};
+
+/*
+ * A code object, or an object that its head refers to, as they were when it was met first: both may be gone before the
+ * reader comes.
+ */
+struct text {
+	u64 address;
+	u64 size;
+	u8 data[TEXT_BYTES];
 };
 
 /* How CPython keeps threads and frames: interpreters/cpython/layout.py, by byte offset; NONE where a version has no such field. */

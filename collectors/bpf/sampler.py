@@ -50,7 +50,7 @@ class Sampler:
         self._descriptors: list[int] = []
         self._layouts: dict[FrameOffsets, int] = {}
         self._processors = _possible_processors()
-        constants = {"everything": everything, "follow": follow, "own_tgid": os.getpid()}
+        constants = {"everything": everything, "follow": follow or everything, "own_tgid": os.getpid()}
         try:
             constants["tgid_of_task"] = member_offset("task_struct", "tgid")
         except (OSError, FormatError) as error:

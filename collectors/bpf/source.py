@@ -8,14 +8,14 @@ and stack.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from itertools import pairwise
 
 import numpy as np
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, Flag, Reason
-from pyprof.collectors.bpf.records import NOTHING, Records, read_records
+from pyprof.collectors.bpf.records import NOTHING, U64, Records, read_records
 from pyprof.collectors.bpf.sampler import Sampler
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.records import Samples
@@ -34,6 +34,7 @@ _ROOM = 8192
 class BpfSource:
     """most_copy: bytes of a stack that a sample can hold. lost: samples that found no room. next_id: gives ids of
     address spaces. reader: makes the reader of a process's interpreter, by pid; None where no interpreter is wanted.
+    parent_of: pid -> the process that forked it, 0 if that is not known.
     """
 
     most_copy = MOST_STACK
@@ -47,6 +48,7 @@ class BpfSource:
     ) -> None:
         self.lost = 0
         self.words = sampler.ring.words
+        self.parent_of: Callable[[int], int] = lambda pid: 0
         self._sampler = sampler
         self._diagnostics = diagnostics
         self._next_id = next_id
@@ -85,11 +87,10 @@ class BpfSource:
         """
         if self._make is None:
             return ""
-        reader = self._readers.get(pid)
-        if reader is None:
-            reader = self._readers[pid] = self._make(pid)
+        reader = self._reader(pid)
         try:
-            needs = reader.look(procfs.address_space(pid, self._next_id(), generation=0), procfs.tasks(pid))
+            space = procfs.address_space(pid, self._next_id(), generation=0)
+            needs = reader.look(space, procfs.tasks(pid), self._parent(pid))
         except (OSError, FormatError):
             return ""
         found = reader.offsets()
@@ -98,10 +99,21 @@ class BpfSource:
             self._sampler.add(pid, *found)
         return needs
 
-    def forget(self, pid: int) -> None:
-        """It has ended."""
-        self._readers.pop(pid, None)
-        self._sampler.forget(pid)
+    def _reader(self, pid: int) -> KernelReader:
+        assert self._make is not None
+        reader = self._readers.get(pid)
+        if reader is None:
+            reader = self._readers[pid] = self._make(pid)
+        return reader
+
+    def _parent(self, pid: int) -> KernelReader | None:
+        return self._readers.get(self.parent_of(pid))
+
+    def keep(self, pids: Container[int]) -> None:
+        """All others have ended."""
+        for pid in [pid for pid in self._readers if pid not in pids]:
+            del self._readers[pid]
+            self._sampler.forget(pid)
 
     def _place_stack(self, pid: int) -> None:
         """The first thread's; where those of others end their mapping tells."""
@@ -183,30 +195,33 @@ class BpfSource:
 
     def _chains(self, batch: SampleBatch, records: Records) -> dict[int, Chain]:
         found: dict[int, Chain] = {}
+        if self._make is None:
+            return found
         has = (records.flags & Flag.CHAIN) != 0
-        for pid in self._readers.keys() & set(batch.pid.tolist()):
-            reader, mine = self._readers[pid], batch.pid == pid
-            if reader.offsets() is None:
-                continue
+        for pid in set(batch.pid.tolist()) & (self._readers.keys() | set(batch.pid[has].tolist())):
+            reader, mine = self._reader(pid), batch.pid == pid
             space: AddressSpace = batch.spaces[int(batch.space[np.flatnonzero(mine)[-1]])]
             tids = set(batch.tid[mine].tolist())
             with contextlib.suppress(OSError):
                 tids.update(procfs.tasks(pid))
-            reader.look(space, tids)
+            reader.look(space, tids, self._parent(pid))
+            if reader.offsets() is None:
+                continue
             self._place(reader)
             lanes = np.flatnonzero(mine & has)
             if len(lanes):
-                chains = reader.chains(_rows(records.take(lanes)))
+                chains = reader.chains(_rows(records.take(lanes), self._records.texts_of(pid)))
                 found |= {lane: chain for lane, chain in zip(lanes.tolist(), chains, strict=True) if chain is not None}
         return found
 
 
-def _rows(records: Records) -> FrameRows:
+def _rows(records: Records, texts: U64) -> FrameRows:
     return FrameRows(
         start=records.frame,
         frames=records.frames,
         stand_start=records.anchor,
         stands=records.anchors,
+        texts=texts,
         holds=(records.flags & Flag.HOLDS_LOCK) != 0,
         collecting=(records.flags & Flag.COLLECTING) != 0,
         broken=(records.flags & Flag.BROKEN) != 0,

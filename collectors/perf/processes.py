@@ -70,6 +70,11 @@ class TrackedProcesses:
         history = self.histories.get(pid)
         return history.root if history is not None else pid
 
+    def parent_of(self, pid: int) -> int:
+        """The process that forked it and whose program it still runs, 0 if none is known."""
+        history = self.histories.get(pid)
+        return history.parent if history is not None else 0
+
     def meet(self, pid: int) -> None:
         """A process that may be known, after some time without records. Raises what add() raises."""
         known = self.histories.get(pid)

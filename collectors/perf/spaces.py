@@ -33,7 +33,7 @@ _EXEC_NS = 20_000_000  # so long after an exec the old program's registers may s
 @dataclass(eq=False)
 class History:
     """The mappings of one process over time. Times are CLOCK_MONOTONIC. root: the process that was asked for to whose
-    family it belongs.
+    family it belongs. parent: the process that forked it, 0 if that is not known or it runs another program by now.
 
     _changes: (time, order, what) that no settle() has taken in yet; what: a new mapping, None for an exec, or all
     mappings as they were found. _now: what was found last.
@@ -43,6 +43,7 @@ class History:
     next_id: Callable[[], int]
     mappings: Mappings
     root: int = 0
+    parent: int = 0
     image: ProgramImage = field(default_factory=ProgramImage)
     _changes: list[tuple[int, int, Change]] = field(default_factory=list)
     _space: AddressSpace | None = None
@@ -88,7 +89,7 @@ class History:
         for at, _, change in self._changes:
             if at <= time_ns:
                 mappings = self._after(mappings, change)
-        return History(pid, self.next_id, mappings, self.root)
+        return History(pid, self.next_id, mappings, self.root, self.pid)
 
     def settle(
         self, times_ns: npt.NDArray[np.int64], pcs: npt.NDArray[np.uint64]
@@ -159,6 +160,7 @@ class History:
 
     def _apply(self, change: Change) -> None:
         if change is None:
+            self.parent = 0
             self.image.alive = False
             self.image = ProgramImage(contested=self.image.contested)
         elif isinstance(change, tuple):

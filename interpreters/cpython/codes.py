@@ -56,7 +56,8 @@ class _Entry:
 class CodeReader:
     """Code objects of one process. head_at, head_size: what a sample copies of each code object."""
 
-    def __init__(self, memory: Memory, layout: Layout, book: CodeBook) -> None:
+    def __init__(self, memory: Memory, layout: Layout, book: CodeBook, code_type: int = 0) -> None:
+        """code_type: avma of the type of them all, 0 if it is not known."""
         code = layout.code
         self.head_at = layout.object.type
         self.head_size = code.linetable + 8 - self.head_at
@@ -67,7 +68,7 @@ class CodeReader:
         self._objects = Objects(memory, layout.object, layout.minor)
         self._book = book
         self._entries: dict[int, _Entry] = {}
-        self._code_type = 0
+        self._code_type = code_type
         self._tlbc: dict[int, dict[int, int]] = {}
         self.lost = 0
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from pyprof.interpreters.cpython.locate import Located, locate, too_old
 from pyprof.interpreters.cpython.memory import Memory
+from pyprof.interpreters.cpython.programs import Programs
 from pyprof.interpreters.cpython.runtime import Refused, Runtime, Unsettled, open_runtime
 from pyprof.model.modules import VDSO, AddressSpace
 from pyprof.objfile.images import ImageStore
@@ -25,12 +26,15 @@ _GREENLET = "_greenlet."
 class RuntimeFinder:
     """runtime: None where there is none, or none that has begun. refusal: why it cannot be read, "" if it can be.
 
-    memory: reads the process as it is now. greenlets: may the threads' C stacks hold frames of several of them?
+    expected: what the file of the runtime holds in other processes, None if none has run it. memory: reads the process
+    as it is now. greenlets: may the threads' C stacks hold frames of several of them?
     """
 
-    def __init__(self, images: ImageStore, refused: Callable[[str], None]) -> None:
+    def __init__(self, images: ImageStore, programs: Programs, refused: Callable[[str], None]) -> None:
         """refused: told each refusal once."""
         self.runtime: Runtime | None = None
+        self.expected: Runtime | None = None
+        self._programs = programs
         self.refusal = ""
         self.memory = Memory(lambda avma, size: b"")
         self.greenlets = False
@@ -80,7 +84,8 @@ class RuntimeFinder:
         self._wait_ns = _SOON_NS
         self._modules, self._vdso = modules, vdso
         self.refusal = ""
-        self._pending = locate(space, self._images)
+        self.expected = self._programs.expected(space)
+        self._pending = self.expected.located if self.expected is not None else locate(space, self._images)
         if self._pending is None and (old := too_old(space)):
             self._refuse(f"{old} is older than CPython 3.8")
 
@@ -101,7 +106,8 @@ class RuntimeFinder:
             self._refuse(str(refused))
         if self.runtime is not None:
             self._pending = None
+            self._programs.learn(self.runtime)
 
     def _refuse(self, why: str) -> None:
-        self.refusal, self._pending = why, None
+        self.refusal, self._pending, self.expected = why, None, None
         self._refused(why)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.frame_reader import LOST
 from pyprof.interpreters.cpython.rows import RowReader, offsets_of
-from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, ThreadPlace
+from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, KernelReader, ThreadPlace
 from pyprof.model.modules import AddressSpace
 
 if TYPE_CHECKING:
@@ -29,20 +29,27 @@ class PythonInKernel:
         self._rows: RowReader | None = None
         self._tids: tuple[int, ...] = ()
 
-    def look(self, space: AddressSpace, tids: Collection[int]) -> str | None:
+    def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
         process = self._process
         self._tids = tuple(tids)
         process.look(space, tids)
-        if process.runtime is not self._runtime:
-            self._runtime, self._rows = process.runtime, None
-            if self._runtime is not None and process.frames is not None:
-                evaluators = self._runtime.located.evaluators
-                self._rows = RowReader(self._runtime.layout, process.frames.codes, evaluators)
-        if process.undecided:
-            return None
+        self._take(process.expected, parent)
         if self._runtime is not None and self.offsets() is None:
             return f"the frames of CPython {self._runtime.layout.version} are not read in the kernel."
-        return process.beyond_chains
+        return None if process.undecided else process.beyond_chains
+
+    def _take(self, runtime: Runtime | None, parent: KernelReader | None) -> None:
+        before, self._runtime = self._runtime, runtime
+        if runtime is None:
+            self._rows = None
+        elif before is None or (before.address, before.layout) != (runtime.address, runtime.layout):
+            inherited = parent._rows if isinstance(parent, PythonInKernel) and parent._runs(runtime) else None
+            self._rows = self._process.row_reader(runtime, inherited)
+
+    def _runs(self, runtime: Runtime) -> bool:
+        """Is it the same runtime, at the same place?"""
+        own = self._runtime
+        return own is not None and (own.address, own.layout) == (runtime.address, runtime.layout)
 
     def offsets(self) -> tuple[int, FrameOffsets] | None:
         if self._runtime is None:
@@ -55,11 +62,10 @@ class PythonInKernel:
         return [ThreadPlace(tid, of[0].address, of[0].gil, of[0].collecting) for tid, of in states if of]
 
     def chains(self, rows: FrameRows) -> list[Chain | None]:
-        frames = self._process.frames
-        if self._rows is None or frames is None:
+        if self._rows is None:
             return [None] * (len(rows.start) - 1)
-        lost = frames.codes.lost
+        lost = self._rows.lost
         found = self._rows.chains(rows)
-        if frames.codes.lost > lost:
-            self._diagnostics.count(LOST, frames.codes.lost - lost)
+        if self._rows.lost > lost:
+            self._diagnostics.count(LOST, self._rows.lost - lost)
         return found

@@ -40,7 +40,7 @@ class CPython(Interpreter):
         return Detected(LANGUAGE, version, module, stops=stops)
 
     def reader(self, process: LiveProcess) -> PythonProcess:
-        return PythonProcess(self.recording, process.namespace_tid)
+        return PythonProcess(self.recording, self._programs, process.namespace_tid)
 
     def is_own(self, module: str) -> bool:
         return is_own(module)

@@ -19,13 +19,14 @@ _NAME = re.compile(r"python(3)\.(\d+)")
 _OLD = re.compile(r"^(lib)?python(2|3\.[0-7])(?!\d)")
 _RUNTIME = b"_PyRuntime"
 _EVALUATOR = b"_PyEval_EvalFrameDefault"
-_OTHERS = (b"Py_Version\0", _EVALUATOR + b"\0", _EVALUATOR + b".cold")
+_OTHERS = (b"Py_Version\0", b"PyCode_Type\0", _EVALUATOR + b"\0", _EVALUATOR + b".cold")
 _OWN = re.compile(r"(lib)?python\d(\.\d+)?[a-z]*(\.so[.\d]*)?$|python$")
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """avma of _PyRuntime. size: of its symbol, 0 if not known. version: avma of Py_Version, 0 if there is none.
+    """avma of _PyRuntime. size: of its symbol, 0 if not known. version, code_type: of Py_Version and of PyCode_Type, 0
+    if there is none.
 
     minor: as the file's name says, -1 if it does not. evaluators: avma of _PyEval_EvalFrameDefault and of
     the parts that compilers split off it, as far as symbols say.
@@ -36,6 +37,7 @@ class Located:
     runtime: int
     size: int
     version: int
+    code_type: int
     minor: int
     evaluators: tuple[int, ...]
 
@@ -99,6 +101,7 @@ def in_image(module: Module, image: Image) -> Located | None:
         runtime=value + image.bias,
         size=size,
         version=found[b"Py_Version"][0] + image.bias if b"Py_Version" in found else 0,
+        code_type=found[b"PyCode_Type"][0] + image.bias if b"PyCode_Type" in found else 0,
         minor=int(named[2]) if named else -1,
         evaluators=tuple(value + image.bias for value in sorted(evaluators)),
     )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from pyprof.model.interpreter import Gather, Span
 from pyprof.model.modules import ReadMemory
@@ -28,9 +32,13 @@ class Memory:
         """The process has another address space: whoever reads by this goes on there."""
         self._read = read
 
+    def some(self, avma: int, size: int) -> bytes:
+        """What can be read of it."""
+        return self._read(avma, size) if 0 < avma < ADDRESSES else b""
+
     def bytes(self, avma: int, size: int) -> bytes:
         """Raises Unreadable where it is not all there."""
-        data = self._read(avma, size) if 0 < avma < ADDRESSES else b""
+        data = self.some(avma, size)
         if len(data) != size:
             raise Unreadable(f"{size} bytes at {avma:#x}")
         return data
@@ -55,6 +63,30 @@ class Memory:
         if not data:
             raise Unreadable(f"text at {avma:#x}")
         return data.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+class ToldMemory(Memory):
+    """A process's memory, of which some was copied when it was sampled: that counts, and may be gone by now."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(self._now)
+        self._memory = memory
+        self._told: dict[int, bytes] = {}
+        self._starts: list[int] = []
+
+    def tell(self, rows: npt.NDArray[np.uint64]) -> None:
+        """rows: as in model.interpreter.FrameRows.texts."""
+        self._told = {int(row[0]): row[2:].tobytes()[: int(row[1])] for row in rows}
+        self._starts = sorted(self._told)
+
+    def _now(self, avma: int, size: int) -> bytes:
+        place = bisect_right(self._starts, avma) - 1
+        if place >= 0:
+            start = self._starts[place]
+            data = self._told[start][avma - start : avma - start + size]
+            if len(data) == size:
+                return data
+        return self._memory.some(avma, size)
 
 
 def gather_now(memory: Memory) -> Gather:

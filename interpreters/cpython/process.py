@@ -13,6 +13,8 @@ from pyprof.interpreters.cpython.frame_reader import NO_STACK, FrameReader
 from pyprof.interpreters.cpython.in_kernel import PythonInKernel
 from pyprof.interpreters.cpython.memory import gather_now
 from pyprof.interpreters.cpython.names import ThreadNames
+from pyprof.interpreters.cpython.programs import Programs
+from pyprof.interpreters.cpython.rows import RowReader
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.tasks import Awaiters, find_tasks
 from pyprof.interpreters.cpython.threads import NameBook, ThreadList
@@ -23,12 +25,12 @@ from pyprof.model.modules import AddressSpace
 class PythonProcess:
     """threads, frames: of the runtime that there is now."""
 
-    def __init__(self, recording: Recording, namespace_tid: Callable[[int], int]) -> None:
-        """namespace_tid: a tid as the process's own pid namespace counts it."""
+    def __init__(self, recording: Recording, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
+        """programs: what is known of files. namespace_tid: a tid as the process's own pid namespace counts it."""
         self._recording = recording
         self._namespace_tid = namespace_tid
         self._finder = RuntimeFinder(
-            recording.images, lambda why: recording.diagnostics.count(f"python frames not read: {why}")
+            recording.images, programs, lambda why: recording.diagnostics.count(f"python frames not read: {why}")
         )
         self._names = NameBook()
         self._opened: Runtime | None = None
@@ -41,13 +43,18 @@ class PythonProcess:
         return self._finder.runtime
 
     @property
+    def expected(self) -> Runtime | None:
+        """The same, before it has begun and after the process has ended, where another one has run its file."""
+        return self._finder.runtime or self._finder.expected
+
+    @property
     def refusal(self) -> str:
         """Why no frames are read, "" if they are or there is no CPython."""
         return self._finder.refusal
 
     @property
     def module(self) -> str:
-        return self.runtime.located.module.path if self.runtime is not None else ""
+        return self.expected.located.module.path if self.expected is not None else ""
 
     @property
     def lockless(self) -> bool:
@@ -76,6 +83,10 @@ class PythonProcess:
 
     def in_kernel(self) -> KernelReader:
         return PythonInKernel(self, self._recording.diagnostics)
+
+    def row_reader(self, runtime: Runtime, parent: RowReader | None) -> RowReader:
+        """For the rows of a runtime here."""
+        return RowReader(runtime, self._finder.memory, self._recording.book, parent)
 
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
         finder = self._finder

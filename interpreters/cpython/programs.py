@@ -1,4 +1,8 @@
-"""Does CPython run in a process? A quick look, without its threads or names: each file is read once."""
+"""Does CPython run in a process? A quick look, without its threads or names: each file is read once.
+
+What a file's CPython is like is known from the first process in which it ran on: that of another process need not have
+begun, and the process need not be there any more.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,31 @@ from pyprof.records import replace
 _MOST_FILES = 4096
 
 
+_File = tuple[str, int, str]
+"""Device, inode, path."""
+
+
 class Programs:
-    """What is known of files, by device, inode and path: where their interpreter is, None if they have none."""
+    """What is known of files: where their interpreter is, None if they have none; what it is like, if one was seen."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int, str], Located | None] = {}
+        self._known: dict[_File, Located | None] = {}
+        self._seen: dict[_File, Runtime] = {}
+
+    def learn(self, runtime: Runtime) -> None:
+        """It was seen to run in a process."""
+        if len(self._seen) >= _MOST_FILES:
+            self._seen.clear()
+        self._seen[_file(runtime.located.module)] = runtime
+
+    def expected(self, space: AddressSpace) -> Runtime | None:
+        """What runs in a process, or will, going by its modules alone; None if no file of them was seen to run one."""
+        for module in space.modules:
+            seen = self._seen.get(_file(module))
+            if seen is not None and module.has_file and _anchor(module):
+                located = _moved(seen.located, module)
+                return Runtime(located, seen.layout, located.runtime)
+        return None
 
     def runtime(self, space: AddressSpace, tasks: Callable[[int], bool]) -> Runtime | None:
         """The interpreter that runs in a process, None if there is none that we can read. tasks: is this a tid of the
@@ -32,11 +56,14 @@ class Programs:
             if module.has_file and any(mapping.executable for mapping in module.mappings):
                 located = self._located(module, space, files)
                 if located is not None:
-                    return _opened(located, space, tasks)
+                    found = _opened(located, space, tasks)
+                    if found is not None:
+                        self.learn(found)
+                    return found
         return None
 
     def _located(self, module: Module, space: AddressSpace, files: ImageStore) -> Located | None:
-        key = (module.dev, module.inode, module.path)
+        key = _file(module)
         if key not in self._known:
             image = files.image(space, module.start)
             if image is None:
@@ -51,14 +78,29 @@ class Programs:
         known = self._known[key]
         if known is None:
             return None
-        moved = module.start - known.module.start
-        return replace(
-            known,
-            module=module,
-            runtime=known.runtime + moved,
-            version=known.version and known.version + moved,
-            evaluators=tuple(avma + moved for avma in known.evaluators),
-        )
+        return _moved(known, module)
+
+
+def _file(module: Module) -> _File:
+    return module.dev, module.inode, module.path
+
+
+def _anchor(module: Module) -> int:
+    """Where the file's first byte would be, going by its code: the other mappings may not be known. 0: no code."""
+    return next((mapping.start - mapping.offset for mapping in module.mappings if mapping.executable), 0)
+
+
+def _moved(known: Located, module: Module) -> Located:
+    """The same where another process has mapped the file."""
+    by = _anchor(module) - _anchor(known.module)
+    return replace(
+        known,
+        module=module,
+        runtime=known.runtime + by,
+        version=known.version and known.version + by,
+        code_type=known.code_type and known.code_type + by,
+        evaluators=tuple(avma + by for avma in known.evaluators),
+    )
 
 
 def _opened(located: Located, space: AddressSpace, tasks: Callable[[int], bool]) -> Runtime | None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import NONE, Layout
 from pyprof.interpreters.cpython.layout import Chain as ChainKind
-from pyprof.interpreters.cpython.memory import Unreadable
+from pyprof.interpreters.cpython.memory import Memory, ToldMemory, Unreadable
+from pyprof.interpreters.cpython.runtime import Runtime
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, Run, SampleState
 
 _MOST_KNOWN = 1 << 16
@@ -72,19 +74,27 @@ def fold(words: tuple[int, ...]) -> int:
 
 
 class RowReader:
-    """Decodes the rows of one process. lost: frames whose code was gone before its name could be read."""
+    """Decodes the rows of one process. parent: of the process that forked it, whose code objects it has inherited."""
 
-    def __init__(self, layout: Layout, codes: CodeReader, evaluators: tuple[int, ...]) -> None:
-        self._layout = layout
-        self._codes = codes
-        self._evaluators = evaluators
+    def __init__(self, runtime: Runtime, memory: Memory, book: CodeBook, parent: RowReader | None) -> None:
+        layout = runtime.layout
+        self._parent = parent
+        self._memory = ToldMemory(memory)
+        self._codes = CodeReader(self._memory, layout, book, runtime.located.code_type)
+        self._evaluators = runtime.located.evaluators
         self._known: dict[tuple[int, int, int, int], int] = {}
         self._folded: dict[tuple[int, int], bytes] = {}
         self._kind = layout.chain
         self._head = (layout.code.filename, 4 if layout.code.qualname != NONE else 3)
 
+    @property
+    def lost(self) -> int:
+        """Frames whose code was gone before its name could be read."""
+        return self._codes.lost
+
     def chains(self, rows: FrameRows) -> list[Chain | None]:
         """What each thread ran, in order."""
+        self._memory.tell(rows.texts)
         pcs = self._pcs(rows.frames)
         flags = rows.frames[:, 3] & np.uint64(0xFF)
         ends = flags >= ENTRY_OWNER if self._kind is ChainKind.SHIMS else flags != 0
@@ -128,14 +138,27 @@ class RowReader:
 
     def _pc(self, code: int, instr: int, tlbc: int, head: int) -> int:
         key = (code, instr, tlbc, head)
-        known = self._known.get(key)
+        known = self._inherited(key)
         if known is None:
-            pc = self._codes.frame(code, self._head_of(code, head), instr, tlbc)
+            data = self._head_of(code, head)
+            if not data and self._parent is not None:
+                return self._parent._pc(code, instr, tlbc, head)
+            pc = self._codes.frame(code, data, instr, tlbc)
             known = _HIDDEN if pc is None else pc
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[key] = known
         return known
+
+    def _inherited(self, key: tuple[int, int, int, int]) -> int | None:
+        """What it or a process before it has read. The same head at the same place is the same code."""
+        reader: RowReader | None = self
+        while reader is not None:
+            known = reader._known.get(key)
+            if known is not None:
+                return known
+            reader = reader._parent
+        return None
 
     def _head_of(self, code: int, head: int) -> bytes:
         """The head of a code object, b"" where it is another one by now."""

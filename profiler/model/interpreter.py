@@ -157,13 +157,16 @@ class FrameRows:
     """What a program in the kernel has copied of n threads' frames. start (n + 1,): where the rows of each begin.
 
     frames (m, 5) uint64: address, code, instruction, flag | tlbc << 32, the code's head folded (fold()). stands (k, 2):
-    marks on the C stack, with the frames that they name; stand_start (n + 1,). holds, collecting, broken: (n,) bool.
+    marks on the C stack, with the frames that they name; stand_start (n + 1,). texts (j, 32): code objects and what
+    these refer to, as they were when they were met first: avma, how many bytes, and these. holds, collecting, broken:
+    (n,) bool.
     """
 
     start: npt.NDArray[np.int64]
     frames: npt.NDArray[np.uint64]
     stand_start: npt.NDArray[np.int64]
     stands: npt.NDArray[np.uint64]
+    texts: npt.NDArray[np.uint64]
     holds: npt.NDArray[np.bool_]
     collecting: npt.NDArray[np.bool_]
     broken: npt.NDArray[np.bool_]
@@ -172,9 +175,10 @@ class FrameRows:
 class KernelReader(Protocol):
     """What a program in the kernel needs of one process's interpreter, and what its rows mean."""
 
-    def look(self, space: AddressSpace, tids: Collection[int]) -> str | None:
-        """Before the others are asked: the modules and threads as they are now. "": its chains say all; None: there is
-        an interpreter that has not begun; else what only a stop can find.
+    def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
+        """Before the others are asked: the modules and threads as they are now; it may have ended. parent: of the
+        process that forked it, if that ran the same program. "": its chains say all; None: there is an interpreter that
+        has not begun; else what only a stop can find.
         """
         ...
 

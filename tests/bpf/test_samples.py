@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.diagnostics import Diagnostics
 from tests import warm
+from tests.chance import most
 from tests.interpreters.known_calls import record_calls
 from tests.interpreters.pythons import EACH, Python
 from tests.interpreters.runs import count, stacks
@@ -53,6 +56,33 @@ def test_children_of_a_command_are_sampled_from_their_first_moment(tmp_path: Pat
         names = sum(n for frames, n in found if any(frame.startswith("work") for frame in frames))
         assert count(found) > 20
         assert names > least * count(found), what
+
+
+SHORT = """
+import os, time
+def work():
+    end = time.process_time() + 0.01
+    while time.process_time() < end: sum(range(500))
+for n in range(60):
+    if not os.fork():
+        exec("def fresh(): work()")
+        fresh()
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_functions_of_children_that_are_gone_when_names_are_read_have_theirs(tmp_path: Path) -> None:
+    output, summary = tmp_path / "out.collapsed", tmp_path / "summary.json"
+    command = ("-r", "999", "-o", str(output), "--summary", str(summary), *BY_BPF, "--", sys.executable, "-c", SHORT)
+    done = warm.run("record", "-q", *command, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = stacks(output)
+    working = sum(n for frames, n in found if "work (<string>)" in frames)
+    below = sum(n for frames, n in found if "work (<string>)" in frames and "fresh (<string>)" in frames)
+    unnamed = sum(n for frames, n in found if any("freed before" in frame for frame in frames))
+    assert below == working > 200
+    assert unnamed <= most(0.005, count(found)), json.loads(summary.read_text())["errors"]
 
 
 def test_samples_that_find_no_room_are_counted() -> None:

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.interpreters.pythons import HERE, KINDS, Python, running
 from tests.interpreters.runs import MOST_PIECES, Stacks, dump, record, stacks
 
@@ -61,7 +63,8 @@ def test_threads_that_live_for_milliseconds_have_their_frames_and_compute_what_t
     assert named > 0.75 * total, (named, total, summary["errors"])
 
 
-def test_lines_are_those_of_the_function_that_was_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("collector", ["bpf", "ptrace"])
+def test_lines_are_those_of_the_function_that_was_there(collector: str, tmp_path: Path) -> None:
     """Function f_N stands in lines N to N + 4 of its file."""
     output = tmp_path / "out.speedscope.json"
     made: list[tuple[int, int | None]] = []
@@ -69,7 +72,7 @@ def test_lines_are_those_of_the_function_that_was_there(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         for _ in range(MOST_PIECES):
-            record(process.pid, output, "--collector", "ptrace")
+            record(process.pid, output, "--collector", collector)
             frames = json.loads(output.read_text())["shared"]["frames"]
             ours = [frame for frame in frames if re.fullmatch(r"f_\d+", frame["name"])]
             made += [(int(frame["name"][2:]), frame.get("line")) for frame in ours]

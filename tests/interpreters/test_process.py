@@ -22,6 +22,7 @@ from pyprof.interpreters.base import Recording
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.process import PythonProcess
+from pyprof.interpreters.cpython.programs import Programs
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.objfile.images import Image, ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons
@@ -46,7 +47,7 @@ class Reader:
         self.pid = pid
         self.book = CodeBook()
         self.images = CountingImages(Diagnostics())
-        self.process = PythonProcess(Recording(self.images, Diagnostics(), self.book), int)
+        self.process = PythonProcess(Recording(self.images, Diagnostics(), self.book), Programs(), int)
         self.tracker = SpaceTracker(ProcDir(pid), itertools.count(1).__next__, lambda: None)
 
     def names(self) -> list[str]:
