@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyprof.interpreters.cpython.locate import Located, locate, too_old
+from pyprof.interpreters.cpython.locate import Located, too_old
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.programs import Programs
 from pyprof.interpreters.cpython.runtime import Refused, Runtime, Unsettled, open_runtime
@@ -85,7 +85,8 @@ class RuntimeFinder:
         self._modules, self._vdso = modules, vdso
         self.refusal = ""
         self.expected = self._programs.expected(space)
-        self._pending = self.expected.located if self.expected is not None else locate(space, self._images)
+        known = self.expected
+        self._pending = known.located if known is not None else self._programs.locate(space, self._images)
         if self._pending is None and (old := too_old(space)):
             self._refuse(f"{old} is older than CPython 3.8")
 

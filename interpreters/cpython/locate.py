@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pyprof.errors import FormatError
 from pyprof.interpreters.symbols import defined_symbols
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.images import Image
 from pyprof.records import dataclass
 
 _NAME = re.compile(r"python(3)\.(\d+)")
@@ -42,21 +41,6 @@ class Located:
     evaluators: tuple[int, ...]
 
 
-def locate(space: AddressSpace, images: ImageStore) -> Located | None:
-    """Likely modules first: the program, then what is called python, then all others."""
-    for module in _candidates(space):
-        image = images.image(space, module.start)
-        if image is None or image.file.address_size != 8:
-            continue
-        try:
-            found = in_image(module, image)
-        except FormatError:
-            continue
-        if found is not None:
-            return found
-    return None
-
-
 def too_old(space: AddressSpace) -> str:
     """The name of a module that is a CPython without a _PyRuntime of ours, "" if there is none."""
     return next((m.name for m in space.modules if _OLD.match(m.name)), "")
@@ -67,7 +51,8 @@ def is_own(name: str) -> bool:
     return bool(_OWN.match(name))
 
 
-def _candidates(space: AddressSpace) -> Iterator[Module]:
+def candidates(space: AddressSpace) -> Iterator[Module]:
+    """Likely modules first: the program, then what is called python, then all others."""
     files = [m for m in space.modules if m.has_file]
     named = [m for m in files if "python" in m.name]
     first = files[:1] + [m for m in files[1:] if not re.search(r"\.so(\.|$)", m.name)]

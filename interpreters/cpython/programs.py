@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import NotBegun
-from pyprof.interpreters.cpython.locate import Located, in_image
+from pyprof.interpreters.cpython.locate import Located, candidates, in_image
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.runtime import Refused, Runtime, Unsettled, open_runtime
 from pyprof.model.modules import AddressSpace, Module
@@ -51,15 +51,19 @@ class Programs:
         """The interpreter that runs in a process, None if there is none that we can read. tasks: is this a tid of the
         process, as its pid namespace counts? Raises NotBegun.
         """
-        files = ImageStore(Diagnostics())
-        for module in space.modules:
-            if module.has_file and any(mapping.executable for mapping in module.mappings):
-                located = self._located(module, space, files)
+        located = self.locate(space, ImageStore(Diagnostics()))
+        found = _opened(located, space, tasks) if located is not None else None
+        if found is not None:
+            self.learn(found)
+        return found
+
+    def locate(self, space: AddressSpace, images: ImageStore) -> Located | None:
+        """Where a process has an interpreter. Files that other processes have, too, are not read again."""
+        for module in candidates(space):
+            if any(mapping.executable for mapping in module.mappings):
+                located = self._located(module, space, images)
                 if located is not None:
-                    found = _opened(located, space, tasks)
-                    if found is not None:
-                        self.learn(found)
-                    return found
+                    return located
         return None
 
     def _located(self, module: Module, space: AddressSpace, files: ImageStore) -> Located | None:
