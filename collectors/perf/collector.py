@@ -198,6 +198,7 @@ class PerfCollector:
     def done_with(self, found: Scan) -> None:
         """All batches of it have been unwound."""
         members, untracked = self.members, self.maker.untracked
+        members.hear()
         found.give_back()
         self._events.unwound(found, members.tracked.alive)
         self.maker.forget_untracked()
@@ -226,6 +227,7 @@ class PerfCollector:
         if self._starvation is not None and self._starvation.found(births, *self._accounts.totals()):
             self._events.multiply(self.members.tracked.alive)
         if first:
+            self.members.hear()
             found.give_back()
             self._trial = False
             self._resume()

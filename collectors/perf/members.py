@@ -42,7 +42,7 @@ class Members:
 
     def watch(self, rings: Rings) -> None:
         """Where the records of births and execs are."""
-        self._news = News(rings, self._is_sampled, self._children)
+        self._news = News(rings, self._is_sampled, self._children or self.everything)
 
     def meet(self, pids: list[int]) -> None:
         """Processes that are sampled from now on. Raises ProcessLookupError and PermissionError of the first one."""
@@ -75,10 +75,16 @@ class Members:
         """The processes that have not ended."""
         return list(self.tracked.alive)
 
+    def hear(self) -> None:
+        """Take note of what the rings' records tell, before their room is given back."""
+        if self._news is not None:
+            self._fresh |= self._news.look()
+
     def news(self) -> set[int]:
         """Processes that have come, or run other code than before, since this was asked last; some may have ended."""
+        self.hear()
         fresh, self._fresh = self._fresh, set()
-        return fresh | (self._news.look() if self._news is not None else set())
+        return fresh
 
     def follows(self, pid: int) -> bool:
         """Is it a process of the recording, perhaps one whose birth was not taken in yet?"""
@@ -89,7 +95,8 @@ class Members:
         return self._selection is not None and self._selection.lasting
 
     def _is_sampled(self, pid: int) -> bool:
-        return pid in self.tracked.alive and (self._children or self._lasting or pid in self._only)
+        ours = self._children or self._lasting or pid in self._only
+        return self.everything or (ours and pid in self.tracked.alive)
 
     @property
     def _only(self) -> tuple[int, ...]:
