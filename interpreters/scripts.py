@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from collections.abc import Iterator
+
+from pyprof.errors import FormatError
+from pyprof.objfile.source import open_regular
 
 _LONGEST = 256
 """Bytes of a first line that the kernel looks at."""
@@ -31,11 +33,8 @@ def run_by(path: str) -> Iterator[str]:
 def _first_line(path: str) -> list[str]:
     """The words behind #!, [] where there are none."""
     try:
-        found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            head = os.read(found, _LONGEST) if stat.S_ISREG(os.fstat(found).st_mode) else b""
-        finally:
-            os.close(found)
-    except OSError:
+        with open(open_regular(path), "rb") as file:
+            head = file.read(_LONGEST)
+    except (OSError, FormatError):
         return []
     return os.fsdecode(head.partition(b"\n")[0][2:]).split() if head.startswith(b"#!") else []

@@ -69,7 +69,7 @@ def _read_by_python(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _read(pipes: list[int], deadline: float) -> list[bytes] | None:
     """What comes from pipes until they are closed at the other end; None: they were not in time."""
-    said = dict.fromkeys(pipes, b"")
+    said = {pipe: bytearray() for pipe in pipes}
     with selectors.DefaultSelector() as ready:
         for pipe in pipes:
             ready.register(pipe, selectors.EVENT_READ)
@@ -81,7 +81,7 @@ def _read(pipes: list[int], deadline: float) -> list[bytes] | None:
                     ready.unregister(key.fd)
             if time.monotonic() > deadline:
                 return None
-    return list(said.values())
+    return [bytes(text) for text in said.values()]
 
 
 @cache
