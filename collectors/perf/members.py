@@ -30,6 +30,7 @@ class Members:
         self._children = options.subprocesses
         self._news: News | None = None
         self._fresh: set[int] = set()
+        self._asked = False
 
     @property
     def named(self) -> dict[int, None]:
@@ -76,12 +77,13 @@ class Members:
         return list(self.tracked.alive)
 
     def hear(self) -> None:
-        """Take note of what the rings' records tell, before their room is given back."""
-        if self._news is not None:
+        """Take note of what the rings tell, before their room is given back, if anybody asks for news()."""
+        if self._news is not None and self._asked:
             self._fresh |= self._news.look()
 
     def news(self) -> set[int]:
         """Processes that have come, or run other code than before, since this was asked last; some may have ended."""
+        self._asked = True
         self.hear()
         fresh, self._fresh = self._fresh, set()
         return fresh
