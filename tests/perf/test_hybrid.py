@@ -94,8 +94,8 @@ def test_handler_on_its_own_stack_is_whole(allowed: None, tmp_path: Path) -> Non
 
 
 def test_thread_whose_stacks_have_become_short_is_given_back(allowed: None, tmp_path: Path) -> None:
-    with running(ladder("ladder_beside"), "spin", LIFE, "4", "8000") as program:
-        recording = by_perf(program.pid, tmp_path, seconds=8, rate=499)
+    with running(ladder("ladder_beside"), "spin", LIFE, "3", "8000") as program:
+        recording = by_perf(program.pid, tmp_path, seconds=10, rate=499)
     main_flat = sum(
         n for stack, n in recording.stacks.items() if not stack[0].startswith("beside (") and "flat" in stack
     )
