@@ -14,6 +14,7 @@ from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, counted, end_title, lacking
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd
+from pyprof.symbolize.unnamed import NAMELESS
 
 TOP = 5
 _LABEL, _MODULE = 9, 22
@@ -110,11 +111,16 @@ def _quality(summary: Summary) -> str:
 def _missing(summary: Summary) -> str:
     lacks = [module for module in summary.modules if module.problems]
     without = [m for m in lacks if any("symbols" in problem.text for problem in m.problems)]
+    made = {m.path: problem for m in lacks for problem in m.problems if problem.text == NAMELESS}
     parts = []
+    if made:
+        share = percent(sum(module.own for module in lacks if module.path in made), summary.shown.total)
+        ways = " or ".join(sorted({problem.remedy for problem in made.values()}))
+        parts.append(f"names of code made at run time ({share} of the time; {ways})")
     if without:
         share = percent(sum(module.own for module in without), summary.shown.total)
         parts.append(f"symbols of {many(len(without), 'module')} ({share} of the time)")
-    if more := len(lacks) - len(without):
+    if more := len(lacks) - len(without) - len(made):
         parts.append(f"{many(more, 'module')} with other problems")
     return ", ".join([*parts, *filter(None, (lacking(name, count) for name, count in summary.errors.items()))])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.lines import Place
 from pyprof.symbolize.name_cache import FileNames, NameCache, Named
-from pyprof.symbolize.unnamed import Labels, unnamed
+from pyprof.symbolize.unnamed import MADE, NAMELESS, Labels, name_it, runtime_code, unnamed
 
 InterpreterName = Callable[[int], Line]
 """(FrameKey.word of an interpreter's frame) -> its function, file and line."""
@@ -30,9 +30,6 @@ FunctionStart = Callable[[Image, int], int | None]
 
 TRAMPOLINE = "<signal handler called>"
 """What gdb calls the kernel's way back from a handler; libraries export no name for it."""
-
-NAMELESS = "code made at run time, without names: its process says nothing about it"
-NAME_IT = "node --perf-basic-prof …, python3 -X perf …, java -XX:+PreserveFramePointer … and jcmd PID Compiler.perfmap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,8 @@ class _Found:
     """A frame on its way: where it is, then what it is called.
 
     code: of code that no file describes. function: svma of the function's start, also where it has no name. source:
-    innermost inlined function first, the last is the function itself.
+    innermost inlined function first, the last is the function itself. region: what stands for all code around it, where
+    nothing tells its functions apart.
     """
 
     key: FrameKey
@@ -59,6 +57,7 @@ class _Found:
     system_name: str = ""
     function: int | None = None
     source: Sequence[Place] = ()
+    region: str = ""
 
 
 class Symbolizer:
@@ -107,8 +106,7 @@ class Symbolizer:
         for item in found:
             if item.code is not None:
                 self._name_code(item, item.code)
-        if any(item.module and item.module.path == "[anon]" and not item.system_name for item in found):
-            self._diagnostics.problem("[anon]", NAMELESS, NAME_IT)
+        self._name_runtime_code(found)
         names = {item.system_name for item in found} | {place.name for item in found for place in item.source}
         shown |= demangle(sorted(names - shown.keys() - {""}))
         modules = _Modules(Labels((i.module, _build_id(i)) for i in found if i.module and not i.system_name))
@@ -171,6 +169,14 @@ class Symbolizer:
         if whole:
             for item in fresh:
                 file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
+
+    def _name_runtime_code(self, found: Iterable[_Found]) -> None:
+        """What stands for code that no file holds and nothing describes."""
+        for item in found:
+            if item.module is not None and item.image is None and item.code is None and not item.system_name:
+                item.region = runtime_code(self._spaces[item.key.space], item.module)
+                if item.region.startswith(MADE):
+                    self._diagnostics.problem(item.module.path, NAMELESS, name_it(item.region))
 
     def _name_trampolines(self, image: Image, inside: Sequence[_Found]) -> None:
         """What a signal handler returns to, by its code."""
@@ -281,6 +287,9 @@ class Symbolizer:
         elif item.function is not None:
             title = unnamed(label, rel - offset)
             lines = (Line(title, "", offset),)
+        elif item.region:
+            title = item.region
+            lines = (Line(title, "", rel),)
         index = modules.index(module, _build_id(item), lines)
         return Frame(FrameKind.NATIVE, pc, item.lookup, rel, index, lines, Trust(trust), title)
 

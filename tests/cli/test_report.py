@@ -26,6 +26,7 @@ from pyprof.diagnostics import Problem
 from pyprof.model.pauses import PauseLog
 from pyprof.model.profile import Profile
 from pyprof.model.summary import FunctionsMissing, ModuleSummary, Shown, Stops, Summary
+from pyprof.symbolize.unnamed import NAMELESS, name_it
 from tests.cli.support import PYPROF
 from tests.exporters.profiles import Builder, code
 from tests.support import PROGRAMS, build
@@ -105,6 +106,12 @@ def test_counters_in_our_own_words_are_told_only_where_asked_for() -> None:
     assert "30 × thread blocked before the stop" in everything
     assert "Nothing is missing." in everything
     assert "apt-get install a-dbg" in everything
+
+
+def test_code_without_names_has_its_share_and_what_mends_it() -> None:
+    made = ModuleSummary("[anon]", "", 10, (Problem(NAMELESS, name_it("[JIT code of node]")),), 25)
+    said = running_text(profile(modules=(made,), errors={}))
+    assert "missing names of code made at run time (25.0 % of the time; node --perf-basic-prof …): see Summary" in said
 
 
 def test_missing_python_functions_are_said_before_anything_else() -> None:

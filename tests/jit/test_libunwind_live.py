@@ -43,4 +43,4 @@ def test_windows_of_a_recording_each_have_the_names_of_their_time(tmp_path: Path
         text = window.read_text()
         assert "take_turns;even_turn" in text
         assert "take_turns;odd_turn" in text
-        assert "[anon]" not in text
+        assert "[JIT code" not in text

@@ -16,6 +16,7 @@ from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import ImageStore
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
+from pyprof.symbolize.unnamed import NAMELESS
 from tests.objfile.live import Live, library, running, symbol, where
 from tests.support import build, need
 
@@ -100,22 +101,46 @@ def test_vdso_functions_have_names(tmp_path: Path) -> None:
         assert "__vdso_clock_gettime" in names or "clock_gettime" in names
 
 
-def test_code_without_a_file_is_shown_by_place(tmp_path: Path) -> None:
-    mapping = Mapping(0x7000, 0x9000, "r-xp", 0, "00:00", 0, "")
-    space = AddressSpace(4, 1 << 29, 0, (mapping,), lambda avma, size: b"", "/nonexistent")
-    diagnostics = Diagnostics()
-    keys = [
-        native_key(4, 0x7010, True, Trust.FP),
-        native_key(4, 0x7000, False, Trust.FP),
-        native_key(9, 0x123, True, Trust.SCAN),
+def made_by(program: str, *regions: str) -> AddressSpace:
+    """A program, and code of its own in memory: a page of each region, from 0x7000 on."""
+    file = Mapping(0x1000, 0x2000, "r-xp", 0, "08:01", 7, f"/nonexistent/{program}")
+    code = [
+        Mapping(0x7000 + 0x2000 * at, 0x8000 + 0x2000 * at, "r-xp", 0, "00:01", region.startswith("/"), region)
+        for at, region in enumerate(regions)
     ]
-    resolved = Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {4: space}).resolve(keys)
-    titles = [(frame.title, frame.module) for frame in resolved.frames]
-    assert titles == [("[anon]+0x10", 0), ("[unknown]+0x7000", -1), ("[unknown]+0x123", -1)]
-    assert [module.path for module in resolved.modules] == ["[anon]"]
-    assert not resolved.modules[0].has_functions
+    return AddressSpace(4, 1 << 29, 0, (file, *code), lambda avma, size: b"", "/nonexistent")
+
+
+def test_code_without_a_file_is_one_function_of_its_program_wherever_it_is_mapped() -> None:
+    diagnostics = Diagnostics()
+    keys = [native_key(4, 0x7010, True, Trust.FP), native_key(4, 0x9020, True, Trust.FP)]
+    symbolizer = Symbolizer(ImageStore(diagnostics), NameCache(diagnostics), {4: made_by("node", "", "")})
+    resolved = symbolizer.resolve([*keys, native_key(9, 0x123, True, Trust.SCAN)])
+    assert [frame.title for frame in resolved.frames] == ["[JIT code of node]", "[JIT code of node]", "[unknown]+0x123"]
+    assert [(frame.pc, frame.rel) for frame in resolved.frames[:2]] == [(0x7010, 0x10), (0x9020, 0x20)]
+    assert [frame.lines[0].function for frame in resolved.frames[:2]] == ["[JIT code of node]"] * 2
+    assert {module.path for module in resolved.modules} == {"[anon]"}
+    assert not any(module.has_functions for module in resolved.modules)
     (problem,) = diagnostics.problems["[anon]"]
-    assert "--perf-basic-prof" in problem.remedy
+    assert problem.text == NAMELESS
+    assert problem.remedy == "node --perf-basic-prof …"
+
+
+@pytest.mark.parametrize(
+    ("program", "region", "name"),
+    [
+        ("java", "[anon:code]", "[JIT code of java: code]"),
+        ("dotnet", "/memfd:doublemapper", "[JIT code of dotnet: memfd:doublemapper]"),
+        ("libfirst.so.1", "", "[JIT code]"),
+        ("x", "[vsyscall]", "[vsyscall]"),
+        ("x", "/nonexistent/libgone.so", "libgone.so+0x10"),
+    ],
+)
+def test_memory_with_a_name_is_called_by_it(program: str, region: str, name: str) -> None:
+    space = made_by(program, region)
+    symbolizer = Symbolizer(ImageStore(Diagnostics()), NameCache(Diagnostics()), {4: space})
+    [frame] = symbolizer.resolve([native_key(4, 0x7010, True, Trust.FP)]).frames
+    assert frame.title == name
 
 
 @pytest.mark.parametrize("end", [end for end in StackEnd if end is not StackEnd.ROOT], ids=lambda end: end.name)
