@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.profile import Profile
+from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.summary import Summary
+from pyprof.model.walk import Trust
 from pyprof.objfile.images import ImageStore
 from pyprof.options import RecordOptions, TargetOptions, UnwindOptions, ViewOptions
 from pyprof.session import opening
@@ -34,6 +35,7 @@ from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.process import Worker, WorkerDied, forked, spawned
 from pyprof.session.worker.sampling import Sampling
 from tests.cli.support import BUSY, PYPROF, python
+from tests.exporters.profiles import golden
 from tests.replay.playing import LOGS, unpacked
 
 OPTIONS = RecordOptions(rate=200, collector="ptrace")
@@ -83,6 +85,7 @@ def test_worker_gives_the_stacks_of_one_process(name: str, start: Callable[[], W
     assert np.array_equal(found.values, expected.values)
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("start", [forked, spawned])
 def test_worker_that_is_killed_ends_the_recording_with_its_reason(
     target: subprocess.Popen[str], start: Callable[[], Worker]
@@ -109,6 +112,7 @@ def test_worker_that_is_killed_ends_the_recording_with_its_reason(
     assert (children(), len(os.listdir("/proc/self/fd"))) == before
 
 
+@pytest.mark.live
 def test_windows_that_were_written_before_the_worker_died_stay(target: subprocess.Popen[str], tmp_path: Path) -> None:
     done = subprocess.Popen(
         [*PYPROF, "record", "-p", str(target.pid), "--every", "0.5", "-o", str(tmp_path / "%i.collapsed")],
@@ -131,6 +135,7 @@ def test_windows_that_were_written_before_the_worker_died_stay(target: subproces
     assert target.poll() is None
 
 
+@pytest.mark.live
 def test_sampler_that_is_killed_leaves_what_it_recorded(target: subprocess.Popen[str], tmp_path: Path) -> None:
     out = tmp_path / "left.collapsed"
     sampler = subprocess.Popen(
@@ -170,6 +175,7 @@ def _is_zombie(pid: int) -> bool:
     return True
 
 
+@pytest.mark.live
 def test_second_interrupt_ends_a_recording_that_is_still_being_named(tmp_path: Path) -> None:
     """A sitecustomize makes naming last for ever, as a hostile file might."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -242,12 +248,12 @@ def test_message_of_any_size_arrives_with_its_descriptors(tmp_path: Path) -> Non
     assert len(os.listdir("/proc/self/fd")) == before - 2
 
 
-class _Told:
+class _Harmful:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.system, ("true",)
 
 
-@pytest.mark.parametrize("value", [_Told(), Channel, os.getpid, np.array([_Told()], object)])
+@pytest.mark.parametrize("value", [_Harmful(), Channel, os.getpid, np.array([_Harmful()], object)])
 def test_answer_that_names_code_is_refused(value: object) -> None:
     data = pickle.dumps(value, protocol=5)
     with pytest.raises(Refused):
@@ -259,6 +265,15 @@ def test_answer_that_names_code_is_refused(value: object) -> None:
 def test_value_that_is_no_profile_is_refused() -> None:
     with pytest.raises(Refused):
         answers.unpacked_profile((pickle.dumps(Summary()),))
+
+
+def test_profile_whose_enumerations_pickle_by_name_comes_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CPython 3.11.0 to 3.11.3 pickle them: by a call of getattr."""
+    for kind in (FrameKind, Trust):
+        monkeypatch.setattr(kind, "__reduce_ex__", lambda self, _: (getattr, (type(self), self.name)))
+    found = golden()
+    assert b"getattr" in pickle.dumps(found)
+    assert stacks(answers.unpacked_profile(answers.packed_profile(found))) == stacks(found)
 
 
 @given(st.lists(st.binary(max_size=64), min_size=1, max_size=4))
@@ -291,6 +306,7 @@ def test_columns_of_feedback_come_as_they_were_sent() -> None:
         assert np.array_equal(getattr(found, name), getattr(sent, name))
 
 
+@pytest.mark.live
 def test_library_in_a_process_with_threads_records(target: subprocess.Popen[str]) -> None:
     """The host's other threads hold locks now and then; a fork would copy them as they are."""
     script = (

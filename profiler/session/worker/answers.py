@@ -7,6 +7,7 @@ choice is called in the sampler.
 
 from __future__ import annotations
 
+import copyreg
 import io
 import json
 import pickle
@@ -37,10 +38,20 @@ def _values(kind: Any, found: dict[tuple[str, str], Any]) -> dict[tuple[str, str
     return found
 
 
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
+def _member(member: Enum) -> tuple[type[Enum], tuple[object]]:
+    """How a member is pickled. CPython 3.11.0 to 3.11.3 would write a call of getattr, which is refused."""
+    return type(member), (member.value,)
+
+
 _FROM_BUFFER: Any = np.arange(1).__reduce_ex__(5)[0]
 """How numpy makes an array of bytes that travel beside a pickle; it refuses arrays of objects."""
 _PLAIN: tuple[Any, ...] = (_FROM_BUFFER, np.dtype)
 _ALLOWED = _values(Profile, {}) | {(value.__module__, value.__qualname__): value for value in _PLAIN}
+_BY_VALUE: Any = {kind: _member for kind in _ALLOWED.values() if _is_enum(kind)}
 _ERRORS = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
 
 
@@ -149,8 +160,11 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
 
 def packed_profile(found: Profile) -> tuple[Part, ...]:
     buffers: list[pickle.PickleBuffer] = []
-    data = pickle.dumps(found, protocol=5, buffer_callback=buffers.append)
-    return data, *(buffer.raw() for buffer in buffers)
+    data = io.BytesIO()
+    pickler = pickle.Pickler(data, protocol=5, buffer_callback=buffers.append)
+    pickler.dispatch_table = copyreg.dispatch_table | _BY_VALUE
+    pickler.dump(found)
+    return data.getvalue(), *(buffer.raw() for buffer in buffers)
 
 
 def unpacked_profile(parts: Sequence[Part]) -> Profile:
