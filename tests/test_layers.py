@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.model import arch
+from tests import syntax
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {
@@ -100,7 +101,7 @@ def sources() -> list[tuple[str, Path]]:
 
 def imports(path: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in syntax.nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -149,7 +150,7 @@ def test_nobody_asks_an_object_file_for_its_class() -> None:
     asked = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for _, path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in syntax.nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
         if any(isinstance(name, ast.Name) and name.id in FORMATS for name in ast.walk(node))
     ]
@@ -163,7 +164,7 @@ def test_architectures_are_named_by_their_own_files_only() -> None:
         str(path.relative_to(ROOT))
         for module, path in sources()
         if not module.startswith(("pyprof.model.arch", "pyprof.collectors.linux."))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in syntax.nodes(path)
         if isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} & names
     }
     assert users == set()
@@ -199,7 +200,7 @@ def test_design_names_every_file_and_no_other() -> None:
 
 @pytest.mark.parametrize("init", [path for _, path in sources() if path.name == "__init__.py"], ids=str)
 def test_docstring_of_a_room_names_its_files_and_rooms(init: Path) -> None:
-    text = ast.get_docstring(ast.parse(init.read_text())) or ""
+    text = ast.get_docstring(syntax.tree(init)) or ""
     named = set(re.findall(r"^(\w+/?)  +\S", text, re.M))
     files = {path.stem for path in init.parent.glob("*.py") if not path.stem.startswith("__")}
     rooms = {f"{path.parent.name}/" for path in init.parent.glob("*/__init__.py")}
@@ -209,7 +210,7 @@ def test_docstring_of_a_room_names_its_files_and_rooms(init: Path) -> None:
 def calls_and_imports(path: Path) -> set[str]:
     """Names of the modules that a file imports and of the functions that it calls by their bare names."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in syntax.nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

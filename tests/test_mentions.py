@@ -13,6 +13,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+from tests import syntax
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("profiler", "unwind", "collectors", "interpreters", "exporters", "tests", "bench", "start", "examples")
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")) if "fixtures" not in path.parts]
@@ -37,10 +39,10 @@ OTHERS = {
 def prose(path: Path) -> Iterator[tuple[int, str]]:
     """(line, text) of the comments and docstrings of a source; strings that stand alone are docstrings, too."""
     text = path.read_text()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokenize.generate_tokens(io.StringIO(text).readline) if "#" in text else ():
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-    for node in ast.walk(ast.parse(text)):
+    for node in syntax.nodes(path):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
 
@@ -59,8 +61,7 @@ def defined() -> frozenset[str]:
     """
     names: set[str] = set()
     for path in SOURCES:
-        tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):
+        for node in syntax.nodes(path):
             match node:
                 case ast.ClassDef():
                     members = [each for each in node.body if isinstance(each, ast.FunctionDef)]
@@ -84,10 +85,11 @@ def tree() -> frozenset[str]:
     return frozenset(found)
 
 
+@cache
 def members(path: Path) -> frozenset[str]:
     """Top-level names of a module."""
     names: set[str] = set()
-    for node in ast.parse(path.read_text()).body:
+    for node in syntax.tree(path).body:
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
                 names.add(name)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pyprof import errors
+from tests import syntax
 
 ROOT = Path(__file__).parent.parent
 NAMED = {name for name, value in vars(errors).items() if isinstance(value, type)} | {
@@ -19,7 +20,7 @@ def messages() -> Iterator[tuple[str, str]]:
     """(where, text) of the literal arguments of every named condition; the values in an f-string as "x"."""
     for folder in ("profiler", "unwind", "collectors", "exporters"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in syntax.nodes(path):
                 if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in NAMED:
                     continue
                 arguments = node.args[2:] if getattr(node.func, "id", "") == "FormatError" else node.args

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from pyprof import records
+from tests import syntax
 from tests.test_layers import ROOT, sources
 
 
@@ -191,7 +192,7 @@ def test_the_package_defines_no_dataclass_of_the_standard_library() -> None:
     users = [
         str(path.relative_to(ROOT))
         for _, path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in syntax.nodes(path)
         if isinstance(node, ast.ImportFrom) and node.module == "dataclasses"
         if {alias.name for alias in node.names} & {"dataclass", "field", "replace"}
     ]

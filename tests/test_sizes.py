@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
+from tests import syntax
 from tests.test_layers import sources
 
 MOST_ATTRIBUTES, MOST_METHODS = 15, 20
@@ -18,11 +20,12 @@ TO_BE_CUT = {
 """Larger classes without such a sentence that somebody is about to cut."""
 
 
+@cache
 def classes() -> list[tuple[str, ast.ClassDef]]:
     return [
         (f"{module}.{node.name}", node)
         for module, path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in syntax.nodes(path)
         if isinstance(node, ast.ClassDef)
     ]
 
@@ -41,6 +44,7 @@ def is_set(node: ast.Attribute) -> bool:
     return isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
+@cache
 def is_large(node: ast.ClassDef) -> bool:
     return attributes(node) > MOST_ATTRIBUTES or methods(node) > MOST_METHODS
 

@@ -11,6 +11,7 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, BytesMemo
 from pyprof.model.arch import ARM, I386, X86_64, Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Beyond, Piece, SampleBatch, SampleKind
+from tests import syntax
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -117,7 +118,7 @@ def test_no_collector_makes_its_batches_by_itself() -> None:
     makers = {
         str(path.relative_to(ROOT / "collectors"))
         for path in (ROOT / "collectors").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in syntax.nodes(path)
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "SampleBatch"
     }
     assert makers == {"batch_builder.py"}

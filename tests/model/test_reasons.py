@@ -17,6 +17,7 @@ from pyprof.model.interpreter import PARTIAL
 from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS, Reason, counted, end_reason, lacking
 from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
 from pyprof.model.walk import StackEnd
+from tests import syntax
 from tests.test_layers import sources
 
 ROOT = Path(__file__).parent.parent.parent
@@ -41,7 +42,7 @@ def _counted() -> Iterator[tuple[str, str]]:
     """(where, name) of everything that the code counts in words; the values in an f-string as "x"."""
     for folder in ("profiler", "unwind", "collectors", "interpreters"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            tree = ast.parse(path.read_text())
+            tree = syntax.tree(path)
             constants = {
                 target.id: node.value.value
                 for node in tree.body
@@ -49,7 +50,7 @@ def _counted() -> Iterator[tuple[str, str]]:
                 for target in node.targets
                 if isinstance(target, ast.Name) and isinstance(node.value.value, str)
             }
-            for node in ast.walk(tree):
+            for node in syntax.nodes(path):
                 for part in _parts(_argument(node)) if not str(path).endswith(DUMPS_ONLY) else ():
                     text = constants.get(part.id, "") if isinstance(part, ast.Name) else _spelled(part)
                     if text:
