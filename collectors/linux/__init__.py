@@ -13,4 +13,5 @@ procfs         What /proc says about a process
 regset         The kernel's register set of a stopped task (NT_PRSTATUS), read as that of one architecture
 syscalls       Which system calls survive a ptrace stop, and which can be made to start again
 task_state     State of one task from /proc, read between its stop and its resume
+transfers      System calls that a stop may cut short
 """

@@ -42,6 +42,12 @@ class Regset:
         return bool(self.words[self.arch.kernel.syscall_return] == self._eintr)
 
     @property
+    def result(self) -> int:
+        """What a system call has returned."""
+        value, bits = self.words[self.arch.kernel.syscall_return], 8 * self.arch.word
+        return value - (1 << bits) if value >> (bits - 1) else value
+
+    @property
     def call(self) -> int:
         """The number of the system call that the task is in; -1 if it is in none, or if that is not known."""
         arch = self.arch
@@ -80,6 +86,15 @@ class Regset:
         """
         self.words[self.arch.kernel.syscall_return] = call
         self.words[self._pc] = self.pc - code
+
+    def leave_call(self) -> int:
+        """From now on the task is in no system call: its result stands. Returns what put_call() takes."""
+        slot = self.arch.kernel.syscall_number
+        number, self.words[slot] = self.words[slot], self.arch.mask
+        return number
+
+    def put_call(self, number: int) -> None:
+        self.words[self.arch.kernel.syscall_number] = number
 
     def put_back(self, result: int, pc: int) -> None:
         self.words[self.arch.kernel.syscall_return], self.words[self._pc] = result, pc

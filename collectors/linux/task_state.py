@@ -34,3 +34,16 @@ def signal_due(tid: int) -> bool:
         return bool(pending & ~int(status["SigBlk"], 16))
     except (OSError, KeyError, ValueError):
         return True
+
+
+def handled_signal_due(tid: int, signum: int) -> bool:
+    """Is a signal about to be handled by a handler of the thread: one that is pending, or signum, with which it has
+    stopped (0: none)? In doubt no.
+    """
+    try:
+        status = thread_status(tid)
+        pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
+        due = pending & ~int(status["SigBlk"], 16) | (1 << signum >> 1)
+        return bool(due & int(status["SigCgt"], 16))
+    except (OSError, KeyError, ValueError):
+        return False

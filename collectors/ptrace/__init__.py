@@ -1,19 +1,20 @@
 """Samples of live processes by short stops.
 
-collector         Samples of live processes by ptrace
-deep_stack        Stacks that are longer than what a stop may copy
-guard             Nothing of ours may come between a stop and its DETACH: signals wait, the garbage collector is off
-idle_subsampling  Subsampling of idle threads: which threads a round of samples checks, and with which weight
-opening           Opens the collector that samples by short stops
-process           One process that is sampled: its threads, its address spaces, its end
-processor_share   Processor time of a runnable thread as a share, by which it is sampled
-sampler           How one thread gets its sample: not at all, from outside, or by a stop
-scheduler         When the threads are sampled, and when a batch leaves
-stack_copy        The copy of a thread's stack, and of the memory in which its interpreter's frames are
-stack_shape       How much of a thread's stack to copy: learned per thread from what the walks needed
-stop              One stop of one thread: SEIZE, INTERRUPT, read registers and stack, DETACH
-targets           The processes that are sampled by stops, their threads, and what is remembered of those that ended
-thread_choice     Which threads of a process are sampled: those that the recording asks for, by name or otherwise
-threads           One thread of a target: its open /proc files and what is known about its sleep
-young_threads     Sampling of threads that live too short to have accounts of their own
+collector          Samples of live processes by ptrace
+deep_stack         Stacks that are longer than what a stop may copy
+guard              Nothing of ours may come between a stop and its DETACH: signals wait, the garbage collector is off
+idle_subsampling   Subsampling of idle threads: which threads a round of samples checks, and with which weight
+interrupted_calls  What our stop has done to the system call of a thread: undone where that can be, else counted
+opening            Opens the collector that samples by short stops
+process            One process that is sampled: its threads, its address spaces, its end
+processor_share    Processor time of a runnable thread as a share, by which it is sampled
+sampler            How one thread gets its sample: not at all, from outside, or by a stop
+scheduler          When the threads are sampled, and when a batch leaves
+stack_copy         The copy of a thread's stack, and of the memory in which its interpreter's frames are
+stack_shape        How much of a thread's stack to copy: learned per thread from what the walks needed
+stop               One stop of one thread: SEIZE, INTERRUPT, read registers and stack, DETACH
+targets            The processes that are sampled by stops, their threads, and what is remembered of those that ended
+thread_choice      Which threads of a process are sampled: those that the recording asks for, by name or otherwise
+threads            One thread of a target: its open /proc files and what is known about its sleep
+young_threads      Sampling of threads that live too short to have accounts of their own
 """

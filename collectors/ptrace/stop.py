@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import time
 from collections.abc import Sequence
 from enum import IntEnum
@@ -21,8 +20,9 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.procfs import thread_status
 from pyprof.collectors.linux.regset import Regset
-from pyprof.collectors.linux.syscalls import EINTR, restartable
-from pyprof.collectors.linux.task_state import ENDED, is_own_child, signal_due, state
+from pyprof.collectors.linux.task_state import ENDED, is_own_child, state
+from pyprof.collectors.linux.transfers import ShortCall
+from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, InterruptedCalls
 from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker, TargetImage
@@ -32,9 +32,6 @@ from pyprof.model.pauses import PauseLog
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass
-
-RESTARTED = "system call of the target restarted"
-INTERRUPTED = "system call of the target may have failed with EINTR"
 
 _BOUND_NS = 200_000
 """Longest wait for one thread to stop; then it is looked after between the other samples. A running thread stops in
@@ -87,6 +84,7 @@ class Stopper:
         self.last_lane = -1
         self.pauses = PauseLog()
         self.stopped_ns = 0
+        self._calls = InterruptedCalls(self.ptrace, diagnostics)
         self._regsets = {arch.name: Regset(arch, self.ptrace) for arch in arches}
         self._builder = builder
         self._diagnostics = diagnostics
@@ -182,7 +180,7 @@ class Stopper:
         for tid, held in list(self.held.items()):
             status = self._status_of(tid)
             if status > 0 and self._builder.full:
-                self._release(tid, status)
+                self._let_go(held, status)
             elif status > 0:
                 self._finish(held, status)
             elif status < 0:
@@ -206,10 +204,10 @@ class Stopper:
         for tid in self.held:
             libc.interrupt(tid)
         while self.held and time.monotonic_ns() < deadline:
-            for tid in list(self.held):
+            for tid, held in list(self.held.items()):
                 status = self._status_of(tid)
                 if status > 0:
-                    self._release(tid, status)
+                    self._let_go(held, status)
                 elif status < 0:
                     self._lost(tid)
             if self.held:
@@ -234,6 +232,7 @@ class Stopper:
         """Copy what the sample needs, let the thread go, and only then make a lane of it."""
         thread, tid = held.thread, held.thread.tid
         regset: Regset | None = None
+        call: ShortCall | None = None
         got, evidence = 0, MapsEvidence()
         self.copy.clear()
         at = time.monotonic_ns()
@@ -244,8 +243,7 @@ class Stopper:
                 thread.arch = regset.arch
                 self.copy.copy(thread, held.spaces, regset.sp)
                 evidence = held.spaces.evidence(regset.arch.code_address(regset.pc))
-                if regset.interrupted:
-                    self._restart(tid, status, regset)
+                call = self._calls.before_release(tid, status, regset)
                 if regset.arch.pac_mask and not held.spaces.image.pac_known:
                     held.spaces.image.set_pac_mask(self.ptrace.read_pac_mask(tid))
         finally:
@@ -253,14 +251,15 @@ class Stopper:
             self._last_stop_ns = time.monotonic_ns()
             self.stopped_ns += self._last_stop_ns - held.since_ns
             self.pauses.add(self._last_stop_ns - held.since_ns)
+        self._calls.after_release(tid, call)
         if got < 0:
             return Outcome.GONE
         if regset is None:
             self._diagnostics.count("thread ran code of another architecture")
             return Outcome.UNUSABLE
-        asleep = partial(regset.was_asleep, partial(self._code, tid))
+        asleep = partial(regset.was_asleep, self._calls.read)
         if regset.arch.kernel.syscall_number < 0 and regset.interrupted and asleep():
-            self._diagnostics.count(INTERRUPTED)  # and cannot be undone: see _restart
+            self._diagnostics.count(INTERRUPTED)  # and cannot be undone: see InterruptedCalls
         if not self._idle and asleep():
             self._diagnostics.count(FELL_ASLEEP)
             return Outcome.ASLEEP
@@ -284,34 +283,17 @@ class Stopper:
         held.thread.last_sp = regset.sp
         held.spaces.took(lane, regset.arch.code_address(regset.pc), regset.sp, evidence)
 
-    def _restart(self, tid: int, status: int, regset: Regset) -> None:
-        """Undo the EINTR of a call in which the thread fell asleep between our look and our interrupt.
-
-        Only where that is the same as if nothing had been: the call is one that returns EINTR before it has done
-        anything, no signal is about to be handled (else the EINTR is the signal's), and the bytes before pc are the
-        syscall instruction. A signal that comes between the last look and the DETACH is handled as if it had come
-        just before the call. Where the first argument and the result share a register the kernel does not give the
-        argument back (ARM, AArch64), so that nothing can be undone; there the register set does not tell the call.
-        """
-        arch, number = regset.arch, regset.call
-        if number < 0 or status != _INTERRUPT_STOP or signal_due(tid):
-            return
-        pc, code = regset.pc, arch.kernel.syscall_codes[0]
-        done = restartable(arch, number, regset.args) and self._code(tid, pc - len(code), len(code)) == code
-        if done:
-            regset.begin_again(number, len(code))
-            done = self.ptrace.write_registers(tid, arch.kernel.regset_size) == 0
-            regset.put_back(-EINTR & arch.mask, pc)
-            if done and signal_due(tid):
-                self.ptrace.write_registers(tid, arch.kernel.regset_size)
-                return
-        self._diagnostics.count(RESTARTED if done else INTERRUPTED)
-
-    def _code(self, tid: int, avma: int, size: int) -> bytes:
-        memory = self._builder.memory
-        at = memory.size - size
-        got = self.ptrace.read_memory(tid, avma, size, memory.address + at)
-        return bytes(memory.bytes[at : at + size]) if got == size else b""
+    def _let_go(self, held: Held, status: int) -> None:
+        """Without a sample."""
+        tid = held.thread.tid
+        call: ShortCall | None = None
+        try:
+            regset = self._regset(held.spaces.image, self.ptrace.read_registers(tid))
+            if regset is not None:
+                call = self._calls.before_release(tid, status, regset)
+        finally:
+            self._release(tid, status)
+        self._calls.after_release(tid, call)
 
     def _release(self, tid: int, status: int) -> None:
         """DETACH; a thread that was about to take a signal takes it. One that was killed meanwhile stays in held:
@@ -339,6 +321,3 @@ class Stopper:
             return Outcome.GONE  # a leader whose other threads live on: stays in held until it can be collected
         self.held.pop(tid, None)
         return Outcome.GONE
-
-
-_INTERRUPT_STOP = signal.SIGTRAP | libc.PTRACE_EVENT_STOP << 8

@@ -1,4 +1,6 @@
-"""Numbers of the system calls in which threads sleep, by architecture (the kernel's asm/unistd.h)."""
+"""Numbers of system calls, by architecture (the kernel's asm/unistd.h): of those in which threads sleep, and of those
+that a stop may cut short.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,12 @@ X86_64 = {
     "flock": 73, "rt_sigsuspend": 130, "restart_syscall": 219, "mq_timedreceive": 243, "epoll_wait": 232,
     "epoll_pwait": 281, "epoll_pwait2": 441, "accept": 43, "accept4": 288, "recvfrom": 45, "recvmsg": 47, "semop": 65,
     "semtimedop": 220, "rt_sigtimedwait": 128, "io_getevents": 208,
+    "writev": 20, "sendto": 44, "sendmsg": 46, "sendmmsg": 307, "recvmmsg": 299, "sendfile": 40,
+    "splice": 275, "copy_file_range": 326, "getrandom": 318,
 }  # fmt: skip
 
-_X32_OWN = {"readv": 515, "waitid": 529, "recvfrom": 517, "recvmsg": 519, "rt_sigtimedwait": 523}
+_X32_OWN = {"readv": 515, "writev": 516, "waitid": 529, "recvfrom": 517, "sendmsg": 518, "recvmsg": 519,
+            "recvmmsg": 537, "sendmmsg": 538, "rt_sigtimedwait": 523}  # fmt: skip
 X32 = {name: number | X32_BIT for name, number in (X86_64 | _X32_OWN).items()}
 
 I386 = {
@@ -23,6 +28,8 @@ I386 = {
     "restart_syscall": 0, "mq_timedreceive": 280, "mq_timedreceive_time64": 419, "epoll_wait": 256,
     "epoll_pwait": 319, "epoll_pwait2": 441, "accept4": 364, "recvfrom": 371, "recvmsg": 372, "socketcall": 102,
     "semtimedop_time64": 420, "rt_sigtimedwait": 177, "rt_sigtimedwait_time64": 421, "io_getevents": 247,
+    "writev": 146, "sendto": 369, "sendmsg": 370, "sendmmsg": 345, "recvmmsg": 337, "recvmmsg_time64": 417,
+    "sendfile": 187, "sendfile64": 239, "splice": 313, "copy_file_range": 377, "getrandom": 355,
 }  # fmt: skip
 
 ARM = {
@@ -33,6 +40,8 @@ ARM = {
     "mq_timedreceive_time64": 419, "epoll_wait": 252, "epoll_pwait": 346, "epoll_pwait2": 441, "accept": 285,
     "accept4": 366, "recvfrom": 292, "recvmsg": 297, "recv": 291, "semop": 298, "semtimedop": 312,
     "semtimedop_time64": 420, "rt_sigtimedwait": 177, "rt_sigtimedwait_time64": 421, "io_getevents": 245,
+    "writev": 146, "send": 289, "sendto": 290, "sendmsg": 296, "sendmmsg": 374, "recvmmsg": 365,
+    "recvmmsg_time64": 417, "sendfile": 187, "sendfile64": 239, "splice": 340, "copy_file_range": 391, "getrandom": 384,
 }  # fmt: skip
 
 GENERIC = {
@@ -41,5 +50,7 @@ GENERIC = {
     "restart_syscall": 128, "mq_timedreceive": 183, "epoll_pwait": 22, "epoll_pwait2": 441, "accept": 202,
     "accept4": 242, "recvfrom": 207, "recvmsg": 212, "semop": 193, "semtimedop": 192, "rt_sigtimedwait": 137,
     "io_getevents": 4,
+    "writev": 66, "sendto": 206, "sendmsg": 211, "sendmmsg": 269, "recvmmsg": 243, "sendfile": 71, "splice": 76,
+    "copy_file_range": 285, "getrandom": 278,
 }  # fmt: skip
 """asm-generic/unistd.h with 64-bit words: AArch64."""

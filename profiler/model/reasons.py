@@ -33,7 +33,8 @@ class Reason:
     """sentence: what it means. retry: what makes it go away the next time, "" if nothing is known to.
 
     lacks: what the profile lacks for a counter, as in "3 samples lost", "" if nothing that matters; {s} is the plural's
-    s. words: of how a stack ended, its label for people; cuts: such a stack is cut short.
+    s, `*` what it stands for at the end of the name. words: of how a stack ended, its label for people; cuts: such a
+    stack is cut short.
     """
 
     name: str
@@ -173,6 +174,11 @@ _TARGET = (
     Reason("system call of the target may have failed with EINTR", Stage.TARGET,
            "A stop came just as the thread entered a system call that cannot be begun anew (docs/safety.md).",
            lacks="system call{s} of the target that may have failed with EINTR"),
+    Reason("system call of the target cut short by a stop: *", Stage.TARGET,
+           "The call was under way when its thread was stopped, and has transferred less than it was asked for, as "
+           "after a signal (docs/safety.md).",
+           retry="a collector that stops nothing (--collector perf)",
+           lacks="system call{s} of the target cut short by a stop (*)"),
     Reason("connection to the stub ended early", Stage.TARGET,
            "The GDB stub is gone; what was recorded until then is kept.",
            lacks="connection{s} ended early"),
@@ -380,4 +386,5 @@ def lacking(name: str, count: int) -> str:
     found = counted(name)
     if found is None or not found.lacks or not count:
         return ""
-    return f"{count:,} " + found.lacks.replace("{s}", "s" * (count != 1)).replace("{es}", "es" * (count != 1))
+    words = found.lacks.replace("{s}", "s" * (count != 1)).replace("{es}", "es" * (count != 1))
+    return f"{count:,} " + words.replace("*", name.removeprefix(found.name.rstrip("*")))

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
-from pyprof.collectors.ptrace import stop
-from pyprof.collectors.ptrace.stop import INTERRUPTED, RESTARTED
+from pyprof.collectors.ptrace import interrupted_calls
+from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, RESTARTED
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 from tests import warm
 from tests.collectors.stopping import stopping
 from tests.collectors.targets import Program, record, samples, start, stops, wait_asleep
+from tests.collectors.transfers import counted, shorts
 from tests.live.support.ladders import NO_FRAME_POINTER, NO_TABLES, rungs
 from tests.live.support.other_unwinders import eu_stacks, gdb_stacks
 from tests.live.support.recording import LIFE, dump, running
@@ -149,6 +150,14 @@ def test_stops_make_no_system_call_fail() -> None:
     assert [(name, interrupted) for name, _, interrupted in lines] == [(kind, "0") for kind in KINDS]
 
 
+def test_calls_that_stops_cut_short_are_counted() -> None:
+    target = start([str(program("c_transfers.c", "-O1")), "0", "writev", "sendmsg", "recv", "sendfile"])
+    recording = record(target.pid, stops(200), rate_hz=1000, keep=False)
+    found = counted(recording.diagnostics.counts)
+    assert found == shorts(target.finish())
+    assert found.total() > 20
+
+
 def interruptions(kind: str) -> tuple[int, Counter[str]]:
     """System calls that failed while their thread was stopped a hundred times in its sleep; what was counted."""
     with sleepers("0", "30000", kind) as target:
@@ -163,7 +172,7 @@ def test_calls_that_a_stop_broke_off_are_made_again(kind: str, monkeypatch: pyte
     failed, counts = interruptions(kind)
     assert failed == counts[INTERRUPTED] == 0
     assert counts[RESTARTED] > 0
-    monkeypatch.setattr(stop, "restartable", lambda arch, number, args: False)
+    monkeypatch.setattr(interrupted_calls, "restartable", lambda arch, number, args: False)
     failed, _ = interruptions(kind)
     assert failed > 0
 

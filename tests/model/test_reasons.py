@@ -182,6 +182,8 @@ def test_what_a_profile_lacks_is_told_in_the_number_of_the_count() -> None:
     assert lacking("sample lost: the ring was full", 1) == "1 sample lost"
     assert lacking("sample lost: the ring was full", 1234) == "1,234 samples lost"
     assert lacking("child ended before its first sample", 2) == "2 processes ended before the first sample"
+    cut = "system call of the target cut short by a stop: write"
+    assert lacking(cut, 2) == "2 system calls of the target cut short by a stop (write)"
     assert lacking("sample lost: the ring was full", 0) == ""
     assert lacking("deleted file read from memory", 3) == ""
     assert lacking("nobody counts this", 3) == ""

@@ -1,0 +1,187 @@
+"""System calls that a stop may cut short.
+
+Asked for more than they have done, they return what they have done.
+
+A call that waits or copies on and on looks now and then whether a signal is due, and a stop is asked for by the same
+flag. Sources: signal(7), and the kernel's code: fs/pipe.c, fs/splice.c, net/core/stream.c, net/unix/af_unix.c,
+net/ipv4/tcp.c, net/socket.c, drivers/tty/n_tty.c, drivers/char/mem.c, drivers/char/random.c, fs/aio.c.
+
+Files on disks are not among them: reads and writes of those end early only when the thread is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+
+from pyprof.model.arch import Arch
+from pyprof.records import dataclass
+
+Read = Callable[[int, int], bytes]
+"""(avma, bytes) -> memory of the stopped thread, b"" if it is not there."""
+
+_ASKED = {
+    "write": 2, "send": 2, "sendto": 2, "recv": 2, "recvfrom": 2, "read": 2, "sendfile": 3, "sendfile64": 3,
+    "splice": 4, "copy_file_range": 4, "getrandom": 1, "io_getevents": 1,
+}  # fmt: skip
+"""Call -> its argument that says how much, in the unit of its result."""
+_VECTORS = frozenset({"writev", "readv"})
+_MESSAGES = frozenset({"sendmsg", "recvmsg"})
+_MANY_MESSAGES = frozenset({"sendmmsg", "recvmmsg", "recvmmsg_time64"})
+_MOST_BYTES, _MOST_PIECES = 0x7FFF_F000, 1024
+"""MAX_RW_COUNT and UIO_MAXIOV: a call does no more at once, whatever it is asked for."""
+
+_FLAGS = {"send": 3, "sendto": 3, "sendmsg": 2, "sendmmsg": 3, "recv": 3, "recvfrom": 3, "recvmsg": 2, "recvmmsg": 3,
+          "recvmmsg_time64": 3, "splice": 5}  # fmt: skip
+_INTO = {"write": 0, "writev": 0, "send": 0, "sendto": 0, "sendmsg": 0, "sendmmsg": 0, "sendfile": 0, "sendfile64": 0,
+         "splice": 2, "copy_file_range": 2}  # fmt: skip
+"""Call -> its argument with the descriptor that takes the data."""
+_FROM = {"read": 0, "readv": 0, "recv": 0, "recvfrom": 0, "recvmsg": 0, "recvmmsg": 0, "recvmmsg_time64": 0,
+         "sendfile": 1, "sendfile64": 1, "splice": 0, "copy_file_range": 0}  # fmt: skip
+_COPIES = frozenset({"sendfile", "sendfile64", "splice", "copy_file_range"})
+_READS = frozenset({"read", "readv"})
+_WAIT_FOR_ALL = frozenset({"recv", "recvfrom", "recvmsg"})
+_PLACE = {"sendfile": (2, 4), "sendfile64": (2, 8), "copy_file_range": (1, 8)}
+"""Call -> its argument with the address of the place in the file that it takes from, and the bytes of that in 32-bit
+programs."""
+_SOCKETCALLS = {9: ("send", 4), 10: ("recv", 4), 11: ("sendto", 6), 12: ("recvfrom", 6), 16: ("sendmsg", 3),
+                17: ("recvmsg", 3), 19: ("recvmmsg", 5), 20: ("sendmmsg", 4)}  # fmt: skip
+"""Number (linux/net.h) -> call, and how many arguments stand in memory."""
+
+_MSG_DONTWAIT, _MSG_WAITALL, _MSG_WAITFORONE, _SPLICE_F_NONBLOCK = 0x40, 0x100, 0x10000, 2
+_ENDLESS = frozenset({os.makedev(1, 5), os.makedev(1, 7), os.makedev(1, 8), os.makedev(1, 9)})
+"""/dev/zero, full, random, urandom."""
+_INT = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class ShortCall:
+    """A call that has returned less than it was asked for, as a stop found it. name: of the call. at: the place in the
+    file it takes from, -1 where that is not known or there is none.
+    """
+
+    name: str
+    args: tuple[int, ...]
+    at: int = -1
+
+
+def short_call(arch: Arch, tid: int, number: int, args: tuple[int, ...], result: int, read: Read) -> ShortCall | None:
+    """Of a thread that stands at the end of a system call; None if the call has done all that it was asked for, or is
+    none that a stop cuts short. result: not an error. Raises nothing.
+    """
+    name = arch.kernel.call_names.get(number, "")
+    if name == "socketcall" and args[0] in _SOCKETCALLS:
+        name, count = _SOCKETCALLS[args[0]]
+        args = (*_words(arch, read(args[1], count * arch.word)), 0, 0, 0, 0, 0, 0)[:6]
+    if name in _ASKED:
+        short = result < min(args[_ASKED[name]], _MOST_BYTES)
+    elif name in _VECTORS:
+        short = result < _total(arch, args[1], args[2], read)
+    elif name in _MESSAGES:
+        short = result < _message(arch, args[1], read)
+    elif name in _MANY_MESSAGES:
+        fewer = result < min(args[2] & _INT, _MOST_PIECES)
+        short = fewer or (name == "sendmmsg" and _last_is_short(arch, args[1], result, read))
+    else:
+        return None
+    return ShortCall(name, args, _place(arch, tid, name, args, read)) if short else None
+
+
+def by_itself(call: ShortCall, tid: int) -> bool:
+    """Was the call short for a reason of its own, so that no stop has cut it? In doubt no. For a thread that runs."""
+    name = call.name
+    if not _waits_for_all(name, call.args[_FLAGS[name]] if name in _FLAGS else 0):
+        return True
+    into = call.args[_INTO[name]] & _INT if name in _INTO else -1
+    given = call.args[_FROM[name]] & _INT if name in _FROM else -1
+    if into >= 0 and (_does_not_wait(tid, into) or _kind(tid, into) in _ends_of(name)):
+        return True
+    if name == "splice":
+        return _kind(tid, given) not in (stat.S_IFIFO, 0)
+    if name in _READS:
+        found = _status(tid, given)
+        return found is None or found.st_rdev not in _ENDLESS
+    if name in _COPIES:
+        found = _status(tid, given)
+        return found is not None and stat.S_ISREG(found.st_mode) and 0 <= found.st_size <= call.at
+    return given >= 0 and _does_not_wait(tid, given)
+
+
+def _waits_for_all(name: str, flags: int) -> bool:
+    if name == "splice":
+        return not flags & _SPLICE_F_NONBLOCK
+    if name in _WAIT_FOR_ALL and not flags & _MSG_WAITALL:
+        return False
+    return not flags & (_MSG_DONTWAIT | _MSG_WAITFORONE)
+
+
+def _ends_of(name: str) -> tuple[int, ...]:
+    """Kinds of files that take what they have room for: a copy does not wait for more room in a pipe, and disks do not
+    make a write wait so that a stop would end it.
+    """
+    return (stat.S_IFIFO,) if name in _COPIES else (stat.S_IFREG, stat.S_IFBLK)
+
+
+def _words(arch: Arch, data: bytes) -> Sequence[int]:
+    word = arch.elf_class // 8
+    return memoryview(data[: len(data) // word * word]).cast("Q" if word == 8 else "I")
+
+
+def _total(arch: Arch, avma: int, count: int, read: Read) -> int:
+    """Bytes that an array of struct iovec asks for; more than any if it cannot be read."""
+    lengths = _words(arch, read(avma, min(count, _MOST_PIECES) * 2 * arch.elf_class // 8))[1::2]
+    return min(sum(lengths), _MOST_BYTES) if len(lengths) == count else 1 << 64
+
+
+def _message(arch: Arch, avma: int, read: Read) -> int:
+    """Bytes that a struct msghdr asks for: name, namelen, iov, iovlen, ..."""
+    header = _words(arch, read(avma, 4 * arch.elf_class // 8))
+    return _total(arch, header[2], header[3], read) if len(header) == 4 else 1 << 64
+
+
+def _last_is_short(arch: Arch, avma: int, count: int, read: Read) -> bool:
+    """Of struct mmsghdr, count of them: a struct msghdr of seven words, and the bytes that were sent."""
+    if count <= 0:
+        return False
+    word = arch.elf_class // 8
+    last = avma + (count - 1) * 8 * word
+    return int.from_bytes(read(last + 7 * word, 4), "little") < _message(arch, last, read)
+
+
+def _place(arch: Arch, tid: int, name: str, args: tuple[int, ...], read: Read) -> int:
+    if name not in _PLACE:
+        return -1
+    slot, size = _PLACE[name]
+    if args[slot]:
+        data = read(args[slot], 8 if arch.word == 8 else size)
+        return int.from_bytes(data, "little") if data else -1
+    return _fdinfo(tid, args[_FROM[name]] & _INT, b"pos:", 10)
+
+
+def _fdinfo(tid: int, fd: int, name: bytes, base: int) -> int:
+    """A number of /proc/TID/fdinfo/FD; -1 if it is not there."""
+    try:
+        with open(f"/proc/{tid}/fdinfo/{fd}", "rb", buffering=0) as file:
+            words = file.read(4096).split()
+            return int(words[words.index(name) + 1], base)
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
+def _status(tid: int, fd: int) -> os.stat_result | None:
+    try:
+        return os.stat(f"/proc/{tid}/fd/{fd}")
+    except OSError:
+        return None
+
+
+def _kind(tid: int, fd: int) -> int:
+    """stat.S_IF..., 0 if that is not known."""
+    found = _status(tid, fd)
+    return stat.S_IFMT(found.st_mode) if found else 0
+
+
+def _does_not_wait(tid: int, fd: int) -> bool:
+    flags = _fdinfo(tid, fd, b"flags:", 8)
+    return flags >= 0 and bool(flags & os.O_NONBLOCK)
