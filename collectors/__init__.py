@@ -17,4 +17,5 @@ cpu_accounts       Processor time of the recorded processes by the kernel's acco
 registry           Which collector records a process: by name, or what is allowed here and sees whole stacks
 sampling_clock     When to sample: a grid of slots of 1/rate, one sampling time at random inside the middle of each
 switch_events      What a collector tells that sees threads leave their processors and come back
+thread_lives       When the threads of a recording began: a tid that the kernel gives again is another thread
 """

@@ -135,7 +135,7 @@ class BytesMemory:
 
 
 class Lane(NamedTuple):
-    """One sample but for its registers and its stack."""
+    """One sample but for its registers and its stack. started: see ThreadKey."""
 
     arch: Arch
     kind: SampleKind
@@ -144,6 +144,7 @@ class Lane(NamedTuple):
     tid: int
     space: AddressSpace
     weight: int
+    started: int = 0
 
 
 class _Copy(NamedTuple):
@@ -274,7 +275,7 @@ class BatchBuilder(Generic[Memory]):
     def _whole(self) -> SampleBatch:
         """All lanes, as if they were of one architecture, with more columns than it has."""
         n = len(self._lanes)
-        _, kind, time_ns, pid, tid, spaces, weight = zip(*self._lanes, strict=True) if n else [()] * 7
+        _, kind, time_ns, pid, tid, spaces, weight, started = zip(*self._lanes, strict=True) if n else [()] * 8
         base, offset, size = zip(*self._copies, strict=True) if n else [()] * 3
         bare = bare_batch(
             self._usual,
@@ -303,6 +304,7 @@ class BatchBuilder(Generic[Memory]):
             chains=self._chains,
             tip=tip if self._tip else None,
             tips=tuple(self._tips),
+            started=np.array(started, np.int64),
         )
 
     def _of(self, batch: SampleBatch, arch: Arch) -> SampleBatch:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pyprof.collectors.base import Collector, CollectorStats
+from pyprof.collectors.thread_lives import Leaving
+from pyprof.model.keys import ThreadKey
 from pyprof.model.profile import ThreadInfo
 from pyprof.records import dataclass, field
 
@@ -12,11 +14,17 @@ class ClosedCollectors:
     """Of all that were added."""
 
     stats: CollectorStats = field(default_factory=CollectorStats)
-    _infos: dict[tuple[int, int], ThreadInfo] = field(default_factory=dict)
+    _infos: dict[ThreadKey, ThreadInfo] = field(default_factory=dict)
+    _leaving: Leaving[ThreadKey] = field(default_factory=Leaving)
 
     def add(self, collector: Collector) -> None:
         self._infos |= _keyed(collector)
         self.stats = joined(self.stats, collector.stats())
+
+    def retire(self) -> None:
+        """A window was closed: what is still sampled is known by the collectors that run."""
+        for key in self._leaving.settle(self._infos.keys()):
+            del self._infos[key]
 
     def threads(self, *now: Collector) -> list[ThreadInfo]:
         """Theirs, and those of collectors that still run."""
@@ -39,5 +47,5 @@ def joined(first: CollectorStats, then: CollectorStats) -> CollectorStats:
     )
 
 
-def _keyed(collector: Collector) -> dict[tuple[int, int], ThreadInfo]:
-    return {(info.pid, info.tid): info for info in collector.threads()}
+def _keyed(collector: Collector) -> dict[ThreadKey, ThreadInfo]:
+    return {info.key: info for info in collector.threads()}

@@ -106,12 +106,14 @@ class SwitchSource(Protocol):
         """Which of these are processes of the recording? They need not have been sampled."""
         ...
 
-    def shown(self, tid: npt.NDArray[np.integer]) -> Mask:
-        """Which of these threads, never sampled perhaps, are asked for and can be named? threads() has them then."""
+    def shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
+        """Which of these threads, at these times, never sampled perhaps, are asked for and can be named? threads() has
+        them then.
+        """
         ...
 
-    def pid_of(self, tid: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
-        """The processes of threads; a thread of which nothing is known is its own."""
+    def ids_of(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
+        """(pid, started) of threads at times; a thread of which nothing is known is its own process."""
         ...
 
     def news(self) -> set[int]:
@@ -121,6 +123,8 @@ class SwitchSource(Protocol):
     def learn(self, feedback: Feedback) -> None: ...
 
     def threads(self) -> list[ThreadInfo]: ...
+
+    def retire(self) -> None: ...
 
     def stats(self) -> CollectorStats: ...
 

@@ -4,7 +4,8 @@ and samples. ui.perfetto.dev, chrome://tracing and speedscope open it.
 Each thread is a track. A function is a slice ("X") from the first to the last of the samples in a row that have it at
 this place of the stack. That is an inference: nobody looked between samples. The samples themselves stand beside the
 slices, each with its weight and, where it is known, its processor; Perfetto shows the slices only, speedscope the
-samples only. Times are microseconds since the recording began.
+samples only. Times are microseconds since the recording began. A thread or process that has the number of an earlier
+one is a track of its own: its number is 4,194,304 (the most that Linux gives) higher.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from pyprof.exporters.names import UNKNOWN, Level, functions, module_name
 from pyprof.exporters.utf8 import dumps
 from pyprof.model.columns import distinct
 from pyprof.model.functions import Function
+from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.tree import Tree, rewrite
 from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]
 
+_PID_LIMIT = 1 << 22
 MOST_FRAMES = 4_000_000
 """Of all samples' stacks: a slice has 150 bytes, and where nothing stays the same each frame of a sample is one."""
 
@@ -44,7 +47,10 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     out.write(dumps({"title": profile.title, "start_ns": str(profile.start_ns), "exporter": "pyprof"}))
     out.write(b',"traceEvents":[')
     out.write(b",\n".join(_names(profile)))
-    tracks = [_Track.of(profile, calls, samples) for samples in _by_thread(profile, kept)]
+    where = _numbers(profile)
+    tracks = [
+        _Track.of(profile, calls, samples, where[profile.thread[samples[0]]]) for samples in _by_thread(profile, kept)
+    ]
     for track in tracks:
         for event in track.slices(calls, profile.period_ns):
             out.write(b",\n")
@@ -59,18 +65,33 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 
 def _names(profile: Profile) -> Iterator[bytes]:
     """Metadata events: what processes and threads are called."""
-    processes = {thread.pid: thread.process or "process" for thread in profile.threads}
+    where = _numbers(profile)
+    processes = {pid: each.process or "process" for (pid, _), each in zip(where, profile.threads, strict=True)}
     for pid, name in sorted(processes.items()):
         yield dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": pid, "args": {"name": name}})
-    threads = {(thread.pid, thread.tid): thread.name or "thread" for thread in profile.threads}
+    threads = {ids: each.name or "thread" for ids, each in zip(where, profile.threads, strict=True)}
     for (pid, tid), name in sorted(threads.items()):
         yield dumps({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
 
 
+def _numbers(profile: Profile) -> list[tuple[int, int]]:
+    """(pid, tid) of each thread, as the trace has them: no two have the same."""
+    processes: dict[int, list[ProcessKey]] = {}
+    threads: dict[tuple[int, int], int] = {}
+    found = []
+    for thread in profile.threads:
+        of_pid = processes.setdefault(thread.pid, [])
+        if thread.process_key not in of_pid:
+            of_pid.append(thread.process_key)
+        pid = thread.pid + _PID_LIMIT * of_pid.index(thread.process_key)
+        nth = threads[pid, thread.tid] = threads.get((pid, thread.tid), -1) + 1
+        found.append((pid, thread.tid + _PID_LIMIT * nth))
+    return found
+
+
 def _by_thread(profile: Profile, kept: I64) -> Iterator[I64]:
     """Indices of the samples of each track, in time order."""
-    pid = np.array([thread.pid for thread in profile.threads], np.int64)[profile.thread[kept]]
-    tid = np.array([thread.tid for thread in profile.threads], np.int64)[profile.thread[kept]]
+    pid, tid = np.array(_numbers(profile), np.int64).reshape(-1, 2)[profile.thread[kept]].T
     order = np.lexsort((profile.time_ns[kept], tid, pid))
     pid, tid = pid[order], tid[order]
     borders = np.flatnonzero((pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1])) + 1
@@ -130,12 +151,11 @@ class _Track:
     cpu: list[int]
 
     @classmethod
-    def of(cls, profile: Profile, calls: _Calls, samples: I64) -> _Track:
-        thread = profile.threads[profile.thread[samples[0]]]
+    def of(cls, profile: Profile, calls: _Calls, samples: I64, ids: tuple[int, int]) -> _Track:
         weight = profile.values[samples, -1]
         counts = profile.value_types[-1].unit != "nanoseconds"
         return cls(
-            b'"pid":%d,"tid":%d' % (thread.pid, thread.tid),
+            b'"pid":%d,"tid":%d' % ids,
             profile.time_ns[samples] - min(profile.start_ns, int(profile.time_ns.min())),
             weight * profile.period_ns if counts else weight,
             [calls.place[leaf] for leaf in profile.stack[samples].tolist()],

@@ -87,7 +87,7 @@ def process_name(thread: ThreadInfo) -> str:
 
 def roots(profile: Profile, thread: ThreadInfo, options: ExportOptions) -> list[str]:
     """What stands above the stacks of a thread, outermost first."""
-    process = (options.processes or options.threads) and len(profile.processes) > 1
+    process = (options.processes or options.threads) and profile.has_processes
     return [process_name(thread)] * process + [thread_name(thread)] * options.threads
 
 

@@ -69,12 +69,12 @@ def _groups(
     """
     by_thread = np.argsort(profile.thread, kind="stable")
     by_thread = by_thread[weights[by_thread] > 0]
-    several = len(profile.processes) > 1
+    several = profile.has_processes
     if not options.threads and not (options.processes and several):
         return [by_thread], [_title(profile)], 0
-    members: dict[int, list[int]] = {}
+    members: dict[object, list[int]] = {}
     for index, thread in enumerate(profile.threads):
-        members.setdefault(index if options.threads else thread.pid, []).append(index)
+        members.setdefault(index if options.threads else thread.process_key, []).append(index)
     groups: list[npt.NDArray[np.int64]] = []
     names: list[str] = []
     heaviest, active = -1, 0

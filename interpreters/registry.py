@@ -45,6 +45,9 @@ class ProcessReaders:
     def learn(self) -> None:
         self._current.learn()
 
+    def left(self, tid: int) -> str:
+        return next(filter(None, [reader.left(tid) for reader in self.readers]), "")
+
     def take(self) -> Chain | None:
         return self._current.take()
 

@@ -6,6 +6,7 @@ A truncated stack is data, a broken file is an exception, a tolerated oddity is 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 
 from pyprof.records import dataclass, field
 
@@ -42,6 +43,10 @@ class Diagnostics:
 
     def count(self, key: str, by: int = 1) -> None:
         self.counts[key] += by
+
+    def retire(self, paths: Set[str]) -> None:
+        """Nothing is mapped from these paths any more: their problems have been told."""
+        self.problems = {path: found for path, found in self.problems.items() if path not in paths}
 
     def problem(self, path: str, text: str, remedy: str = "") -> None:
         self.problems.setdefault(path, set()).add(Problem(text, remedy))

@@ -58,10 +58,11 @@ SHARED = {
     "cpu_accounts",
     "closed_collectors",
     "switch_events",
+    "thread_lives",
 }
 ROOMS: dict[str, set[str]] = {
     "linux": set(),
-    "targets": {"linux"},
+    "targets": {"linux", "thread_lives"},
     "ptrace": SHARED,
     "perf": SHARED,
     "gdb": SHARED,

@@ -6,7 +6,7 @@ name of a function does not depend on how its frames are found.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.base import ObjectFile
@@ -32,6 +32,11 @@ class FunctionStarts:
         """svma of the start of the function that holds a lookup pc; None where no table has it."""
         found = self._tables(image).function(image.svma(avma), exact=False)
         return None if found is None else found[0].start
+
+    def retire(self, files: Set[ObjectFile]) -> None:
+        """Drop the tables of files that nothing is mapped from any more."""
+        for file in files:
+            self._files.pop(id(file), None)
 
     def _tables(self, image: Image) -> FileTables:
         file = image.file

@@ -198,6 +198,12 @@ class Index:
         """Drop what is remembered of a dead address space. Rows of its images stay."""
         self._spaces.pop(space_id, None)
 
+    def retire(self, files: Set[ObjectFile]) -> None:
+        """Drop what was read of files that nothing is mapped from any more."""
+        for file in files:
+            self._files.pop(id(file), None)
+            self._file_rows.pop(id(file), None)
+
     def tables(self, image: Image) -> FileTables:
         file = image.file
         found = self._files.get(id(file))

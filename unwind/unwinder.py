@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from pyprof.model.columns import distinct
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.walk import Walk, lookup_pc
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
@@ -95,6 +96,11 @@ class Unwinder:
             del self._spaces[key]
         for index in self._indexes.values():
             index.forget(space_id)
+
+    def retire(self, files: Set[ObjectFile]) -> None:
+        """Drop the rules of files that nothing is mapped from any more."""
+        for index in self._indexes.values():
+            index.retire(files)
 
     def _walk(self, batch: SampleBatch, by_steps: bool) -> Walk:
         index = self._index(batch.arch)

@@ -6,7 +6,7 @@ samples of those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.perf.scope import Scope, choose_scope
 from pyprof.collectors.targets.selection import Selection
+from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
@@ -34,7 +35,7 @@ class BpfCollector(PerfCollector):
         pid: int,
         options: CollectOptions,
         diagnostics: Diagnostics,
-        ids: Callable[[], int],
+        ids: Identities,
         selection: Selection,
         before_exec: bool,
         why: str = "",
@@ -84,6 +85,10 @@ class BpfCollector(PerfCollector):
     def learn(self, feedback: Feedback) -> None:
         super().learn(feedback)
         self.source.learn(feedback)
+
+    def retire(self) -> None:
+        super().retire()
+        self.source.retire()
 
     def stats(self) -> CollectorStats:
         period_ns, lost = round(1e9 / self._options.rate_hz), self.source.lost

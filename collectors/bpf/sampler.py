@@ -139,6 +139,10 @@ class Sampler:
         """A process that has ended."""
         bpf.delete(self._object.maps["processes"], _U32.pack(pid))
 
+    def forget_thread(self, tid: int) -> None:
+        """A thread that has ended."""
+        bpf.delete(self._object.maps["threads"], _U32.pack(tid))
+
     def counts(self) -> tuple[dict[abi.Reason, int], list[int]]:
         """What the program counted so far, and its run times: how many took 2^n to 2^(n+1) ns."""
         words = len(abi.Reason) + abi.BUCKETS

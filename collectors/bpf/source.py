@@ -8,6 +8,7 @@ and stack.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Container
 from itertools import pairwise
 
@@ -114,6 +115,12 @@ class BpfSource:
         for pid in [pid for pid in self._readers if pid not in pids]:
             del self._readers[pid]
             self._sampler.forget(pid)
+
+    def retire(self) -> None:
+        """A window was closed: forget threads that have ended."""
+        for tid in [tid for tid in self._placed if not os.path.exists(f"/proc/{tid}")]:
+            del self._placed[tid]
+            self._sampler.forget_thread(tid)
 
     def _place_stack(self, pid: int) -> None:
         """The first thread's; where those of others end their mapping tells."""

@@ -223,6 +223,9 @@ class GdbRemoteCollector:
             threads = self._standing(threads)
         return {t.id.tid: words.get(t.state, "halted") for t in threads}
 
+    def retire(self) -> None:
+        """A stub's threads stay listed: their names are all that is kept of them."""
+
     def stats(self) -> CollectorStats:
         control = self._target.control
         return CollectorStats(

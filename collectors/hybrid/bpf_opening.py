@@ -61,8 +61,8 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
     sampler = Sampler(options.rate_hz, _RING, online_cpus(), selection.everything, options.subprocesses)
     try:
         reader = request.interpreters.kernel_reader if request.interpreters else None
-        source = BpfSource(sampler, request.diagnostics, request.next_id, reader)
-        bpf = BpfCollector(source, pids[0], options, request.diagnostics, request.next_id, selection, launched, why)
+        source = BpfSource(sampler, request.diagnostics, request.ids.next_id, reader)
+        bpf = BpfCollector(source, pids[0], options, request.diagnostics, request.ids, selection, launched, why)
     except BaseException:
         sampler.close()
         raise

@@ -146,6 +146,12 @@ class HybridCollector:
     def threads(self) -> list[ThreadInfo]:
         return self._past.threads(self._perf, *([self._stops] if self._stops else []))
 
+    def retire(self) -> None:
+        self._past.retire()
+        self._perf.retire()
+        if self._stops is not None:
+            self._stops.retire()
+
     def stats(self) -> CollectorStats:
         copied, stopped = self._perf.stats(), self._stopped()
         clock = copied if self._copied or not stopped.ticks else stopped

@@ -131,7 +131,7 @@ class _Openings:
             pids[0],
             self._options,
             request.diagnostics,
-            ids=request.next_id,
+            ids=request.ids,
             selection=request.of(pids),
             before_exec=launched,
         )
@@ -151,7 +151,7 @@ class _Openings:
             self._options,
             self._request.diagnostics,
             self._request.selection.everything,
-            self._request.next_id(),
+            self._request.ids.next_id(),
         )
         try:
             perf = self._perf(pids, launched)

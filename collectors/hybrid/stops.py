@@ -17,7 +17,7 @@ def stops_of(request: Request, candidates: StopCandidates) -> PtraceCollector:
         candidates.pids[0],
         replace(request.options, subprocesses=False),
         request.diagnostics,
-        ids=request.next_id,
+        ids=request.ids,
         readers=request.readers,
         selection=candidates,
         chosen=candidates.wants,

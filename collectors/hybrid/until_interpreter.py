@@ -75,6 +75,10 @@ class UntilInterpreter:
     def threads(self) -> list[ThreadInfo]:
         return self._past.threads(self._now)
 
+    def retire(self) -> None:
+        self._past.retire()
+        self._now.retire()
+
     def stats(self) -> CollectorStats:
         now = self._now.stats()
         if self._now is self._first:

@@ -112,6 +112,10 @@ class WholeProcessCollector:
     def threads(self) -> list[ThreadInfo]:
         return self._past.threads(self._now)
 
+    def retire(self) -> None:
+        self._past.retire()
+        self._now.retire()
+
     def stats(self) -> CollectorStats:
         found = joined(self._past.stats, self._now.stats())
         if not self._by_stops and not self._ns[True]:

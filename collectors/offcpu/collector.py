@@ -33,6 +33,8 @@ _LOOKS = 2.5
 class WallClockCollector:
     """source: samples threads on processors, and tells when they leave them; looks: has the clock, reads threads that
     sleep, and only those. Both are this one's to close.
+
+    It has 21 methods: those of a collector, those that composites ask, and the steps of a drain.
     """
 
     def __init__(self, source: SwitchSource, looks: Callable[[float], Source], options: CollectOptions) -> None:
@@ -143,13 +145,15 @@ class WallClockCollector:
         """Time of intervals whose stack was attributed before, and of those that nobody saw."""
         if attributed.carried:
             tid, since, length = (np.array(column, np.int64) for column in zip(*attributed.carried, strict=True))
-            yield _without_registers(SampleKind.UNCHANGED, self._source.pid_of(tid), tid, since, length)
+            yield _without_registers(SampleKind.UNCHANGED, self._source.ids_of(tid, since), tid, since, length)
         if attributed.bare:
             now = time.monotonic_ns()
             tid, blocked, length = (np.array(column, np.int64) for column in zip(*attributed.bare, strict=True))
-            wanted = self._source.shown(tid)
+            wanted = self._source.shown(tid, now - length)
             words = tuple((blocked_word(WIDE, state, -1),) for state in (WAITS_FOR_PROCESSOR, UNKNOWN))
-            batch = _without_registers(SampleKind.UNSEEN, self._source.pid_of(tid), tid, now - length, length)
+            batch = _without_registers(
+                SampleKind.UNSEEN, self._source.ids_of(tid, now - length), tid, now - length, length
+            )
             batch = replace(batch, tip=blocked.astype(np.int32) + 1, tips=((), *words), followed=False)
             yield batch.take(np.flatnonzero(wanted))
 
@@ -174,8 +178,12 @@ class WallClockCollector:
         return self._source.news()
 
     def threads(self) -> list[ThreadInfo]:
-        known = {(info.pid, info.tid): info for info in (*self._source.threads(), *self._looks.threads())}
+        known = {info.key: info for info in (*self._source.threads(), *self._looks.threads())}
         return [known[key] for key in sorted(known)]
+
+    def retire(self) -> None:
+        self._source.retire()
+        self._looks.retire()
 
     def stats(self) -> CollectorStats:
         running, looks = self._source.stats(), self._looks.stats()
@@ -200,10 +208,12 @@ class WallClockCollector:
 
 
 def _without_registers(
-    kind: SampleKind, pid: npt.NDArray[np.int32], tid: I64, time_ns: I64, length_ns: I64
+    kind: SampleKind, ids: tuple[npt.NDArray[np.int32], I64], tid: I64, time_ns: I64, length_ns: I64
 ) -> SampleBatch:
+    """ids: as SwitchSource.ids_of gives them."""
+    pid, started = ids
     bare = bare_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), time_ns, pid, tid)
-    return replace(bare, stopped=False, length_ns=length_ns)
+    return replace(bare, stopped=False, length_ns=length_ns, started=started)
 
 
 _NOTHING = Points.of(np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -29,9 +29,8 @@ from pyprof.collectors.perf.ring import Rings
 from pyprof.collectors.perf.scope import Scope
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.columns import among, distinct
+from pyprof.model.columns import among
 from pyprof.model.modules import AddressSpace
-from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace
@@ -55,8 +54,8 @@ class Taken:
 
 
 class BatchMaker:
-    """untracked: processes that are not looked at. sampled: tids. lost: records that found no room. elsewhere: samples
-    to leave out; those from end_ns on are, too.
+    """untracked: processes that are not looked at. sampled: threads (tid, started). lost: records that found no room.
+    elsewhere: samples to leave out; those from end_ns on are, too.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class BatchMaker:
         """source_id: of its batches."""
         self._source_id = source_id
         self.untracked: set[int] = {os.getpid()}
-        self.sampled: set[int] = set()
+        self.sampled: set[tuple[int, int]] = set()
         self.lost = 0
         self.elsewhere: Elsewhere | None = None
         self.end_ns = FOREVER_NS
@@ -113,9 +112,8 @@ class BatchMaker:
             for history in self._family.histories.values():
                 if history.image.alive:
                     history.look()
-        self.sampled.update(distinct(np.append(samples.tid, switched.tid)).tolist())
-        batch = _batch(samples, self._rings.words, spaces, space, self._source_id)
-        further = _batch(switched, words, spaces, switched_space, self._source_id)
+        batch = self._batch(samples, self._rings.words, spaces, space)
+        further = self._batch(switched, words, spaces, switched_space)
         return Taken(found, by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
@@ -154,20 +152,18 @@ class BatchMaker:
         unknown = (space == 0) & (samples.pid != os.getpid())
         if unknown.any():
             self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
-        kept: Mask = (space > 0) & self.wanted(samples.tid) & (samples.time_ns < self.end_ns)
+        kept: Mask = (space > 0) & self.wanted(samples.tid, samples.time_ns) & (samples.time_ns < self.end_ns)
         if self.elsewhere is not None:
             kept &= ~self.elsewhere(samples.pid, samples.tid, samples.time_ns)
         return kept
 
-    def wanted(self, tid: npt.NDArray[np.integer]) -> Mask:
-        """Which of these threads are asked for?"""
+    def wanted(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
+        """Which of these threads, at these times, are asked for?"""
         if self._pattern is None:
             return np.ones(len(tid), np.bool_)
-        return among(tid, [info.tid for info in self._family.infos(set(tid.tolist())) if self.wants(info)])
-
-    def wants(self, info: ThreadInfo) -> bool:
-        """Is it a thread that is asked for?"""
-        return self._pattern is None or bool(self._pattern.search(info.name))
+        threads = list(zip(tid.tolist(), self._family.lives.started(tid, time_ns).tolist(), strict=True))
+        names = {(info.tid, info.started): info.name for info in self._family.names.infos(set(threads))}
+        return np.array([self._pattern.search(names[thread]) is not None for thread in threads], np.bool_)
 
     def forget_untracked(self) -> None:
         """Those that have ended: others may come to have their numbers."""
@@ -184,11 +180,36 @@ class BatchMaker:
             self._meet(fresh - self._of_kernel(fresh))
         return among(pid, self._family.histories)
 
-    def shown(self, tid: npt.NDArray[np.integer]) -> Mask:
+    def shown(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
         """Which of these threads are asked for, and can be named? They are as if they had been sampled."""
-        found: Mask = self.wanted(tid) & among(tid, [each for each in set(tid.tolist()) if self._family.names(each)])
-        self.sampled.update(tid[found].tolist())
+        named = [each for each in set(tid.tolist()) if each in self._family.names]
+        found: Mask = self.wanted(tid, time_ns) & among(tid, named)
+        self._saw(tid[found], self._family.lives.started(tid[found], time_ns[found]))
         return found
+
+    def _saw(self, tid: npt.NDArray[np.integer], started: npt.NDArray[np.int64]) -> None:
+        self.sampled.update(zip(tid.tolist(), started.tolist(), strict=True))
+
+    def _batch(
+        self, samples: Samples, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32]
+    ) -> SampleBatch:
+        """All samples, as if they were of 64-bit code."""
+        kind = np.full(len(samples), SampleKind.STOPPED, np.uint8)
+        started = self._family.lives.started(samples.tid, samples.time_ns)
+        self._saw(samples.tid, started)
+        return replace(
+            bare_batch(WIDE, self._source_id, kind, samples.time_ns, samples.pid, samples.tid),
+            space=space,
+            cpu=samples.cpu,
+            regs=samples.regs,
+            stack=StackSlab(words.view(np.uint8), samples.base, samples.offset, samples.size),
+            spaces=spaces,
+            tip=samples.tip,
+            tips=samples.tips,
+            followed=False,
+            stopped=False,
+            started=started,
+        )
 
     def _meet(self, pids: set[int]) -> None:
         for pid in pids - self._family.histories.keys() - self.untracked:
@@ -204,25 +225,6 @@ def _of_kernel(pid: int) -> bool:
             return procfs.parse_stat(file.read()).is_kernel_thread
     except (OSError, FormatError):
         return False
-
-
-def _batch(
-    samples: Samples, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32], source_id: int
-) -> SampleBatch:
-    """All samples, as if they were of 64-bit code."""
-    kind = np.full(len(samples), SampleKind.STOPPED, np.uint8)
-    return replace(
-        bare_batch(WIDE, source_id, kind, samples.time_ns, samples.pid, samples.tid),
-        space=space,
-        cpu=samples.cpu,
-        regs=samples.regs,
-        stack=StackSlab(words.view(np.uint8), samples.base, samples.offset, samples.size),
-        spaces=spaces,
-        tip=samples.tip,
-        tips=samples.tips,
-        followed=False,
-        stopped=False,
-    )
 
 
 def by_width(batch: SampleBatch, kept: Mask, narrow: Mask) -> list[SampleBatch]:

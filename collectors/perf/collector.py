@@ -8,7 +8,6 @@ What was mapped when is known from records in the same rings.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Iterator
 
@@ -29,6 +28,7 @@ from pyprof.collectors.perf.scope import Scope, choose_scope
 from pyprof.collectors.perf.short_lives import Starvation
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter
 from pyprof.collectors.targets.selection import Selection
+from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.profile import ThreadInfo
@@ -47,7 +47,7 @@ class PerfCollector:
     source_id: of its batches. members: the processes. maker: makes the batches. watch: called now and then while
     batches() waits; True: somebody else is to take over. slots: sampling times of whoever else takes samples, those
     kept and those missed. most_copy: bytes of a stack that a sample can hold.
-    It has 22 methods: those of a collector, those that composites ask, and two that a collector on the same records
+    It has 23 methods: those of a collector, those that composites ask, and two that a collector on the same records
     changes. Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
     """
 
@@ -59,17 +59,17 @@ class PerfCollector:
         options: CollectOptions,
         diagnostics: Diagnostics,
         ring_size: int = 0,
-        ids: Callable[[], int] | None = None,
+        ids: Identities | None = None,
         selection: Selection | None = None,
         before_exec: bool = False,
     ) -> None:
         """ring_size: bytes of each processor's ring, a power of two; 0: chosen by the rate and by what is allowed.
-        ids: gives the ids of address spaces, where several collectors make one recording. selection: further processes,
+        ids: shared with others, where several collectors make one recording. selection: further processes,
         those to come included. before_exec: pid is to become another program, and only that one is wanted.
         """
-        next_id = ids or itertools.count(1).__next__
-        self.source_id = next_id()
-        self.members = Members(pid, selection, options, TrackedProcesses(next_id, options.subprocesses))
+        ids = ids or Identities()
+        self.source_id = ids.next_id()
+        self.members = Members(pid, selection, options, TrackedProcesses(ids, options.subprocesses))
         self.watch: Callable[[], bool] | None = None
         self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._options = options
@@ -253,7 +253,11 @@ class PerfCollector:
         self._events.forget()
 
     def threads(self) -> list[ThreadInfo]:
-        return self.members.tracked.infos(self.maker.sampled)
+        return self.members.tracked.names.infos(self.maker.sampled)
+
+    def retire(self) -> None:
+        self.members.tracked.names.retire(self.maker.sampled)
+        self._accounts.retire(self.members.tracked.roots)
 
     def stats(self) -> CollectorStats:
         ticks = self._events.ticks

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Iterable
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.records import (
@@ -22,23 +19,26 @@ from pyprof.collectors.perf.records import (
     parse_task,
 )
 from pyprof.collectors.perf.spaces import History
-from pyprof.model.profile import ThreadInfo
+from pyprof.collectors.perf.thread_names import ThreadNames
+from pyprof.collectors.thread_lives import Identities
 
 
 class TrackedProcesses:
-    """histories: by pid. alive: pid -> pidfd of the processes that have not ended. A name is kept as it was last.
+    """histories: by pid. alive: pid -> pidfd of the processes that have not ended. lives: when threads began. names: of
+    threads.
 
     filters: there are records of processes that do not belong to it. follows: the children of those that do, do.
     """
 
     filters = False
 
-    def __init__(self, next_id: Callable[[], int], follows: bool = True) -> None:
+    def __init__(self, ids: Identities, follows: bool = True) -> None:
         self._follows = follows
         self.histories: dict[int, History] = {}
         self.alive: dict[int, int] = {}
-        self._next_id = next_id
-        self._names: dict[int, tuple[int, str]] = {}
+        self.lives = ids.lives
+        self._next_id = ids.next_id
+        self.names = ThreadNames(ids.lives)
         self._ended: list[int] = []
 
     def add(self, pid: int) -> None:
@@ -50,7 +50,7 @@ class TrackedProcesses:
             for tid in directory.threads():
                 with contextlib.suppress(ProcessLookupError):
                     name = os.fsdecode(directory.read(f"task/{tid}/comm").rstrip(b"\n"))
-                    self._names[tid] = (pid, name)
+                    self.names.put(tid, self.lives.found(tid), pid, name)
         finally:
             directory.close()
         self._watch(pid)
@@ -112,7 +112,7 @@ class TrackedProcesses:
         pid, tid, name = found
         if self.filters and pid not in self.histories:
             return
-        self._names[tid] = (pid, name)
+        self.names.put(tid, self.lives.at(tid, record.time_ns), pid, name)
         if record.misc & MISC_COMM_EXEC and pid in self.histories:
             self.histories[pid].executed(record.time_ns)
 
@@ -123,8 +123,9 @@ class TrackedProcesses:
         pid, parent, tid, parent_tid = ids
         if self.filters and not self._belongs(pid, parent):
             return
-        known = self._names.get(parent_tid) or self._names.get(parent)
-        self._names[tid] = (pid, known[1] if known else "?")
+        self.lives.forked(tid, record.time_ns)
+        known = self.names.at(parent_tid, record.time_ns) or self.names.at(parent, record.time_ns)
+        self.names.put(tid, self.lives.at(tid, record.time_ns), pid, known[1] if known else "?")
         if pid != parent and parent in self.histories and pid not in self.alive:
             self.histories[pid] = self.histories[parent].child(pid, record.time_ns)
             self._watch(pid)
@@ -157,23 +158,6 @@ class TrackedProcesses:
             if history is not None and not history.image.alive:
                 del self.histories[pid]
         self._ended = [pid for pid, history in self.histories.items() if not history.image.alive]
-
-    def pid_of(self, tids: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
-        """The processes of threads; a thread of which nothing is known is its own."""
-        return np.array([self._names.get(tid, (tid, ""))[0] for tid in tids.tolist()], np.int32)
-
-    def names(self, tid: int) -> bool:
-        """Is there more to call it by than its number?"""
-        return tid in self._names
-
-    def infos(self, tids: Iterable[int]) -> list[ThreadInfo]:
-        """What is known of threads; one that nothing is known of has its number for a name."""
-        found = []
-        for tid in sorted(tids):
-            pid, name = self._names.get(tid, (tid, str(tid)))
-            process = self._names.get(pid, (pid, name))[1]
-            found.append(ThreadInfo(pid, tid, name, process))
-        return sorted(found, key=lambda info: (info.pid, info.tid))
 
     def close(self) -> None:
         for fd in self.alive.values():

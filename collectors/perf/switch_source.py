@@ -13,7 +13,7 @@ from pyprof.collectors.perf.batches import Taken, by_width
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.copy_size import TOO_LONG, beyond_copy
 from pyprof.collectors.perf.switches import Switched, Switches
-from pyprof.collectors.switch_events import ENDED, Happened, Mask
+from pyprof.collectors.switch_events import ENDED, I64, Happened, Mask
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass, field, replace
@@ -84,11 +84,12 @@ class PerfSwitchSource:
     def known(self, pid: npt.NDArray[np.integer]) -> Mask:
         return self.running.maker.known(pid)
 
-    def shown(self, tid: npt.NDArray[np.integer]) -> Mask:
-        return self.running.maker.shown(tid)
+    def shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
+        return self.running.maker.shown(tid, time_ns)
 
-    def pid_of(self, tid: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
-        return self.running.members.tracked.pid_of(tid)
+    def ids_of(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
+        tracked = self.running.members.tracked
+        return tracked.names.pids(tid, time_ns), tracked.lives.started(tid, time_ns)
 
     def news(self) -> set[int]:
         return self.running.members.news()
@@ -104,6 +105,10 @@ class PerfSwitchSource:
     def threads(self) -> list[ThreadInfo]:
         return self.running.threads()
 
+    def retire(self) -> None:
+        self.running.retire()
+        self.switches.retire()
+
     def stats(self) -> CollectorStats:
         stats = self.running.stats()
         return replace(stats, notes=(*stats.notes, *self._notes()))
@@ -118,7 +123,7 @@ class PerfSwitchSource:
         notes = [f"Time off the processor is {exact}; its stacks are {stacks}"]
         if self._cuts:
             notes.append(f"Cut short in this mode: {TOO_LONG} (--collector ptrace has them whole)")
-        if count := len(self.switches.rested):
+        if count := self.switches.rests:
             what = "The machine" if self.switches.everything else f"{count} thread{'s' if count > 1 else ''}"
             notes.append(f"{what} switched so often that only a part of it was recorded; the rest is counted like that")
         return tuple(notes)

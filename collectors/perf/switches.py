@@ -11,7 +11,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import numpy as np
 
@@ -70,9 +70,9 @@ class Switched:
 @dataclass
 class Switches:
     """source_id: of batches of its samples. stacks: may there be samples? paused: threads that switch so often that
-    they are left alone for a while; rested: all that ever were. lost_ns: time of which records were lost.
+    they are left alone for a while; rests: how many ever were. lost_ns: time of which records were lost.
 
-    It has 22 attributes because what is read decides what is read next: rates of switches give periods, copies' sizes
+    It has 23 attributes because what is read decides what is read next: rates of switches give periods, copies' sizes
     and rests, each with its own memory of the last change.
     """
 
@@ -99,7 +99,8 @@ class Switches:
         self._counted_ns = time.monotonic_ns()
         self._began = False
         self.paused: frozenset[int] = frozenset()
-        self.rested: set[int] = set()
+        self.rests = 0
+        self._rested: set[int] = set()
         self.lost_ns = 0
         self._rests = 0
         self._renew_ns = 0
@@ -216,7 +217,7 @@ class Switches:
             if own:
                 self._events.switch(own, on=False)
                 self.paused = own
-                self.rested |= own
+                self._rest(own)
                 self._rests = min(math.ceil(max(self._rates[tid] for tid in own) / _FAST_HZ), _MOST_RESTS + 1)
 
     def _leave_machine_alone(self, leaves_hz: float, now_ns: int) -> None:
@@ -224,8 +225,16 @@ class Switches:
         if leaves_hz > _FAST_HZ and self._events is not None:
             self._events.switch([EVERY_THREAD], on=False)
             self._away = (now_ns, _FOREVER_NS)
-            self.rested.add(EVERY_THREAD)
+            self._rest({EVERY_THREAD})
             self._rests = min(math.ceil(leaves_hz / _FAST_HZ), _MOST_RESTS + 1)
+
+    def _rest(self, tids: Set[int]) -> None:
+        self.rests += len(tids - self._rested)
+        self._rested |= tids
+
+    def retire(self) -> None:
+        """Of threads that have ended only their number is told."""
+        self._rested = {tid for tid in self._rested if tid == EVERY_THREAD or os.path.exists(f"/proc/{tid}")}
 
     def done_with(self, found: Switched, pids: Iterable[int]) -> tuple[frozenset[int], int]:
         """The samples have been unwound. pids: of processes that live. Result: threads whose records come again, and

@@ -139,6 +139,9 @@ class CoreFileCollector:
         name = self._notes.process.name if self._notes.process else ""
         return [ThreadInfo(self.pid, t.tid, name if t.tid == self.pid else "", name) for t in self._threads]
 
+    def retire(self) -> None:
+        """Nothing comes and goes here."""
+
     def stats(self) -> CollectorStats:
         return CollectorStats(ticks=1)
 

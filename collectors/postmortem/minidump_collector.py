@@ -91,6 +91,9 @@ class MinidumpCollector:
         process = base_name(self.exe)
         return [ThreadInfo(self.pid, tid, thread.name, process) for tid, thread in self._infos.items()]
 
+    def retire(self) -> None:
+        """Nothing comes and goes here."""
+
     def stats(self) -> CollectorStats:
         return CollectorStats(ticks=1)
 

@@ -7,7 +7,6 @@ itself is in ptrace/stop.py, the processes and their threads in ptrace/targets.p
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from pyprof.collectors.ptrace.stop import Stopper
 from pyprof.collectors.ptrace.targets import Readers, Targets
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.selection import Processes
+from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import native_arches
@@ -50,17 +50,17 @@ class PtraceCollector:
         options: CollectOptions,
         diagnostics: Diagnostics,
         note: str = "",
-        ids: Callable[[], int] | None = None,
+        ids: Identities | None = None,
         readers: Readers | None = None,
         selection: Processes | None = None,
         chosen: Callable[[int, int], bool] | None = None,
     ) -> None:
-        """note: what the reader should know of why this collector was taken. ids: gives the ids of address spaces,
-        where several collectors make one recording. readers: makes the reader of a process's interpreter, by pid.
+        """note: what the reader should know of why this collector was taken. ids: shared with others, where
+        several collectors make one recording. readers: makes the reader of a process's interpreter, by pid.
         selection: further processes, those to come included. chosen: (pid, tid) -> is this thread sampled?
         """
-        next_id = ids or itertools.count(1).__next__
-        self.source_id = next_id()
+        ids = ids or Identities()
+        self.source_id = ids.next_id()
         self._diagnostics = diagnostics
         self._selection = selection
         self._look: Callable[[], None] | None = None
@@ -72,7 +72,7 @@ class PtraceCollector:
         self._sampler = Sampler(self._stopper, self._builder, diagnostics, options)
         self._scheduler = Scheduler(options)
         self._accounts = Accounts(options)
-        self._targets = Targets(options, diagnostics, next_id, readers, chosen)
+        self._targets = Targets(options, diagnostics, ids, readers, chosen)
         try:
             self._targets.add(pid)
         except ProcessLookupError:
@@ -232,6 +232,12 @@ class PtraceCollector:
 
     def threads(self) -> list[ThreadInfo]:
         return self._targets.infos()
+
+    def retire(self) -> None:
+        self._targets.retire()
+        self._accounts.retire(self._targets.roots)
+        refused = self._sampler.refused
+        refused.difference_update([tid for tid in refused if not os.path.exists(f"/proc/{tid}")])
 
     def stats(self) -> CollectorStats:
         scheduler = self._scheduler

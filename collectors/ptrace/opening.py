@@ -42,7 +42,7 @@ def by_stops(request: Request, pids: tuple[int, ...], note: str = "") -> PtraceC
         request.options,
         request.diagnostics,
         note=note,
-        ids=request.next_id,
+        ids=request.ids,
         readers=request.readers,
         selection=request.of(pids),
     )

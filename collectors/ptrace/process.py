@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
@@ -19,6 +19,7 @@ from pyprof.collectors.ptrace.thread_choice import ThreadChoice, Wants
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.collectors.targets.spaces import SpaceTracker
+from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import StackReader
 from pyprof.model.profile import ThreadInfo
@@ -30,13 +31,17 @@ _NAMES_NS = 1_000_000_000
 
 
 class Target:
-    """Raises ProcessLookupError and PermissionError from every method that looks at the process."""
+    """started: of its first thread, see ThreadKey. Raises ProcessLookupError and PermissionError from every method that
+    looks at the process.
+
+    It has 18 attributes because its files, its threads and when each was looked at last are known here only.
+    """
 
     def __init__(
         self,
         pid: int,
         options: CollectOptions,
-        next_id: Callable[[], int],
+        ids: Identities,
         diagnostics: Diagnostics,
         reader: StackReader | None = None,
         chosen: Wants | None = None,
@@ -46,12 +51,13 @@ class Target:
         wanted? kin: the short-lived threads of its process tree.
         """
         self.pid = pid
+        self._lives = ids.lives
         self.directory = ProcDir(pid)
         query = MapQuery(partial(self.directory.open, "maps"))
         try:
             self.spaces = SpaceTracker(
                 self.directory,
-                next_id,
+                ids.next_id,
                 lambda: diagnostics.count("modules changed while a sample was taken"),
                 query,
             )
@@ -62,6 +68,7 @@ class Target:
         self.threads: dict[int, Thread] = {}
         self.reader = reader
         self.name = procfs.name(pid)
+        self.started = self._lives.found(pid)
         self.denied = False
         self._options = options
         self._choice = ThreadChoice(options.thread, chosen)
@@ -70,6 +77,7 @@ class Target:
         self._count = -1
         self._relist_at = self._names_at = 0
         self._execs = 0
+        self._departed: list[ThreadInfo] = []
 
     def look(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Before a tick: modules and threads as they are now."""
@@ -91,6 +99,13 @@ class Target:
         if self.reader is not None:
             self.reader.look(self.spaces.current, self.threads)
 
+    def has_ended(self) -> bool:
+        """Also where another process has its number now."""
+        try:
+            return self.directory.stat().is_zombie
+        except OSError:
+            return True
+
     def look_at_modules(self, builder: BatchBuilder[ArenaMemory], force: bool = False) -> None:
         """Read the modules if the budget allows; samples since the last read find the space that they belong to."""
         for lane, space in self.spaces.refresh(time.monotonic_ns, force):
@@ -102,7 +117,7 @@ class Target:
         self._count = count
         alive = set(tids)
         for tid in [tid for tid, thread in self.threads.items() if thread.ended or tid not in alive]:
-            self.threads.pop(tid).close()
+            self._left(self.threads.pop(tid))
         if not tids or (len(tids) == 1 and self.directory.stat().is_zombie):
             raise ProcessLookupError(self.pid)
         for thread in self.threads.values():
@@ -116,13 +131,14 @@ class Target:
                     StackShape(self._options.stack_size),
                     self.spaces.image.arch,
                     self.reader,
-                    ProcessorShare(self._kin),
+                    share=ProcessorShare(self._kin),
                 )
                 try:
                     thread.open()
                 except ProcessLookupError:
                     thread.close()
                     continue
+                thread.started = self._lives.seen(tid)
                 self.threads[tid] = thread
                 self.spaces.distrust()  # its stack may be new
 
@@ -163,11 +179,39 @@ class Target:
             comm = self.directory.read(f"task/{tid}/comm")
         except OSError:
             return None
+        name = comm.rstrip(b"\n").decode("utf-8", "replace")
         if tid == self.pid:
-            self.name = comm.rstrip(b"\n").decode("utf-8", "replace")
-        return ThreadInfo(self.pid, tid, comm.rstrip(b"\n").decode("utf-8", "replace"), self.name)
+            self.name = name
+        return self.info(tid, name)
+
+    def info(self, tid: int, name: str) -> ThreadInfo:
+        """A thread that is there, by this name."""
+        thread = self.threads.get(tid)
+        started = thread.started if thread else 0
+        return ThreadInfo(self.pid, tid, name, self.name, started, self.started)
+
+    def _left(self, thread: Thread) -> None:
+        """A thread is not there any more."""
+        thread.close()
+        self._lives.ended(thread.tid, thread.started)
+        name = self.reader.left(thread.tid) if self.reader is not None else ""
+        if name and thread.known:
+            self._departed.append(ThreadInfo(self.pid, thread.tid, name, self.name, thread.started, self.started))
+
+    def departed(self) -> list[ThreadInfo]:
+        """Threads that have ended since this was asked last, by the names that an interpreter gave them."""
+        departed, self._departed = self._departed, []
+        return departed
+
+    def end(self) -> None:
+        """The process has ended."""
+        for thread in self.threads.values():
+            self._left(thread)
+        self.threads.clear()
+        self.close()
 
     def close(self) -> None:
+        """It is not sampled any more."""
         for thread in self.threads.values():
             thread.close()
         self.threads.clear()

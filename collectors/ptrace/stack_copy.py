@@ -143,7 +143,7 @@ class StackCopy:
         builder = self._builder
         beyond = self._beyond(thread) if self._length else None
         piece_at = self._memory.used + ((self._size + 7) & ~7)
-        made = Lane(thread.arch, kind, at_ns, thread.pid, thread.tid, spaces.current, weight)
+        made = Lane(thread.arch, kind, at_ns, thread.pid, thread.tid, spaces.current, weight, thread.started)
         lane = builder.add(made, self._base, self._size)
         if beyond is not None:
             builder.set_beyond(lane, beyond)
@@ -162,7 +162,9 @@ class StackCopy:
 
     def empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
         """A lane that stands for the thread's last one."""
-        made = Lane(thread.arch, SampleKind.UNCHANGED, at_ns, thread.pid, thread.tid, spaces.current, weight)
+        made = Lane(
+            thread.arch, SampleKind.UNCHANGED, at_ns, thread.pid, thread.tid, spaces.current, weight, thread.started
+        )
         return self._builder.add(made, 0, 0)
 
     def equals(self, earlier: bytes) -> bool:

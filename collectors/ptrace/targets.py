@@ -12,11 +12,13 @@ from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.process import Target
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.ptrace.young_threads import YoungThreads
+from pyprof.collectors.thread_lives import Identities, Leaving
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter import StackReader
+from pyprof.model.keys import ThreadKey
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.sample import SampleBatch, SampleKind, keys_of
 from pyprof.options import CollectOptions
 
 CUT = "stack longer than --stack-size, cut there"
@@ -25,13 +27,16 @@ Readers = Callable[[int], StackReader]
 
 
 class Targets:
-    """by_pid: the processes that are sampled now. refused: pids that may not be looked at."""
+    """by_pid: the processes that are sampled now. refused: pids that may not be looked at.
+
+    It has 22 methods because each step of a round asks for all processes, and what is remembered of them is one.
+    """
 
     def __init__(
         self,
         options: CollectOptions,
         diagnostics: Diagnostics,
-        next_id: Callable[[], int],
+        ids: Identities,
         readers: Readers | None,
         chosen: Callable[[int, int], bool] | None,
     ) -> None:
@@ -40,21 +45,23 @@ class Targets:
         self.refused: set[int] = set()
         self._options = options
         self._diagnostics = diagnostics
-        self._next_id = next_id
+        self._ids = ids
         self._readers = readers
         self._chosen = chosen
-        self._infos: dict[tuple[int, int], ThreadInfo] = {}
+        self._infos: dict[ThreadKey, ThreadInfo] = {}
         self._root_of: dict[int, int] = {}
         self._young: dict[int, YoungThreads] = {}
         self._seen: set[int] = set()
         self._reported: dict[int, AddressSpace] = {}
+        self._leaving: Leaving[ThreadKey] = Leaving()
+        self._unseen: Leaving[int] = Leaving()
 
     def add(self, pid: int) -> None:
         """Raises ProcessLookupError, PermissionError."""
         reader = self._readers(pid) if self._readers else None
         root = self._root(pid)
         young = self._young.setdefault(root, YoungThreads())
-        self.by_pid[pid] = Target(pid, self._options, self._next_id, self._diagnostics, reader, self._chosen, young)
+        self.by_pid[pid] = Target(pid, self._options, self._ids, self._diagnostics, reader, self._chosen, young)
         self._root_of[pid] = root
 
     def _root(self, pid: int) -> int:
@@ -70,7 +77,7 @@ class Targets:
     def add_all(self, pids: Iterable[int], what: str = "process") -> None:
         """Those that are not sampled yet."""
         for pid in pids:
-            if pid in self.by_pid or pid == os.getpid():
+            if self._is_sampled(pid) or pid == os.getpid():
                 continue
             try:
                 self.add(pid)
@@ -80,6 +87,14 @@ class Targets:
             except PermissionError:
                 self.refused.add(pid)
                 self._diagnostics.count(f"{what} may not be looked at")
+
+    def _is_sampled(self, pid: int) -> bool:
+        """Is a process of this number, that has not ended?"""
+        target = self.by_pid.get(pid)
+        if target is not None and target.has_ended():
+            self.end(target)
+            return False
+        return target is not None
 
     def was_seen(self, pid: int) -> bool:
         """Was one of its threads ever sampled, or did it end before?"""
@@ -109,36 +124,39 @@ class Targets:
         """A thread's first sample."""
         thread.known = True
         self._seen.add(target.pid)
-        info = target.describe(thread.tid) or ThreadInfo(target.pid, thread.tid, "?", target.name)
-        self._infos[target.pid, thread.tid] = info
+        info = target.describe(thread.tid) or target.info(thread.tid, "?")
+        self._infos[info.key] = info
 
     def describe_late(self, batch: SampleBatch) -> None:
         """Threads whose first sample came after its sampling time, from a stop that was late."""
-        for pid, tid in set(zip(batch.pid.tolist(), batch.tid.tolist(), strict=True)):
-            target = self.by_pid.get(pid)
-            thread = target.threads.get(tid) if target else None
-            if target and thread and not thread.known:
+        for key in keys_of(batch):
+            target = self.by_pid.get(key.pid)
+            thread = target.threads.get(key.tid) if target else None
+            if target and thread and thread.started == key.started and not thread.known:
                 self.describe(target, thread)
-            elif (pid, tid) not in self._infos:  # it has ended meanwhile
-                names = (info.process for info in self._infos.values() if info.pid == pid)
+            elif key not in self._infos:  # it has ended meanwhile
+                began = self._ids.lives.process_at(key.pid, key.started)
+                names = (info.process for info in self._infos.values() if info.process_key == (key.pid, began))
                 name = target.name if target else next(names, "?")
-                self._infos[pid, tid] = ThreadInfo(pid, tid, name, name)
+                self._infos[key] = ThreadInfo(*key[:2], name, name, key.started, began)
 
     def settle(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Before the batch leaves."""
         for target in self.by_pid.values():
             target.settle(builder)
+            self._name(target.departed())
             self._name(target.names(time.monotonic_ns()))
 
     def _name(self, infos: Iterable[ThreadInfo]) -> None:
-        self._infos.update(((info.pid, info.tid), info) for info in infos)
+        self._infos.update((info.key, info) for info in infos)
 
     def end(self, target: Target) -> None:
         """It has ended."""
         self.by_pid.pop(target.pid, None)
         target.spaces.forget_unsettled()
         target.spaces.image.alive = False
-        target.close()
+        target.end()
+        self._name(target.departed())
 
     def deny(self, target: Target) -> None:
         """It may not be looked at any more."""
@@ -184,8 +202,23 @@ class Targets:
     def infos(self) -> list[ThreadInfo]:
         """Every thread that was ever sampled, names as last seen."""
         for target in self.by_pid.values():
+            self._name(target.departed())
             self._name(target.names(0, force=True))
         return [self._infos[key] for key in sorted(self._infos)]
+
+    def retire(self) -> None:
+        """Forget threads and processes that had ended when the window before was closed."""
+        there = {(t.pid, thread.tid, thread.started) for t in self.by_pid.values() for thread in t.threads.values()}
+        for key in self._leaving.settle({key for key in self._infos if key not in there}):
+            del self._infos[key]
+        known = {key.pid for key in self._infos} | self.by_pid.keys()
+        for pid in self._unseen.settle((self._seen | self._root_of.keys()) - known):
+            self._seen.discard(pid)
+            self._root_of.pop(pid, None)
+        roots = set(self._root_of.values())
+        self._young = {root: young for root, young in self._young.items() if root in roots}
+        self.refused = {pid for pid in self.refused if os.path.exists(f"/proc/{pid}")}
+        self._ids.lives.retire()
 
     def close(self) -> None:
         for target in self.by_pid.values():

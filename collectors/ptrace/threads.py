@@ -25,9 +25,9 @@ class Thread:
     no_user_stack: it has no stack, until it is checked again (a leader that ended before its threads). ended: to be
     dropped. known: its name has been read. reader: of the process's interpreter, None where it is not wanted.
     still: checks in a row that found it asleep. share: of a processor. deep: of a stack that is longer than what is
-    copied.
+    copied. started: see ThreadKey.
 
-    It has 19 fields because each is written by another step of a sample, and a stop reads them without a detour.
+    It has 20 fields because each is written by another step of a sample, and a stop reads them without a detour.
     """
 
     pid: int
@@ -36,6 +36,7 @@ class Thread:
     shape: StackShape
     arch: Arch
     reader: StackReader | None = None
+    started: int = 0
     share: ProcessorShare = field(default_factory=ProcessorShare)
     first_slot: bool = True
     slept: bytes | None = None

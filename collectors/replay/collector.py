@@ -121,6 +121,9 @@ class ReplayCollector:
     def threads(self) -> list[ThreadInfo]:
         return [ThreadInfo(**thread) for thread in self._log["threads"]]
 
+    def retire(self) -> None:
+        """Nothing comes and goes here."""
+
     def stats(self) -> CollectorStats:
         return _stats(self._log["last" if self._at == self._log["batches"] else "first"])
 

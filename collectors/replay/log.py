@@ -35,7 +35,7 @@ PAGE = 4096
 MOST_PAGES = 1 << 14
 """Pages of one address space that are kept; what is read of others is not in the log."""
 
-COLUMNS = ("kind", "time_ns", "tid", "pid", "space", "cpu", "weight", "regs", "tip", "length_ns")
+COLUMNS = ("kind", "time_ns", "tid", "pid", "space", "cpu", "weight", "regs", "tip", "length_ns", "started")
 SLAB = ("data", "base", "offset", "size")
 
 
@@ -102,6 +102,9 @@ class LoggedCollector:
 
     def threads(self) -> list[ThreadInfo]:
         return self._inner.threads()
+
+    def retire(self) -> None:
+        self._inner.retire()
 
     def stats(self) -> CollectorStats:
         return self._inner.stats()

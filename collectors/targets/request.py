@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Protocol
 
 from pyprof.collectors.targets.selection import Selection
+from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.interpreter import KernelReader, StackReader
@@ -44,16 +44,12 @@ class Interpreters(Protocol):
         ...
 
 
-def _counter() -> Callable[[], int]:
-    return itertools.count(1).__next__
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """selection: the processes. program: path of the program that the process is to become, when batches() is asked for
     at the latest, "" if it is to become none; that one is recorded. by_name: the user asked for this collector: it does
     what it can, and no other takes its place for a program's sake. refusals: why collectors that come before it are not
-    used. next_id: gives ids that are unique within the recording.
+    used. ids: shared by all collectors of the recording.
     """
 
     selection: Selection
@@ -63,7 +59,7 @@ class Request:
     program: str = ""
     by_name: bool = False
     refusals: tuple[PyprofError, ...] = ()
-    next_id: Callable[[], int] = field(default_factory=_counter)
+    ids: Identities = field(default_factory=Identities)
 
     @property
     def launched(self) -> bool:

@@ -23,7 +23,10 @@ from pyprof.model.modules import AddressSpace
 
 
 class PythonProcess:
-    """threads, frames: of the runtime that there is now."""
+    """threads, frames: of the runtime that there is now.
+
+    It has 21 methods: those of a reader, and those of the parts of it that its own modules ask.
+    """
 
     def __init__(self, recording: Recording, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
         """programs: what is known of files. namespace_tid: a tid as the process's own pid namespace counts it."""
@@ -148,6 +151,11 @@ class PythonProcess:
     def learn(self) -> None:
         if self.frames is not None:
             self.frames.learn()
+
+    def left(self, tid: int) -> str:
+        if self.threads is not None:
+            self.threads.forget(tid)
+        return self._names.names.pop(tid, "")
 
     def take(self) -> Chain | None:
         return self.frames.take(self._finder.greenlets) if self.frames is not None else None

@@ -89,6 +89,11 @@ class ThreadList:
         self._holders = dict([*holders.items()][:_MOST_HOLDERS])
         self._know(found)
 
+    def forget(self, tid: int) -> None:
+        """It has ended; the next one of this number is a newcomer."""
+        for table in (self.known, self._inner, self._newcomers, self._misses):
+            table.pop(tid, None)
+
     def find(self, tid: int, gather: Gather) -> Known | None:
         """For a sample of a thread. One that is not listed yet may be the one that holds the GIL: gather reads that."""
         known = self.known.get(tid)

@@ -15,6 +15,7 @@ columns       What is in a column of integers, without numpy.ma
 contents      What the samples of a profile amount to
 functions     The functions of a profile, the same wherever they were mapped, and what each cost
 interpreter   What an interpreter was doing in a thread when its sample was taken
+keys          What tells threads and processes from later ones of the same number: when they began
 kernel        What stands inside the innermost frame of user code
 markers       Markers: frames without code that say what a stack lacks
 modules       What is mapped where: the lines of /proc/PID/maps and the modules behind them

@@ -98,6 +98,10 @@ class StackReader(Protocol):
         """What the copy that was made last says of the next one."""
         ...
 
+    def left(self, tid: int) -> str:
+        """A thread has ended; its number may come again. The name that the interpreter gave it, "" if none."""
+        ...
+
     def take(self) -> Chain | None:
         """Of the thread that was copied last; None if it has no frames of the interpreter and never had."""
         ...

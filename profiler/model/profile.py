@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.keys import ProcessKey, ThreadKey
 from pyprof.model.markers import Mark
 from pyprof.model.modules import base_name
 from pyprof.model.summary import Summary
@@ -95,12 +96,24 @@ class ModuleInfo:
 
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
-    """process: name of the thread's process."""
+    """process: name of the thread's process. started: see ThreadKey; process_started: of the process's first thread."""
 
     pid: int
     tid: int
     name: str
     process: str
+    started: int = 0
+    process_started: int = 0
+
+    @property
+    def key(self) -> ThreadKey:
+        """Tells it from other threads that had its number."""
+        return ThreadKey(self.pid, self.tid, self.started)
+
+    @property
+    def process_key(self) -> ProcessKey:
+        """Tells its process from others that had its number."""
+        return ProcessKey(self.pid, self.process_started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +250,11 @@ class Profile:
     def processes(self) -> tuple[int, ...]:
         """The pids, ascending."""
         return tuple(sorted({thread.pid for thread in self.threads}))
+
+    @cached_property
+    def has_processes(self) -> bool:
+        """Is there more than one?"""
+        return len({thread.process_key for thread in self.threads}) > 1
 
     def path(self, node: int) -> list[Frame]:
         """Frames from the outermost to the leaf."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import Chain
+from pyprof.model.keys import ThreadKey
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass, field, replace
 
@@ -110,7 +111,8 @@ class SampleBatch:
     anything stands inside the innermost frame of user code, which of tips; tips[0] is (). tips: words of model.kernel,
     innermost first. followed: UNCHANGED lanes to come may refer to these. stopped: its STOPPED lanes are of stops,
     which do not end a sleep. length_ns: the time that each lane stands for, where that is known; -1: weight says it.
-    source_id: whose batch it is, to be told what its walk teaches; 0: nobody's.
+    source_id: whose batch it is, to be told what its walk teaches; 0: nobody's. started: when each lane's thread began,
+    see ThreadKey; None: not known of any.
 
     It has more columns than other classes: each is one fact of a sample, and a walk wants them side by side.
     """
@@ -134,6 +136,7 @@ class SampleBatch:
     stopped: bool = True
     length_ns: I64 | None = None
     source_id: int = 0
+    started: I64 | None = None
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -163,7 +166,14 @@ class SampleBatch:
             chains=_renumbered(self.chains, lanes) if self.chains else self.chains,
             tip=None if self.tip is None else self.tip[lanes],
             length_ns=None if self.length_ns is None else self.length_ns[lanes],
+            started=None if self.started is None else self.started[lanes],
         )
+
+
+def keys_of(batch: SampleBatch) -> set[ThreadKey]:
+    """The threads of a batch."""
+    started = np.zeros(len(batch), np.int64) if batch.started is None else batch.started
+    return {*map(ThreadKey, batch.pid.tolist(), batch.tid.tolist(), started.tolist())}
 
 
 def _renumbered(by_lane: Mapping[int, _T], lanes: I64) -> dict[int, _T]:

@@ -7,7 +7,7 @@ gone and whose memory cannot be read). Files are shared: two modules of one file
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from functools import cached_property
 
@@ -132,14 +132,30 @@ class ImageStore:
             self._by_space[space.id, module.start] = self._images[space.pid, module] = found
         return found
 
-    def forget(self, space: AddressSpace) -> None:
-        """Drop what only this address space needs: of a process that is gone, in a recording that goes on."""
-        self._by_space = {key: image for key, image in self._by_space.items() if key[0] != space.id}
+    def forget(self, *spaces: AddressSpace) -> Set[ObjectFile]:
+        """Drop what only these address spaces need, in a recording that goes on. Result: files of none any more."""
+        ids, pids = {space.id for space in spaces}, {space.pid for space in spaces}
+        self._by_space = {key: image for key, image in self._by_space.items() if key[0] not in ids}
         kept = {id(image) for image in self._by_space.values()}
-        self._images = {key: image for key, image in self._images.items() if key[0] != space.pid or id(image) in kept}
+        return self._keep(lambda pid, image: pid not in pids or id(image) in kept)
+
+    def retire(self, alive: Callable[[int], bool]) -> None:
+        """Drop what only processes need that are not alive. What is kept is found again by process and module."""
+        self._by_space.clear()
+        self._keep(lambda pid, _: alive(pid))
+
+    def _keep(self, wanted: Callable[[int, Image | None], bool]) -> Set[ObjectFile]:
+        before, self._images = self._images, {k: image for k, image in self._images.items() if wanted(k[0], image)}
         files: set[ObjectFile] = {image.file for image in self._images.values() if image is not None}
         self._opened = {key: elf for key, elf in self._opened.items() if elf in files}
-        self._proved = {file for file in self._proved if file[3] in files}
+        paths = self.paths
+        self._proved = {file for file in self._proved if file[3] in files and file[2] in paths}
+        return {image.file for image in before.values() if image is not None} - files
+
+    @property
+    def paths(self) -> Set[str]:
+        """Of the modules that were asked for, and are there still."""
+        return {module.path for _, module in self._images}
 
     def _find(self, space: AddressSpace, module: Module, avma: int) -> Image | None:
         stated = space.stated(module) if space.stated else None

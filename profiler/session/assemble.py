@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
 from pyprof.objfile.images import ImageStore
@@ -75,11 +78,11 @@ def _values(window: Window, period_ns: int) -> npt.NDArray[np.int64]:
     length_ns = np.where(known, window.length_ns, window.weight * period_ns)
     samples = np.ones_like(length_ns)
     rows = np.flatnonzero(known)
-    rows = rows[np.argsort(window.tid[rows], kind="stable")]
+    rows = rows[np.argsort(window.thread[rows], kind="stable")]
     if len(rows):
-        tid = window.tid[rows]
+        thread = window.thread[rows]
         total = np.cumsum(length_ns[rows])
-        first = np.flatnonzero(np.diff(tid, prepend=tid[0] - 1))
+        first = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))
         before = np.concatenate([[0], total])[first]
         own = total - np.repeat(before, np.diff(np.append(first, len(rows))))
         periods = (own + period_ns // 2) // period_ns
@@ -89,11 +92,33 @@ def _values(window: Window, period_ns: int) -> npt.NDArray[np.int64]:
 
 
 def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
-    """Threads in order of pid and tid, and the index of each row's thread."""
-    known = {t.tid: t for t in window.threads}
-    tids, inverse = np.unique(window.tid, return_inverse=True)
-    infos = [known.get(tid, ThreadInfo(tid, tid, str(tid), str(tid))) for tid in tids.tolist()]
-    order = sorted(range(len(infos)), key=lambda i: (infos[i].pid, infos[i].tid))
+    """Threads in order of their keys, and the index of each row's thread."""
+    known = {thread.key: thread for thread in window.threads}
+    numbers, inverse = np.unique(window.thread, return_inverse=True)
+    keys = [window.keys[number] for number in numbers.tolist()]
+    infos = [known.get(key) or ThreadInfo(key.pid, key.tid, str(key.tid), str(key.tid), key.started) for key in keys]
+    order = sorted(range(len(infos)), key=lambda i: infos[i].key)
     place = np.zeros(len(infos), np.int32)
     place[order] = np.arange(len(infos), dtype=np.int32)
-    return tuple(infos[i] for i in order), place[inverse].astype(np.int32)
+    return _told_apart([infos[i] for i in order]), place[inverse].astype(np.int32)
+
+
+def _told_apart(threads: list[ThreadInfo]) -> tuple[ThreadInfo, ...]:
+    """Later threads of one number and name, and later processes, have #2, #3, ... behind their names."""
+    lives: dict[tuple[int, str], list[ProcessKey]] = {}
+    for thread in sorted(threads, key=lambda thread: thread.process_started):
+        of_name = lives.setdefault((thread.pid, thread.process), [])
+        if thread.process_key not in of_name:
+            of_name.append(thread.process_key)
+    found: list[ThreadInfo] = []
+    taken: Counter[tuple[int, int, str]] = Counter()
+    for thread in threads:
+        nth = lives[thread.pid, thread.process].index(thread.process_key)
+        taken[thread.pid, thread.tid, thread.name] += 1
+        again = taken[thread.pid, thread.tid, thread.name]
+        found.append(replace(thread, name=_nth(thread.name, again), process=_nth(thread.process, nth + 1)))
+    return tuple(found)
+
+
+def _nth(name: str, nth: int) -> str:
+    return name if nth == 1 else f"{name} #{nth}"

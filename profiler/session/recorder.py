@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Protocol
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.keys import ThreadKey
 from pyprof.model.markers import Mark, MarkKind, cut_mark
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
@@ -86,9 +87,9 @@ class Merger(Protocol):
 class Window:
     """One closed part of a recording, its names not yet looked up.
 
-    time_ns, node, tid, weight, length_ns, state, cpu: columns of Rows. before, after: the collector's statistics at the
-    window's two ends. errors: what was counted in between, by everybody. unfollowed: what children that are not
-    recorded spent beside their parents.
+    time_ns, node, thread, weight, length_ns, state, cpu: columns of Rows. keys: the threads by their numbers. before,
+    after: the collector's statistics at the window's two ends. errors: what was counted in between, by everybody.
+    unfollowed: what children that are not recorded spent beside their parents.
 
     It has more fields than other classes: it is all that outlives the recording of a window, for other processes, too.
     """
@@ -98,7 +99,7 @@ class Window:
     threads: tuple[ThreadInfo, ...]
     time_ns: npt.NDArray[np.int64]
     node: npt.NDArray[np.int32]
-    tid: npt.NDArray[np.int32]
+    thread: npt.NDArray[np.int32]
     weight: npt.NDArray[np.int64]
     length_ns: npt.NDArray[np.int64]
     state: npt.NDArray[np.int32]
@@ -108,6 +109,7 @@ class Window:
     after: CollectorStats
     errors: dict[str, int]
     cpu: npt.NDArray[np.int32]
+    keys: Mapping[int, ThreadKey]
     unfollowed: Spent = NOTHING
 
 
@@ -142,7 +144,9 @@ class Recorder:
     binder: CodeBinder | None = None
     merger: Merger | None = None
     samples: int = 0
+    _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     _pids: dict[int, int] = field(default_factory=dict)
+    _next_number: int = 0
     _stacks: StackTable = field(default_factory=StackTable)
     _spaces: dict[int, AddressSpace] = field(default_factory=dict)
     _rows: list[Rows] = field(default_factory=list)
@@ -187,13 +191,12 @@ class Recorder:
             self.collector.learn(Feedback(fresh, top, walk.missing, stop, look))
             if batch.stopped and (self._held or stop.any()):
                 self._hold(batch, rows, live[stop])
-            self._completion.take(fresh, walk, rows.node, live)
+            self._completion.take(fresh, walk, rows, live)
         for lane in np.flatnonzero(batch.kind == SampleKind.UNSEEN).tolist():
             rows.node[lane] = self._stacks.unseen(batch.tips[int(batch.tip[lane])] if batch.tip is not None else ())
         if batch.followed:
             self._follow(rows)
         self._rows.append(rows)
-        self._pids.update(zip(batch.tid.tolist(), batch.pid.tolist(), strict=True))
         self.samples += len(batch)
 
     def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
@@ -221,11 +224,30 @@ class Recorder:
             time_ns=batch.time_ns + self._epoch_ns,
             node=np.full(n, UNKNOWN, np.int32),
             state=np.zeros(n, np.int32),
-            tid=batch.tid,
+            thread=self._threads_of(batch),
             cpu=batch.cpu,
             weight=batch.weight,
             length_ns=no_lengths(n) if batch.length_ns is None else batch.length_ns,
         )
+
+    def _threads_of(self, batch: SampleBatch) -> npt.NDArray[np.int32]:
+        """Numbers of threads; one that has the tid of an earlier one is another. A source that does not know a thread's
+        process says that it is its own: what others say of it counts.
+        """
+        started = np.zeros(len(batch), np.int64) if batch.started is None else batch.started
+        ids = list(zip(batch.tid.tolist(), started.tolist(), strict=True))
+        numbers = [self._number(tid, began) for tid, began in ids]
+        for (tid, _), number, pid in set(zip(ids, numbers, batch.pid.tolist(), strict=True)):
+            if pid != tid or number not in self._pids:
+                self._pids[number] = pid
+        return np.array(numbers, np.int32)
+
+    def _number(self, tid: int, started: int) -> int:
+        number = self._numbers.get((tid, started))
+        if number is None:
+            number = self._numbers[tid, started] = self._next_number
+            self._next_number += 1
+        return number
 
     def _inside(
         self, nodes: npt.NDArray[np.int32], tip: npt.NDArray[np.int32], tips: tuple[tuple[int, ...], ...]
@@ -237,28 +259,28 @@ class Recorder:
 
     def _follow(self, rows: Rows) -> None:
         """Give each UNCHANGED row, whose node is not known, the stack of its thread's sample before it."""
-        order = np.argsort(rows.tid, kind="stable")
-        tid, node, state = rows.tid[order], rows.node[order], rows.state[order]
-        firsts = np.flatnonzero(np.diff(tid, prepend=np.int32(-1)))
+        order = np.argsort(rows.thread, kind="stable")
+        thread, node, state = rows.thread[order], rows.node[order], rows.state[order]
+        firsts = np.flatnonzero(np.diff(thread, prepend=np.int32(-1)))
         for first in firsts.tolist():
             if node[first] < 0:
-                node[first], state[first] = self._last.get(int(tid[first]), (0, 0))
+                node[first], state[first] = self._last.get(int(thread[first]), (0, 0))
         source = np.maximum.accumulate(np.where(node >= 0, np.arange(len(node)), 0))
         node, state = node[source], state[source]
         rows.node[order], rows.state[order] = node, state
         lasts = np.append(firsts[1:], len(order)) - 1
         stacks = zip(node[lasts].tolist(), state[lasts].tolist(), strict=True)
-        self._last.update(zip(tid[lasts].tolist(), stacks, strict=True))
+        self._last.update(zip(thread[lasts].tolist(), stacks, strict=True))
 
     def _hold(self, batch: SampleBatch, rows: Rows, lacking: npt.NDArray[np.int64]) -> None:
         pc, sp = batch.arch.pc, batch.arch.sp
         wanting = set(lacking.tolist())
-        for lane, (tid, kind) in enumerate(zip(batch.tid.tolist(), batch.kind.tolist(), strict=True)):
-            held = self._held.get(tid)
+        for lane, (thread, kind) in enumerate(zip(rows.thread.tolist(), batch.kind.tolist(), strict=True)):
+            held = self._held.get(thread)
             if lane in wanting:
                 regs = batch.regs[lane]
                 if held is None or (held.sp, held.pc) != (int(regs[sp]), int(regs[pc])):
-                    held = self._held[tid] = _Held(int(regs[sp]), int(regs[pc]), [])
+                    held = self._held[thread] = _Held(int(regs[sp]), int(regs[pc]), [])
                 held.rows.append((rows, lane))
             elif held is not None:
                 if kind == SampleKind.UNCHANGED:
@@ -268,7 +290,7 @@ class Recorder:
                 if kind == SampleKind.STOPPED and held.sp == int(regs[sp]):
                     for earlier, row in held.rows:
                         earlier.node[row], earlier.state[row] = rows.node[lane], rows.state[lane]
-                del self._held[tid]
+                del self._held[thread]
 
     def forget(self, space_id: int) -> None:
         """No sample will name this address space again."""
@@ -278,18 +300,19 @@ class Recorder:
     @property
     def seen(self) -> set[int]:
         """Tids that were sampled."""
-        return set(self._last)
+        return {tid for (tid, _), number in self._numbers.items() if number in self._last}
 
-    def unsettled(self) -> set[int]:
-        """Threads whose last stack another look could make whole."""
-        unsettled = set(self._held)
-        for tid, (node, _) in self._last.items():
+    def unsettled(self) -> bool:
+        """Could another look make a thread's last stack whole?"""
+        if self._held:
+            return True
+        for node, _ in self._last.values():
             while self._stacks.parent[node] > 0:
                 node = self._stacks.parent[node]
             mark = self._stacks.frames[self._stacks.frame[node]].mark if node else UNREADABLE
             if mark is not None and mark.kind is MarkKind.CUT and mark.end is StackEnd.UNREADABLE:
-                unsettled.add(tid)
-        return unsettled
+                return True
+        return False
 
     @property
     def spaces(self) -> set[int]:
@@ -312,15 +335,18 @@ class Recorder:
         if self._completion.completed:
             counts[COMPLETED] += self._completion.completed
         rows = joined(self._rows)
-        seen = set(rows.tid.tolist())
-        listed = [thread for thread in self.collector.threads() if thread.tid in seen]
+        seen = set(rows.thread.tolist())
+        wanted = {ids: number for ids, number in self._numbers.items() if number in seen}
+        listed = [thread for thread in self.collector.threads() if (thread.tid, thread.started) in wanted]
+        keys = {number: ThreadKey(self._pids[number], *ids) for ids, number in wanted.items()}
+        keys |= {wanted[thread.tid, thread.started]: thread.key for thread in listed}
         return Window(
             stacks=self._stacks,
             spaces=dict(self._spaces),
-            threads=(*listed, *self._nameless(seen, listed)),
+            threads=(*listed, *_nameless(set(keys.values()), listed)),
             time_ns=rows.time_ns,
             node=rows.node,
-            tid=rows.tid,
+            thread=rows.thread,
             weight=rows.weight,
             length_ns=rows.length_ns,
             state=rows.state,
@@ -330,6 +356,7 @@ class Recorder:
             before=self._before,
             after=after,
             errors=dict(counts),
+            keys=keys,
         )
 
     def cut(self) -> Window:
@@ -339,23 +366,31 @@ class Recorder:
             self.diagnostics.count(COMPLETED, self._completion.completed)
         self._counts = Counter(self.diagnostics.counts)
         fresh = StackTable()
-        seen = set(window.tid.tolist())
-        alive = {thread.tid for thread in self.collector.threads() if thread.tid in seen}
-        self._last = {tid: stack for tid, stack in self._last.items() if tid in alive}
+        listed = {thread.key for thread in self.collector.threads()}
+        alive = {number for number, key in window.keys.items() if key in listed}
+        self._last = {thread: stack for thread, stack in self._last.items() if thread in alive}
         place = fresh.adopt(self._stacks, [node for node, _ in self._last.values()])
-        self._last = {tid: (place[node], state) for tid, (node, state) in self._last.items()}
+        self._last = {thread: (place[node], state) for thread, (node, state) in self._last.items()}
         carried = {key.space for key in fresh.frames}
         self._spaces = {space: self._spaces[space] for space in carried if space in self._spaces}
         self._stacks, self._rows, self._held = fresh, [], {}
-        self._pids = {tid: pid for tid, pid in self._pids.items() if tid in self._last}
+        self._numbers = {ids: number for ids, number in self._numbers.items() if number in self._last}
+        self._pids = {number: pid for number, pid in self._pids.items() if number in self._last}
         self._completion = TruncatedStackRepair(fresh)
         self._begin_ns, self._before = window.start_ns + window.duration_ns, window.after
         self.samples = 0
         return window
 
-    def _nameless(self, seen: Set[int], listed: Sequence[ThreadInfo]) -> list[ThreadInfo]:
-        """Threads that ended before anybody asked for their names; they have their process's."""
-        names = {thread.pid: thread.process for thread in listed}
-        missing = sorted(seen - {thread.tid for thread in listed})
-        found = [(self._pids[tid], tid) for tid in missing if tid in self._pids]
-        return [ThreadInfo(pid, tid, names.get(pid, str(pid)), names.get(pid, str(pid))) for pid, tid in found]
+
+def _nameless(keys: Set[ThreadKey], listed: Sequence[ThreadInfo]) -> list[ThreadInfo]:
+    """Threads that ended before anybody asked for their names; they have their process's."""
+    processes: dict[int, list[ThreadInfo]] = {}
+    for thread in sorted(listed, key=lambda thread: thread.started):
+        processes.setdefault(thread.pid, []).append(thread)
+    found = []
+    for key in sorted(keys - {thread.key for thread in listed}):
+        kin = processes.get(key.pid, [])
+        near = next((each for each in reversed(kin) if each.process_started <= key.started), kin[0] if kin else None)
+        name, began = (near.process, near.process_started) if near is not None else (str(key.pid), 0)
+        found.append(ThreadInfo(key.pid, key.tid, name, name, key.started, began))
+    return found

@@ -20,14 +20,15 @@ UNKNOWN = -1
 class Rows:
     """Columns of shape (n,), one row a sample.
 
-    time_ns: since the epoch. node: of StackTable, UNKNOWN until it is known. state: SampleState. cpu: UNKNOWN where
+    time_ns: since the epoch. node: of StackTable, UNKNOWN until it is known. state: SampleState.
+    thread: its number in the Recorder. cpu: UNKNOWN where
     nobody said. weight: sampling periods. length_ns: the time that the sample stands for, UNKNOWN where weight says it.
     """
 
     time_ns: I64
     node: I32
     state: I32
-    tid: I32
+    thread: I32
     cpu: I32
     weight: I64
     length_ns: I64

@@ -37,8 +37,6 @@ from pyprof.unwind.unwinder import Unwinder
 _MAP_HEAD = 1 << 20
 _LOOKS = -(1 << 40)
 """From here down count the address spaces that are looked at, and never sampled."""
-_MANY = 256
-"""From so many processes on, those that have ended are forgotten when one comes."""
 
 
 _OWN = 1 << 30
@@ -49,14 +47,13 @@ _OWN = 1 << 30
 class InterpreterNews:
     """What the process that reads interpreters' frames tells the one that names them, each time what is new. codes: by
     number; gone: numbers that no frame will have again. modules: paths of those that hold an interpreter. lockless: see
-    Runtimes. threads: (pid, tid) -> name, {} where names were not asked for.
+    Runtimes.
     """
 
     codes: Mapping[int, Code] = field(default_factory=dict)
     gone: tuple[int, ...] = ()
     modules: frozenset[str] = frozenset()
     lockless: bool = False
-    threads: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
 
 class Runtimes:
@@ -74,6 +71,7 @@ class Runtimes:
         """follow_tasks, stack_size: see interpreters.base.Recording."""
         self.processes: dict[int, ProcessReaders] = {}
         self.book = CodeBook()
+        self._images = images
         self._interpreters = Interpreters(Recording(images, diagnostics, self.book, follow_tasks, stack_size))
         self._ids = itertools.count(_LOOKS, -1)
         self._news = InterpreterNews()
@@ -85,14 +83,17 @@ class Runtimes:
         self.told.update(news.codes)
         for number in news.gone:
             self.told.pop(number, None)
-        self._news = replace(news, threads=news.threads or self._news.threads)
+        self._news = news
 
     def reader(self, pid: int) -> StackReader:
         """For the collector, when it begins with a process."""
-        if len(self.processes) >= _MANY:
-            self.processes = {pid: p for pid, p in self.processes.items() if os.path.exists(f"/proc/{pid}")}
         readers = self.processes[pid] = self._interpreters.readers(self._live(pid))
         return readers
+
+    def retire(self) -> None:
+        """A window was closed: forget the processes that have ended."""
+        self.processes = {pid: p for pid, p in self.processes.items() if os.path.exists(f"/proc/{pid}")}
+        self._images.retire(lambda pid: os.path.exists(f"/proc/{pid}"))
 
     def kernel_reader(self, pid: int) -> KernelReader:
         """For the collector whose program in the kernel copies the frames."""
@@ -139,16 +140,19 @@ class Runtimes:
         return self._news.lockless or any(readers.current.lockless for readers in self.processes.values())
 
     def named(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
-        """Threads by the names that their interpreters gave them."""
-        names = self.thread_names()
-        return tuple(replace(t, name=names.get((t.pid, t.tid), t.name)) for t in threads)
-
-    def thread_names(self) -> Mapping[tuple[int, int], str]:
-        """(pid, tid) -> name that an interpreter has given."""
+        """Threads by the names that their interpreters gave them. Of several that had one number the last one is meant:
+        those before it got their names when they ended (StackReader.left).
+        """
         for readers in self.processes.values():
             readers.current.read_names()
+        last: dict[tuple[int, int], int] = {}
+        for t in threads:
+            last[t.pid, t.tid] = max(t.started, last.get((t.pid, t.tid), 0))
         names = {(pid, tid): name for pid, p in self.processes.items() for tid, name in p.current.names.items()}
-        return {**self._news.threads, **names}
+        return tuple(
+            replace(t, name=names.get((t.pid, t.tid), t.name)) if t.started == last[t.pid, t.tid] else t
+            for t in threads
+        )
 
     def local_values(self, pid: int, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
         """Of the frames that a thread has now, innermost first: (their FrameKey.word, name -> bounded repr)."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Set
 
 from pyprof.collectors.base import Collector
+from pyprof.collectors.thread_lives import Leaving
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.stacks import FrameKey
@@ -73,6 +74,7 @@ class Session:
         self.unfollowed: Unfollowed | None = None
         self._lock = threading.RLock()
         self._closed = False
+        self._leaving: Leaving[str] = Leaving()
         self.files = files or Files(unwind, diagnostics)
         self.images, self.runtimes = self.files.images, self.files.runtimes
         self.code = RuntimeCode(self.images, unwind, diagnostics)
@@ -129,11 +131,14 @@ class Session:
             self.unwinder.forget(space)
             self.code.forget(window.spaces[space])
             self.recorder.forget(space)
-            self.images.forget(window.spaces[space])
+        left = self.images.forget(*(window.spaces[number] for number in window.spaces.keys() - self.recorder.spaces))
+        self.unwinder.retire(left)
+        self.files.starts.retire(left)
+        self.diagnostics.retire(self._leaving.settle(self.diagnostics.problems.keys() - self.images.paths))
         gone = {
             space.root for number, space in window.spaces.items() if space.ended and number not in self.recorder.spaces
         }
-        self.files.names.retire(gone)
+        self.files.names.retire(gone, left)
         words = {key.word for key in window.stacks.frames if key.kind == FrameKind.INTERPRETER}
         self.runtimes.keep(words)
         self.code.keep(self.recorder.codes, time.monotonic_ns() - window.duration_ns)

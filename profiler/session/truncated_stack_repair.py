@@ -20,6 +20,7 @@ from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.tree import rewrite
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.records import dataclass, field
+from pyprof.session.rows import Rows
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -62,8 +63,8 @@ class TruncatedStackRepair:
         self._count = self._rows = self._batch = 0
         self.completed = 0
 
-    def take(self, batch: SampleBatch, walk: Walk, rows: I32, places: I64) -> None:
-        """rows: nodes of stacks, in the recorder's keep. places: (n,) index in it of each lane of the batch."""
+    def take(self, batch: SampleBatch, walk: Walk, rows: Rows, places: I64) -> None:
+        """rows: in the recorder's keep. places: (n,) index in them of each lane of the batch."""
         end = batch.stack.base + batch.stack.size.astype(np.uint64)
         cut = (walk.end == StackEnd.UNREADABLE) & (walk.missing >= end) & (batch.kind == SampleKind.STOPPED)
         for lane in np.flatnonzero(cut).tolist():
@@ -73,23 +74,23 @@ class TruncatedStackRepair:
         self._batch += 1
         if self._batch % _BATCHES == 0:
             self._expire()
-        whole = (walk.end == StackEnd.ROOT) & among(batch.tid, self._cuts)
+        whole = (walk.end == StackEnd.ROOT) & among(rows.thread[places], self._cuts)
         whole[list(walk.shared)] = False
-        tids = batch.tid[whole]
-        for tid in distinct(tids).tolist():
-            lanes = np.flatnonzero(whole & (batch.tid == tid))
+        threads = rows.thread[places]
+        for thread in distinct(threads[whole]).tolist():
+            lanes = np.flatnonzero(whole & (threads == thread))
             if len(lanes) > _MOST_WHOLE:
                 lanes = lanes[np.linspace(0, len(lanes) - 1, _MOST_WHOLE).astype(np.int64)]
-            self._match(tid, batch, walk, lanes, rows[places[lanes]].tolist())
+            self._match(thread, batch, walk, lanes, rows.node[places[lanes]].tolist())
 
-    def _hold(self, batch: SampleBatch, walk: Walk, lane: int, rows: I32, row: int) -> None:
+    def _hold(self, batch: SampleBatch, walk: Walk, lane: int, rows: Rows, row: int) -> None:
         stack = batch.stack
         offset, size, first, last = (
             int(n) for n in (stack.offset[lane], stack.size[lane], walk.start[lane], walk.start[lane + 1])
         )
         if size < _WINDOW or last - first < _FRAMES or self._rows >= _MOST_ROWS:
             return
-        cuts = self._cuts.setdefault(int(batch.tid[lane]), {})
+        cuts = self._cuts.setdefault(int(rows.thread[row]), {})
         window = stack.data[offset + size - _WINDOW : offset + size].tobytes()
         joint = (_frames(walk, last - _FRAMES, last), int(stack.base[lane]) + size, window)
         if joint not in cuts:
@@ -97,25 +98,25 @@ class TruncatedStackRepair:
                 return
             self._count += 1
         held = cuts.setdefault(joint, _Cut(self._batch + _BATCHES))
-        held.rows.append((rows, row, int(rows[row])))
+        held.rows.append((rows.node, row, int(rows.node[row])))
         held.low = min(held.low, int(walk.sp[first]))
         self._rows += 1
 
     def _expire(self) -> None:
         """Threads of which no whole stack comes."""
-        for tid, cuts in list(self._cuts.items()):
+        for thread, cuts in list(self._cuts.items()):
             for joint in [joint for joint, cut in cuts.items() if cut.until <= self._batch]:
                 self._drop(cuts, joint)
             if not cuts:
-                del self._cuts[tid]
+                del self._cuts[thread]
 
     def _drop(self, cuts: dict[_Joint, _Cut], joint: _Joint) -> None:
         self._count -= 1
         self._rows -= len(cuts.pop(joint).rows)
 
-    def _match(self, tid: int, batch: SampleBatch, walk: Walk, lanes: I64, nodes: list[int]) -> None:
+    def _match(self, thread: int, batch: SampleBatch, walk: Walk, lanes: I64, nodes: list[int]) -> None:
         """Whole stacks of a thread, as lanes and as nodes, against its cut ones."""
-        cuts = self._cuts[tid]
+        cuts = self._cuts[thread]
         for joint, cut in list(cuts.items()):
             for lane, node in zip(lanes.tolist(), nodes, strict=True):
                 if int(walk.sp[walk.start[lane]]) > cut.low + _WINDOW:
@@ -127,7 +128,7 @@ class TruncatedStackRepair:
             if cut.looks <= 0:
                 self._drop(cuts, joint)
         if not cuts:
-            del self._cuts[tid]
+            del self._cuts[thread]
 
     def _settle(self, cut: _Cut, outer: tuple[FrameKey, ...]) -> bool:
         """What a whole stack says. False if another one said something else."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.collectors.cpu_accounts import unseen
+from pyprof.collectors.cpu_accounts import NO_ACCOUNT, unseen
 from pyprof.model.markers import NOT_SAMPLED
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.stacks import marker_key
@@ -24,15 +24,17 @@ def with_unseen(window: Window) -> Window:
         return window
     node = window.stacks.child(0, marker_key(NOT_SAMPLED))
     n = len(found)
-    pids = [each.pid for each in found]
-    named = {info.tid for info in window.threads}
-    infos = [ThreadInfo(each.pid, each.pid, each.name, each.name) for each in found if each.pid not in named]
+    leaders = {info.tid: info for info in sorted(window.threads, key=lambda info: info.started) if info.tid == info.pid}
+    infos = [leaders.get(each.pid) or ThreadInfo(each.pid, each.pid, each.name, each.name) for each in found]
+    known = {key: number for number, key in window.keys.items()}
+    numbers = [known.setdefault(info.key, -1 - at) for at, info in enumerate(infos)]
     return replace(
         window,
-        threads=(*window.threads, *infos),
+        threads=(*window.threads, *(info for info in infos if info.pid not in leaders)),
+        keys={number: key for key, number in known.items()},
         time_ns=np.append(window.time_ns, np.full(n, window.start_ns + window.duration_ns, np.int64)),
         node=np.append(window.node, np.full(n, node, np.int32)),
-        tid=np.append(window.tid, np.array(pids, np.int32)),
+        thread=np.append(window.thread, np.array(numbers, np.int32)),
         weight=np.append(window.weight, np.ones(n, np.int64)),
         length_ns=np.append(window.length_ns, np.array([each.unseen_ns for each in found], np.int64)),
         state=np.append(window.state, np.zeros(n, np.int32)),
@@ -43,8 +45,11 @@ def with_unseen(window: Window) -> Window:
 def processor_time(window: Window) -> tuple[float, float, float]:
     """Seconds on processors; of them those that no sample stands for; and those in sampling times that were missed."""
     before, after = window.before.accounts, window.after.accounts
-    spent = sum(account.spent_ns for account in after.values()) - sum(account.spent_ns for account in before.values())
-    due = sum(account.due_ns for account in after.values()) - sum(account.due_ns for account in before.values())
+    spent = due = 0
+    for root, account in after.items():  # one whose tree has ended may be in no later account
+        old = before.get(root, NO_ACCOUNT)
+        spent += max(account.spent_ns - old.spent_ns, 0)
+        due += max(account.due_ns - old.due_ns, 0)
     missing = sum(each.unseen_ns for each in unseen(before, after))
     return round(spent / 1e9, 3), round(missing / 1e9, 3), round((spent - due) / 1e9, 3)
 

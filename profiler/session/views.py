@@ -78,7 +78,7 @@ def _of_holders(window: Window, lockless: bool) -> Window:
         window,
         time_ns=window.time_ns[kept],
         node=window.node[kept],
-        tid=window.tid[kept],
+        thread=window.thread[kept],
         weight=window.weight[kept],
         length_ns=window.length_ns[kept],
         state=window.state[kept],

@@ -168,9 +168,11 @@ class NameCache:
             total -= entry.size
             self._dropped += 1
 
-    def retire(self, roots: Set[str]) -> None:
-        """Drop what was found below the roots of processes that have ended: another process may get the number."""
-        for key in [key for key, entry in self._entries.items() if entry.root in roots]:
+    def retire(self, roots: Set[str], images: Set[ObjectFile] = frozenset()) -> None:
+        """Drop what was found below the roots of processes that have ended: another process may get the number. images:
+        files that are gone; those that were read from a process's memory are no other one's.
+        """
+        for key in [key for key, entry in self._entries.items() if entry.root in roots or key in images]:
             del self._entries[key]
 
 

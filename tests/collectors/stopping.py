@@ -11,6 +11,7 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.process import Target
 from pyprof.collectors.ptrace.stop import Held, Outcome, Stopper
+from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions
@@ -54,7 +55,7 @@ def stopping(pid: int) -> Iterator[Stopping]:
     diagnostics = Diagnostics()
     arches = native_arches("x86_64")
     builder = BatchBuilder(arches, ArenaMemory(65536), 1)
-    target = Target(pid, CollectOptions(stack_size=65536), iter(range(1, 1000)).__next__, diagnostics)
+    target = Target(pid, CollectOptions(stack_size=65536), Identities(), diagnostics)
     stopper = Stopper(arches, builder, diagnostics, CollectOptions(idle=True))
     target.look(builder)
     try:

@@ -48,7 +48,7 @@ class Part:
     flush_s = 0.1
     stacks = True
     lost_ns = 0
-    rested: frozenset[int] = frozenset()
+    rests = 0
 
     def __init__(self, source_id: int, batches: Iterable[SampleBatch] = ()) -> None:
         self.source_id = source_id
@@ -69,6 +69,8 @@ class Part:
 
     def news(self) -> set[int]:
         return set()
+
+    def retire(self) -> None: ...
 
     def threads(self) -> list[ThreadInfo]:
         return []

@@ -14,6 +14,7 @@ from pathlib import Path
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.process import Target
+from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
@@ -197,7 +198,7 @@ def test_target_that_is_closed_is_freed_at_once(program: Start) -> None:
     running = program("c_spin", "1")
     gc.disable()
     try:
-        target = Target(running.pid, CollectOptions(), iter(range(1, 9)).__next__, Diagnostics())
+        target = Target(running.pid, CollectOptions(), Identities(), Diagnostics())
         ended = weakref.ref(target)
         target.close()
         del target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.ptrace.process import Target
 from pyprof.collectors.ptrace.young_threads import YoungThreads
+from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions
@@ -71,7 +71,7 @@ def test_short_threads_are_sampled_where_they_run(
 def test_thread_that_came_in_the_place_of_another_is_found_in_the_same_round(program: Start) -> None:
     pid = program("c_births", "thread", "5000", "1").pid
     builder = BatchBuilder(native_arches(os.uname().machine), ArenaMemory(1 << 16), 1)
-    target = Target(pid, CollectOptions(), itertools.count(1).__next__, Diagnostics())
+    target = Target(pid, CollectOptions(), Identities(), Diagnostics())
     found: set[int] = set()
     for _ in range(200):
         target.look(builder)

@@ -134,10 +134,11 @@ def test_what_is_drawn_at_a_sample_is_its_stack(profile: Profile) -> None:
     trace = read(export("chrome", profile))
     kept = [index for index, value in enumerate(profile.values[:, -1].tolist()) if value > 0]
     assert sorted(weight for *_, weight, _ in trace.samples) == sorted(profile.values[kept, -1].tolist())
+    ids = [(thread.pid, thread.tid) for thread in profile.threads]
+    tracks = [(pid, tid + (ids[:at].count((pid, tid)) << 22)) for at, (pid, tid) in enumerate(ids)]
     last: dict[tuple[Thread, int], tuple[str, ...]] = {}
     for index in kept:
-        thread = profile.threads[profile.thread[index]]
         time_ns = int(profile.time_ns[index]) - START_NS
-        last[(thread.pid, thread.tid), time_ns] = names(profile, int(profile.stack[index]))
+        last[tracks[profile.thread[index]], time_ns] = names(profile, int(profile.stack[index]))
     for (where, time_ns), stack in last.items():
         assert trace.stack_at(where, time_ns) == stack

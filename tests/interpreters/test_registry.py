@@ -38,6 +38,9 @@ class Reader:
 
     def read_names(self) -> None: ...
 
+    def left(self, tid: int) -> str:
+        return self.names.pop(tid, "")
+
     def take(self) -> Chain:
         return Chain((), SampleState(0), self.module, (), False)
 

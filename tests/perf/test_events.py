@@ -21,6 +21,7 @@ from pyprof.collectors.perf.records import Scan, read_samples, scan
 from pyprof.collectors.perf.ring import Rings, online_cpus
 from pyprof.collectors.perf.scope import Scope
 from pyprof.collectors.perf.switches import Switches
+from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from tests.support import missing
@@ -150,9 +151,13 @@ def test_other_events_that_cannot_be_had_leave_the_size_as_it_was(watched: Watch
 
 
 def test_a_process_that_may_not_be_looked_at_is_forgotten_when_it_has_ended(watched: Watched) -> None:
-    ids = iter(range(100)).__next__
     make = BatchMaker(
-        watched.rings, Scope(watched.event, False, False), TrackedProcesses(ids), CollectOptions(), Diagnostics(), 1
+        watched.rings,
+        Scope(watched.event, False, False),
+        TrackedProcesses(Identities()),
+        CollectOptions(),
+        Diagnostics(),
+        1,
     )
     with started(SPINS) as process:
         make.untracked.add(process.pid)

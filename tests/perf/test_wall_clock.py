@@ -12,7 +12,7 @@ from pyprof.collectors.base import CollectorStats, Feedback, Source
 from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.offcpu.collector import WallClockCollector
-from pyprof.collectors.switch_events import BLOCKED, ENDED, IN, PREEMPTED, Happened, Mask, Points, SwitchSource
+from pyprof.collectors.switch_events import BLOCKED, ENDED, I64, IN, PREEMPTED, Happened, Mask, Points, SwitchSource
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
@@ -60,16 +60,18 @@ class Reported:
     def known(self, pid: npt.NDArray[np.integer]) -> Mask:
         return np.ones(len(pid), np.bool_)
 
-    def shown(self, tid: npt.NDArray[np.integer]) -> Mask:
+    def shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
         return np.ones(len(tid), np.bool_)
 
-    def pid_of(self, tid: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
-        return np.where(tid == 8, OTHER_PID, PID).astype(np.int32)
+    def ids_of(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
+        return np.where(tid == 8, OTHER_PID, PID).astype(np.int32), np.zeros(len(tid), np.int64)
 
     def news(self) -> set[int]:
         return set()
 
     def learn(self, feedback: Feedback) -> None: ...
+
+    def retire(self) -> None: ...
 
     def threads(self) -> list[ThreadInfo]:
         return []

@@ -9,6 +9,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.stacks import StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.session.rows import Rows
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 
 FRAME = 0x200
@@ -63,9 +64,9 @@ class Bench:
             stack=stack,
             spaces={},
         )
-        rows = self.stacks.intern(walk, batch.space)
-        self.completion.take(batch, walk, rows, np.zeros(1, np.int64))
-        return rows
+        node, none = self.stacks.intern(walk, batch.space), np.zeros(1, np.int64)
+        self.completion.take(batch, walk, Rows(none, node, batch.cpu, batch.tid, batch.cpu, none, none), none)
+        return node
 
     def frames(self, rows: np.ndarray) -> list[tuple[int, int]]:
         """(pc, trust) from the leaf outwards; a marker has pc -1."""

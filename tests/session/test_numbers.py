@@ -14,6 +14,7 @@ from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.functions import costs
 from pyprof.model.interpreter import SampleState
+from pyprof.model.keys import ThreadKey
 from pyprof.model.pauses import PauseLog
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.stacks import StackTable
@@ -71,7 +72,7 @@ def _window(profile: Profile, before: CollectorStats, more: CollectorStats, dura
         threads=profile.threads,
         time_ns=profile.time_ns,
         node=profile.stack,
-        tid=zeros.astype(np.int32),
+        thread=zeros.astype(np.int32),
         weight=zeros,
         length_ns=zeros,
         state=profile.state if profile.state is not None else zeros.astype(np.int32),
@@ -81,6 +82,7 @@ def _window(profile: Profile, before: CollectorStats, more: CollectorStats, dura
         after=after,
         errors={},
         cpu=zeros.astype(np.int32),
+        keys={0: ThreadKey(1, 1, 0)},
     )
 
 
@@ -140,7 +142,7 @@ def test_lengths_become_as_many_samples_as_periods_lie_in_them(
     tid, length, weight = (np.array([row[column] for row in rows], np.int64) for column in range(3))
     empty = CollectorStats(0, PauseLog().snapshot(), 0, 0, 0, ())
     window = replace(
-        _window(Builder().build(), empty, empty, 1), tid=tid.astype(np.int32), weight=weight, length_ns=length
+        _window(Builder().build(), empty, empty, 1), thread=tid.astype(np.int32), weight=weight, length_ns=length
     )
     samples, ns = _values(window, period_ns).T
     assert (samples >= 0).all()

@@ -29,6 +29,8 @@ class Script:
     def learn(self, feedback: Feedback) -> None:
         self.learned.append(feedback)
 
+    def retire(self) -> None: ...
+
     def threads(self) -> list[ThreadInfo]:
         return [ThreadInfo(1, 1, "one", "p"), ThreadInfo(1, 2, "two", "p")]
 
@@ -85,7 +87,8 @@ def pcs(rec: Recorder) -> list[tuple[int, list[int]]]:
     """(tid, pcs from the root; a marker's pc is its StackEnd) of each row of the window."""
     window = rec.cut()
     found = []
-    for tid, node in zip(window.tid.tolist(), window.node.tolist(), strict=True):
+    for thread, node in zip(window.thread.tolist(), window.node.tolist(), strict=True):
+        tid = window.keys[thread].tid
         path = []
         while node > 0:
             (key,) = window.stacks.key(node)
@@ -117,9 +120,9 @@ def test_sleeper_that_needs_a_register_is_completed_by_the_stop_that_follows() -
     assert isinstance(script, Script)
     assert script.learned[0].stop.tolist() == [True]
     assert script.learned[0].top.tolist() == [0], "a walk that was cut short says nothing of the stack's length"
-    assert rec.unsettled() == {1}
+    assert rec.unsettled()
     rec.add(batch((STOPPED, 1, 0xBAD), (UNCHANGED, 1, 0)))
-    assert rec.unsettled() == set()
+    assert not rec.unsettled()
     assert pcs(rec) == [(1, [0xBAD])] * 4
 
 

@@ -27,6 +27,8 @@ class Silent:
 
     def learn(self, feedback: object) -> None: ...
 
+    def retire(self) -> None: ...
+
     def threads(self) -> list[ThreadInfo]:
         return []
 

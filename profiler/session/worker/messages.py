@@ -66,8 +66,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The sampler's half of what a window tells. now_ns: since the epoch, the window's end. counts, problems: of its
-    Diagnostics, since it began. unfollowed: since the last cut. cpu_s, max_rss_kb: its own.
+    """The sampler's half of what a window tells. now_ns: since the epoch, the window's end. counts: of its
+    Diagnostics, since it began; problems: new ones. unfollowed: since the last cut. cpu_s, max_rss_kb: its own.
     """
 
     now_ns: int

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
-from pyprof.diagnostics import Diagnostics
+from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
@@ -211,7 +211,14 @@ class Sampling:
             if cut:
                 self.samples = 0
                 self.delivered += sink is not None
+                self._retire()
         return pending
+
+    def _retire(self) -> None:
+        """A window was closed: what only it needed goes."""
+        if not self._closed:
+            self._collector.retire()
+        self._runtimes.retire()
 
     def _gathered(self, cut: bool) -> State:
         own = own_cost()
@@ -221,14 +228,19 @@ class Sampling:
         return State(
             now_ns=self._end_ns or time.time_ns(),
             stats=self._collector.stats(),
-            threads=tuple(self._collector.threads()),
+            threads=self._runtimes.named(tuple(self._collector.threads())),
             counts=dict(self._diagnostics.counts),
-            problems={path: frozenset(found) for path, found in self._diagnostics.problems.items()},
+            problems=self._problems(),
             unfollowed=spent,
             cpu_s=own.cpu_s,
             max_rss_kb=own.max_rss_kb,
-            interpreters=self._interpreters(names=True),
+            interpreters=self._interpreters(),
         )
+
+    def _problems(self) -> dict[str, frozenset[Problem]]:
+        """Those that the worker has not been told of."""
+        found, self._diagnostics.problems = self._diagnostics.problems, {}
+        return {path: frozenset(each) for path, each in found.items()}
 
     def stop(self) -> None:
         """End run(), soon. From any thread, or a signal handler."""
@@ -240,14 +252,13 @@ class Sampling:
         self._abandoned = True
         self._worker.kill()
 
-    def _interpreters(self, names: bool = False) -> InterpreterNews:
+    def _interpreters(self) -> InterpreterNews:
         runtimes = self._runtimes
         codes = runtimes.book.codes
         fresh = {number: codes[number] for number in codes.keys() - self._codes}
         gone = tuple(self._codes - codes.keys())
         self._codes = set(codes)
-        threads = runtimes.thread_names() if names else {}
-        return InterpreterNews(fresh, gone, runtimes.module_paths, runtimes.lockless, threads)
+        return InterpreterNews(fresh, gone, runtimes.module_paths, runtimes.lockless)
 
     def end(self) -> None:
         """Nothing is recorded from now on; does not wait. From any thread, or a signal handler."""

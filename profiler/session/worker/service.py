@@ -51,6 +51,9 @@ class ToldCollector:
     def threads(self) -> list[ThreadInfo]:
         return list(self._threads)
 
+    def retire(self) -> None:
+        """Nothing comes and goes here."""
+
     def stats(self) -> CollectorStats:
         return self._stats
 

@@ -1,0 +1,73 @@
+"""Names of threads as the kernel's records tell them, each as it was last."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.thread_lives import Leaving, ThreadLives
+from pyprof.model.profile import ThreadInfo
+
+_FOREVER_NS = 2**62
+
+
+class ThreadNames:
+    """lives: when the threads began."""
+
+    def __init__(self, lives: ThreadLives) -> None:
+        self._lives = lives
+        self._names: dict[int, dict[int, tuple[int, str]]] = {}
+        self._leaving: Leaving[tuple[int, int]] = Leaving()
+
+    def put(self, tid: int, started: int, pid: int, name: str) -> None:
+        self._names.setdefault(tid, {})[started] = pid, name
+
+    def __contains__(self, tid: int) -> bool:
+        return tid in self._names
+
+    def at(self, tid: int, time_ns: int) -> tuple[int, str] | None:
+        """(pid, name) of the thread that had a tid at a time, the last one's where nothing is known of that."""
+        names = self._names.get(tid)
+        if not names:
+            return None
+        return names.get(self._lives.at(tid, time_ns)) or names[max(names)]
+
+    def _of(self, tid: int, started: int) -> tuple[int, str] | None:
+        """Of one thread; the last one's of its number where nothing is known of it."""
+        names = self._names.get(tid)
+        return (names.get(started) or names[max(names)]) if names else None
+
+    def pids(self, tids: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """The processes of threads at times; a thread of which nothing is known is its own."""
+        columns = zip(tids.tolist(), time_ns.tolist(), strict=True)
+        return np.array([(self.at(tid, at) or (tid, ""))[0] for tid, at in columns], np.int32)
+
+    def retire(self, sampled: set[tuple[int, int]]) -> None:
+        """A window was closed: forget threads that had ended when the one before was, here and in sampled."""
+        known = sampled | {(tid, started) for tid, names in self._names.items() for started in names}
+        there = {tid: self._lives.at(tid, _FOREVER_NS) for tid in {tid for tid, _ in known} if _exists(tid)}
+        gone = {(tid, started) for tid, started in known if there.get(tid) != started}
+        for tid, started in self._leaving.settle(gone):
+            sampled.discard((tid, started))
+            names = self._names.get(tid, {})
+            names.pop(started, None)
+            if not names:
+                self._names.pop(tid, None)
+        self._lives.retire()
+
+    def infos(self, threads: Iterable[tuple[int, int]]) -> list[ThreadInfo]:
+        """What is known of threads (tid, started); one that nothing is known of has its number for a name."""
+        found = []
+        for tid, started in threads:
+            pid, name = self._of(tid, started) or (tid, str(tid))
+            began = self._lives.process_at(pid, started)
+            process = (self._of(pid, began) or (pid, name))[1]
+            found.append(ThreadInfo(pid, tid, name, process, started, began))
+        return sorted(found, key=lambda info: info.key)
+
+
+def _exists(tid: int) -> bool:
+    return os.path.exists(f"/proc/{tid}")

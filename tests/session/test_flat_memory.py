@@ -1,0 +1,182 @@
+"""Two thousand windows, each with a process, threads and functions of its own, each fourth with a new library:
+neither sampler nor worker keeps anything of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.libc import memory_reader
+from pyprof.collectors.thread_lives import Leaving
+from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.code_book import CodeBook, frame_pc
+from pyprof.interpreters.cpython.codes import Code
+from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.model.arch import X86_64
+from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.keys import ThreadKey
+from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
+from pyprof.model.profile import Profile, ThreadInfo
+from pyprof.model.sample import SampleBatch, StackSlab
+from pyprof.objfile.images import ImageStore
+from pyprof.options import UnwindOptions, ViewOptions
+from pyprof.records import dataclass, replace
+from pyprof.session.runtimes import Runtimes
+from pyprof.session.worker.messages import Naming
+from pyprof.session.worker.process import forked
+from pyprof.session.worker.sampling import Sampling
+from tests.support import build
+
+WINDOWS, EACH, PER_LIBRARY = 2000, 200, 4
+THREADS = 3
+LIBRARY = """
+static __attribute__((noinline)) int unnamed(int n) { return n ? n * unnamed(n - 1) + n : 1; }
+int answer(int n) { return n ? unnamed(n) * answer(n - 1) : 1; }
+void *const inside = (void *)unnamed;
+"""
+_LIBC = ctypes.CDLL(None)
+
+
+def blocks() -> int:
+    """Python objects and what else Python's allocator has given out. What was there before is not looked at again."""
+    if not gc.get_freeze_count():
+        gc.freeze()
+    gc.collect()
+    return sys.getallocatedblocks()
+
+
+class Churn:
+    """A collector of one batch a window: of a process that has mapped a library, and has ended when the next comes.
+    Its memory is this process's.
+    """
+
+    source_id = 1
+
+    def __init__(self, library: Path, book: CodeBook, diagnostics: Diagnostics) -> None:
+        self._library = library
+        self._book = book
+        self._diagnostics = diagnostics
+        self._infos: dict[ThreadKey, ThreadInfo] = {}
+        self._leaving: Leaving[ThreadKey] = Leaving()
+        self._now: set[ThreadKey] = set()
+
+    def batches(self) -> Iterator[SampleBatch]:
+        for first in range(1, WINDOWS + 1, PER_LIBRARY):
+            path = self._library.with_name(f"lib{first}.so")
+            shutil.copy(self._library, path)
+            library = ctypes.CDLL(str(path))
+            places = ctypes.cast(library.answer, ctypes.c_void_p), ctypes.c_void_p.in_dll(library, "inside")
+            addresses = [place.value or 0 for place in places]
+            lines = Path("/proc/self/maps").read_bytes().splitlines()
+            own = os.fsencode(path)
+            mappings = procfs.parse_maps(b"\n".join(line for line in lines if line.endswith(own)))
+            for number in range(first, first + PER_LIBRARY):
+                image = ProgramImage()
+                yield self._batch(number, addresses, mappings, image)
+                image.alive = False
+            _LIBC.dlclose(ctypes.c_void_p(library._handle))
+            path.unlink()
+
+    def _batch(
+        self, number: int, functions: Sequence[int], mappings: tuple[Mapping, ...], image: ProgramImage
+    ) -> SampleBatch:
+        own = os.getpid()
+        space = AddressSpace(
+            number, own, 0, mappings, memory_reader(own, lambda: True), f"/proc/{own}/root", image=image
+        )
+        tid = np.arange(THREADS) + THREADS * number
+        ones = np.ones(THREADS, np.int64)
+        infos = [ThreadInfo(own, t, f"thread {t}", f"process {number}", number, number) for t in tid.tolist()]
+        self._now = {info.key for info in infos}
+        self._infos |= {info.key: info for info in infos}
+        self._diagnostics.problem(f"{self._library}.{number}", "is only here to be forgotten")
+        code = self._book.add(Code(f"f{number}", f"C.f{number}", f"{number}.py", 1, LineTable.LOCATIONS, b""))
+        chain = Chain((Run(0, (frame_pc(code, 0),)),), SampleState.INTERPRETED, "", (), marked=False)
+        regs = np.zeros((THREADS, len(X86_64.registers)), np.uint64)
+        regs[:, X86_64.pc], regs[:, X86_64.sp] = np.resize(functions, THREADS) + 1, 0x7000
+        slab = StackSlab(np.zeros(64, np.uint8), 0x7000 * ones.astype(np.uint64), 0 * ones, 64 * ones)
+        batch = bare_batch(X86_64, self.source_id, np.zeros(THREADS, np.uint8), ones * number, own * ones, tid)
+        return replace(
+            batch,
+            space=ones.astype(np.int32) * number,
+            regs=regs,
+            stack=slab,
+            spaces={number: space},
+            chains={0: chain},
+            started=ones * number,
+        )
+
+    def learn(self, feedback: Feedback) -> None: ...
+
+    def threads(self) -> list[ThreadInfo]:
+        return list(self._infos.values())
+
+    def retire(self) -> None:
+        for key in self._leaving.settle(self._infos.keys() - self._now):
+            del self._infos[key]
+
+    def stats(self) -> CollectorStats:
+        return CollectorStats()
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A sink in the worker: counts blocks there."""
+
+    path: Path
+
+    def take(self, profile: Profile, number: int) -> None:
+        assert len(profile.threads) == THREADS
+        titles = {frame.title for frame in profile.frames}
+        assert any("answer" in title for title in titles)
+        assert any("!0x" in title for title in titles), titles
+        if number % EACH == EACH - 1:
+            with self.path.open("a") as out:
+                out.write(f"{blocks()}\n")
+
+
+def test_memory_of_both_processes_stays_flat(tmp_path: Path) -> None:
+    source = tmp_path / "answer.c"
+    source.write_text(LIBRARY)
+    library = build(source, tmp_path / "library.so", "-shared", "-fPIC", "-O1", "-s")
+    diagnostics = Diagnostics()
+    runtimes = Runtimes(ImageStore(diagnostics), diagnostics)
+    naming = Naming("churn", 99, "cpu", ViewOptions())
+    collector = Churn(library, runtimes.book, diagnostics)
+    sampling = Sampling(collector, forked(), runtimes, diagnostics, UnwindOptions(), naming)
+    sink, windows, own = Measured(tmp_path / "blocks"), itertools.count(1), []
+
+    def beat() -> None:
+        asked = sampling.ask(cut=True, sink=sink)
+        number = next(windows)
+        if number % PER_LIBRARY == 0:  # it is mapped until it has been read
+            asked.wait()
+        if number % EACH == 0:
+            own.append(blocks())
+
+    try:
+        sampling.run(beat)
+        assert sampling.failure is None
+    finally:
+        sampling.close()
+        gc.unfreeze()
+    workers = [int(line) for line in sink.path.read_text().split()]
+    assert len(own) == len(workers) == WINDOWS // EACH
+    for found in own, workers:
+        assert np.median(found[-3:]) - np.median(found[2:5]) < WINDOWS / 4, found
