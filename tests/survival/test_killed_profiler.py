@@ -77,10 +77,12 @@ def test_the_target_survives_a_profiler_that_ends_by_a_signal(program: Start, nu
     assert target.finish() == "0 0 0 1\n"
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_the_target_survives_an_interrupt_of_the_sampling_loop(program: Start) -> None:
     """KeyboardInterrupt may come anywhere between two samples; none may leave the target held.
 
-    One that comes while an object is finalized is lost, as Python says; so they come until one has ended the loop.
+    One that comes while an object is finalized is lost, as Python says; so they come until one has ended the loop. One
+    that comes between open() and `with` leaves the file to its finalizer.
     """
     target = program("c_survivor")
 
