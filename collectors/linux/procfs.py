@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import Literal
 
 from pyprof.collectors.linux.libc import memory_reader
@@ -295,3 +296,12 @@ def started(tid: int) -> int | None:
     except (OSError, FormatError):
         return None
     return None if stat.is_zombie else stat.start
+
+
+def began_ns(pid: int) -> int:
+    """When a process began, in nanoseconds of the wall clock as it is set now; 0 if it has ended."""
+    ticks = started(pid)
+    if ticks is None:
+        return 0
+    booted_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return booted_ns + ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))

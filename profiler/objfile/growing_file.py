@@ -17,11 +17,13 @@ _TAIL = 256
 @dataclass(eq=False)
 class GrowingFile:
     """find: gives a descriptor (O_PATH) of what has the name now, or raises OSError: it may come into being later.
-    owners: user ids whose file is accepted. A file of another user could contain anything.
+    owners: user ids whose file is accepted. A file of another user could contain anything. since_ns: a file that was
+    last written before this time (wall clock) is not accepted either: an earlier process wrote it.
     """
 
     find: Callable[[], int]
     owners: frozenset[int]
+    since_ns: int = 0
     _fd: int = -1
     _identity: tuple[int, int] = (0, 0)
     _offset: int = 0
@@ -51,6 +53,11 @@ class GrowingFile:
         self._tail = (self._tail + bytes(data[-_TAIL:]))[-_TAIL:]
         return bytes(data), anew
 
+    def head(self, size: int) -> bytes:
+        """Its first bytes, at most size; b"" where there is no such file."""
+        self._reopen()
+        return os.pread(self._fd, size, 0) if self._fd >= 0 else b""
+
     def _reopen(self) -> bool:
         """Follow the name if another file has it now."""
         try:
@@ -59,7 +66,7 @@ class GrowingFile:
             return False  # what was open stays so: its process may have taken the name away
         try:
             status = os.fstat(found)
-            if (status.st_dev, status.st_ino) == self._identity or status.st_uid not in self.owners:
+            if (status.st_dev, status.st_ino) == self._identity or not self._accepts(status):
                 return False
             fd = foreign_path.reopen(found)
         except OSError:
@@ -70,6 +77,9 @@ class GrowingFile:
         self._fd, self._identity = fd, (status.st_dev, status.st_ino)
         replaced, self._offset, self._tail = self._offset > 0, 0, b""
         return replaced
+
+    def _accepts(self, status: os.stat_result) -> bool:
+        return status.st_uid in self.owners and status.st_mtime_ns >= self.since_ns
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

@@ -25,6 +25,9 @@ from pyprof.runtime_code.perf_map import PerfMapCode
 REST = 2
 """After a look that took t there is none in between for REST * t."""
 
+_CLOCK_SLACK_NS = 1_000_000_000
+"""How far the times of a process's start and of its first write may be apart the wrong way round."""
+
 Spans = tuple[Span[Any] | None, ...]
 """What each source says, in the order of ProcessCode.sources."""
 
@@ -134,8 +137,13 @@ def file_owners(space: AddressSpace) -> frozenset[int] | None:
     """Users whose files count as the process's; None where it is no process of this machine."""
     if space.files is not None or not space.root.startswith("/proc/"):
         return None
+    return _users(space.pid)
+
+
+def _users(pid: int) -> frozenset[int] | None:
+    """Those of a process, root and our own; None where it has ended or may not be read."""
     try:
-        status = procfs.thread_status(space.pid)
+        status = procfs.thread_status(pid)
     except (ProcessLookupError, PermissionError):
         return None
     return frozenset({0, os.geteuid(), *map(int, status.get("Uid", "").split()[:2])})
@@ -143,17 +151,29 @@ def file_owners(space: AddressSpace) -> frozenset[int] | None:
 
 def perf_map_file(space: AddressSpace) -> GrowingFile | None:
     """The process's perf map, None where there can be none."""
-    owners = file_owners(space)
-    if owners is None:
-        return None
+    return None if file_owners(space) is None else _perf_map(space.pid, space.root)
+
+
+def perf_map_head(pid: int, size: int) -> bytes:
+    """The first bytes of a live process's perf map, at most size; b"" if there is none. Raises OSError."""
+    file = _perf_map(pid, f"/proc/{pid}/root")
+    return file.head(size) if file is not None else b""
+
+
+def _perf_map(pid: int, root: str) -> GrowingFile | None:
+    """The file of its name that was written since the process began: pids are used again, and maps stay behind."""
+    owners = _users(pid)
     try:
-        name = perf_map_name(space.pid)
+        name = _perf_map_name(pid)
     except OSError:
         return None
-    return GrowingFile(partial(foreign_path.find, space.root, name, follow=False), owners)
+    if owners is None:
+        return None
+    since_ns = procfs.began_ns(pid) - _CLOCK_SLACK_NS
+    return GrowingFile(partial(foreign_path.find, root, name, follow=False), owners, since_ns)
 
 
-def perf_map_name(pid: int) -> str:
+def _perf_map_name(pid: int) -> str:
     """As the process names it: in its mount namespace, by its pid in its own namespace. Raises OSError."""
     inner = procfs.thread_status(pid).get("NSpid", str(pid)).split()[-1]
     return f"/tmp/perf-{inner}.map"

@@ -26,11 +26,10 @@ from pyprof.model.profile import Line, ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge
 from pyprof.model.walk import StackEnd, Walk
-from pyprof.objfile import foreign_path
 from pyprof.objfile.images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE
 from pyprof.records import dataclass, field, replace
-from pyprof.runtime_code.process import perf_map_name
+from pyprof.runtime_code.process import perf_map_head
 from pyprof.session.evaluator_resume import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 
@@ -185,7 +184,7 @@ class Runtimes:
             lambda: procfs.tasks(pid),
             _tids(pid),
             lambda: procfs.address_space(pid, next(self._ids), generation=0),
-            lambda: foreign_path.read_file(f"/proc/{pid}/root", perf_map_name(pid), _MAP_HEAD),
+            lambda: perf_map_head(pid, _MAP_HEAD),
         )
 
 

@@ -28,8 +28,9 @@ _LONGEST_LINE = 200
 
 @dataclass(frozen=True)
 class ThreadStacks:
-    """A process at one moment. exe: its program's path; arch: what code it runs. threads: by tid. unread: interpreters
-    whose functions are not in the stacks. profile: what the stacks were taken from; its modules are those of frames.
+    """A process at one moment. exe: its program's path; arch: what code it runs. threads: the main one first, then by
+    tid. unread: interpreters whose functions are not in the stacks. profile: what the stacks were taken from; its
+    modules are those of frames.
     """
 
     pid: int
@@ -69,10 +70,10 @@ def _taken(pid: int, options: DumpOptions) -> ThreadStacks:
     files = Files(options.unwinding, diagnostics, options.follow_tasks, options.stack_size)
     collector = PtraceCollector(pid, collect, diagnostics, readers=files.runtimes.reader)
     session = Session(collector, options.unwinding, diagnostics, files)
-    window = session.snapshot(lambda: set(_tasks(pid)))
+    window = session.snapshot(lambda: states.keys() & set(_tasks(pid)))
     profile = session.profile(window, exe, collect.rate_hz, mode="wall", shown=options.view)
     seen = _detailed(pid, list(thread_stacks(profile, states)), files.runtimes, options)
-    threads = sorted([*seen, *_unseen(pid, profile, states)], key=lambda thread: thread.tid)
+    threads = sorted([*seen, *_unseen(pid, profile, states)], key=lambda thread: (thread.tid != pid, thread.tid))
     return ThreadStacks(pid, exe, arch, tuple(threads), tuple(files.runtimes.unread(pid)), profile=profile)
 
 
@@ -85,12 +86,15 @@ def _tasks(pid: int) -> list[int]:
 
 
 def _unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[ThreadStack]:
-    """Threads that are there and did not let themselves be looked at: held by a debugger, or without a processor."""
+    """Threads that could not be sampled: held by a debugger, or without a processor.
+
+    Those that began since are no part of the moment that is shown, those that have ended neither.
+    """
     known = {thread.tid for thread in profile.threads}
     for tid in _tasks(pid):
-        if tid not in known:
+        if tid in states and tid not in known:
             info = ThreadInfo(pid, tid, procfs.name(tid), procfs.name(pid))
-            yield ThreadStack(info, states.get(tid, "running"), StackEnd.UNREADABLE, ())
+            yield ThreadStack(info, states[tid], StackEnd.UNREADABLE, ())
 
 
 def _detailed(pid: int, threads: list[ThreadStack], runtimes: Runtimes, options: DumpOptions) -> Iterator[ThreadStack]:

@@ -35,7 +35,7 @@ def _record(pid: int, output: Path, *options: str) -> dict[str, Any]:
     summary = output.with_suffix(".summary")
     to = ("-o", str(output), "--summary", str(summary))
     done = warm.run("record", "-p", str(pid), "-q", "-d", SECONDS, "-r", "400", *to, *options, timeout=120)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr)
     found: dict[str, Any] = json.loads(summary.read_text())
     return found
 
@@ -67,6 +67,6 @@ def functions(frames: list[str], file: str) -> list[str]:
 
 def dump(pid: int, *options: str) -> dict[str, Any]:
     done = warm.run("dump", "-p", str(pid), "--json", *options, timeout=120)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr)
     found: dict[str, Any] = json.loads(done.stdout)
     return found

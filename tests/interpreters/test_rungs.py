@@ -71,10 +71,10 @@ def check(frames: list[Frame], truth: dict[str, Any]) -> None:
 
 
 def dumped(process: subprocess.Popen[str], truth: dict[str, Any]) -> list[dict[str, Any]]:
-    """All threads; the one that the truth is of comes first."""
+    """All threads; the one that the truth is of comes first, those without Python last, whatever their numbers are."""
     threads: list[dict[str, Any]] = dump(process.pid, "--native", "all")["threads"]
     innermost = truth["stack"][0]
-    threads.sort(key=lambda thread: innermost not in of_python(thread["frames"]))
+    threads.sort(key=lambda thread: (innermost not in of_python(thread["frames"]), thread["interpreter"] is None))
     for thread in threads:
         python = thread["interpreter"]  # None: one of the threads of a library that knows no Python
         assert python is None or python["merge"] is None, python

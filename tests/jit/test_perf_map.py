@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from pyprof.objfile.foreign_path import find
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.runtime_code.base import Look
 from pyprof.runtime_code.perf_map import PerfMapCode
+from pyprof.runtime_code.process import perf_map_head
 from pyprof.symbolize.perfmap import MAX_NAME, PerfMapReader
 
 
@@ -113,6 +116,22 @@ def test_links_pipes_and_files_of_others_are_not_read(tmp_path: Path) -> None:
     assert watched(tmp_path / "pipe").more() == (b"", False)
     assert watched(secret).more() == (b"100 10 secret\n", False)
     assert GrowingFile(partial(find, "/", str(secret)), frozenset({os.geteuid() + 1})).more() == (b"", False)
+
+
+def test_map_that_an_earlier_process_of_the_same_pid_has_left_is_not_read() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        path = Path(f"/tmp/perf-{process.pid}.map")
+        path.write_bytes(b"100 10 f\n")
+        try:
+            assert perf_map_head(process.pid, 1 << 20) == b"100 10 f\n"
+            before = time.time() - 60
+            os.utime(path, (before, before))
+            assert perf_map_head(process.pid, 1 << 20) == b""
+            path.write_bytes(b"200 20 g\n")
+            assert perf_map_head(process.pid, 5) == b"200 2"
+        finally:
+            path.unlink()
+            process.kill()
 
 
 def test_map_that_is_written_anew_while_recorded_names_each_time(tmp_path: Path) -> None:
