@@ -5,6 +5,7 @@ attr            struct perf_event_attr as bytes, and what the kernel says when i
 batches         Records that were read from the rings, as sample batches
 collector       Samples from the kernel's perf_events: no thread is ever stopped
 copy_size       How much of each stack the kernel is asked to copy
+duty_cycle      Duty cycle of threads that switch too often: their events are on for a part of the time only
 event_manager   The events of a recording: what they stand on, how much they copy, how long they have counted
 event_set       Events on threads: one for each thread and processor, whose samples go to that processor's ring
 members         Which processes belong to a recording: those that were named, those that match later, and their children

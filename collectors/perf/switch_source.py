@@ -12,13 +12,12 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.perf.batches import Taken, by_width
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.copy_size import TOO_LONG, beyond_copy
+from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.perf.switches import Switched, Switches
 from pyprof.collectors.switch_events import ENDED, I64, Happened, Mask
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass, field, replace
-
-_FOREVER_NS = 2**62
 
 
 @dataclass
@@ -52,11 +51,11 @@ class PerfSwitchSource:
 
     @property
     def paused(self) -> frozenset[int]:
-        return self.switches.paused
+        return self.switches.cycle.paused
 
     def take(self, now_ns: int, last: bool) -> Happened:
         switched = self.switches.take(now_ns)
-        until_ns = _FOREVER_NS if last else now_ns
+        until_ns = FOREVER_NS if last else now_ns
         taken = self.running.take(until_ns, switched.samples, self.switches.rings.words)
         self._under_way = switched, taken
         wanted = np.flatnonzero(taken.wanted)
@@ -107,7 +106,7 @@ class PerfSwitchSource:
 
     def retire(self) -> None:
         self.running.retire()
-        self.switches.retire()
+        self.switches.cycle.retire()
 
     def stats(self) -> CollectorStats:
         stats = self.running.stats()
@@ -123,7 +122,7 @@ class PerfSwitchSource:
         notes = [f"Time off the processor is {exact}; its stacks are {stacks}"]
         if self._cuts:
             notes.append(f"Cut short in this mode: {TOO_LONG} (--collector ptrace has them whole)")
-        if count := self.switches.rests:
+        if count := self.switches.cycle.rests:
             what = "The machine" if self.switches.everything else f"{count} thread{'s' if count > 1 else ''}"
             notes.append(f"{what} switched so often that only a part of it was recorded; the rest is counted like that")
         return tuple(notes)

@@ -8,10 +8,9 @@ that switches thousands of times a second is sampled by duty cycle.
 from __future__ import annotations
 
 import errno
-import math
 import os
 import time
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,7 +18,9 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed, SwitchEvent
 from pyprof.collectors.perf.copy_size import StackSize
+from pyprof.collectors.perf.duty_cycle import DutyCycle
 from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
+from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.perf.records import (
     EXIT,
     FORK,
@@ -34,7 +35,7 @@ from pyprof.collectors.perf.records import (
 from pyprof.collectors.perf.ring import LEAST_RING, online_cpus, open_rings
 from pyprof.collectors.perf.switch_periods import Periods, Tuning
 from pyprof.collectors.perf.switch_records import SwitchScan, scan
-from pyprof.collectors.switch_events import ENDED, IN, LEAST_ON_NS, Gap, Points, covered_ns
+from pyprof.collectors.switch_events import ENDED, IN, Gap, Points, covered_ns
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, field
@@ -44,18 +45,13 @@ _MOST_RINGS = 64 << 20
 _FIRST_STACK = 8 << 10
 _FIRST_PERIOD = 101
 _BUDGET_HZ = (2000.0, 4000.0)
-_FAST_HZ = 5000.0
-"""A thread that leaves its processor more often than this is recorded only for a part of the time."""
-_MOST_RESTS = 9
-_FIRST_LOOK_S = 0.02
 _RENEW_NS, _MOST_RENEW_NS = 1_000_000_000, 64_000_000_000
-_FOREVER_NS = 2**62
 _NO_THREAD = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """What the rings held. pid: of each switch. gaps: stretches of time of which records were lost. paused: threads of
+    """What the rings held. pid: of each switch. gaps: time of which there are no records. paused: threads of
     which there are no records.
     """
 
@@ -69,11 +65,8 @@ class Switched:
 
 @dataclass
 class Switches:
-    """source_id: of batches of its samples. stacks: may there be samples? paused: threads that switch so often that
-    they are left alone for a while; rests: how many ever were. lost_ns: time of which records were lost.
-
-    It has 23 attributes because what is read decides what is read next: rates of switches give periods, copies' sizes
-    and rests, each with its own memory of the last change.
+    """source_id: of batches of its samples. stacks: may there be samples? cycle: whose events are off. lost_ns: time of
+    which records were lost.
     """
 
     options: CollectOptions
@@ -92,17 +85,8 @@ class Switches:
         self._tuning = Tuning(Periods(_FIRST_PERIOD))
         self._heard_ns = dict.fromkeys(self.rings.rings, time.monotonic_ns())
         self._events: EventSet | None = None
-        self._leaves: dict[int, int] = {}
-        self._rates: dict[int, float] = {}
-        self._inherited = False
-        self._away: Gap | None = None
-        self._counted_ns = time.monotonic_ns()
-        self._began = False
-        self.paused: frozenset[int] = frozenset()
-        self.rests = 0
-        self._rested: set[int] = set()
+        self.cycle = DutyCycle(self.everything, len(cpus))
         self.lost_ns = 0
-        self._rests = 0
         self._renew_ns = 0
         self._least_ns = _RENEW_NS
 
@@ -157,7 +141,7 @@ class Switches:
 
     def _forks(self) -> list[Fork]:
         found = []
-        for record in self._scan(_FOREVER_NS).others:
+        for record in self._scan(FOREVER_NS).others:
             ids = parse_task(record.body) if record.kind == FORK else None
             if ids is not None:
                 found.append((record.time_ns, ids[2], ids[3]))
@@ -177,10 +161,8 @@ class Switches:
         lost = sum(parse_lost(r.kind, r.body) for r in found.others if r.kind in (LOST, LOST_SAMPLES))
         if lost:
             self.diagnostics.count("record of a switch lost: the ring was full", lost)
-            self.lost_ns += covered_ns([gap for gap in found.gaps if gap[1] != _FOREVER_NS])
-        paused, gaps = self.paused, found.gaps + ([self._away] if self._away else [])
-        if self._away and self._away[1] != _FOREVER_NS:
-            self._away = None
+            self.lost_ns += covered_ns([gap for gap in found.gaps if gap[1] != FOREVER_NS])
+        paused, gaps = self.cycle.paused, found.gaps + self.cycle.gaps()
         self._count(tid[kind != IN])
         gone = np.array(ends, np.int64).reshape(-1, 3)
         columns = zip((pid, tid, time_ns), gone.T, strict=True)
@@ -195,46 +177,11 @@ class Switches:
 
     def _count(self, tids: I64) -> None:
         """Switch rate per thread. Threads above the limit are sampled by duty cycle."""
-        if self.paused or self._away:
-            return
-        found, counts = np.unique(tids, return_counts=True)
-        for tid, count in zip(found.tolist(), counts.tolist(), strict=True):
-            self._leaves[tid] = self._leaves.get(tid, 0) + count
-        now = time.monotonic_ns()
-        passed_s = (now - self._counted_ns) / 1e9
-        if passed_s < (LEAST_ON_NS / 1e9 if self._began else _FIRST_LOOK_S):
-            return
-        self._rates = {tid: count / passed_s for tid, count in self._leaves.items()}
-        self._tuning.count(self._leaves, passed_s)
-        self._began, self._leaves, self._counted_ns = True, {}, now
-        if self.everything:
-            self._leave_machine_alone(sum(self._rates.values()) / len(self.rings.rings), now)
-            return
-        fast = [tid for tid, hz in self._rates.items() if hz > _FAST_HZ]
-        if fast and self._events is not None:
-            own = frozenset(tid for tid in fast if self._events.owns(tid))
-            self._inherited = len(own) < len(fast)
-            if own:
-                self._events.switch(own, on=False)
-                self.paused = own
-                self._rest(own)
-                self._rests = min(math.ceil(max(self._rates[tid] for tid in own) / _FAST_HZ), _MOST_RESTS + 1)
-
-    def _leave_machine_alone(self, leaves_hz: float, now_ns: int) -> None:
-        """leaves_hz: of each processor. Events of the whole machine are off or on for all."""
-        if leaves_hz > _FAST_HZ and self._events is not None:
-            self._events.switch([EVERY_THREAD], on=False)
-            self._away = (now_ns, _FOREVER_NS)
-            self._rest({EVERY_THREAD})
-            self._rests = min(math.ceil(leaves_hz / _FAST_HZ), _MOST_RESTS + 1)
-
-    def _rest(self, tids: Set[int]) -> None:
-        self.rests += len(tids - self._rested)
-        self._rested |= tids
-
-    def retire(self) -> None:
-        """Of threads that have ended only their number is told."""
-        self._rested = {tid for tid in self._rested if tid == EVERY_THREAD or os.path.exists(f"/proc/{tid}")}
+        measured = self.cycle.measure(tids)
+        if measured is not None:
+            self._tuning.count(*measured)
+            if self._events is not None:
+                self.cycle.pause(self._events)
 
     def done_with(self, found: Switched, pids: Iterable[int]) -> tuple[frozenset[int], int]:
         """The samples have been unwound. pids: of processes that live. Result: threads whose records come again, and
@@ -243,22 +190,10 @@ class Switches:
         found.scan.give_back()
         if self._events is not None:
             self._events.hear(found.scan.others)
-        if self._rates:
+        if self.cycle.rates:
             self._tune(pids)
-            self._rates, self._inherited = {}, False
-        if self._rests:
-            self._rests -= 1
-        if not (self.paused or self._away) or self._rests or self._events is None:
-            return frozenset(), 0
-        if self._away:
-            self._events.switch([EVERY_THREAD], on=True)
-            self._leaves, self._counted_ns = {}, time.monotonic_ns()
-            self._away = (self._away[0], self._counted_ns)
-            return frozenset(), 0
-        again, self.paused = self.paused, frozenset()
-        self._events.switch(again, on=True)
-        self._leaves, self._counted_ns = {}, time.monotonic_ns()
-        return again, self._counted_ns
+            self.cycle.taken()
+        return self.cycle.resume(self._events)
 
     def _tune(self, pids: Iterable[int]) -> None:
         """Other periods and sizes where they are wanted, and events of threads' own."""
@@ -270,7 +205,7 @@ class Switches:
         size = self._size.change() if self.stacks else 0
         better = self._tuning.better(events.owns, budget) if self.stacks else None
         now = time.monotonic_ns()
-        again = self._inherited
+        again = self.cycle.inherited
         if better is not None:
             self._tuning.periods = better
             if self.everything or (events.inherited and better.default != before.default):
@@ -292,7 +227,7 @@ class Switches:
         except (ProcessLookupError, PerfNotAllowed):
             self._size.changed(before)
             return False
-        self._events.switch([EVERY_THREAD] if self._away else self.paused, on=False)
+        self._events.switch(self.cycle.off, on=False)
         if old is not None:
             old.close()
         return True

@@ -1,0 +1,115 @@
+"""Duty cycle of threads that switch thousands of times a second: their events are on for a part of the time only."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+import numpy as np
+
+from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet
+from pyprof.collectors.perf.reader import FOREVER_NS
+from pyprof.collectors.perf.records import I64
+from pyprof.collectors.switch_events import LEAST_ON_NS, Gap
+
+_FAST_HZ = 5000.0
+"""A thread that leaves its processor more often than this is recorded only for a part of the time."""
+_MOST_TURNS = 9
+_FIRST_LOOK_S = 0.02
+
+
+class DutyCycle:
+    """Switch rates, and whose events are off. Events of the whole machine (everything) are off or on for all threads.
+
+    paused: threads whose events are off. rests: of how many they ever were off. rates: tid -> switches a second, of a
+    measurement that nobody has taken yet. inherited: a thread above the limit has no events of its own.
+    """
+
+    def __init__(self, everything: bool, processors: int) -> None:
+        self.paused: frozenset[int] = frozenset()
+        self.rests = 0
+        self.rates: dict[int, float] = {}
+        self.inherited = False
+        self._everything = everything
+        self._processors = processors
+        self._gap: Gap | None = None
+        self._leaves: dict[int, int] = {}
+        self._counted_ns = time.monotonic_ns()
+        self._began = False
+        self._rested: set[int] = set()
+        self._turns = 0
+
+    @property
+    def off(self) -> frozenset[int]:
+        """The threads whose events are off, as EventSet.switch() takes them."""
+        return frozenset({EVERY_THREAD}) if self._gap is not None else self.paused
+
+    def gaps(self) -> list[Gap]:
+        """The time in which the machine's events were off, until now or until they came on again."""
+        gap = self._gap
+        if gap is not None and gap[1] != FOREVER_NS:
+            self._gap = None
+        return [gap] if gap is not None else []
+
+    def measure(self, tids: I64) -> tuple[dict[int, int], float] | None:
+        """tids: of switches off a processor. Result: how many each thread made, and in how many seconds; None: the
+        measurement goes on.
+        """
+        if self.off:
+            return None
+        found, counts = np.unique(tids, return_counts=True)
+        for tid, count in zip(found.tolist(), counts.tolist(), strict=True):
+            self._leaves[tid] = self._leaves.get(tid, 0) + count
+        now = time.monotonic_ns()
+        passed_s = (now - self._counted_ns) / 1e9
+        if passed_s < (LEAST_ON_NS / 1e9 if self._began else _FIRST_LOOK_S):
+            return None
+        leaves = self._leaves
+        self.rates = {tid: count / passed_s for tid, count in leaves.items()}
+        self._began, self._leaves, self._counted_ns = True, {}, now
+        return leaves, passed_s
+
+    def pause(self, events: EventSet) -> None:
+        """Switch off the events of threads above the limit."""
+        if self._everything:
+            off_hz = sum(self.rates.values()) / self._processors
+            if off_hz > _FAST_HZ:
+                self._gap = (self._counted_ns, FOREVER_NS)
+                self._switch_off(events, frozenset({EVERY_THREAD}), off_hz)
+            return
+        fast = [tid for tid, hz in self.rates.items() if hz > _FAST_HZ]
+        own = frozenset(tid for tid in fast if events.owns(tid))
+        self.inherited = len(own) < len(fast)
+        if own:
+            self.paused = own
+            self._switch_off(events, own, max(self.rates[tid] for tid in own))
+
+    def _switch_off(self, events: EventSet, tids: frozenset[int], most_hz: float) -> None:
+        events.switch(tids, on=False)
+        self.rests += len(tids - self._rested)
+        self._rested |= tids
+        self._turns = min(math.ceil(most_hz / _FAST_HZ), _MOST_TURNS + 1)
+
+    def retire(self) -> None:
+        """Forget which threads rested, of those that have ended: only their number is reported."""
+        self._rested = {tid for tid in self._rested if tid == EVERY_THREAD or os.path.exists(f"/proc/{tid}")}
+
+    def taken(self) -> None:
+        """Rates were used."""
+        self.rates, self.inherited = {}, False
+
+    def resume(self, events: EventSet | None) -> tuple[frozenset[int], int]:
+        """A batch is done with. Result: threads whose events are on again, and from when on."""
+        if self._turns:
+            self._turns -= 1
+        off = self.off
+        if not off or self._turns or events is None:
+            return frozenset(), 0
+        events.switch(off, on=True)
+        self._leaves, self._counted_ns = {}, time.monotonic_ns()
+        if self._gap is not None:
+            self._gap = (self._gap[0], self._counted_ns)
+            return frozenset(), 0
+        self.paused = frozenset()
+        return off, self._counted_ns
