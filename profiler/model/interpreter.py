@@ -115,7 +115,7 @@ class FrameOffsets:
     frame_flag: a byte that ends a run (is_entry, owner) where it is at least run_ends. code_head, code_words: words of
     a code object that no other one has. instr_bytes: 4 or 8. frame_bytes: that hold all of a frame's fields.
 
-    It has 25 fields, one for each thing that a program in the kernel has to find.
+    It has 26 fields, one for each thing that a program in the kernel has to find.
     """
 
     interpreters_head: int

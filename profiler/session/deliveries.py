@@ -6,7 +6,8 @@ import time
 
 from pyprof.exporters.base import Sink
 from pyprof.records import dataclass
-from pyprof.session.worker.sampling import Pending, Sampling
+from pyprof.session.worker.link import Pending
+from pyprof.session.worker.sampling import Sampling
 
 
 @dataclass(slots=True)

@@ -21,7 +21,8 @@ from pyprof.options import RecordOptions
 from pyprof.records import dataclass
 from pyprof.session.between_batches import BetweenBatches
 from pyprof.session.deliveries import Deliveries
-from pyprof.session.worker.sampling import Pending, Sampling
+from pyprof.session.worker.link import Pending
+from pyprof.session.worker.sampling import Sampling
 
 _PATIENCE_S = 5.0
 """How long a command may take to obey SIGTERM."""

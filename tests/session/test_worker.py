@@ -97,7 +97,7 @@ def test_worker_that_is_killed_ends_the_recording_with_its_reason(
         with opening.of_processes(TargetOptions(pids=(target.pid,)), OPTIONS, start) as recording:
             recording.start()
             until(lambda: recording.samples > 20)
-            os.kill(recording._sampling._worker.pid, signal.SIGKILL)
+            os.kill(recording._sampling._link.worker.pid, signal.SIGKILL)
             assert recording.wait(10)
             assert isinstance(recording.failure, WorkerDied)
             assert "by signal 9" in recording.failure.message

@@ -2,6 +2,7 @@
 
 answers   What the worker answers, as bytes, and back in the sampler
 channel   One end of a socket between two processes of ours: whole messages, with descriptors
+link      The sampler's end of the socket to the worker: messages, answers, and the end of the worker
 messages  What the sampler tells the worker
 process   The worker process: how it is started, how it is ended
 sampling  The sampler's half of a recording: the collector runs here, what it finds goes to the worker

@@ -7,11 +7,9 @@ worker only where that is far behind (IN_FLIGHT), and then counts the sampling t
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,21 +17,17 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
-from pyprof.model.profile import Profile
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
 from pyprof.session.own_cost import own_cost
 from pyprof.session.runtimes import InterpreterNews, Runtimes
 from pyprof.session.unfollowed import NOTHING, Unfollowed
-from pyprof.session.worker import answers
-from pyprof.session.worker.answers import Answer, Call, Done, Failed, Refused, Taken
-from pyprof.session.worker.channel import Closed, Part
-from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Look, Message, Naming, Reply, Standing, State
-from pyprof.session.worker.process import Worker, WorkerDied
-from pyprof.session.worker.wire import Packer
+from pyprof.session.worker.answers import Taken
+from pyprof.session.worker.link import TURN_S, Pending, WorkerLink
+from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Look, Naming, Standing, State
+from pyprof.session.worker.process import Worker
 
-ABANDONED = "ended at the second request: what was not written yet is lost"
 IN_FLIGHT = 64 << 20
 """Most bytes of batches that the worker has not taken yet."""
 _BEGIN_TOGETHER = 4
@@ -41,50 +35,14 @@ _BEGIN_TOGETHER = 4
 _STANDING_S = 2.0
 _STANDING_BUDGET = 200
 """A state that took t to gather is followed by none for 200 t."""
-_TURN_S = 0.05
-
-
-class Pending:
-    """A profile that was asked for."""
-
-    def __init__(self, hear: Callable[[float], None]) -> None:
-        self._hear = hear
-        self._data: Sequence[Part] | None = None
-        self._error: BaseException | None = None
-
-    @property
-    def done(self) -> bool:
-        return self._data is not None or self._error is not None
-
-    def finish(self, data: Sequence[Part]) -> None:
-        self._data = data
-
-    def fail(self, error: BaseException) -> None:
-        self._error = error
-
-    def wait(self) -> None:
-        """Until the worker has answered. Raises what went wrong there, WorkerDied."""
-        while not self.done:
-            self._hear(_TURN_S)
-        if self._error is not None:
-            raise self._error
-
-    def profile(self) -> Profile:
-        """Of an Ask without a sink; raises like wait()."""
-        self.wait()
-        assert self._data is not None
-        try:
-            return answers.unpacked_profile(self._data)
-        except Refused as error:
-            raise WorkerDied(f"the process that unwinds and names sent no profile: {error}") from None
 
 
 class Sampling:
     """Owns the collector and the worker. failure: what ended run() early, None where nothing did.
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
-    delivered: who takes what there is if this process is killed, and the window's number. It has more attributes than
-    other classes: what is under way in both directions, which several threads may hear and only the loop may use.
+    delivered: who takes what there is if this process is killed, and the window's number. It has 17 attributes: the
+    loop's, and what a profile that is asked for takes from several of its steps.
     """
 
     def __init__(
@@ -102,31 +60,25 @@ class Sampling:
         self.delivered = 0
         self.samples = 0
         self._collector = collector
-        self._worker = worker
+        self._link = WorkerLink(worker)
         self._runtimes = runtimes
         self._diagnostics = diagnostics
-        self._packer = Packer()
         self._number = 0
         self._flying: dict[int, tuple[SampleBatch | None, int]] = {}
-        self._taken: deque[Taken] = deque()
-        self._calls: deque[Call] = deque()
-        self._asked: dict[int, Pending] = {}
-        self._words: deque[tuple[int, ...]] = deque()
         self._codes: set[int] = set()
-        self._dead: BaseException | None = None
-        self._broken: BaseException | None = None
         self._standing_at = 0.0
         self._end_ns = 0
         self._rest: State | None = None
         self._closed = False
-        self._abandoned = False
-        self._sending = threading.RLock()
-        self._hearing = threading.Lock()
         self._state = threading.RLock()
         self._flying[0] = None, 0
         while 0 in self._flying:  # it says so when it is ready
-            self._turn(_TURN_S)
-        self._send(Begin(unwind, naming, collector.stats(), time.time_ns(), time.monotonic_ns()))
+            self._turn(TURN_S)
+        self._link.send(Begin(unwind, naming, collector.stats(), time.time_ns(), time.monotonic_ns()))
+
+    def abandon(self) -> None:
+        """Nobody wants the answers any more. From any thread, or a signal handler."""
+        self._link.abandon()
 
     def stats(self) -> CollectorStats:
         return self._collector.stats()
@@ -139,7 +91,7 @@ class Sampling:
         try:
             for batch in self._collector.batches():
                 if len(batch):
-                    self._hand_over(batch)
+                    self._send_batch(batch)
                 self._turn()
                 beat()
         except Exception as error:
@@ -152,37 +104,38 @@ class Sampling:
     def _learn_the_rest(self) -> None:
         """What the walks of the last batches teach: the collector's notes tell of it."""
         try:
-            while self._flying and self._dead is None:
-                self._turn(_TURN_S)
+            while self._flying and self._link.dead is None:
+                self._turn(TURN_S)
         except Exception as error:
             self.failure = self.failure or error
 
-    def _hand_over(self, batch: SampleBatch) -> None:
+    def _send_batch(self, batch: SampleBatch) -> None:
         self._number += 1
         self.samples += len(batch)
         batch = replace(batch, stack=batch.stack.alone())
-        size = self._send(Batch(self._number, batch, self._packer.news(), self._interpreters()))
+        size = self._link.send(Batch(self._number, batch, self._link.packer.news(), self._interpreters()))
         self._flying[self._number] = replace(batch, stack=batch.stack.without_data()), size
         together = self._number <= _BEGIN_TOGETHER or any(space.image is None for space in batch.spaces.values())
         while self._flying and (together or sum(size for _, size in self._flying.values()) > IN_FLIGHT):
-            self._turn(_TURN_S)
+            self._turn(TURN_S)
 
     def _turn(self, timeout_s: float = 0) -> None:
         """Between two batches: take what has come from the worker. Raises what went wrong there."""
-        self._hear(timeout_s)
+        link = self._link
+        link.receive(timeout_s)
         if self.unfollowed is not None:
             self.unfollowed.look()
         now = time.monotonic()
         if self.sink is not None and now >= self._standing_at:
-            self._send(Standing(self._gathered(cut=False), self.sink, self.delivered))
+            self._link.send(Standing(self._gathered(cut=False), self.sink, self.delivered))
             after = time.monotonic()
             self._standing_at = after + max(_STANDING_S, _STANDING_BUDGET * (after - now))
-        while self._words:
-            self._runtimes.keep(set(self._words.popleft()))
-        while self._taken:
-            self._learn(self._taken.popleft())
-        if self._broken is not None:
-            raise self._broken
+        while link.words:
+            self._runtimes.keep(set(link.words.popleft()))
+        while link.taken:
+            self._learn(link.taken.popleft())
+        if link.broken is not None:
+            raise link.broken
 
     def _learn(self, taken: Taken) -> None:
         batch, _ = self._flying.pop(taken.number, (None, 0))
@@ -196,18 +149,14 @@ class Sampling:
         self._collector.learn(Feedback(fresh, taken.top, taken.missing, taken.stop, look))
 
     def _look(self) -> None:
-        self._send(Look())
+        self._link.send(Look())
 
     def ask(self, cut: bool, sink: Sink | None = None) -> Pending:
         """A profile of the window under way, which is closed with cut. Only for beat() of run(), and after run()."""
         with self._state:
             state, self._rest = self._rest or self._gathered(cut), None if cut else self._rest
             self._number += 1
-            pending = self._asked[self._number] = Pending(self._hear)
-            try:
-                self._send(Ask(self._number, cut, state, self._packer.news(), sink, self.delivered))
-            except WorkerDied as error:
-                pending.fail(error)
+            pending = self._link.ask(Ask(self._number, cut, state, self._link.packer.news(), sink, self.delivered))
             if cut:
                 self.samples = 0
                 self.delivered += sink is not None
@@ -247,11 +196,6 @@ class Sampling:
         if not self._closed:
             self._collector.stop()
 
-    def abandon(self) -> None:
-        """Nobody wants the answers any more. From any thread, or a signal handler."""
-        self._abandoned = True
-        self._worker.kill()
-
     def _interpreters(self) -> InterpreterNews:
         runtimes = self._runtimes
         codes = runtimes.book.codes
@@ -265,84 +209,6 @@ class Sampling:
         self._end_ns = self._end_ns or time.time_ns()
         self.stop()
 
-    def _send(self, message: Message) -> int:
-        """Bytes. Hears what comes while the worker has no room. Raises WorkerDied."""
-        with self._sending:
-            if self._dead is not None:
-                raise self._dead
-            parts, fds = self._packer.pack(message)
-            try:
-                while not self._worker.channel.try_send(parts, fds):
-                    self._hear(0)
-                    self._worker.channel.wait(True, _TURN_S)
-            except Closed:
-                raise self._died() from None
-            finally:
-                for fd in fds:
-                    os.close(fd)
-            return sum(map(len, parts))
-
-    def _died(self) -> BaseException:
-        if self._dead is None:
-            self._dead = WorkerDied(ABANDONED) if self._abandoned else self._worker.died()
-            self._broken = self._broken or self._dead
-            for pending in self._asked.values():
-                pending.fail(self._dead)
-            self._asked.clear()
-        return self._dead
-
-    def _hear(self, timeout_s: float) -> None:
-        """Take what the worker says; whoever comes first does so for all."""
-        if not self._hearing.acquire(timeout=max(timeout_s, 0) or -1 if timeout_s else 0.001):
-            return
-        try:
-            while self._dead is None and (received := self._worker.channel.receive(timeout_s)) is not None:
-                for fd in received.fds:
-                    os.close(fd)
-                self._heard(answers.unpack(received.parts))
-                timeout_s = 0
-        except Closed:
-            self._died()
-        except Refused as error:
-            self._worker.kill()
-            self._died().add_note(str(error))
-        finally:
-            self._hearing.release()
-
-    def _heard(self, answer: Answer) -> None:
-        match answer:
-            case Taken():
-                self._taken.append(answer)
-            case Done(number, words, data):
-                self._words.append(words)
-                if (pending := self._asked.pop(number, None)) is not None:
-                    pending.finish(data)
-            case Failed(number):
-                if (pending := self._asked.pop(number, None)) is not None:
-                    pending.fail(answer.error)
-                else:
-                    self._broken = self._broken or answer.error
-                    self._flying.clear()
-            case Call():
-                self._reply(answer)
-
-    def _reply(self, call: Call) -> None:
-        """To what the worker asks of an address space whose memory is no process's of this machine."""
-        space = self._packer.space(call.space)
-        value: object = None
-        if space is not None and space.image is None:
-            module = next((module for module in space.modules if module.start == call.at), None)
-            try:
-                if call.what == "read":
-                    value = space.read(call.at, call.size)
-                elif call.what == "files" and space.files is not None and module is not None:
-                    value = list(space.files(module))
-                elif call.what == "stated" and space.stated is not None and module is not None:
-                    value = space.stated(module)
-            except (PyprofError, OSError):
-                value = None
-        self._send(Reply(value))
-
     def close_collector(self) -> None:
         """Safe to call twice."""
         if not self._closed:
@@ -353,5 +219,5 @@ class Sampling:
         """Ends everything, and leaves nothing behind. Safe to call twice."""
         self.close_collector()
         with contextlib.suppress(PyprofError, OSError):
-            self._send(Bye())
-        self._worker.close()
+            self._link.send(Bye())
+        self._link.worker.close()

@@ -1,0 +1,167 @@
+"""The sampler's end of the socket to the worker: messages, answers, and the end of the worker.
+
+Several threads may send and wait for answers. What an answer means is for the loop: `taken` and `words` queue it there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from pyprof.errors import PyprofError
+from pyprof.model.profile import Profile
+from pyprof.session.worker import answers
+from pyprof.session.worker.answers import Answer, Call, Done, Failed, Refused, Taken
+from pyprof.session.worker.channel import Closed, Part
+from pyprof.session.worker.messages import Ask, Message, Reply
+from pyprof.session.worker.process import Worker, WorkerDied
+from pyprof.session.worker.wire import Packer
+
+ABANDONED = "ended at the second request: what was not written yet is lost"
+TURN_S = 0.05
+
+
+class Pending:
+    """A profile that was asked for."""
+
+    def __init__(self, receive: Callable[[float], None]) -> None:
+        self._receive = receive
+        self._data: Sequence[Part] | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._data is not None or self._error is not None
+
+    def finish(self, data: Sequence[Part]) -> None:
+        self._data = data
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+
+    def wait(self) -> None:
+        """Until the worker has answered. Raises what went wrong there, WorkerDied."""
+        while not self.done:
+            self._receive(TURN_S)
+        if self._error is not None:
+            raise self._error
+
+    def profile(self) -> Profile:
+        """Of an Ask without a sink; raises like wait()."""
+        self.wait()
+        assert self._data is not None
+        try:
+            return answers.unpacked_profile(self._data)
+        except Refused as error:
+            raise WorkerDied(f"the process that unwinds and names sent no profile: {error}") from None
+
+
+class WorkerLink:
+    """taken, words: answers that the loop has not used yet, of batches and of Asks. broken: what went wrong in the
+    worker, None where nothing did; dead: what its end is reported as.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.packer = Packer()
+        self.taken: deque[Taken] = deque()
+        self.words: deque[tuple[int, ...]] = deque()
+        self.dead: BaseException | None = None
+        self.broken: BaseException | None = None
+        self._asked: dict[int, Pending] = {}
+        self._abandoned = False
+        self._sending = threading.RLock()
+        self._receiving = threading.Lock()
+
+    def ask(self, message: Ask) -> Pending:
+        """A worker that has ended makes the result fail."""
+        pending = self._asked[message.number] = Pending(self.receive)
+        try:
+            self.send(message)
+        except WorkerDied as error:
+            pending.fail(error)
+        return pending
+
+    def send(self, message: Message) -> int:
+        """Bytes. Receives what comes while the worker has no room. Raises WorkerDied."""
+        with self._sending:
+            if self.dead is not None:
+                raise self.dead
+            parts, fds = self.packer.pack(message)
+            try:
+                while not self.worker.channel.try_send(parts, fds):
+                    self.receive(0)
+                    self.worker.channel.wait(True, TURN_S)
+            except Closed:
+                raise self._died() from None
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            return sum(map(len, parts))
+
+    def receive(self, timeout_s: float) -> None:
+        """Take all answers that there are; one thread at a time does so for all."""
+        if not self._receiving.acquire(timeout=max(timeout_s, 0) or -1 if timeout_s else 0.001):
+            return
+        try:
+            while self.dead is None and (received := self.worker.channel.receive(timeout_s)) is not None:
+                for fd in received.fds:
+                    os.close(fd)
+                self._received(answers.unpack(received.parts))
+                timeout_s = 0
+        except Closed:
+            self._died()
+        except Refused as error:
+            self.worker.kill()
+            self._died().add_note(str(error))
+        finally:
+            self._receiving.release()
+
+    def _received(self, answer: Answer) -> None:
+        match answer:
+            case Taken():
+                self.taken.append(answer)
+            case Done(number, words, data):
+                self.words.append(words)
+                if (pending := self._asked.pop(number, None)) is not None:
+                    pending.finish(data)
+            case Failed(number):
+                if (pending := self._asked.pop(number, None)) is not None:
+                    pending.fail(answer.error)
+                else:
+                    self.broken = self.broken or answer.error
+            case Call():
+                self._reply(answer)
+
+    def _reply(self, call: Call) -> None:
+        """To what the worker asks of an address space whose memory is no process's of this machine."""
+        space = self.packer.space(call.space)
+        value: object = None
+        if space is not None and space.image is None:
+            module = next((module for module in space.modules if module.start == call.at), None)
+            try:
+                if call.what == "read":
+                    value = space.read(call.at, call.size)
+                elif call.what == "files" and space.files is not None and module is not None:
+                    value = list(space.files(module))
+                elif call.what == "stated" and space.stated is not None and module is not None:
+                    value = space.stated(module)
+            except (PyprofError, OSError):
+                value = None
+        self.send(Reply(value))
+
+    def _died(self) -> BaseException:
+        if self.dead is None:
+            self.dead = WorkerDied(ABANDONED) if self._abandoned else self.worker.died()
+            self.broken = self.broken or self.dead
+            for pending in self._asked.values():
+                pending.fail(self.dead)
+            self._asked.clear()
+        return self.dead
+
+    def abandon(self) -> None:
+        """Nobody wants the answers any more. From any thread, or a signal handler."""
+        self._abandoned = True
+        self.worker.kill()
