@@ -24,7 +24,7 @@ from bench.tools import run
 if TYPE_CHECKING:
     from pyprof.model.sample import SampleBatch
     from pyprof.model.walk import Walk
-    from pyprof.session.recorder import Walker
+    from pyprof.session.interning import Walker
 
 RATE, SECONDS, WARM = 2000.0, 8.0, 1
 """So many batches are walked before the figures begin: tables are read when a pc first needs them."""
@@ -92,7 +92,8 @@ def _walk(pid: int) -> _Timed:
         "perf", select(TargetOptions(pids=(pid,))), CollectOptions(RATE, stack_size=_STACK), diagnostics
     )
     session = Session(collector, UnwindOptions(), diagnostics)
-    timed = session.recorder.walker = _Timed(session.recorder.walker)
+    interning = session.recorder.interning
+    timed = interning.walker = _Timed(interning.walker)
     run_for(session, SECONDS)
     return timed
 

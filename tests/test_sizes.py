@@ -14,10 +14,6 @@ from tests.test_layers import sources
 MOST_ATTRIBUTES, MOST_METHODS = 15, 20
 WHY = re.compile(r"\bIt\s+has\s+(more|\d+)\s+(attributes|columns|fields|methods)\b")
 """What the docstring of a larger class has."""
-TO_BE_CUT = {
-    "pyprof.session.recorder.Recorder",
-}
-"""Larger classes without such a sentence that somebody is about to cut."""
 
 
 @cache
@@ -53,7 +49,7 @@ def test_large_class_says_why_it_is_one() -> None:
     silent = {
         f"{name}: {attributes(node)} attributes, {methods(node)} methods"
         for name, node in classes()
-        if is_large(node) and name not in TO_BE_CUT and not WHY.search(ast.get_docstring(node) or "")
+        if is_large(node) and not WHY.search(ast.get_docstring(node) or "")
     }
     assert silent == set()
 
@@ -67,10 +63,6 @@ def test_counts_that_docstrings_of_large_classes_give_are_right() -> None:
     }
     assert len(stated) > 10
     assert wrong == set()
-
-
-def test_classes_to_be_cut_are_still_there_and_large() -> None:
-    assert {name for name, node in classes() if is_large(node)} >= TO_BE_CUT
 
 
 @pytest.mark.parametrize(

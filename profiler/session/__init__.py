@@ -5,7 +5,10 @@ assemble                From a closed window to a Profile: look names up, make v
 between_batches         What other threads ask of a recording's loop
 deliveries              Profiles of a recording that go to a Sink
 evaluator_resume        Walks that go on beyond what cannot be unwound
+held_samples            Samples of sleeping threads whose stacks need a register
 inlined                 Functions inlined into a frame that runs an interpreter's frames
+interning               From a batch to nodes of the tree of stacks
+last_stacks             The last stack of each thread
 native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view
 opening                 From a target and options to a Recording that has not begun
 own_cost                What this process of pyprof has cost so far
@@ -16,6 +19,7 @@ runtimes                The interpreters of a recording's processes
 session                 One target under observation: collector, images, unwinder and recorder, tied together
 snapshot                The stacks of all threads of a live process, now
 summarize               What a window of a recording did, as numbers
+thread_numbers          Numbers of a recording's threads
 truncated_stack_repair  Stacks that were cut where their copy ends
 unfollowed              Processor time of children that a recording does not follow, by the kernel's accounts
 unseen                  Processor time that no sample stands for

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import partial
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,69 +16,21 @@ import numpy.typing as npt
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.keys import ThreadKey
-from pyprof.model.markers import Mark, MarkKind, cut_mark
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
-from pyprof.model.stacks import UNREADABLE, Merge, StackTable
-from pyprof.model.walk import SharedFrames, StackEnd, Walk
-from pyprof.records import dataclass, field
+from pyprof.model.stacks import StackTable
+from pyprof.model.walk import StackEnd
+from pyprof.records import dataclass
+from pyprof.session.held_samples import HeldSamples
+from pyprof.session.interning import Interning
+from pyprof.session.last_stacks import LastStacks
 from pyprof.session.rows import UNKNOWN, Rows, joined, no_lengths
+from pyprof.session.thread_numbers import ThreadNumbers
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.unfollowed import NOTHING, Spent
 
 COMPLETED = "stack completed by the outer frames of a later one of its thread"
-
-
-def _needed(batch: SampleBatch, walk: Walk) -> dict[int, Mark]:
-    """Markers of the stacks that an option has cut, by lane: they say what would have been enough."""
-    found = {}
-    for lane in np.flatnonzero((walk.end == StackEnd.UNREADABLE) | (walk.end == StackEnd.DEPTH)).tolist():
-        beyond = batch.stack.beyond.get(lane)
-        length = beyond.length if beyond is not None else int(batch.stack.size[lane])
-        base, end = int(batch.stack.base[lane]), StackEnd(walk.end[lane])
-        if end is StackEnd.UNREADABLE and beyond is not None and base <= int(walk.missing[lane]) < base + length:
-            found[lane] = cut_mark(end, max(length, beyond.longest))
-        elif end is StackEnd.DEPTH:
-            first, last = int(walk.start[lane]), int(walk.start[lane + 1])
-            span = int(walk.sp[last - 1]) - int(walk.sp[first])
-            found[lane] = cut_mark(end, 2 * (last - first) * length // max(span, 1) if 0 < span <= length else 0)
-    return found
-
-
-class Walker(Protocol):
-    def walk(self, batch: SampleBatch) -> Walk: ...
-
-
-class CodeBinder(Protocol):
-    """Knows code that no file describes."""
-
-    def bind(self, batch: SampleBatch, walk: Walk) -> npt.NDArray[np.int32] | None:
-        """What StackTable.intern calls code; None where no frame lies in such code."""
-        ...
-
-    @property
-    def watched(self) -> bool:
-        """May such code come and go in a way that look() sees at once?"""
-        ...
-
-    def look(self) -> None:
-        """See what is registered now."""
-        ...
-
-
-class Merger(Protocol):
-    """Finds the place of an interpreter's frames among those of a walk."""
-
-    def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
-        """The walk, with what the interpreter's frames tell of native frames that it did not reach."""
-        ...
-
-    def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:
-        """What each lane's stack gets, by lane, and the SampleState of all lanes."""
-        ...
-
-    def forget(self, space_id: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -124,42 +74,36 @@ class Clock:
 HERE = Clock()
 
 
-@dataclass
-class _Held:
-    """Samples of a sleeping thread whose stack needs a register; the next stop of the same sleep completes them."""
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """Of a window. ns: since the epoch. stats, counts: of the collector and of the diagnostics at that time."""
 
-    sp: int
-    pc: int
-    rows: list[tuple[Rows, int]]
+    ns: int
+    stats: CollectorStats
+    counts: Counter[str]
 
 
-@dataclass
 class Recorder:
-    """Takes batches; hands out windows."""
+    """Takes batches; hands out windows. samples: of the window under way."""
 
-    collector: Collector
-    walker: Walker
-    diagnostics: Diagnostics
-    clock: Clock = HERE
-    binder: CodeBinder | None = None
-    merger: Merger | None = None
-    samples: int = 0
-    _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
-    _pids: dict[int, int] = field(default_factory=dict)
-    _next_number: int = 0
-    _stacks: StackTable = field(default_factory=StackTable)
-    _spaces: dict[int, AddressSpace] = field(default_factory=dict)
-    _rows: list[Rows] = field(default_factory=list)
-    _last: dict[int, tuple[int, int]] = field(default_factory=dict)
-    _held: dict[int, _Held] = field(default_factory=dict)
-    _end_ns: int = 0
-
-    def __post_init__(self) -> None:
-        self._completion = TruncatedStackRepair(self._stacks)
-        self._begin_ns = self.clock.now_ns()
-        self._epoch_ns = self._begin_ns - self.clock.monotonic_ns()
-        self._before = self.collector.stats()
-        self._counts = Counter(self.diagnostics.counts)
+    def __init__(
+        self, collector: Collector, interning: Interning, diagnostics: Diagnostics, clock: Clock = HERE
+    ) -> None:
+        self.samples = 0
+        self._collector = collector
+        self.interning = interning
+        self._diagnostics = diagnostics
+        self._clock = clock
+        self._threads = ThreadNumbers()
+        self._last = LastStacks()
+        self._stacks = StackTable()
+        self._spaces: dict[int, AddressSpace] = {}
+        self._rows: list[Rows] = []
+        self._held = HeldSamples()
+        self._repair = TruncatedStackRepair(self._stacks)
+        self._end_ns = 0
+        self._began = _Beginning(clock.now_ns(), collector.stats(), Counter(diagnostics.counts))
+        self._epoch_ns = self._began.ns - clock.monotonic_ns()
 
     def add(self, batch: SampleBatch) -> None:
         """Unwind a batch, intern its stacks, tell the collector what was learned."""
@@ -169,53 +113,31 @@ class Recorder:
         rows = self._fresh_rows(batch)
         live = np.flatnonzero(batch.kind < SampleKind.UNCHANGED)
         if len(live):
-            fresh = batch if len(live) == len(batch) else batch.take(live)
-            walk = self.walker.walk(fresh)
-            if fresh.chains and self.merger is not None:
-                walk = self.merger.complete(fresh, walk.whole())
-            code = self.binder.bind(fresh, walk) if self.binder else None
-            cut = _needed(fresh, walk)
-            if fresh.chains and self.merger is not None:
-                merged, state = self.merger.merge(fresh, walk)
-                rows.node[live] = self._stacks.intern(walk, fresh.space, code, merged, cut=cut)
-                rows.state[live] = state
-            else:
-                rows.node[live] = self._stacks.intern(
-                    walk, fresh.space, code, code_of=partial(self._code_of, fresh), cut=cut
-                )
-            if fresh.tip is not None:
-                rows.node[live] = self._inside(rows.node[live], fresh.tip, fresh.tips)
-            stop = walk.lacks_register & (fresh.kind == SampleKind.BLOCKED)
-            top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
-            look = self.binder.look if self.binder and self.binder.watched else None
-            self.collector.learn(Feedback(fresh, top, walk.missing, stop, look))
-            if batch.stopped and (self._held or stop.any()):
-                self._hold(batch, rows, live[stop])
-            self._completion.take(fresh, walk, rows, live)
+            self._add_live(batch, rows, live)
         for lane in np.flatnonzero(batch.kind == SampleKind.UNSEEN).tolist():
-            rows.node[lane] = self._stacks.unseen(batch.tips[int(batch.tip[lane])] if batch.tip is not None else ())
+            words = batch.tips[int(batch.tip[lane])] if batch.tip is not None else ()
+            rows.node[lane] = self._stacks.unseen(words)
         if batch.followed:
-            self._follow(rows)
+            self._last.follow(rows)
         self._rows.append(rows)
         self.samples += len(batch)
 
-    def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
-        """What CodeBinder.bind says of frames that lanes share, at the time of one of them."""
-        if self.binder is None:
-            return None
-        none = np.zeros(1, np.uint64)
-        walk = Walk(
-            np.array([0, len(frames)], np.int64),
-            frames.pc,
-            frames.exact,
-            frames.trust,
-            frames.sp,
-            np.full(1, StackEnd.ROOT, np.uint8),
-            none,
-            none,
-            np.zeros(1, np.bool_),
-        )
-        return self.binder.bind(batch.take(np.array([lane], np.int64)), walk)
+    def _add_live(self, batch: SampleBatch, rows: Rows, live: npt.NDArray[np.int64]) -> None:
+        """Lanes that have registers."""
+        fresh = batch if len(live) == len(batch) else batch.take(live)
+        found = self.interning.intern(fresh, self._stacks)
+        walk = found.walk
+        rows.node[live] = found.node
+        if found.state is not None:
+            rows.state[live] = found.state
+        stop = walk.lacks_register & (fresh.kind == SampleKind.BLOCKED)
+        top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
+        binder = self.interning.binder
+        look = binder.look if binder and binder.watched else None
+        self._collector.learn(Feedback(fresh, top, walk.missing, stop, look))
+        if batch.stopped and (self._held or stop.any()):
+            self._held.take(batch, rows, live[stop])
+        self._repair.take(fresh, walk, rows, live)
 
     def _fresh_rows(self, batch: SampleBatch) -> Rows:
         """Rows whose stacks are not known yet."""
@@ -224,95 +146,25 @@ class Recorder:
             time_ns=batch.time_ns + self._epoch_ns,
             node=np.full(n, UNKNOWN, np.int32),
             state=np.zeros(n, np.int32),
-            thread=self._threads_of(batch),
+            thread=self._threads.of(batch),
             cpu=batch.cpu,
             weight=batch.weight,
             length_ns=no_lengths(n) if batch.length_ns is None else batch.length_ns,
         )
 
-    def _threads_of(self, batch: SampleBatch) -> npt.NDArray[np.int32]:
-        """Numbers of threads; one that has the tid of an earlier one is another. A source that does not know a thread's
-        process says that it is its own: what others say of it counts.
-        """
-        started = np.zeros(len(batch), np.int64) if batch.started is None else batch.started
-        ids = list(zip(batch.tid.tolist(), started.tolist(), strict=True))
-        numbers = [self._number(tid, began) for tid, began in ids]
-        for (tid, _), number, pid in set(zip(ids, numbers, batch.pid.tolist(), strict=True)):
-            if pid != tid or number not in self._pids:
-                self._pids[number] = pid
-        return np.array(numbers, np.int32)
-
-    def _number(self, tid: int, started: int) -> int:
-        number = self._numbers.get((tid, started))
-        if number is None:
-            number = self._numbers[tid, started] = self._next_number
-            self._next_number += 1
-        return number
-
-    def _inside(
-        self, nodes: npt.NDArray[np.int32], tip: npt.NDArray[np.int32], tips: tuple[tuple[int, ...], ...]
-    ) -> npt.NDArray[np.int32]:
-        """The stacks with what the kernel did for them."""
-        pairs, place = np.unique(np.stack([nodes, tip], axis=1), axis=0, return_inverse=True)
-        found = [self._stacks.extend(node, tips[at]) for node, at in pairs.tolist()]
-        return np.array(found, np.int32)[place.ravel()]
-
-    def _follow(self, rows: Rows) -> None:
-        """Give each UNCHANGED row, whose node is not known, the stack of its thread's sample before it."""
-        order = np.argsort(rows.thread, kind="stable")
-        thread, node, state = rows.thread[order], rows.node[order], rows.state[order]
-        firsts = np.flatnonzero(np.diff(thread, prepend=np.int32(-1)))
-        for first in firsts.tolist():
-            if node[first] < 0:
-                node[first], state[first] = self._last.get(int(thread[first]), (0, 0))
-        source = np.maximum.accumulate(np.where(node >= 0, np.arange(len(node)), 0))
-        node, state = node[source], state[source]
-        rows.node[order], rows.state[order] = node, state
-        lasts = np.append(firsts[1:], len(order)) - 1
-        stacks = zip(node[lasts].tolist(), state[lasts].tolist(), strict=True)
-        self._last.update(zip(thread[lasts].tolist(), stacks, strict=True))
-
-    def _hold(self, batch: SampleBatch, rows: Rows, lacking: npt.NDArray[np.int64]) -> None:
-        pc, sp = batch.arch.pc, batch.arch.sp
-        wanting = set(lacking.tolist())
-        for lane, (thread, kind) in enumerate(zip(rows.thread.tolist(), batch.kind.tolist(), strict=True)):
-            held = self._held.get(thread)
-            if lane in wanting:
-                regs = batch.regs[lane]
-                if held is None or (held.sp, held.pc) != (int(regs[sp]), int(regs[pc])):
-                    held = self._held[thread] = _Held(int(regs[sp]), int(regs[pc]), [])
-                held.rows.append((rows, lane))
-            elif held is not None:
-                if kind == SampleKind.UNCHANGED:
-                    held.rows.append((rows, lane))
-                    continue
-                regs = batch.regs[lane]
-                if kind == SampleKind.STOPPED and held.sp == int(regs[sp]):
-                    for earlier, row in held.rows:
-                        earlier.node[row], earlier.state[row] = rows.node[lane], rows.state[lane]
-                del self._held[thread]
-
     def forget(self, space_id: int) -> None:
         """No sample will name this address space again."""
-        if self.merger is not None:
-            self.merger.forget(space_id)
+        if self.interning.merger is not None:
+            self.interning.merger.forget(space_id)
 
     @property
     def seen(self) -> set[int]:
         """Tids that were sampled."""
-        return {tid for (tid, _), number in self._numbers.items() if number in self._last}
+        return {key.tid for key in self._threads.keys(self._last.threads).values()}
 
     def unsettled(self) -> bool:
         """Could another look make a thread's last stack whole?"""
-        if self._held:
-            return True
-        for node, _ in self._last.values():
-            while self._stacks.parent[node] > 0:
-                node = self._stacks.parent[node]
-            mark = self._stacks.frames[self._stacks.frame[node]].mark if node else UNREADABLE
-            if mark is not None and mark.kind is MarkKind.CUT and mark.end is StackEnd.UNREADABLE:
-                return True
-        return False
+        return bool(self._held) or self._last.any_cut(self._stacks)
 
     @property
     def spaces(self) -> set[int]:
@@ -326,20 +178,19 @@ class Recorder:
 
     def end(self) -> None:
         """Nothing is recorded from now on, though what was is still to be unwound."""
-        self._end_ns = self._end_ns or self.clock.now_ns()
+        self._end_ns = self._end_ns or self._clock.now_ns()
 
     def look(self) -> Window:
         """The window as it is now. Its tables grow with the next batch."""
-        now, after = self._end_ns or self.clock.now_ns(), self.collector.stats()
-        counts = Counter(self.diagnostics.counts) - self._counts
-        if self._completion.completed:
-            counts[COMPLETED] += self._completion.completed
+        now, after = self._end_ns or self._clock.now_ns(), self._collector.stats()
+        counts = Counter(self._diagnostics.counts) - self._began.counts
+        if self._repair.completed:
+            counts[COMPLETED] += self._repair.completed
         rows = joined(self._rows)
-        seen = set(rows.thread.tolist())
-        wanted = {ids: number for ids, number in self._numbers.items() if number in seen}
-        listed = [thread for thread in self.collector.threads() if (thread.tid, thread.started) in wanted]
-        keys = {number: ThreadKey(self._pids[number], *ids) for ids, number in wanted.items()}
-        keys |= {wanted[thread.tid, thread.started]: thread.key for thread in listed}
+        keys = self._threads.keys(set(rows.thread.tolist()))
+        numbers = {(key.tid, key.started): number for number, key in keys.items()}
+        listed = [thread for thread in self._collector.threads() if (thread.tid, thread.started) in numbers]
+        keys |= {numbers[thread.tid, thread.started]: thread.key for thread in listed}
         return Window(
             stacks=self._stacks,
             spaces=dict(self._spaces),
@@ -351,9 +202,9 @@ class Recorder:
             length_ns=rows.length_ns,
             state=rows.state,
             cpu=rows.cpu,
-            start_ns=self._begin_ns,
-            duration_ns=now - self._begin_ns,
-            before=self._before,
+            start_ns=self._began.ns,
+            duration_ns=now - self._began.ns,
+            before=self._began.stats,
             after=after,
             errors=dict(counts),
             keys=keys,
@@ -362,22 +213,18 @@ class Recorder:
     def cut(self) -> Window:
         """Close the window and begin the next; stacks of sleeping threads are carried over."""
         window = self.look()
-        if self._completion.completed:
-            self.diagnostics.count(COMPLETED, self._completion.completed)
-        self._counts = Counter(self.diagnostics.counts)
-        fresh = StackTable()
-        listed = {thread.key for thread in self.collector.threads()}
+        if self._repair.completed:
+            self._diagnostics.count(COMPLETED, self._repair.completed)
+        counts = Counter(self._diagnostics.counts)
+        listed = {thread.key for thread in self._collector.threads()}
         alive = {number for number, key in window.keys.items() if key in listed}
-        self._last = {thread: stack for thread, stack in self._last.items() if thread in alive}
-        place = fresh.adopt(self._stacks, [node for node, _ in self._last.values()])
-        self._last = {thread: (place[node], state) for thread, (node, state) in self._last.items()}
+        fresh = self._last.carry(self._stacks, alive)
         carried = {key.space for key in fresh.frames}
         self._spaces = {space: self._spaces[space] for space in carried if space in self._spaces}
-        self._stacks, self._rows, self._held = fresh, [], {}
-        self._numbers = {ids: number for ids, number in self._numbers.items() if number in self._last}
-        self._pids = {number: pid for number, pid in self._pids.items() if number in self._last}
-        self._completion = TruncatedStackRepair(fresh)
-        self._begin_ns, self._before = window.start_ns + window.duration_ns, window.after
+        self._stacks, self._rows, self._held = fresh, [], HeldSamples()
+        self._threads.keep(self._last.threads)
+        self._repair = TruncatedStackRepair(fresh)
+        self._began = _Beginning(window.start_ns + window.duration_ns, window.after, counts)
         self.samples = 0
         return window
 

@@ -18,6 +18,7 @@ from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
 from pyprof.records import replace
 from pyprof.runtime_code.code import RuntimeCode
 from pyprof.session.assemble import assemble
+from pyprof.session.interning import Interning
 from pyprof.session.recorder import HERE, Clock, Recorder, Window
 from pyprof.session.runtimes import ChainMerger, Runtimes
 from pyprof.session.unfollowed import Unfollowed
@@ -80,7 +81,7 @@ class Session:
         self.code = RuntimeCode(self.images, unwind, diagnostics)
         self.unwinder = Unwinder(self.images, unwind, diagnostics, self.files.readers, self.code)
         merger = ChainMerger(self.unwinder, diagnostics)
-        self.recorder = Recorder(collector, self.unwinder, diagnostics, clock, self.code, merger)
+        self.recorder = Recorder(collector, Interning(self.unwinder, self.code, merger), diagnostics, clock)
 
     def run(self, beat: Callable[[], None]) -> Window:
         """Record until the collector ends; returns what was recorded since the last cut.

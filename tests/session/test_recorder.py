@@ -12,6 +12,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk
+from pyprof.session.interning import Interning
 from pyprof.session.recorder import Recorder
 
 STOPPED, BLOCKED, UNCHANGED = SampleKind.STOPPED, SampleKind.BLOCKED, SampleKind.UNCHANGED
@@ -80,7 +81,7 @@ def batch(*samples: tuple[SampleKind, int, int]) -> SampleBatch:
 
 
 def recorder() -> Recorder:
-    return Recorder(Script(), OneFrame(), Diagnostics())
+    return Recorder(Script(), Interning(OneFrame(), None, None), Diagnostics())
 
 
 def pcs(rec: Recorder) -> list[tuple[int, list[int]]]:
@@ -116,7 +117,7 @@ def test_unchanged_sample_in_the_next_window_keeps_its_stack() -> None:
 def test_sleeper_that_needs_a_register_is_completed_by_the_stop_that_follows() -> None:
     rec = recorder()
     rec.add(batch((BLOCKED, 1, 0xBAD), (UNCHANGED, 1, 0)))
-    script = rec.collector
+    script = rec._collector
     assert isinstance(script, Script)
     assert script.learned[0].stop.tolist() == [True]
     assert script.learned[0].top.tolist() == [0], "a walk that was cut short says nothing of the stack's length"

@@ -1,0 +1,131 @@
+"""From a batch to nodes of the tree of stacks: walked, joined with an interpreter's frames, interned."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.markers import Mark, cut_mark
+from pyprof.model.sample import SampleBatch
+from pyprof.model.stacks import Merge, StackTable
+from pyprof.model.walk import SharedFrames, StackEnd, Walk
+from pyprof.records import dataclass
+
+
+class Walker(Protocol):
+    def walk(self, batch: SampleBatch) -> Walk: ...
+
+
+class CodeBinder(Protocol):
+    """Knows code that no file describes."""
+
+    def bind(self, batch: SampleBatch, walk: Walk) -> npt.NDArray[np.int32] | None:
+        """What StackTable.intern calls code; None where no frame lies in such code."""
+        ...
+
+    @property
+    def watched(self) -> bool:
+        """May such code come and go in a way that look() sees at once?"""
+        ...
+
+    def look(self) -> None:
+        """See what is registered now."""
+        ...
+
+
+class Merger(Protocol):
+    """Finds the place of an interpreter's frames among those of a walk."""
+
+    def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
+        """The walk, with what the interpreter's frames tell of native frames that it did not reach."""
+        ...
+
+    def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:
+        """What each lane's stack gets, by lane, and the SampleState of all lanes."""
+        ...
+
+    def forget(self, space_id: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Interned:
+    """walk: of the batch. node: (n,) leaf of each lane's stack. state: (n,) SampleState, None where no lane has an
+    interpreter's frames.
+    """
+
+    walk: Walk
+    node: npt.NDArray[np.int32]
+    state: npt.NDArray[np.int32] | None
+
+
+@dataclass
+class Interning:
+    """binder: of code that no file describes. merger: of an interpreter's frames. None where there is nothing of it."""
+
+    walker: Walker
+    binder: CodeBinder | None
+    merger: Merger | None
+
+    def intern(self, batch: SampleBatch, stacks: StackTable) -> Interned:
+        """Walk a batch, all of whose lanes have registers, and put its stacks into the tree."""
+        walk = self.walker.walk(batch)
+        merger = self.merger if batch.chains else None
+        if merger is not None:
+            walk = merger.complete(batch, walk.whole())
+        code = self.binder.bind(batch, walk) if self.binder else None
+        cut = _needed(batch, walk)
+        if merger is not None:
+            merged, state = merger.merge(batch, walk)
+            node = stacks.intern(walk, batch.space, code, merged, cut=cut)
+        else:
+            state = None
+            node = stacks.intern(walk, batch.space, code, code_of=partial(self._code_of, batch), cut=cut)
+        if batch.tip is not None:
+            node = _with_kernel(stacks, node, batch.tip, batch.tips)
+        return Interned(walk, node, state)
+
+    def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
+        """What CodeBinder.bind says of frames that lanes share, at the time of one of them."""
+        if self.binder is None:
+            return None
+        none = np.zeros(1, np.uint64)
+        walk = Walk(
+            np.array([0, len(frames)], np.int64),
+            frames.pc,
+            frames.exact,
+            frames.trust,
+            frames.sp,
+            np.full(1, StackEnd.ROOT, np.uint8),
+            none,
+            none,
+            np.zeros(1, np.bool_),
+        )
+        return self.binder.bind(batch.take(np.array([lane], np.int64)), walk)
+
+
+def _with_kernel(
+    stacks: StackTable, nodes: npt.NDArray[np.int32], at: npt.NDArray[np.int32], frames: tuple[tuple[int, ...], ...]
+) -> npt.NDArray[np.int32]:
+    """The stacks with the kernel's frames inside them. at: which of frames each has."""
+    pairs, place = np.unique(np.stack([nodes, at], axis=1), axis=0, return_inverse=True)
+    found = [stacks.extend(node, frames[which]) for node, which in pairs.tolist()]
+    return np.array(found, np.int32)[place.ravel()]
+
+
+def _needed(batch: SampleBatch, walk: Walk) -> dict[int, Mark]:
+    """Markers of the stacks that an option has cut, by lane: they say what would have been enough."""
+    found = {}
+    for lane in np.flatnonzero((walk.end == StackEnd.UNREADABLE) | (walk.end == StackEnd.DEPTH)).tolist():
+        beyond = batch.stack.beyond.get(lane)
+        length = beyond.length if beyond is not None else int(batch.stack.size[lane])
+        base, end = int(batch.stack.base[lane]), StackEnd(walk.end[lane])
+        if end is StackEnd.UNREADABLE and beyond is not None and base <= int(walk.missing[lane]) < base + length:
+            found[lane] = cut_mark(end, max(length, beyond.longest))
+        elif end is StackEnd.DEPTH:
+            first, last = int(walk.start[lane]), int(walk.start[lane + 1])
+            span = int(walk.sp[last - 1]) - int(walk.sp[first])
+            found[lane] = cut_mark(end, 2 * (last - first) * length // max(span, 1) if 0 < span <= length else 0)
+    return found
