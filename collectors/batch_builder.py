@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pyprof.collectors.linux.libc import Arena
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import Chain
+from pyprof.model.kernel import KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Beyond, Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.records import replace
@@ -181,8 +182,8 @@ class BatchBuilder(Generic[Memory]):
         self._pieces: dict[int, tuple[Piece, ...]] = {}
         self._beyond: dict[int, Beyond] = {}
         self._chains: dict[int, Chain] = {}
-        self._tip: dict[int, int] = {}
-        self._tips: dict[tuple[int, ...], int] = {(): 0}
+        self._kernel_stack: dict[int, int] = {}
+        self._kernel_stacks: dict[KernelStack, int] = {(): 0}
 
     def __len__(self) -> int:
         return len(self._lanes)
@@ -236,9 +237,9 @@ class BatchBuilder(Generic[Memory]):
         """What an interpreter ran."""
         self._chains[lane] = chain
 
-    def set_tip(self, lane: int, words: tuple[int, ...]) -> None:
-        """What stands inside the innermost frame of user code: words of model.kernel."""
-        self._tip[lane] = self._tips.setdefault(words, len(self._tips))
+    def set_kernel_stack(self, lane: int, frames: KernelStack) -> None:
+        """What stands inside the innermost frame of user code."""
+        self._kernel_stack[lane] = self._kernel_stacks.setdefault(frames, len(self._kernel_stacks))
 
     def move(self, lane: int, space: AddressSpace) -> None:
         """The lane turned out to belong to another generation."""
@@ -285,8 +286,8 @@ class BatchBuilder(Generic[Memory]):
             np.array(pid, np.int32),
             np.array(tid, np.int32),
         )
-        tip = np.zeros(n, np.int32)
-        tip[list(self._tip)] = list(self._tip.values())
+        kernel_stack = np.zeros(n, np.int32)
+        kernel_stack[list(self._kernel_stack)] = list(self._kernel_stack.values())
         return replace(
             bare,
             space=np.array([space.id for space in spaces], np.int32),
@@ -302,8 +303,8 @@ class BatchBuilder(Generic[Memory]):
             ),
             spaces={space.id: space for space in spaces},
             chains=self._chains,
-            tip=tip if self._tip else None,
-            tips=tuple(self._tips),
+            kernel_stack=kernel_stack if self._kernel_stack else None,
+            kernel_stacks=tuple(self._kernel_stacks),
             started=np.array(started, np.int64),
         )
 

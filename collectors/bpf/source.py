@@ -153,8 +153,8 @@ class BpfSource:
             base=records.base,
             offset=records.offset,
             size=records.size,
-            tip=None,
-            tips=((),),
+            kernel_stack=None,
+            kernel_stacks=((),),
             narrow=(records.flags & Flag.NARROW) != 0,
         )
 

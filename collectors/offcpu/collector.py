@@ -21,7 +21,7 @@ from pyprof.collectors.offcpu.intervals import BY_WEIGHT, LEFT_OUT, Attributed, 
 from pyprof.collectors.offcpu.paused import PausedThreads
 from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, late_looks
 from pyprof.collectors.switch_events import I64, Happened, Mask, Points, SwitchSource
-from pyprof.model.kernel import blocked_word
+from pyprof.model.kernel import Blocked
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
@@ -123,10 +123,12 @@ class WallClockCollector:
         return self._paused.ran_ns()
 
     def _learn_waits(self, samples: SampleBatch, attributed: Attributed, looks: SampleBatch | None) -> None:
-        if looks is None or looks.tip is None:
+        if looks is None or looks.kernel_stack is None:
             return
-        pairs = [(sample, looks.tips[int(looks.tip[look])]) for sample, look in attributed.pairs]
-        self._labels.learn(samples, [(sample, words[0]) for sample, words in pairs if words])
+        pairs = [(sample, looks.kernel_stacks[int(looks.kernel_stack[look])]) for sample, look in attributed.pairs]
+        self._labels.learn(
+            samples, [(sample, frames[0]) for sample, frames in pairs if frames and isinstance(frames[0], Blocked)]
+        )
 
     def _of_samples(self, happened: Happened, attributed: Attributed) -> list[SampleBatch]:
         """Switch-out samples, each for the time of its interval and of those that it stands for."""
@@ -150,11 +152,13 @@ class WallClockCollector:
             now = time.monotonic_ns()
             tid, blocked, length = (np.array(column, np.int64) for column in zip(*attributed.bare, strict=True))
             wanted = self._source.shown(tid, now - length)
-            words = tuple((blocked_word(WIDE, state, -1),) for state in (WAITS_FOR_PROCESSOR, UNKNOWN))
+            waits = tuple((Blocked(WIDE.name, state),) for state in (WAITS_FOR_PROCESSOR, UNKNOWN))
             batch = _without_registers(
                 SampleKind.UNSEEN, self._source.ids_of(tid, now - length), tid, now - length, length
             )
-            batch = replace(batch, tip=blocked.astype(np.int32) + 1, tips=((), *words), followed=False)
+            batch = replace(
+                batch, kernel_stack=blocked.astype(np.int32) + 1, kernel_stacks=((), *waits), followed=False
+            )
             yield batch.take(np.flatnonzero(wanted))
 
     def learn(self, feedback: Feedback) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.perf.ring import Ring
-from pyprof.model.kernel import KERNEL_HALF
+from pyprof.model.kernel import KERNEL_HALF, KernelStack
 from pyprof.model.modules import Mapping
 from pyprof.records import dataclass, field
 
@@ -120,8 +120,8 @@ def _run(words: U64, word: int, size: int, most: int) -> int:
 @dataclass(slots=True)
 class Samples:
     """Columns of n samples in order of time. regs: (n, 17) in the columns of perf_arch.WIDE. offset, size: bytes of
-    the valid part of the stack copy, offset in the whole array of words. tip, tips: see SampleBatch. narrow: of 32-bit
-    code, whose registers stand in the same columns.
+    the valid part of the stack copy, offset in the whole array of words. kernel_stack, kernel_stacks: see SampleBatch.
+    narrow: of 32-bit code, whose registers stand in the same columns.
     """
 
     time_ns: I64
@@ -132,8 +132,8 @@ class Samples:
     base: U64
     offset: I64
     size: I64
-    tip: npt.NDArray[np.int32] | None
-    tips: tuple[tuple[int, ...], ...]
+    kernel_stack: npt.NDArray[np.int32] | None
+    kernel_stacks: tuple[KernelStack, ...]
     narrow: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -159,7 +159,7 @@ def read_samples(
     if len(pieces) > 1:
         order = np.argsort(time_ns, kind="stable")
         first, at, time_ns = first[order], at[order], time_ns[order]
-    tip, tips = _kernel_frames(words, first) if chains else (None, ((),))
+    kernel_stack, kernel_stacks = _kernel_frames(words, first) if chains else (None, ((),))
     ids = words[first + _TID].view(np.int32).reshape(-1, 2)
     room = words[at + _STACK_SIZE].view(np.int64)
     valid = words[np.where(room > 0, at + _STACK + room // 8, at)].view(np.int64)
@@ -174,8 +174,8 @@ def read_samples(
             base=words[at + _SP],
             offset=(at + _STACK) * 8,
             size=np.clip(valid, 0, room) & ~7,
-            tip=tip,
-            tips=tips,
+            kernel_stack=kernel_stack,
+            kernel_stacks=kernel_stacks,
             narrow=words[at + _ABI] == ABI_32,
         ),
         left_out,
@@ -190,20 +190,20 @@ def _chain_lengths(words: U64, first: I64) -> I64:
     return within.astype(np.int64)
 
 
-def _kernel_frames(words: U64, first: I64) -> tuple[npt.NDArray[np.int32], tuple[tuple[int, ...], ...]]:
+def _kernel_frames(words: U64, first: I64) -> tuple[npt.NDArray[np.int32], tuple[KernelStack, ...]]:
     """Which chain each sample has, and the chains. In between stand marks of where the addresses come from."""
     known: dict[bytes, int] = {}
-    tips: dict[tuple[int, ...], int] = {(): 0}
-    tip = np.zeros(len(first), np.int32)
+    kernel_stacks: dict[KernelStack, int] = {(): 0}
+    kernel_stack = np.zeros(len(first), np.int32)
     count = _chain_lengths(words, first).tolist()
     for lane, (start, n) in enumerate(zip((first + _CHAIN + 1).tolist(), count, strict=True)):
         chain = words[start : start + n]
         key = chain.tobytes()
         if key not in known:
             frames = tuple(pc for pc in chain.tolist() if KERNEL_HALF <= pc < _MARKS)
-            known[key] = tips.setdefault(frames, len(tips))
-        tip[lane] = known[key]
-    return tip, tuple(tips)
+            known[key] = kernel_stacks.setdefault(frames, len(kernel_stacks))
+        kernel_stack[lane] = known[key]
+    return kernel_stack, tuple(kernel_stacks)
 
 
 _MMAP2 = struct.Struct("=IIQQQIIQQII")

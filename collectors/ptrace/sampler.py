@@ -11,7 +11,7 @@ from pyprof.collectors.ptrace.stop import Outcome, Stopper
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.kernel import blocked_word
+from pyprof.model.kernel import Blocked
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 
@@ -74,7 +74,7 @@ class Sampler:
                     return False
                 lane = self._fell_asleep(thread, spaces, weight, call, before, at_ns, evidence)
                 if state:
-                    self._builder.set_tip(lane, (blocked_word(thread.arch, state, call.number),))
+                    self._builder.set_kernel_stack(lane, (Blocked(thread.arch.name, state, call.number),))
                 return True
             if not self._idle:
                 break
@@ -126,7 +126,7 @@ class Sampler:
             return False
         lane = self._stopper.last_lane
         thread.stopped = (call.sp, call.pc, self._builder.copy_of(lane))
-        self._builder.set_tip(lane, (blocked_word(thread.arch, "S", call.number),))
+        self._builder.set_kernel_stack(lane, (Blocked(thread.arch.name, "S", call.number),))
         return True
 
     def _unchanged(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:

@@ -21,6 +21,7 @@ from pyprof.collectors.replay.log import COLUMNS, PAGE, SLAB, VERSION
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.kernel import Blocked, KernelFrame
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.pauses import BUCKETS, Pauses
 from pyprof.model.profile import ThreadInfo
@@ -79,7 +80,7 @@ class ReplayCollector:
             spaces={space: self._spaces[space] for space in more["spaces"]},
             unknown=frozenset(more["unknown"]),
             chains={int(lane): _chain(chain) for lane, chain in more["chains"].items()},
-            tips=tuple(tuple(tip) for tip in more["tips"]),
+            kernel_stacks=tuple(tuple(map(_kernel_frame, frames)) for frames in more["kernel_stacks"]),
             followed=more["followed"],
             stopped=more["stopped"],
             **columns,
@@ -146,6 +147,10 @@ def _reader(page_of: Callable[[int], bytes]) -> ReadMemory:
         return bytes(found)
 
     return read
+
+
+def _kernel_frame(stored: int | list[Any]) -> KernelFrame:
+    return Blocked(*stored) if isinstance(stored, list) else stored
 
 
 def _chain(stored: dict[str, Any]) -> Chain:

@@ -5,8 +5,8 @@ In: any collector, wrapped. Out: one zip file, whose layout is this (arrays as .
     log.json                 version; arch, count of batches; statistics at the start and at the end; threads; address
                              spaces (see _space); whatever else the caller adds ("extra")
     batch/N/FIELD.npy        a column of batch N, or of its stack slab (data, base, offset, size)
-    batch/N/more.json        what of batch N is no column: spaces, pieces, chains, tips, unknown, followed, stopped,
-                             source_id
+    batch/N/more.json        what of batch N is no column: spaces, pieces, chains, kernel_stacks, unknown, followed,
+                             stopped, source_id
     memory/SPACE/PAGE        the bytes of one page of a target's memory that somebody read through AddressSpace.read
 
 Files of modules are added by whoever knows which parts of them are wanted (tests/replay/reduce.py).
@@ -35,7 +35,7 @@ PAGE = 4096
 MOST_PAGES = 1 << 14
 """Pages of one address space that are kept; what is read of others is not in the log."""
 
-COLUMNS = ("kind", "time_ns", "tid", "pid", "space", "cpu", "weight", "regs", "tip", "length_ns", "started")
+COLUMNS = ("kind", "time_ns", "tid", "pid", "space", "cpu", "weight", "regs", "kernel_stack", "length_ns", "started")
 SLAB = ("data", "base", "offset", "size")
 
 
@@ -91,7 +91,7 @@ class LoggedCollector:
             "followed": batch.followed,
             "stopped": batch.stopped,
             "source_id": batch.source_id,
-            "tips": batch.tips,
+            "kernel_stacks": batch.kernel_stacks,
             "pieces": {lane: [(p.avma, p.data.hex()) for p in pieces] for lane, pieces in batch.stack.pieces.items()},
             "chains": {lane: asdict(chain) for lane, chain in batch.chains.items()},
         }

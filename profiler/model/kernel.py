@@ -1,37 +1,21 @@
-"""What stands inside the innermost frame of user code: the kernel's own frames, or the call in which a thread sleeps.
-
-One word each: an address in the kernel's half, or what blocked_word() makes.
-"""
+"""What stands inside the innermost frame of user code: frames of the kernel, and the call in which a thread sleeps."""
 
 from __future__ import annotations
 
-from pyprof.model.arch import ARCHES, Arch
-from pyprof.records import dataclass
+from typing import NamedTuple
 
 KERNEL_HALF = 1 << 63
 
-_ARCHES = tuple(arch for _, arch in sorted(ARCHES.items()))
-_PLACES = {arch.name: place for place, arch in enumerate(_ARCHES)}
-"""By name: an arch with the mask of a process's signatures is the same."""
-_ARCH_BITS, _STATE_BITS, _CALL_BITS = 8, 8, 32
 
+class Blocked(NamedTuple):
+    """arch: its name. state: the letter of /proc/TID/stat. call: number of the system call, -1 outside of one."""
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """state: the letter of /proc/TID/stat. call: number of the system call, -1 outside of one."""
-
-    arch: Arch
+    arch: str
     state: str
-    call: int
+    call: int = -1
 
 
-def blocked_word(arch: Arch, state: str, call: int) -> int:
-    call = call + 1 if 0 <= call < (1 << _CALL_BITS) - 1 else 0
-    return (_PLACES[arch.name] << _STATE_BITS | ord(state) & 0xFF) << _CALL_BITS | call
-
-
-def parse_blocked(word: int) -> Blocked:
-    """The inverse, of words below KERNEL_HALF."""
-    rest, call = divmod(word, 1 << _CALL_BITS)
-    arch, state = divmod(rest, 1 << _STATE_BITS)
-    return Blocked(_ARCHES[arch], chr(state), call - 1)
+KernelFrame = int | Blocked
+"""An address in the kernel's half, or the wait of a thread."""
+KernelStack = tuple[KernelFrame, ...]
+"""Innermost first."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import Chain
+from pyprof.model.kernel import KernelStack
 from pyprof.model.keys import ThreadKey
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass, field, replace
@@ -28,7 +29,7 @@ class SampleKind(IntEnum):
     STOPPED = 0  # all registers and the stack, of one moment
     BLOCKED = 1  # read from outside while the thread slept: sp, pc and the stack; no other register
     UNCHANGED = 2  # the thread has not run since its last sample: that sample's stack again, nothing is copied
-    UNSEEN = 3  # nothing is known of the stack but the tip
+    UNSEEN = 3  # nothing is known of the stack but what stands inside it (kernel_stack)
 
 
 @dataclass(frozen=True)
@@ -105,14 +106,12 @@ class SampleBatch:
 
     kind: SampleKind. time_ns: CLOCK_MONOTONIC. space: AddressSpace.id, a key of spaces. cpu: -1 where not known.
     weight: how many sampling periods the sample stands for (1, more if the collector skipped). Registers that a
-    BLOCKED sample does not know
-    are 0 in regs. Lanes of one tid are in time order. unknown: columns of regs that no lane knows (a core file without
-    floating-point registers); pc, sp, fp and lr are always known. chains: what an interpreter ran, by lane. tip: where
-    anything stands inside the innermost frame of user code, which of tips; tips[0] is (). tips: words of model.kernel,
-    innermost first. followed: UNCHANGED lanes to come may refer to these. stopped: its STOPPED lanes are of stops,
-    which do not end a sleep. length_ns: the time that each lane stands for, where that is known; -1: weight says it.
-    source_id: whose batch it is, to be told what its walk teaches; 0: nobody's. started: when each lane's thread began,
-    see ThreadKey; None: not known of any.
+    BLOCKED sample does not know are 0 in regs. Lanes of one tid are in time order. unknown: columns of regs that no
+    lane knows (a core file without floating-point registers); pc, sp, fp and lr are always known. chains: what an
+    interpreter ran, by lane. kernel_stack: index into kernel_stacks, whose first one is (). followed: UNCHANGED lanes
+    to come may refer to these. stopped: its STOPPED lanes are of stops, which do not end a sleep. length_ns: the time
+    that each lane stands for, where that is known; -1: weight says it. source_id: of the collector that gets this
+    batch's Feedback; 0: none. started: when each lane's thread began, see ThreadKey; None: not known of any.
 
     It has more columns than other classes: each is one fact of a sample, and a walk wants them side by side.
     """
@@ -130,8 +129,8 @@ class SampleBatch:
     spaces: Mapping[int, AddressSpace]
     unknown: frozenset[int] = frozenset()
     chains: Mapping[int, Chain] = field(default_factory=dict)
-    tip: I32 | None = None
-    tips: tuple[tuple[int, ...], ...] = ((),)
+    kernel_stack: I32 | None = None
+    kernel_stacks: tuple[KernelStack, ...] = ((),)
     followed: bool = True
     stopped: bool = True
     length_ns: I64 | None = None
@@ -164,7 +163,7 @@ class SampleBatch:
             regs=self.regs[lanes],
             stack=stack,
             chains=_renumbered(self.chains, lanes) if self.chains else self.chains,
-            tip=None if self.tip is None else self.tip[lanes],
+            kernel_stack=None if self.kernel_stack is None else self.kernel_stack[lanes],
             length_ns=None if self.length_ns is None else self.length_ns[lanes],
             started=None if self.started is None else self.started[lanes],
         )

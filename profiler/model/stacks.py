@@ -6,7 +6,7 @@ frame, at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import repeat
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.kernel import Blocked, KernelFrame, KernelStack
 from pyprof.model.markers import CUTS, LEFT_OUT, Mark, MarkKind
 from pyprof.model.profile import FrameKind
 from pyprof.model.tree import rewrite
@@ -29,7 +30,7 @@ class FrameKey(NamedTuple):
 
     NATIVE: space (AddressSpace.id), pc (avma as found), exact (else it is a return address), trust. Of code that no
     file describes, code is the number of its description, from 1 on, and there is no space.
-    INTERPRETER: word, which the interpreter's reader can name, and trust. KERNEL: word, see model.kernel.
+    INTERPRETER: word, which the interpreter's reader can name, and trust. KERNEL: pc, or blocked.
     MARKER: mark; the frames above it are cut off there.
     """
 
@@ -41,9 +42,10 @@ class FrameKey(NamedTuple):
     exact: bool = True
     word: int = 0
     mark: Mark | None = None
+    blocked: Blocked | None = None
 
 
-_PlainKey = tuple[FrameKind, int, int, int, int, bool, int, Mark | None]
+_PlainKey = tuple[FrameKind, int, int, int, int, bool, int, Mark | None, Blocked | None]
 """A FrameKey's fields. It is equal to the FrameKey, and quickly made."""
 
 
@@ -55,8 +57,10 @@ def interpreter_key(word: int, trust: int = Trust.INTERPRETER) -> FrameKey:
     return FrameKey(FrameKind.INTERPRETER, trust, word=word)
 
 
-def kernel_key(word: int) -> FrameKey:
-    return FrameKey(FrameKind.KERNEL, Trust.KERNEL, word=word)
+def kernel_key(frame: KernelFrame) -> FrameKey:
+    if isinstance(frame, Blocked):
+        return FrameKey(FrameKind.KERNEL, Trust.KERNEL, blocked=frame)
+    return FrameKey(FrameKind.KERNEL, Trust.KERNEL, pc=frame)
 
 
 def marker_key(mark: Mark) -> FrameKey:
@@ -139,15 +143,15 @@ class StackTable:
             nodes[lane] = node
         return nodes
 
-    def extend(self, node: int, words: Sequence[int]) -> int:
-        """The stack `node` with frames of the kernel inside it. words: innermost first."""
-        for word in reversed(words):
-            node = self.child(node, kernel_key(word))
+    def extend(self, node: int, frames: KernelStack) -> int:
+        """The stack `node` with frames of the kernel inside it."""
+        for frame in reversed(frames):
+            node = self.child(node, kernel_key(frame))
         return node
 
-    def unseen(self, words: Sequence[int]) -> int:
+    def unseen(self, frames: KernelStack) -> int:
         """The stack of which only what the kernel does is known."""
-        return self.extend(self.child(0, marker_key(UNREADABLE)), words)
+        return self.extend(self.child(0, marker_key(UNREADABLE)), frames)
 
     def adopt(self, other: StackTable, nodes: Iterable[int]) -> list[int]:
         """Take over stacks of another table, by their leaves. Returns the node here of each one there, -1 of others."""
@@ -312,7 +316,7 @@ class _Native:
         if self.code is not None:
             codes = self.code[part].tolist()
             spaces = [NO_SPACE if code else self.space for code in codes]
-        return zip(repeat(FrameKind.NATIVE), trusts, spaces, codes, pcs, exacts, repeat(0), repeat(None))
+        return zip(repeat(FrameKind.NATIVE), trusts, spaces, codes, pcs, exacts, repeat(0), repeat(None), repeat(None))
 
 
 UNREADABLE = Mark(MarkKind.CUT, StackEnd.UNREADABLE)

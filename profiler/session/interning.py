@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.kernel import KernelStack
 from pyprof.model.markers import Mark, cut_mark
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge, StackTable
@@ -83,8 +84,8 @@ class Interning:
         else:
             state = None
             node = stacks.intern(walk, batch.space, code, code_of=partial(self._code_of, batch), cut=cut)
-        if batch.tip is not None:
-            node = _with_kernel(stacks, node, batch.tip, batch.tips)
+        if batch.kernel_stack is not None:
+            node = _with_kernel(stacks, node, batch.kernel_stack, batch.kernel_stacks)
         return Interned(walk, node, state)
 
     def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
@@ -107,7 +108,7 @@ class Interning:
 
 
 def _with_kernel(
-    stacks: StackTable, nodes: npt.NDArray[np.int32], at: npt.NDArray[np.int32], frames: tuple[tuple[int, ...], ...]
+    stacks: StackTable, nodes: npt.NDArray[np.int32], at: npt.NDArray[np.int32], frames: tuple[KernelStack, ...]
 ) -> npt.NDArray[np.int32]:
     """The stacks with the kernel's frames inside them. at: which of frames each has."""
     pairs, place = np.unique(np.stack([nodes, at], axis=1), axis=0, return_inverse=True)

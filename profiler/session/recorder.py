@@ -115,8 +115,8 @@ class Recorder:
         if len(live):
             self._add_live(batch, rows, live)
         for lane in np.flatnonzero(batch.kind == SampleKind.UNSEEN).tolist():
-            words = batch.tips[int(batch.tip[lane])] if batch.tip is not None else ()
-            rows.node[lane] = self._stacks.unseen(words)
+            inside = 0 if batch.kernel_stack is None else int(batch.kernel_stack[lane])
+            rows.node[lane] = self._stacks.unseen(batch.kernel_stacks[inside])
         if batch.followed:
             self._last.follow(rows)
         self._rows.append(rows)

@@ -6,8 +6,10 @@ from bisect import bisect_right
 from importlib import import_module
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.kernel import KERNEL_HALF, parse_blocked
+from pyprof.model.arch import ARCHES
+from pyprof.model.kernel import Blocked, KernelFrame
 
+_ARCHES = {arch.name: arch for arch in ARCHES.values()}
 _CODE = b"tTwW"
 _MOST = 1 << 28
 _STATES = {
@@ -31,11 +33,10 @@ class KernelNames:
         self._starts: list[int] | None = None
         self._names: list[str] = []
 
-    def title(self, word: int) -> str:
-        """Of a word of model.kernel."""
-        if word < KERNEL_HALF:
-            return _blocked_title(word)
-        name, offset = self._find(word)
+    def title(self, frame: KernelFrame) -> str:
+        if isinstance(frame, Blocked):
+            return _blocked_title(frame)
+        name, offset = self._find(frame)
         return name or f"[kernel]+{offset:#x}"
 
     def _find(self, address: int) -> tuple[str, int]:
@@ -70,12 +71,11 @@ class KernelNames:
         return starts
 
 
-def _blocked_title(word: int) -> str:
-    blocked = parse_blocked(word)
+def _blocked_title(blocked: Blocked) -> str:
     state = _STATES.get(blocked.state, "blocked")
     if blocked.call < 0:
         return f"[{state}]"
-    known = blocked.arch.kernel.call_names.get(blocked.call) or _call_names(blocked.arch.name).get(blocked.call)
+    known = _ARCHES[blocked.arch].kernel.call_names.get(blocked.call) or _call_names(blocked.arch).get(blocked.call)
     return f"[{state}: {known or f'system call {blocked.call}'}]"
 
 

@@ -261,11 +261,11 @@ class Symbolizer:
         return cython.find(place.file, place.line) or (place.file, place.line)
 
     def _frame(self, item: _Found, shown: Mapping[str, str], modules: _Modules) -> Frame:
-        kind, trust, _, _, pc, _, word, mark = item.key
+        kind, trust, _, _, pc, _, word, mark, blocked = item.key
         if mark is not None:
             return marker(mark)
         if kind == FrameKind.KERNEL:
-            return Frame(kind, word, word, 0, -1, (), Trust(trust), self._names.kernel.title(word))
+            return Frame(kind, pc, pc, 0, -1, (), Trust(trust), self._names.kernel.title(blocked or pc))
         if kind == FrameKind.INTERPRETER:
             line = self._interpreter(word) if self._interpreter else Line("[unknown]", "")
             return Frame(kind, word, word, 0, -1, (line,), Trust(trust), line.function)

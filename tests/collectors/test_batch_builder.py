@@ -105,11 +105,11 @@ def test_what_an_unfinished_wait_says_stands_at_its_lane() -> None:
     builder = BatchBuilder([X86_64], ArenaMemory(4096), 1)
     for tid in (7, 8, 9):
         builder.add(lane(tid, kind=SampleKind.BLOCKED), 0, 0)
-    builder.set_tip(0, (11,))
-    builder.set_tip(2, (11,))
+    builder.set_kernel_stack(0, (11,))
+    builder.set_kernel_stack(2, (11,))
     (batch,) = builder.take()
-    assert batch.tip is not None
-    assert [batch.tips[at] for at in batch.tip] == [(11,), (), (11,)]
+    assert batch.kernel_stack is not None
+    assert [batch.kernel_stacks[at] for at in batch.kernel_stack] == [(11,), (), (11,)]
     assert batch.kind.tolist() == [SampleKind.BLOCKED] * 3
     assert np.array_equal(batch.cpu, [-1, -1, -1])
 

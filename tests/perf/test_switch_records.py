@@ -16,7 +16,7 @@ from pyprof.collectors.perf.records import EXIT, LOST, read_samples
 from pyprof.collectors.perf.switch_records import MISC_OUT, MISC_PREEMPTED, SWITCH, SWITCH_CPU_WIDE, SwitchScan, scan
 from pyprof.collectors.switch_events import BLOCKED, IN, PREEMPTED
 from pyprof.model.arch import X86_64
-from pyprof.model.kernel import blocked_word, parse_blocked
+from pyprof.model.kernel import Blocked, KernelStack
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from tests.perf.test_records import END, SIZE, Written, other, sample
@@ -117,7 +117,7 @@ def test_number_of_a_call_is_in_the_instruction_before_it(code: str, number: int
 
 
 def waiting(
-    chain: tuple[int, ...], rax: int, rcx: int, pc: int = 0x1008, kind: SampleKind = SampleKind.STOPPED
+    chain: KernelStack, rax: int, rcx: int, pc: int = 0x1008, kind: SampleKind = SampleKind.STOPPED
 ) -> SampleBatch:
     """One sample; the code before its pc is that of futex."""
     code = bytes.fromhex("90b8ca0000000f05")
@@ -129,14 +129,15 @@ def waiting(
     return SampleBatch(
         X86_64, np.full(1, kind, np.uint8), one, one.astype(np.int32), one.astype(np.int32) * 7, one.astype(np.int32),
         one.astype(np.int32), one, regs, StackSlab(np.zeros(0, np.uint8), one.astype(np.uint64), one, one), {1: space},
-        tip=one.astype(np.int32), tips=((), chain),
+        kernel_stack=one.astype(np.int32), kernel_stacks=((), chain),
     )  # fmt: skip
 
 
 def label(labels: WaitLabels, batch: SampleBatch, blocked: bool = True) -> tuple[str, int]:
     done = labels.labelled(batch, np.array([blocked]))
-    assert done.tip is not None
-    found = parse_blocked(done.tips[int(done.tip[0])][0])
+    assert done.kernel_stack is not None
+    found = done.kernel_stacks[int(done.kernel_stack[0])][0]
+    assert isinstance(found, Blocked)
     return found.state, found.call
 
 
@@ -152,9 +153,9 @@ def test_registers_tell_a_system_call_from_a_fault_and_looks_tell_the_state(monk
     assert label(labels, call, blocked=False) == ("P", -1)
     assert label(labels, waiting(CHAIN, 1, 0x1008)) == (UNKNOWN, -1)  # between calls
     assert label(labels, waiting(CHAIN, IN_CALL, 0x77)) == (UNKNOWN, -1)  # a fault
-    labels.learn(call, [(0, blocked_word(X86_64, "R", 202))])
+    labels.learn(call, [(0, Blocked("x86_64", "R", 202))])
     assert label(labels, call) == (UNKNOWN, 202)  # who is about to run says nothing of its wait
-    labels.learn(call, [(0, blocked_word(X86_64, "D", 202))])
+    labels.learn(call, [(0, Blocked("x86_64", "D", 202))])
     assert label(labels, call) == ("D", 202)
     assert label(labels, waiting((1,), IN_CALL, 0x1008)) == (UNKNOWN, 202)
 
@@ -163,13 +164,13 @@ def test_a_call_whose_number_is_not_in_the_code_is_known_by_looks_at_the_same_pl
     labels = WaitLabels(kernel=False)
     elsewhere = waiting(CHAIN, IN_CALL, 0x2000, pc=0x2000)
     assert label(labels, elsewhere)[1] == -1
-    look = waiting((blocked_word(X86_64, "S", 232),), 0, 0, pc=0x2000, kind=SampleKind.BLOCKED)
-    assert labels.relabelled(look).tips == look.tips
+    look = waiting((Blocked("x86_64", "S", 232),), 0, 0, pc=0x2000, kind=SampleKind.BLOCKED)
+    assert labels.relabelled(look).kernel_stacks == look.kernel_stacks
     assert label(labels, elsewhere)[1] == 232
-    woken = waiting((blocked_word(X86_64, "R", 232),), 0, 0, pc=0x2000, kind=SampleKind.BLOCKED)
+    woken = waiting((Blocked("x86_64", "R", 232),), 0, 0, pc=0x2000, kind=SampleKind.BLOCKED)
     again = labels.relabelled(woken)
-    assert again.tip is not None
-    assert parse_blocked(again.tips[int(again.tip[0])][0]).state == "S"
+    assert again.kernel_stack is not None
+    assert again.kernel_stacks[int(again.kernel_stack[0])][0] == Blocked("x86_64", "S", 232)
 
 
 def test_state_by_the_kernels_functions(tmp_path: Path) -> None:
