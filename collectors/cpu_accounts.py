@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -89,6 +89,14 @@ class _Member:
     start: int
 
 
+@dataclass(slots=True)
+class _Seen:
+    """Samples of a process tree. rounds: for how many sampling times they stand; spread: the variance of that."""
+
+    rounds: float = 0.0
+    spread: float = 0.0
+
+
 class Accounts:
     """Of the families of a recording, where samples are to stand for all of their time on processors: empty where
     threads that sleep are sampled, too, or only some threads are (on is False).
@@ -121,7 +129,7 @@ class Accounts:
         self._spent: Counter[int] = Counter()
         self._due: Counter[int] = Counter()
         self._slots = (0, 0)
-        self._seen: Counter[int] = Counter()
+        self._seen: defaultdict[int, _Seen] = defaultdict(_Seen)
         self._not_before = 0
         self._began = 0
         self._leaving: Leaving[int] = Leaving()
@@ -174,7 +182,7 @@ class Accounts:
 
     def totals(self) -> tuple[int, int]:
         """Nanoseconds that were due, and those that samples stand for."""
-        return self._past_due + sum(self._due.values()), self._past_seen + sum(self._seen.values())
+        return self._past_due + sum(self._due.values()), self._past_seen + sum(map(self._seen_ns, self._seen))
 
     def saw(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
         """Samples of the families' processes."""
@@ -182,15 +190,20 @@ class Accounts:
             return
         pids, at = np.unique(batch.pid, return_inverse=True)
         weights = np.bincount(at, batch.weight, len(pids))
-        for pid, weight in zip(pids.tolist(), weights.tolist(), strict=True):
-            self._seen[root_of(pid)] += round(weight * self._period_ns)
+        spreads = np.bincount(
+            at, batch.weight * (batch.weight - 1), len(pids)
+        )  # each was taken with a chance of 1/weight
+        for pid, weight, spread in zip(pids.tolist(), weights.tolist(), spreads.tolist(), strict=True):
+            seen = self._seen[root_of(pid)]
+            seen.rounds += weight
+            seen.spread += spread
 
     def retire(self, roots: Mapping[int, int]) -> None:
         """Forget trees that had ended when the window before was closed. roots: as look() takes them."""
         there = set(roots.values()) | {member.root for member in self._members.values()}
         for root in self._leaving.settle((self._names.keys() | self._seen.keys()) - there):
             self._past_due += self._due[root]
-            self._past_seen += self._seen[root]
+            self._past_seen += self._seen_ns(root)
             self._names.pop(root, None)
             for table in (self._spent, self._due, self._seen):
                 table.pop(root, None)
@@ -203,11 +216,14 @@ class Accounts:
         """By root."""
         return {root: self._account(root, name) for root, name in sorted(self._names.items())}
 
+    def _seen_ns(self, root: int) -> int:
+        return round(self._seen[root].rounds * self._period_ns)
+
     def _account(self, root: int, name: str) -> Account:
         seen, lost = self._seen[root], self._lost()
-        chance = 2 * math.isqrt(seen * self._period_ns) if lost is not None else 0
+        chance = round(2 * self._period_ns * math.sqrt(seen.spread + (seen.rounds if lost is not None else 0)))
         lost_ns = lost * self._period_ns if lost is not None else None
-        return Account(name, max(self._spent[root], 0), max(self._due[root], 0), seen, chance, lost_ns)
+        return Account(name, max(self._spent[root], 0), max(self._due[root], 0), self._seen_ns(root), chance, lost_ns)
 
     def _ns(self, times: Times) -> int:
         return times.own_ns + (times.waited_ns if self._children else 0)

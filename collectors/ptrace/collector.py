@@ -18,7 +18,7 @@ from pyprof.collectors.linux.children import ChildFinder, child_finder
 from pyprof.collectors.linux.file_limit import raise_file_limit
 from pyprof.collectors.ptrace.guard import StopGuard
 from pyprof.collectors.ptrace.process import Target
-from pyprof.collectors.ptrace.sampler import Sampler
+from pyprof.collectors.ptrace.sampler import TRANSFERRING, Sampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
 from pyprof.collectors.ptrace.stop import Stopper
 from pyprof.collectors.ptrace.targets import Readers, Targets
@@ -248,7 +248,7 @@ class PtraceCollector:
             skipped=scheduler.clock.skipped,
             unchanged=self._sampler.unchanged,
             blocked=self._sampler.blocked,
-            notes=(*self._notes, *scheduler.clock.notes),
+            notes=(*self._notes, *scheduler.clock.notes, *_seldom(self._stopper.transferring)),
             accounts=self._accounts.result(),
         )
 
@@ -263,6 +263,16 @@ class PtraceCollector:
             self._finder = None
         self._targets.close()
         self._guard.close()
+
+
+def _seldom(threads: int) -> tuple[str, ...]:
+    """What the reader should know of threads of which stops have cut system calls short."""
+    if not threads:
+        return ()
+    return (
+        f"Stops have cut system calls of {threads} thread{'s' * (threads > 1)} short. From then on such a thread is "
+        f"stopped in one round of {TRANSFERRING}, and its samples count for all of them.",
+    )
 
 
 def _turns(target: Target) -> Iterator[tuple[Thread, int]]:

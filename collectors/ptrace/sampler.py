@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
@@ -16,6 +17,10 @@ from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
 
 _TRIES = 3
+
+TRANSFERRING = 32
+"""A thread of which a stop has cut a system call short is stopped in one round of so many, chosen at random, and its
+sample counts for all of them. Nothing tells of a running thread whether it is in such a call (docs/safety.md)."""
 
 
 class Sampler:
@@ -57,6 +62,10 @@ class Sampler:
                 thread.still = 0
                 if not self._options.running or not (self._idle or thread.share.due(before)):
                     return False
+                if thread.transfers:
+                    if random.random() * TRANSFERRING >= 1:
+                        return False
+                    weight *= TRANSFERRING
                 return self._stop(thread, spaces, weight)
             call = parse_syscall(line)
             if call is None or call.sp == 0:

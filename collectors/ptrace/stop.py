@@ -69,6 +69,7 @@ class Outcome(IntEnum):
 class Stopper:
     """held: what is seized now. last_lane: of the thread that was stopped last, where it was sampled. copy: of its
     stack. pauses: each stop in ns, from the last moment at which the thread surely ran; stopped_ns: their sum.
+    transferring: threads of which a stop has cut a system call short.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Stopper:
         self.ptrace = libc.PtraceCalls()
         self.held: dict[int, Held] = {}
         self.last_lane = -1
+        self.transferring = 0
         self.pauses = PauseLog()
         self.stopped_ns = 0
         self._calls = InterruptedCalls(self.ptrace, diagnostics)
@@ -251,7 +253,7 @@ class Stopper:
             self._last_stop_ns = time.monotonic_ns()
             self.stopped_ns += self._last_stop_ns - held.since_ns
             self.pauses.add(self._last_stop_ns - held.since_ns)
-        self._calls.after_release(tid, call)
+        self._judge(thread, call)
         if got < 0:
             return Outcome.GONE
         if regset is None:
@@ -293,7 +295,12 @@ class Stopper:
                 call = self._calls.before_release(tid, status, regset)
         finally:
             self._release(tid, status)
-        self._calls.after_release(tid, call)
+        self._judge(held.thread, call)
+
+    def _judge(self, thread: Thread, call: ShortCall | None) -> None:
+        if self._calls.after_release(thread.tid, call) and not thread.transfers:
+            thread.transfers = True
+            self.transferring += 1
 
     def _release(self, tid: int, status: int) -> None:
         """DETACH; a thread that was about to take a signal takes it. One that was killed meanwhile stays in held:

@@ -25,9 +25,9 @@ class Thread:
     no_user_stack: it has no stack, until it is checked again (a leader that ended before its threads). ended: to be
     dropped. known: its name has been read. reader: of the process's interpreter, None where it is not wanted.
     still: checks in a row that found it asleep. share: of a processor. deep: of a stack that is longer than what is
-    copied. started: see ThreadKey.
+    copied. transfers: a stop has cut one of its system calls short. started: see ThreadKey.
 
-    It has 20 fields because each is written by another step of a sample, and a stop reads them without a detour.
+    It has 21 fields because each is written by another step of a sample, and a stop reads them without a detour.
     """
 
     pid: int
@@ -47,6 +47,7 @@ class Thread:
     ended: bool = False
     known: bool = False
     still: int = 0
+    transfers: bool = False
     deep: DeepStack = field(default_factory=DeepStack)
     _schedstat_fd: int = field(default=-1)
     _syscall_fd: int = field(default=-1)

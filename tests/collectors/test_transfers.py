@@ -12,7 +12,9 @@ import pytest
 
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.transfers import ShortCall, by_itself, short_call
+from pyprof.collectors.ptrace import sampler
 from pyprof.model.arch import I386, X86_64, Arch
+from tests.chance import most
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import stopping
 from tests.collectors.targets import LONGEST_S, record, stops
@@ -25,12 +27,30 @@ WAITALL, DONTWAIT = socket.MSG_WAITALL, socket.MSG_DONTWAIT
 
 
 @pytest.mark.parametrize("kinds", [OUT, REST], ids=("out", "rest"))
-def test_each_call_that_a_stop_cut_short_is_counted(program: Start, kinds: tuple[str, ...]) -> None:
+def test_each_call_that_a_stop_cut_short_is_counted(
+    program: Start, kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "TRANSFERRING", 1)
     target = program("c_transfers", "0", *kinds)
     recording = record(target.pid, stops(500), rate_hz=1000, keep=False)
     found = counted(recording.diagnostics.counts)
     assert found == shorts(target.finish())
     assert found.total() > 50
+
+
+def test_a_thread_whose_call_was_cut_short_is_stopped_seldom_from_then_on(program: Start) -> None:
+    target = program("c_transfers", "0", "write")
+    recording = record(target.pid, lambda r: r.stats is not None and r.stats.ticks >= 800, rate_hz=1000)
+    found = counted(recording.diagnostics.counts)
+    assert found == shorts(target.finish())
+    assert recording.stats is not None
+    weights = [lane.weight for lane in recording.lanes]
+    first = next(i for i, weight in enumerate(weights) if weight >= sampler.TRANSFERRING)
+    assert min(weights[first:]) >= sampler.TRANSFERRING
+    seldom = most(1 / sampler.TRANSFERRING, recording.stats.ticks)
+    assert len(weights) - first <= seldom
+    assert found["write"] <= seldom + 1
+    assert any("1 thread short" in note for note in recording.stats.notes)
 
 
 def test_without_stops_no_call_is_short(program: Start) -> None:
