@@ -8,14 +8,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import marks, schedule, support
 
 FOLDER = Path(__file__).parent
 RERUNS_OF_LIVE_TESTS = 2
 
-settings.register_profile("tests", deadline=None)  # a busy machine is no error
+# a busy machine is no error
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
 

@@ -76,6 +76,7 @@ struct walk {
 	u64 outer;
 	u32 at; /* in the record */
 	u32 left;
+	u32 guessed; /* the stack's end: the copy ends at the first page beyond sp's own that cannot be read */
 	u64 from;
 	u64 holes;
 	u64 low; /* bounds of the stack that was interrupted, and the lowest word that refers to it */
@@ -461,7 +462,7 @@ static long next_page(u32 index, void *context)
 		return 1;
 	/* a page that was never touched, or swapped out: those behind it may be there */
 	if (probe_read_user(to, size, (void *)from)) {
-		if (index >= 64)
+		if (index >= 64 || (index && walk->guessed))
 			return 1;
 		walk->holes |= 1ull << index;
 	}
@@ -559,6 +560,7 @@ int sample(struct bpf_perf_event_data *context)
 	u64 sp = record->regs[SP] & ~7ull;
 	u64 end = thread ? thread->stack_end : 0;
 	u64 below = 0, below_size = 0;
+	space->walk.guessed = 0;
 	if (end <= sp || end - sp > STACK_REACH) {
 		struct bound bound = {};
 		find_vma(task, sp, mapping_ends, &bound, 0);
@@ -569,8 +571,13 @@ int sample(struct bpf_perf_event_data *context)
 			if (below_size > MOST_STACK)
 				below_size = MOST_STACK;
 			end = bound.end;
-			if (end > sp + SIGNAL_STACK)
+			if (!end || end > sp + SIGNAL_STACK)
 				end = sp + SIGNAL_STACK;
+		} else if (!bound.end) {
+			/* the process changes its mappings at this moment, and they are locked; the next sample looks again */
+			end = sp + UNKNOWN_STACK;
+			space->walk.guessed = 1;
+			count(STACK_END_GUESSED);
 		} else {
 			end = bound.end;
 			remember_end(thread, tid, end);
@@ -612,8 +619,9 @@ int sample(struct bpf_perf_event_data *context)
 	loop(MOST_STACK / PAGE + 2, next_page, &copy, 0);
 	record->stack_size = (u32)size - walk->left;
 	record->holes = walk->holes;
-	if (walk->left || walk->holes)
+	if (walk->holes || (walk->left && !walk->guessed))
 		count(STACK_UNREADABLE);
+	walk->guessed = 0;
 	walk->from = below;
 	walk->left = below_size;
 	walk->holes = 0;

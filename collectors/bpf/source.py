@@ -176,6 +176,8 @@ class BpfSource:
         """What the program has counted since the last time."""
         if n := more[Reason.STACK_CUT]:
             self._diagnostics.count("stack longer than a record of the kernel's program holds", n)
+        if n := more[Reason.STACK_END_GUESSED]:
+            self._diagnostics.count("stack's end not known while mappings change", n)
         if n := more[Reason.NO_THREAD_STATE]:
             self._diagnostics.count("thread of an interpreter's process without a state in it", n)
         if n := more[Reason.FRAME_UNREADABLE]:

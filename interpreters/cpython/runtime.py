@@ -19,6 +19,7 @@ from pyprof.records import dataclass
 MOST_INTERPRETERS = 1024
 MOST_THREADS = 1 << 14
 """Thread states of all interpreters together."""
+_READS = 5
 _PTHREAD_TID = (0x2D0, 0x30)
 """Where a thread's kernel tid stands in its struct pthread, x86-64: glibc, musl."""
 
@@ -111,7 +112,21 @@ def tid_of(memory: Memory, ident: int, tasks: Callable[[int], bool]) -> int:
 
 
 def open_runtime(located: Located, memory: Memory, tasks: Callable[[int], bool]) -> Runtime | None:
-    """Raises Refused; None if the runtime has no interpreter yet, or the process is gone."""
+    """Raises Refused; None if the runtime has no interpreter yet, or the process is gone.
+
+    The process changes its lists while they are read, so a contradiction counts only if it is met each time.
+    """
+    for _ in range(_READS - 1):
+        try:
+            return _opened(located, memory, tasks)
+        except Unsettled:
+            raise
+        except Refused:
+            pass
+    return _opened(located, memory, tasks)
+
+
+def _opened(located: Located, memory: Memory, tasks: Callable[[int], bool]) -> Runtime | None:
     try:
         layout = _layout(located, memory)
         runtime = Runtime(located, layout, located.runtime)

@@ -109,6 +109,8 @@ _SAMPLING = (
            lacks="sample{s} of processes that could not be looked at"),
     Reason("stack longer than a record of the kernel's program holds", Stage.SAMPLING,
            "A program in the kernel copies 256 KB of a stack. Such threads are stopped for their samples."),
+    Reason("stack's end not known while mappings change", Stage.SAMPLING,
+           "The first sample of a thread came while its process changed its mappings. 64 KB of its stack were copied."),
     Reason("thread of an interpreter's process without a state in it", Stage.INTERPRETER,
            "The interpreter did not know the thread when it was sampled: it runs native code only, or has just begun."),
     Reason("interpreter's frame that was not in memory", Stage.INTERPRETER,

@@ -46,6 +46,20 @@ def test_handler_on_its_own_stack_stands_on_the_one_that_it_interrupted(tmp_path
     assert found.summary["stops"]["count"] == 0
 
 
+def test_stacks_of_threads_that_change_mappings_from_their_first_moment_are_whole(tmp_path: Path) -> None:
+    """No list of mappings can be looked at then, so where their stacks end is not known."""
+    program = build(PROGRAMS / "c_mappings.c", tmp_path / "mappings", "-O1", "-pthread")
+    reason = "stack's end not known while mappings change"
+    with native.running(program) as target:
+        options = (*BY_BPF, "--stack-size", "64K")
+        found = native.record(
+            target.pid, tmp_path, *options, rate=999, until=lambda found: found.summary["errors"].get(reason, 0) > 20
+        )
+    assert found.summary["errors"][reason] > 20
+    cut = [stack for stack in found.stacks if "stack not readable" in stack[0]]
+    assert all(stack[1:] == ("start_thread",) for stack in cut), "a thread that ends has no memory any more"
+
+
 def test_children_of_a_command_are_sampled_from_their_first_moment(tmp_path: Path) -> None:
     program = build(PROGRAMS / "c_storm.c", tmp_path / "storm", "-O1", "-lpthread")
     for what, least in (("fork", 0.5), ("threads", 0.05)):  # threads are made and ended for most of their time

@@ -23,6 +23,7 @@ from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.programs import Programs
+from pyprof.interpreters.cpython.runtime import Refused, open_runtime
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.objfile.images import Image, ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons
@@ -98,6 +99,29 @@ def test_functions_have_names_after_a_program_has_replaced_itself(python: Python
         deadline = time.monotonic() + 60
         while (names := reader.names()) != ["after", "<module>"]:
             assert time.monotonic() < deadline, names
+
+
+@pytest.mark.parametrize("torn", [1, 100])
+def test_list_that_changes_while_it_is_read_is_read_again(torn: int) -> None:
+    """A thread state that is freed meanwhile holds anything; a runtime that never fits is refused."""
+    with started(sys.executable, "-c", "print(1, flush=True); import sys; sys.stdin.read()") as process:
+        assert said(process) == "1\n"
+        reader = Reader(process.pid)
+        reader.names()
+        runtime = reader.process.runtime
+        assert runtime is not None
+        read, times = memory_reader(process.pid, lambda: True), itertools.count(1)
+        thread = next(runtime.threads(Memory(read), {process.pid}.__contains__))
+
+        def tearing(avma: int, size: int) -> bytes:
+            data = read(avma, size)
+            return b"\x01" * size if avma == thread.address and next(times) <= torn else data
+
+        if torn == 1:
+            assert open_runtime(runtime.located, Memory(tearing), {process.pid}.__contains__) == runtime
+        else:
+            with pytest.raises(Refused):
+                open_runtime(runtime.located, Memory(tearing), {process.pid}.__contains__)
 
 
 def test_program_without_python_is_searched_once_however_its_code_grows() -> None:
