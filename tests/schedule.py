@@ -47,7 +47,7 @@ LONG = (
     "perf/test_ticks.py",
     "breakpad/test_windows_live.py",
     "model/test_reasons.py",
-    "unwind/test_outer.py",
+    "unwind/test_cached_frames.py",
     "core/test_against_judges.py",
     "breakpad/test_symbol_writer.py",
     "cli/test_odd_names.py",

@@ -46,7 +46,7 @@ class HybridCollector:
         self._launched = launched
         self._copied = False
         self._stops: PtraceCollector | None = None
-        self._chosen = StopCandidates(perf.most_copy)
+        self._candidates = StopCandidates(perf.most_copy)
         self._past = ClosedCollectors()
         self._stopping = False
         perf.slots = self._slots
@@ -55,21 +55,21 @@ class HybridCollector:
         if self._by_image is not None:
             self._watch(first=True)
             self._perf.watch = self._watch
-            self._chosen.watch = self._watch
+            self._candidates.watch = self._watch
         while True:
-            if not self._chosen:
+            if not self._candidates:
                 yield from self._of_perf(self._perf.batches())
-            if self._stopping or not self._chosen or not self._perf.members.goes_on:
+            if self._stopping or not self._candidates or not self._perf.members.goes_on:
                 return
-            self._chosen.forget_ended()
-            if not self._chosen:
+            self._candidates.forget_ended()
+            if not self._candidates:
                 continue
             try:
-                self._stops = self._open_stops(self._chosen)
+                self._stops = self._open_stops(self._candidates)
             except NoSuchProcess:
                 continue
             except (PyprofError, OSError):
-                self._chosen.refuse_all()
+                self._candidates.refuse_all()
                 continue
             try:
                 yield from self._both(self._stops)
@@ -84,12 +84,12 @@ class HybridCollector:
         self._by_image.changed(self._perf.members.news())
         for pid in self._by_image.look(all_of_them=first):
             if pid in self._by_image.reasons and self._perf.members.follows(pid):
-                self._chosen.choose_image(pid, from_start=first and not self._launched)
+                self._candidates.choose_image(pid, from_start=first and not self._launched)
             else:
-                self._chosen.release_image(pid)
-        if self._chosen and self._stops is None:
-            self._perf.leave(self._chosen.elsewhere)
-        return bool(self._chosen)
+                self._candidates.release_image(pid)
+        if self._candidates and self._stops is None:
+            self._perf.leave(self._candidates.elsewhere)
+        return bool(self._candidates)
 
     def _of_perf(self, batches: Iterator[SampleBatch]) -> Iterator[SampleBatch]:
         for batch in batches:
@@ -100,14 +100,14 @@ class HybridCollector:
         if self._stopping:
             stops.stop()
         for batch in stops.batches():
-            self._chosen.begun(batch)
+            self._candidates.begun(batch)
             self._perf.saw(batch)
             yield from self._of_perf(self._perf.drain())
             yield batch
             for tid in stops.refused:
-                self._chosen.refuse(tid)
-            self._chosen.forget_ended()
-            if not self._chosen or not self._perf.members.goes_on:
+                self._candidates.refuse(tid)
+            self._candidates.forget_ended()
+            if not self._candidates or not self._perf.members.goes_on:
                 stops.stop()
         yield from self._of_perf(self._perf.drain(self._stopping or not self._perf.members.goes_on))
 
@@ -125,16 +125,16 @@ class HybridCollector:
         source_id = feedback.batch.source_id
         if self._stops is not None and source_id == self._stops.source_id:
             self._stops.learn(feedback)
-            self._chosen.learn_stopped(feedback)
+            self._candidates.learn_stopped(feedback)
         elif source_id == self._perf.source_id:
             self._learn_copied(feedback)
 
     def _learn_copied(self, feedback: Feedback) -> None:
         if self._by_depth:
-            self._chosen.learn_copied(feedback)
-            if self._chosen and self._stops is None:
-                self._perf.leave(self._chosen.elsewhere)
-        self._perf.learn(self._chosen.others(feedback))
+            self._candidates.learn_copied(feedback)
+            if self._candidates and self._stops is None:
+                self._perf.leave(self._candidates.elsewhere)
+        self._perf.learn(self._candidates.others(feedback))
 
     def _close_stops(self) -> None:
         stops, self._stops = self._stops, None
@@ -181,7 +181,7 @@ class HybridCollector:
         return (*notes, *self._deep(), *of_stops)
 
     def _deep(self) -> tuple[str, ...]:
-        threads, processes = self._chosen.threads, self._chosen.processes
+        threads, processes = self._candidates.threads, self._candidates.processes
         if not threads:
             return ()
         what = _count(threads, "thread")

@@ -20,5 +20,5 @@ def stops_of(request: Request, candidates: StopCandidates) -> PtraceCollector:
         ids=request.ids,
         readers=request.readers,
         selection=candidates,
-        chosen=candidates.wants,
+        wanted=candidates.wants,
     )

@@ -18,10 +18,10 @@ Lanes = Sequence[int] | I64
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Evidence for attributing intervals other than the samples and looks inside them. gaps: of which records were
-    lost. paused: threads of which there are none. ran_ns: how long threads that are paused, or were until the last
-    time, have run meanwhile. weak: samples whose stacks say less than a look. late: looks at threads that were about to
-    run. last: this is the end.
+    """Evidence for attributing intervals other than the samples inside them. gaps: of which records were lost. paused:
+    threads of which there are none. ran_ns: how long threads that are paused, or were until the last drain, have run
+    meanwhile. weak: samples whose stacks say less than out-of-band ones. late: out-of-band samples of threads that had
+    been woken. last: this is the end.
     """
 
     gaps: Sequence[Gap] = ()
@@ -34,14 +34,14 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Of n intervals, masks of shape (n,). before: its stack is known from an earlier part. by_sample, by_look: its
-    stack is that of its sample, of its look. pooled: it has none, and gets that of others. blocked: its thread waited
-    for more than a processor. wanted: its time is shown. unsure: its thread may as well have run.
+    """Of n intervals, masks of shape (n,). before: its stack is known from an earlier part. by_sample,
+    by_out_of_band: its stack is that of its sample of that kind. pooled: it has none, and gets that of others. blocked:
+    its thread waited for more than a processor. wanted: its time is shown. unsure: its thread may as well have run.
     """
 
     before: Mask
     by_sample: Mask
-    by_look: Mask
+    by_out_of_band: Mask
     pooled: Mask
     blocked: Mask
     wanted: Mask
@@ -50,7 +50,7 @@ class Classes:
     @property
     def known(self) -> Mask:
         """Has it a stack of its own?"""
-        return self.before | self.by_sample | self.by_look
+        return self.before | self.by_sample | self.by_out_of_band
 
 
 def classify(found: Intervals, opened: Mapping[int, Open], drain: Drain, preempted: bool, looked_at_ns: int) -> Classes:
@@ -59,19 +59,19 @@ def classify(found: Intervals, opened: Mapping[int, Open], drain: Drain, preempt
     carried = [opened[tid] if is_carried else None for tid, is_carried in whose]
     before = np.array([each is not None and each.attributed for each in carried], np.bool_)
     doubted: Mask = np.array([each is not None and not each.sure for each in carried], np.bool_)
-    unsure = doubted & found.open & (found.look < 0)
+    unsure = doubted & found.open & (found.out_of_band < 0)
     # whoever sleeps is looked at
-    runnable = doubted & ~found.open & (found.look < 0) & (found.end_ns - found.start_ns > looked_at_ns)
+    runnable = doubted & ~found.open & (found.out_of_band < 0) & (found.end_ns - found.start_ns > looked_at_ns)
     blocked = found.blocked & ~runnable
     wanted = blocked | preempted
     sampled = found.sample >= 0
     poor = np.zeros(len(sampled), np.bool_)
     poor[sampled] = np.isin(found.sample[sampled], drain.weak) & blocked[sampled]
     left_to_sample = (
-        np.isin(found.look, drain.late) & ~found.open & np.isin(found.tid, found.tid[~before & sampled & ~poor])
+        np.isin(found.out_of_band, drain.late) & ~found.open & np.isin(found.tid, found.tid[~before & sampled & ~poor])
     )
-    by_look = ~before & (found.look >= 0) & (~sampled | poor) & ~left_to_sample
-    better = np.isin(found.tid, found.tid[by_look]) | (found.open & (not drain.last))
-    by_sample = ~before & ~by_look & sampled & ~(poor & better)
-    pooled = ~before & ~by_sample & ~by_look & wanted & ~unsure & (~found.open | drain.last)
-    return Classes(before, by_sample, by_look, pooled, blocked, wanted, unsure)
+    by_out_of_band = ~before & (found.out_of_band >= 0) & (~sampled | poor) & ~left_to_sample
+    better = np.isin(found.tid, found.tid[by_out_of_band]) | (found.open & (not drain.last))
+    by_sample = ~before & ~by_out_of_band & sampled & ~(poor & better)
+    pooled = ~before & ~by_sample & ~by_out_of_band & wanted & ~unsure & (~found.open | drain.last)
+    return Classes(before, by_sample, by_out_of_band, pooled, blocked, wanted, unsure)

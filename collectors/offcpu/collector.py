@@ -19,7 +19,7 @@ from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.offcpu.classification import Drain
 from pyprof.collectors.offcpu.intervals import BY_WEIGHT, LEFT_OUT, Attributed, OffCpuIntervals
 from pyprof.collectors.offcpu.paused import PausedThreads
-from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, late_looks
+from pyprof.collectors.offcpu.wait_labels import UNKNOWN, WAITS_FOR_PROCESSOR, WaitLabels, woken_before
 from pyprof.collectors.switch_events import I64, Happened, Mask, Points, SwitchSource
 from pyprof.model.kernel import Blocked
 from pyprof.model.profile import ThreadInfo
@@ -27,39 +27,39 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
-_LOOKS = 2.5
+_PERIODS = 2.5
 
 
 class WallClockCollector:
-    """source: samples threads on processors, and tells when they leave them; looks: has the clock, reads threads that
-    sleep, and only those. Both are this one's to close.
+    """source: samples threads on processors, and reports switches. out_of_band: has the clock, and reads the stacks of
+    threads that sleep. close() closes both.
 
     It has 21 methods: those of a collector, those that composites ask, and the steps of a drain.
     """
 
-    def __init__(self, source: SwitchSource, looks: Callable[[float], Source], options: CollectOptions) -> None:
-        """looks: makes the collector that looks from outside, given how often it is to hand over what it has seen."""
+    def __init__(self, source: SwitchSource, out_of_band: Callable[[float], Source], options: CollectOptions) -> None:
+        """out_of_band: makes the collector of out-of-band samples; its argument is the time between two batches (s)."""
         self._source = source
         self._options = options
-        looked_at_ns = round(_LOOKS * 1e9 / options.rate_hz)
+        looked_at_ns = round(_PERIODS * 1e9 / options.rate_hz)
         self._intervals = OffCpuIntervals(options.running, time.monotonic_ns(), looked_at_ns)
         self._labels = WaitLabels(options.kernel)
         self._interpreted: set[int] = set()
         self._paused = PausedThreads()
-        self._looks = looks(source.flush_s)
+        self._out_of_band = out_of_band(source.flush_s)
 
     def batches(self) -> Iterator[SampleBatch]:
-        for looks in self._looks.batches():
-            yield from self._drain(looks)
+        for out_of_band in self._out_of_band.batches():
+            yield from self._drain(out_of_band)
         yield from self._drain(None)
 
-    def _drain(self, looks: SampleBatch | None) -> Iterator[SampleBatch]:
-        """What happened until now. looks: what was seen from outside meanwhile; None: this is the end."""
+    def _drain(self, out_of_band: SampleBatch | None) -> Iterator[SampleBatch]:
+        """What happened until now. out_of_band: what was seen from outside meanwhile; None: this is the end."""
         self._forget_gone(self._intervals.owed)
         now = time.monotonic_ns()
-        happened = self._source.take(now, looks is None)
-        attributed = self._attribute(happened, looks, now)
-        yield from self._emit(happened, attributed, looks)
+        happened = self._source.take(now, out_of_band is None)
+        attributed = self._attribute(happened, out_of_band, now)
+        yield from self._emit(happened, attributed, out_of_band)
         self._intervals.resume(*self._source.done())
         self._paused.watch(self._source.paused - happened.paused, self._options.running)
         self._forget_gone(self._intervals.silent(now))
@@ -72,45 +72,47 @@ class WallClockCollector:
         for tid in self._paused.ended(tids):
             self._intervals.forget(tid)
 
-    def _attribute(self, happened: Happened, looks: SampleBatch | None, now_ns: int) -> Attributed:
-        """Which sample and which look stands for how much time."""
+    def _attribute(self, happened: Happened, out_of_band: SampleBatch | None, now_ns: int) -> Attributed:
+        """How much time each sample stands for."""
         self._intervals.meet(happened.since_ns)
-        self._note_interpreters(looks)
+        self._note_interpreters(out_of_band)
         left = happened.left
         return self._intervals.attribute(
             happened.switches,
             Points.of(left.tid, left.time_ns),
-            Points.of(looks.tid, looks.time_ns) if looks is not None else _NOTHING,
+            Points.of(out_of_band.tid, out_of_band.time_ns) if out_of_band is not None else _NOTHING,
             now_ns,
             Drain(
                 gaps=happened.gaps,
                 paused=happened.paused,
                 ran_ns=self._ran(happened.running),
-                # looks have an interpreter's frames, samples have not
+                # only out-of-band samples have an interpreter's frames
                 weak=np.flatnonzero(np.isin(left.pid, list(self._interpreted))),
-                late=[] if looks is None else late_looks(looks),
-                last=looks is None,
+                late=[] if out_of_band is None else woken_before(out_of_band),
+                last=out_of_band is None,
             ),
         )
 
-    def _note_interpreters(self, looks: SampleBatch | None) -> None:
-        """Which processes run an interpreter whose frames looks have."""
-        if looks is not None and looks.chains:
-            interpreted = np.array([*self._interpreted, *looks.pid[list(looks.chains)].tolist()], np.int64)
+    def _note_interpreters(self, out_of_band: SampleBatch | None) -> None:
+        """Which processes run an interpreter whose frames are read out of band."""
+        if out_of_band is not None and out_of_band.chains:
+            interpreted = np.array([*self._interpreted, *out_of_band.pid[list(out_of_band.chains)].tolist()], np.int64)
             self._interpreted = set(interpreted[self._source.known(interpreted)].tolist())
 
-    def _emit(self, happened: Happened, attributed: Attributed, looks: SampleBatch | None) -> Iterator[SampleBatch]:
+    def _emit(
+        self, happened: Happened, attributed: Attributed, out_of_band: SampleBatch | None
+    ) -> Iterator[SampleBatch]:
         """The order matters: parts of an interval refer to the last batch in which its thread's stack was."""
         if self._options.running:
             yield from happened.running
         yield from self._parts(attributed)
-        if looks is not None:
-            looks = self._labels.relabelled(looks)
-            yield self._of_looks(looks, attributed, ~attributed.look_open)
-        self._learn_waits(happened.left, attributed, looks)
+        if out_of_band is not None:
+            out_of_band = self._labels.relabelled(out_of_band)
+            yield self._of_out_of_band(out_of_band, attributed, ~attributed.out_of_band_open)
+        self._learn_waits(happened.left, attributed, out_of_band)
         yield from self._of_samples(happened, attributed)
-        if looks is not None:
-            yield self._of_looks(looks, attributed, attributed.look_open)
+        if out_of_band is not None:
+            yield self._of_out_of_band(out_of_band, attributed, attributed.out_of_band_open)
 
     def _ran(self, running: list[SampleBatch]) -> dict[int, int]:
         """How long each thread that switches often was on a processor: as it will be shown, or where that is not
@@ -122,10 +124,13 @@ class WallClockCollector:
             return dict(zip(tids.tolist(), (counts * round(1e9 / self._options.rate_hz)).tolist(), strict=True))
         return self._paused.ran_ns()
 
-    def _learn_waits(self, samples: SampleBatch, attributed: Attributed, looks: SampleBatch | None) -> None:
-        if looks is None or looks.kernel_stack is None:
+    def _learn_waits(self, samples: SampleBatch, attributed: Attributed, out_of_band: SampleBatch | None) -> None:
+        if out_of_band is None or out_of_band.kernel_stack is None:
             return
-        pairs = [(sample, looks.kernel_stacks[int(looks.kernel_stack[look])]) for sample, look in attributed.pairs]
+        pairs = [
+            (sample, out_of_band.kernel_stacks[int(out_of_band.kernel_stack[lane])])
+            for sample, lane in attributed.pairs
+        ]
         self._labels.learn(
             samples, [(sample, frames[0]) for sample, frames in pairs if frames and isinstance(frames[0], Blocked)]
         )
@@ -137,11 +142,11 @@ class WallClockCollector:
         some = self._labels.labelled(some, attributed.sample_blocked[kept])
         return self._source.by_width(some, happened.narrow[kept])
 
-    def _of_looks(self, looks: SampleBatch, attributed: Attributed, those: Mask) -> SampleBatch:
+    def _of_out_of_band(self, out_of_band: SampleBatch, attributed: Attributed, those: Mask) -> SampleBatch:
         """What was seen from outside where there is no sample."""
-        kept = np.flatnonzero(those & (attributed.look_ns != LEFT_OUT))
-        length = np.where(attributed.look_ns == BY_WEIGHT, -1, attributed.look_ns)[kept]
-        return replace(looks.take(kept), length_ns=length, stopped=False)
+        kept = np.flatnonzero(those & (attributed.out_of_band_ns != LEFT_OUT))
+        length = np.where(attributed.out_of_band_ns == BY_WEIGHT, -1, attributed.out_of_band_ns)[kept]
+        return replace(out_of_band.take(kept), length_ns=length, stopped=False)
 
     def _parts(self, attributed: Attributed) -> Iterator[SampleBatch]:
         """Time of intervals whose stack was attributed before, and of those that nobody saw."""
@@ -163,14 +168,14 @@ class WallClockCollector:
 
     def learn(self, feedback: Feedback) -> None:
         source_id = feedback.batch.source_id
-        if source_id == self._looks.source_id:
-            self._looks.learn(feedback)
+        if source_id == self._out_of_band.source_id:
+            self._out_of_band.learn(feedback)
         elif source_id in self._source.source_ids:
             self._source.learn(feedback)
 
     @property
     def source_ids(self) -> frozenset[int]:
-        return self._source.source_ids | {self._looks.source_id}
+        return self._source.source_ids | {self._out_of_band.source_id}
 
     @property
     def alive(self) -> list[int]:
@@ -182,31 +187,31 @@ class WallClockCollector:
         return self._source.news()
 
     def threads(self) -> list[ThreadInfo]:
-        known = {info.key: info for info in (*self._source.threads(), *self._looks.threads())}
+        known = {info.key: info for info in (*self._source.threads(), *self._out_of_band.threads())}
         return [known[key] for key in sorted(known)]
 
     def retire(self) -> None:
         self._source.retire()
-        self._looks.retire()
+        self._out_of_band.retire()
 
     def stats(self) -> CollectorStats:
-        running, looks = self._source.stats(), self._looks.stats()
+        running, out_of_band = self._source.stats(), self._out_of_band.stats()
         return CollectorStats(
             ticks=running.ticks,
             ticking_ns=running.ticking_ns if self._options.running else 0,
-            pauses=looks.pauses,
-            skipped=running.skipped + looks.skipped,
-            unchanged=looks.unchanged,
-            blocked=looks.blocked,
-            notes=tuple(dict.fromkeys((*running.notes, *looks.notes))),
+            pauses=out_of_band.pauses,
+            skipped=running.skipped + out_of_band.skipped,
+            unchanged=out_of_band.unchanged,
+            blocked=out_of_band.blocked,
+            notes=tuple(dict.fromkeys((*running.notes, *out_of_band.notes))),
         )
 
     def stop(self) -> None:
-        self._looks.stop()
+        self._out_of_band.stop()
 
     def close(self) -> None:
         try:
-            self._looks.close()
+            self._out_of_band.close()
         finally:
             self._source.close()
 

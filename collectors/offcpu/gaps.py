@@ -42,7 +42,7 @@ class Gaps:
 
     def counted(self, tid: I64, length_ns: I64, carries: Mask, now_ns: int, known_ns: int) -> I64:
         """(n,): the lengths of intervals, those of threads that were left alone with what is owed to them. carries:
-        intervals that can have it. It is given when a thread was seen for a while: a short look says little.
+        intervals that can have it. It is given when a thread was seen for a while: a short time says little.
         """
         usual = (now_ns - self.until_ns + self.lost_ns) / known_ns if known_ns else 1.0
         result: I64 = np.rint(length_ns * usual).astype(np.int64)

@@ -26,17 +26,17 @@ _SILENT_NS = 1_000_000_000
 
 @dataclass(slots=True)
 class Attributed:
-    """Of one drain. sample_ns, look_ns: the time that each stands for, LEFT_OUT for none, BY_WEIGHT where nothing is
-    known of its interval. sample_blocked: not preempted. sample_open, look_open: later parts of their interval refer to
-    it. pairs: (sample, look) of one interval. carried: (tid, since, ns) of parts whose stack was attributed before.
-    bare: (tid, blocked, ns) of time whose stacks nobody saw.
+    """Of one drain. sample_ns, out_of_band_ns: the time that each sample stands for, LEFT_OUT for none, BY_WEIGHT where
+    nothing is known of its interval. sample_blocked: not preempted. sample_open, out_of_band_open: later parts of its
+    interval refer to it. pairs: (sample, out-of-band sample) of one interval. carried: (tid, since, ns) of parts whose
+    stack was attributed before. bare: (tid, blocked, ns) of time without a stack.
     """
 
     sample_ns: I64
     sample_blocked: Mask
     sample_open: Mask
-    look_ns: I64
-    look_open: Mask
+    out_of_band_ns: I64
+    out_of_band_open: Mask
     pairs: list[tuple[int, int]] = field(default_factory=list)
     carried: list[tuple[int, int, int]] = field(default_factory=list)
     bare: list[tuple[int, bool, int]] = field(default_factory=list)
@@ -98,7 +98,7 @@ class OffCpuIntervals:
         self._gaps.resumed.pop(tid, None)
 
     def attribute(
-        self, switches: Points, samples: Points, looks: Points, now_ns: int, drain: Drain = _NOTHING_ELSE
+        self, switches: Points, samples: Points, out_of_band: Points, now_ns: int, drain: Drain = _NOTHING_ELSE
     ) -> Attributed:
         """The time until now_ns, of which all records are there, but for the gaps and for threads that were paused."""
         gaps = merged(drain.gaps)
@@ -111,7 +111,7 @@ class OffCpuIntervals:
         ended_ns = dict(zip(switches.tid[gone].tolist(), switches.time_ns[gone].tolist(), strict=True))
         self._gaps.skip({*drain.paused, *self._gaps.owed}, now_ns, drain.ran_ns, ended_ns)
         drain = replace(drain, gaps=gaps, paused=without)
-        result = self._attribute(switches.without(without), samples, looks, now_ns, drain)
+        result = self._attribute(switches.without(without), samples, out_of_band, now_ns, drain)
         if drain.last:
             result.carried += self._owed_at_last(now_ns, 0 if known_ns else self._gaps.lost_ns)
         result.carried, self._left = self._left + result.carried, []
@@ -157,21 +157,25 @@ class OffCpuIntervals:
                 each.since_ns = max(each.since_ns, end)
                 each.sure = each.attributed = False
 
-    def _attribute(self, switches: Points, samples: Points, looks: Points, now_ns: int, drain: Drain) -> Attributed:
-        self._note_looks(looks, drain.paused)
-        found, outside = match(self._open, switches, samples, looks, now_ns)
+    def _attribute(
+        self, switches: Points, samples: Points, out_of_band: Points, now_ns: int, drain: Drain
+    ) -> Attributed:
+        self._note_out_of_band(out_of_band, drain.paused)
+        found, outside = match(self._open, switches, samples, out_of_band, now_ns)
         classes = classify(found, self._open, drain, self._preempted, self._looked_at_ns)
         length = self._lengths(found, classes, now_ns, drain)
         rows = Rows(
             found.tid, classes.blocked, found.end_ns - found.began_ns, length,
-            classes.by_sample | classes.by_look, classes.pooled,
+            classes.by_sample | classes.by_out_of_band, classes.pooled,
         )  # fmt: skip
         ended = None if drain.last else set(switches.tid[switches.kind == ENDED].tolist())
         share, bare = shares(rows, self._pool, now_ns, ended)
-        result = _emitted(found, classes, np.where(classes.wanted, share, LEFT_OUT), len(samples.tid), len(looks.tid))
+        result = _emitted(
+            found, classes, np.where(classes.wanted, share, LEFT_OUT), len(samples.tid), len(out_of_band.tid)
+        )
         result.bare = bare
-        result.look_ns[outside] = BY_WEIGHT
-        result.look_ns[np.isin(looks.tid, list(drain.paused))] = LEFT_OUT
+        result.out_of_band_ns[outside] = BY_WEIGHT
+        result.out_of_band_ns[np.isin(out_of_band.tid, list(drain.paused))] = LEFT_OUT
         some = np.flatnonzero(classes.before & classes.wanted & (length > 0))
         columns = (found.tid[some], found.start_ns[some], length[some])
         result.carried = list(zip(*(column.tolist() for column in columns), strict=True))
@@ -179,9 +183,9 @@ class OffCpuIntervals:
         self._remember_shares(found.tid[classes.wanted], length[classes.wanted], now_ns)
         return result
 
-    def _note_looks(self, looks: Points, paused: frozenset[int]) -> None:
+    def _note_out_of_band(self, out_of_band: Points, paused: frozenset[int]) -> None:
         """Whoever is seen asleep sleeps, also if no switch of it is known."""
-        for tid, at in dict(zip(looks.tid.tolist(), looks.time_ns.tolist(), strict=True)).items():
+        for tid, at in dict(zip(out_of_band.tid.tolist(), out_of_band.time_ns.tolist(), strict=True)).items():
             if tid in self._open:
                 self._open[tid].looked_ns = at
             elif tid not in self._heard and tid not in paused:
@@ -212,20 +216,23 @@ class OffCpuIntervals:
         self._off.update(zip(tids.tolist(), np.minimum(off, 1).tolist(), strict=True))
 
 
-def _emitted(found: Intervals, classes: Classes, share: I64, samples: int, looks: int) -> Attributed:
-    """share: (n,), the time that each interval's stack stands for. samples, looks: how many there are."""
+def _emitted(found: Intervals, classes: Classes, share: I64, samples: int, out_of_band: int) -> Attributed:
+    """share: (n,), the time that each interval's stack stands for. samples, out_of_band: how many there are."""
     result = Attributed(
         sample_ns=np.full(samples, LEFT_OUT, np.int64),
         sample_blocked=np.zeros(samples, np.bool_),
         sample_open=np.zeros(samples, np.bool_),
-        look_ns=np.full(looks, LEFT_OUT, np.int64),
-        look_open=np.zeros(looks, np.bool_),
+        out_of_band_ns=np.full(out_of_band, LEFT_OUT, np.int64),
+        out_of_band_open=np.zeros(out_of_band, np.bool_),
     )
     lanes = found.sample[classes.by_sample]
     result.sample_ns[lanes], result.sample_open[lanes] = share[classes.by_sample], found.open[classes.by_sample]
     result.sample_blocked[lanes] = classes.blocked[classes.by_sample]
-    lanes = found.look[classes.by_look]
-    result.look_ns[lanes], result.look_open[lanes] = share[classes.by_look], found.open[classes.by_look]
-    both = np.flatnonzero((found.sample >= 0) & (found.look >= 0))
-    result.pairs = list(zip(found.sample[both].tolist(), found.look[both].tolist(), strict=True))
+    lanes = found.out_of_band[classes.by_out_of_band]
+    result.out_of_band_ns[lanes], result.out_of_band_open[lanes] = (
+        share[classes.by_out_of_band],
+        found.open[classes.by_out_of_band],
+    )
+    both = np.flatnonzero((found.sample >= 0) & (found.out_of_band >= 0))
+    result.pairs = list(zip(found.sample[both].tolist(), found.out_of_band[both].tolist(), strict=True))
     return result

@@ -10,14 +10,14 @@ from pyprof.collectors.switch_events import BLOCKED, I64, IN, PREEMPTED, Mask, P
 from pyprof.records import dataclass
 
 _MATCH_NS = 1_000_000  # a switch-out sample is taken right before its record, with interrupts off
-_CARRIED, _SAMPLE, _SWITCH, _LOOK = range(4)
+_CARRIED, _SAMPLE, _SWITCH, _OUT_OF_BAND = range(4)
 
 
 @dataclass(slots=True)
 class Open:
     """An interval that goes on. since_ns: attributed up to there. began_ns: of the whole interval. attributed: its
     stack is known to whoever follows. sure: False of a thread of which no switch is known yet: it may run. looked_ns:
-    of the last look in it.
+    of the last out-of-band sample in it.
     """
 
     since_ns: int
@@ -31,7 +31,8 @@ class Open:
 @dataclass(frozen=True, slots=True)
 class Intervals:
     """Intervals by thread and time, columns of shape (n,). began_ns: of the whole, also of one that goes on from an
-    earlier drain (carried). open: it has not ended. sample, look: the first in each, -1 for none.
+    earlier drain (carried). open: it has not ended. sample, out_of_band: index of the
+    first one in each, -1 for none.
     """
 
     tid: I64
@@ -42,23 +43,25 @@ class Intervals:
     carried: Mask
     open: Mask
     sample: I64
-    look: I64
+    out_of_band: I64
 
     def __len__(self) -> int:
         return len(self.tid)
 
 
 def match(
-    opened: Mapping[int, Open], switches: Points, samples: Points, looks: Points, now_ns: int
+    opened: Mapping[int, Open], switches: Points, samples: Points, out_of_band: Points, now_ns: int
 ) -> tuple[Intervals, I64]:
-    """The intervals until now_ns, and the looks that lie in none of them. opened: by tid, those that went on before."""
+    """The intervals until now_ns, and the out-of-band samples that lie in none of them. opened: by tid, those that went
+    on before.
+    """
     mine = list(opened.items())
     carried = Points(
         np.array([tid for tid, _ in mine], np.int64),
         np.array([each.since_ns for _, each in mine], np.int64),
         np.array([BLOCKED if each.blocked else PREEMPTED for _, each in mine], np.int64),
     )
-    parts = (carried, samples, switches, looks)
+    parts = (carried, samples, switches, out_of_band)
     tid, time_ns, kind = (np.concatenate([getattr(p, name) for p in parts]) for name in ("tid", "time_ns", "kind"))
     code = np.repeat(np.arange(4), [len(p.tid) for p in parts])
     lane = np.concatenate([np.arange(len(p.tid)) for p in parts])
@@ -73,7 +76,7 @@ def match(
     number = np.cumsum(out) - 1
     first = at[out]
     n = len(first)
-    sample, look = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+    sample, out_of_band_lane = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
 
     those = np.flatnonzero(code == _SAMPLE)[::-1]
     following = np.searchsorted(at, those)
@@ -83,11 +86,11 @@ def match(
     good &= time_ns[at[following]] - time_ns[those] < _MATCH_NS
     sample[number[following[good]]] = lane[those[good]]
 
-    those = np.flatnonzero(code == _LOOK)[::-1]
+    those = np.flatnonzero(code == _OUT_OF_BAND)[::-1]
     before = np.searchsorted(at, those) - 1
     good = before >= 0
     good[good] &= (tid[at[before[good]]] == tid[those[good]]) & out[before[good]]
-    look[number[before[good]]] = lane[those[good]]
+    out_of_band_lane[number[before[good]]] = lane[those[good]]
 
     began = time_ns[first].copy()
     own = code[first] == _CARRIED
@@ -95,7 +98,7 @@ def match(
     start = np.minimum(time_ns[first], now_ns)
     found = Intervals(
         tid[first], start, np.maximum(end_ns[out], start), began, kind[first] == BLOCKED, own, ~closed[out],
-        sample, look,
+        sample, out_of_band_lane,
     )  # fmt: skip
     return found, lane[those[~good]]
 

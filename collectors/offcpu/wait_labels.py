@@ -38,33 +38,33 @@ class WaitLabels:
         self._by_code: dict[tuple[int, int], int] = {}
         self._guess = uninterruptible()
 
-    def learn(self, samples: SampleBatch, looks: list[tuple[int, Blocked]]) -> None:
-        """looks: (sample, what /proc said of the same wait)."""
+    def learn(self, samples: SampleBatch, out_of_band: list[tuple[int, Blocked]]) -> None:
+        """out_of_band: (sample, what /proc said of the same wait)."""
         if len(self._by_chain) > _MOST:
             self._by_chain.clear()
-        for lane, seen in looks:
+        for lane, seen in out_of_band:
             if seen.state in _WAITS:  # else it was about to run
                 self._by_chain[_chain(samples, lane)] = seen
 
-    def relabelled(self, looks: SampleBatch) -> SampleBatch:
+    def relabelled(self, out_of_band: SampleBatch) -> SampleBatch:
         """Looks at threads that were woken meanwhile say how these had slept."""
-        if looks.kernel_stack is None:
-            return looks
+        if out_of_band.kernel_stack is None:
+            return out_of_band
         if len(self._by_pc) > _MOST:
             self._by_pc.clear()
-        kernel_stacks = {frames: place for place, frames in enumerate(looks.kernel_stacks)}
-        kernel_stack = looks.kernel_stack.copy()
-        for lane in np.flatnonzero(looks.kernel_stack).tolist():
-            seen, *rest = looks.kernel_stacks[int(kernel_stack[lane])]
+        kernel_stacks = {frames: place for place, frames in enumerate(out_of_band.kernel_stacks)}
+        kernel_stack = out_of_band.kernel_stack.copy()
+        for lane in np.flatnonzero(out_of_band.kernel_stack).tolist():
+            seen, *rest = out_of_band.kernel_stacks[int(kernel_stack[lane])]
             assert isinstance(seen, Blocked)
-            at = int(looks.pid[lane]), int(looks.regs[lane, looks.arch.pc])
+            at = int(out_of_band.pid[lane]), int(out_of_band.regs[lane, out_of_band.arch.pc])
             if seen.state in _WAITS:
                 self._by_pc[at] = seen
             elif seen.state == "R":
                 before = self._by_pc.get(at)
                 state = before.state if before is not None and before.call == seen.call else UNKNOWN
                 kernel_stack[lane] = kernel_stacks.setdefault((seen._replace(state=state), *rest), len(kernel_stacks))
-        return replace(looks, kernel_stack=kernel_stack, kernel_stacks=tuple(kernel_stacks))
+        return replace(out_of_band, kernel_stack=kernel_stack, kernel_stacks=tuple(kernel_stacks))
 
     def labelled(self, samples: SampleBatch, blocked: npt.NDArray[np.bool_]) -> SampleBatch:
         """The samples with what each waits for inside its innermost frame. blocked: others wait for a processor."""
@@ -106,12 +106,12 @@ class WaitLabels:
         return self._by_code[key]
 
 
-def late_looks(looks: SampleBatch) -> list[int]:
-    """The lanes of looks at threads that had been woken by then."""
-    if looks.kernel_stack is None:
+def woken_before(out_of_band: SampleBatch) -> list[int]:
+    """The lanes of out-of-band samples of threads that had been woken by then."""
+    if out_of_band.kernel_stack is None:
         return []
-    late = [place for place, frames in enumerate(looks.kernel_stacks) if frames and _state(frames) == "R"]
-    found: list[int] = np.flatnonzero(np.isin(looks.kernel_stack, late)).tolist()
+    late = [place for place, frames in enumerate(out_of_band.kernel_stacks) if frames and _state(frames) == "R"]
+    found: list[int] = np.flatnonzero(np.isin(out_of_band.kernel_stack, late)).tolist()
     return found
 
 

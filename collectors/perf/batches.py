@@ -62,7 +62,7 @@ class BatchMaker:
         self,
         rings: Rings,
         scope: Scope,
-        family: TrackedProcesses,
+        tracked: TrackedProcesses,
         options: CollectOptions,
         diagnostics: Diagnostics,
         source_id: int,
@@ -76,7 +76,7 @@ class BatchMaker:
         self.end_ns = FOREVER_NS
         self._rings = rings
         self._scope = scope
-        self._family = family
+        self._tracked = tracked
         self._pattern = options.thread
         self._diagnostics = diagnostics
         self._kernel: set[int] = set()
@@ -94,12 +94,12 @@ class BatchMaker:
                 lost += parse_lost(record.kind, record.body)
             elif record.kind == THROTTLE:
                 self._diagnostics.count("kernel throttled the sampling (kernel.perf_event_max_sample_rate)")
-        self._family.take(found.others)
+        self._tracked.take(found.others)
         samples, left_out = read_samples(
             self._rings.words,
             found.samples,
             self._scope.event.chains,
-            self._family.histories if self._scope.filtered else None,
+            self._tracked.histories if self._scope.filtered else None,
         )
         self._count_left_out(left_out)
         if self._scope.everything:
@@ -109,7 +109,7 @@ class BatchMaker:
         if lost:
             self.lost += lost
             self._diagnostics.count("sample lost: the ring was full", lost)
-            for history in self._family.histories.values():
+            for history in self._tracked.histories.values():
                 if history.image.alive:
                     history.look()
         batch = self._batch(samples, self._rings.words, spaces, space)
@@ -126,14 +126,14 @@ class BatchMaker:
 
     def _of_kernel(self, pids: set[int]) -> set[int]:
         """Which of these are the kernel's own?"""
-        self._kernel.update(pid for pid in pids - self._family.histories.keys() - self._kernel if _of_kernel(pid))
+        self._kernel.update(pid for pid in pids - self._tracked.histories.keys() - self._kernel if _of_kernel(pid))
         return pids & self._kernel
 
     def _place(self, *parts: Samples) -> tuple[dict[int, AddressSpace], list[npt.NDArray[np.int32]]]:
         """The spaces, and of each part that of each sample; 0: of a process that is not known."""
         spaces: dict[int, AddressSpace] = {}
         space = [np.zeros(len(part), np.int32) for part in parts]
-        for pid, history in list(self._family.histories.items()):
+        for pid, history in list(self._tracked.histories.items()):
             lanes = [np.flatnonzero(part.pid == pid) for part in parts]
             time_ns = np.concatenate([part.time_ns[at] for part, at in zip(parts, lanes, strict=True)])
             pcs = np.concatenate([part.regs[at, WIDE.pc] for part, at in zip(parts, lanes, strict=True)])
@@ -161,8 +161,8 @@ class BatchMaker:
         """Which of these threads, at these times, are asked for?"""
         if self._pattern is None:
             return np.ones(len(tid), np.bool_)
-        threads = list(zip(tid.tolist(), self._family.lives.started(tid, time_ns).tolist(), strict=True))
-        names = {(info.tid, info.started): info.name for info in self._family.names.infos(set(threads))}
+        threads = list(zip(tid.tolist(), self._tracked.lives.started(tid, time_ns).tolist(), strict=True))
+        names = {(info.tid, info.started): info.name for info in self._tracked.names.infos(set(threads))}
         return np.array([self._pattern.search(names[thread]) is not None for thread in threads], np.bool_)
 
     def forget_untracked(self) -> None:
@@ -176,15 +176,15 @@ class BatchMaker:
     def known(self, pid: npt.NDArray[np.integer]) -> Mask:
         """Which of these are processes of the recording? The kernel's own, which never leave it, only once sampled."""
         if self._scope.everything:
-            fresh = set(pid.tolist()) - self._family.histories.keys() - self.untracked - self._kernel
+            fresh = set(pid.tolist()) - self._tracked.histories.keys() - self.untracked - self._kernel
             self._meet(fresh - self._of_kernel(fresh))
-        return among(pid, self._family.histories)
+        return among(pid, self._tracked.histories)
 
     def shown(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
         """Which of these threads are asked for, and can be named? They are as if they had been sampled."""
-        named = [each for each in set(tid.tolist()) if each in self._family.names]
+        named = [each for each in set(tid.tolist()) if each in self._tracked.names]
         found: Mask = self.wanted(tid, time_ns) & among(tid, named)
-        self._saw(tid[found], self._family.lives.started(tid[found], time_ns[found]))
+        self._saw(tid[found], self._tracked.lives.started(tid[found], time_ns[found]))
         return found
 
     def _saw(self, tid: npt.NDArray[np.integer], started: npt.NDArray[np.int64]) -> None:
@@ -195,7 +195,7 @@ class BatchMaker:
     ) -> SampleBatch:
         """All samples, as if they were of 64-bit code."""
         kind = np.full(len(samples), SampleKind.STOPPED, np.uint8)
-        started = self._family.lives.started(samples.tid, samples.time_ns)
+        started = self._tracked.lives.started(samples.tid, samples.time_ns)
         self._saw(samples.tid, started)
         return replace(
             bare_batch(WIDE, self._source_id, kind, samples.time_ns, samples.pid, samples.tid),
@@ -212,9 +212,9 @@ class BatchMaker:
         )
 
     def _meet(self, pids: set[int]) -> None:
-        for pid in pids - self._family.histories.keys() - self.untracked:
+        for pid in pids - self._tracked.histories.keys() - self.untracked:
             try:
-                self._family.add(pid)
+                self._tracked.add(pid)
             except (ProcessLookupError, PermissionError):
                 self.untracked.add(pid)
 

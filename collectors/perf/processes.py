@@ -131,7 +131,7 @@ class TrackedProcesses:
             self._watch(pid)
 
     def _belongs(self, pid: int, parent: int) -> bool:
-        """Is what a process forked, itself or a thread, of the family? One that is not may have a number of old."""
+        """Is a new process or thread of this parent part of the recording? Others may reuse an earlier number."""
         if pid == parent or (self._follows and parent in self.histories):
             return parent in self.histories
         if pid in self.histories and pid not in self.alive:

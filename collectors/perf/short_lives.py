@@ -46,10 +46,10 @@ class Thinning:
         first = np.concatenate(pieces)
         dense = words[first + TIME].view(np.int64) >= self._since_ns
         keep = ~dense
-        keep[np.flatnonzero(dense)[self._chosen(int(np.count_nonzero(dense)))]] = True
+        keep[np.flatnonzero(dense)[self._drawn(int(np.count_nonzero(dense)))]] = True
         return [first[keep]] if keep.any() else []
 
-    def _chosen(self, n: int) -> I64:
+    def _drawn(self, n: int) -> I64:
         """Indices below n: one of each run of `factor`; runs go on from call to call."""
         runs = np.arange(-self._skip, n, self.factor)
         picks = self._random.integers(self.factor, size=len(runs))

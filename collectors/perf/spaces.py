@@ -32,8 +32,9 @@ _EXEC_NS = 20_000_000  # so long after an exec the old program's registers may s
 
 @dataclass(eq=False)
 class History:
-    """The mappings of one process over time. Times are CLOCK_MONOTONIC. root: the process that was asked for to whose
-    family it belongs. parent: the process that forked it, 0 if that is not known or it runs another program by now.
+    """The mappings of one process over time. Times are CLOCK_MONOTONIC. root: of its process tree, the
+    process that was asked for. parent: the process that forked it, 0 if that is not known or it runs another program by
+    now.
 
     _changes: (time, order, what) that no settle() has taken in yet; what: a new mapping, None for an exec, or all
     mappings as they were found. _now: what was found last.

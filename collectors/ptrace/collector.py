@@ -53,11 +53,11 @@ class PtraceCollector:
         ids: Identities | None = None,
         readers: Readers | None = None,
         selection: Processes | None = None,
-        chosen: Callable[[int, int], bool] | None = None,
+        wanted: Callable[[int, int], bool] | None = None,
     ) -> None:
         """note: what the reader should know of why this collector was taken. ids: shared with others, where
         several collectors make one recording. readers: makes the reader of a process's interpreter, by pid.
-        selection: further processes, those to come included. chosen: (pid, tid) -> is this thread sampled?
+        selection: further processes, those to come included. wanted: (pid, tid) -> is this thread sampled?
         """
         ids = ids or Identities()
         self.source_id = ids.next_id()
@@ -72,7 +72,7 @@ class PtraceCollector:
         self._sampler = Sampler(self._stopper, self._builder, diagnostics, options)
         self._scheduler = Scheduler(options)
         self._accounts = Accounts(options)
-        self._targets = Targets(options, diagnostics, ids, readers, chosen)
+        self._targets = Targets(options, diagnostics, ids, readers, wanted)
         try:
             self._targets.add(pid)
         except ProcessLookupError:

@@ -13,7 +13,7 @@ import weakref
 import numpy as np
 
 from pyprof.collectors.linux.libc import PtraceCalls
-from pyprof.model.sample import Outer, Piece
+from pyprof.model.sample import OuterStack, Piece
 from pyprof.records import dataclass, field
 
 _LEAST = 64 << 10
@@ -31,7 +31,7 @@ _MOST_REST = 256
 _SURE_AFTER = 64
 
 _numbers = itertools.count(1)
-_kept: weakref.WeakSet[Outer] = weakref.WeakSet()
+_kept: weakref.WeakSet[OuterStack] = weakref.WeakSet()
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class DeepStack:
     rest: so many times it is not, since that was of no use. longest: the most of it that was seen.
     """
 
-    outer: Outer | None = None
+    outer: OuterStack | None = None
     reach: int = _LEAST
     due: bool = True
     rest: int = 0
@@ -89,7 +89,7 @@ class DeepStack:
                 break
         words = words[: at // word]
         words.flags.writeable = False
-        self.outer, self.due = Outer(base, words, next(_numbers)), False
+        self.outer, self.due = OuterStack(base, words, next(_numbers)), False
         _kept.add(self.outer)
 
     def learn(self, number: int, whole: bool, most: int) -> None:

@@ -44,10 +44,10 @@ class Target:
         ids: Identities,
         diagnostics: Diagnostics,
         reader: StackReader | None = None,
-        chosen: Wants | None = None,
+        wanted: Wants | None = None,
         kin: YoungThreads | None = None,
     ) -> None:
-        """reader: of its interpreter's frames, None where they are not wanted. chosen: (pid, tid) -> is this thread
+        """reader: of its interpreter's frames, None where they are not wanted. wanted: (pid, tid) -> is this thread
         wanted? kin: the short-lived threads of its process tree.
         """
         self.pid = pid
@@ -71,7 +71,7 @@ class Target:
         self.started = self._lives.found(pid)
         self.denied = False
         self._options = options
-        self._choice = ThreadChoice(options.thread, chosen)
+        self._choice = ThreadChoice(options.thread, wanted)
         self._rounds = IdleSubsampling(random.random)
         self._kin = kin or YoungThreads()
         self._count = -1

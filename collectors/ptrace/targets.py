@@ -38,7 +38,7 @@ class Targets:
         diagnostics: Diagnostics,
         ids: Identities,
         readers: Readers | None,
-        chosen: Callable[[int, int], bool] | None,
+        wanted: Callable[[int, int], bool] | None,
     ) -> None:
         """See PtraceCollector."""
         self.by_pid: dict[int, Target] = {}
@@ -47,7 +47,7 @@ class Targets:
         self._diagnostics = diagnostics
         self._ids = ids
         self._readers = readers
-        self._chosen = chosen
+        self._wanted = wanted
         self._infos: dict[ThreadKey, ThreadInfo] = {}
         self._root_of: dict[int, int] = {}
         self._young: dict[int, YoungThreads] = {}
@@ -61,7 +61,7 @@ class Targets:
         reader = self._readers(pid) if self._readers else None
         root = self._root(pid)
         young = self._young.setdefault(root, YoungThreads())
-        self.by_pid[pid] = Target(pid, self._options, self._ids, self._diagnostics, reader, self._chosen, young)
+        self.by_pid[pid] = Target(pid, self._options, self._ids, self._diagnostics, reader, self._wanted, young)
         self._root_of[pid] = root
 
     def _root(self, pid: int) -> int:

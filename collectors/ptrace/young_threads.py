@@ -18,7 +18,7 @@ _MOST_BEHIND = 4
 
 
 class YoungThreads:
-    """Of one family of processes. share: of the times that a young thread is found, those at which it is to be sampled.
+    """Of one tree of processes. share: of the times that a young thread is found, those at which it is to be sampled.
     rounds: sampling times since settle(). What was sampled too often, while that was not known, is sampled less later.
     """
 
@@ -36,7 +36,7 @@ class YoungThreads:
         self._others += taken and not young
 
     def settle(self, now_ns: int, spent_ns: int) -> None:
-        """spent_ns: processor time of the family so far."""
+        """spent_ns: processor time of the tree so far."""
         elapsed = now_ns - self._since_ns
         if self._since_ns < 0:
             self._since_ns, self._spent_ns, self.rounds = now_ns, spent_ns, 0

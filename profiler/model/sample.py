@@ -41,7 +41,7 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Outer:
+class OuterStack:
     """A deep stack as it was read once while its thread ran: the words from avma on, up to the stack's end. number: no
     other one has it.
     """
@@ -63,7 +63,7 @@ class Beyond:
     """
 
     length: int
-    outer: Outer | None = None
+    outer: OuterStack | None = None
     spots: tuple[Piece, ...] = ()
     longest: int = 0
 

@@ -50,7 +50,7 @@ class _Code:
 
 
 class RuntimeCode:
-    """Implements unwind.runtime.RuntimeRules, session.recorder.CodeBinder and symbolize.described.DescribedCode.
+    """Implements unwind.runtime.RuntimeRules, session.interning.CodeBinder and symbolize.described.DescribedCode.
 
     It has more methods than other classes: they are those of three protocols, over the same processes.
     """

@@ -149,98 +149,98 @@ def feedback(tids: Sequence[int], reach: int, cut: bool = False, away: bool = Fa
 
 
 def test_stack_that_a_larger_copy_holds_is_no_reason_to_stop() -> None:
-    chosen = StopCandidates()
-    chosen.learn_copied(feedback([1], 30000, cut=True))
-    assert not chosen
-    chosen.learn_copied(feedback([1], 65200, cut=True))
-    assert chosen.wants(5, 1)
-    assert chosen.pids == (5,)
+    candidates = StopCandidates()
+    candidates.learn_copied(feedback([1], 30000, cut=True))
+    assert not candidates
+    candidates.learn_copied(feedback([1], 65200, cut=True))
+    assert candidates.wants(5, 1)
+    assert candidates.pids == (5,)
 
 
 def test_copies_of_a_thread_are_left_out_from_its_first_stop_on() -> None:
-    chosen = StopCandidates()
-    chosen.learn_copied(feedback([1, 2], 65200, cut=True))
+    candidates = StopCandidates()
+    candidates.learn_copied(feedback([1, 2], 65200, cut=True))
     tids, times = np.array([1, 1, 2, 3], np.int32), np.array([99, 100, 500, 500])
     pids = np.full(4, 5, np.int32)
-    assert not chosen.elsewhere(pids, tids, times).any()
-    chosen.begun(feedback([1], 0, time_ns=100).batch)
-    assert chosen.elsewhere(pids, tids, times).tolist() == [False, True, False, False]
+    assert not candidates.elsewhere(pids, tids, times).any()
+    candidates.begun(feedback([1], 0, time_ns=100).batch)
+    assert candidates.elsewhere(pids, tids, times).tolist() == [False, True, False, False]
 
 
 def test_stops_that_are_worth_nothing_end_and_take_more_to_begin_again() -> None:
-    chosen = StopCandidates()
-    chosen.learn_copied(feedback([1], 65200, cut=True))
+    candidates = StopCandidates()
+    candidates.learn_copied(feedback([1], 65200, cut=True))
     for _ in range(512):
-        chosen.learn_stopped(feedback([1], 65200, cut=True))
-    assert not chosen
+        candidates.learn_stopped(feedback([1], 65200, cut=True))
+    assert not candidates
     for _ in range(7):
-        chosen.learn_copied(feedback([1], 65200, cut=True))
-        assert not chosen
-    chosen.learn_copied(feedback([1], 65200, cut=True))
-    assert chosen.wants(5, 1)
+        candidates.learn_copied(feedback([1], 65200, cut=True))
+        assert not candidates
+    candidates.learn_copied(feedback([1], 65200, cut=True))
+    assert candidates.wants(5, 1)
 
 
 @pytest.mark.parametrize("away", [False, True])
 def test_thread_that_needed_its_stops_comes_back_at_once_and_stays_longer(away: bool) -> None:
-    chosen = StopCandidates()
-    chosen.learn_copied(feedback([1], 65200, cut=True))
-    chosen.learn_stopped(feedback([1], 2000 if away else 120_000, away=away))
+    candidates = StopCandidates()
+    candidates.learn_copied(feedback([1], 65200, cut=True))
+    candidates.learn_stopped(feedback([1], 2000 if away else 120_000, away=away))
     for _ in range(512):
-        assert chosen.wants(5, 1)
-        chosen.learn_stopped(feedback([1], 2000))
-    assert not chosen
-    chosen.learn_copied(feedback([1], 65200, cut=True))
+        assert candidates.wants(5, 1)
+        candidates.learn_stopped(feedback([1], 2000))
+    assert not candidates
+    candidates.learn_copied(feedback([1], 65200, cut=True))
     for _ in range(1023):
-        chosen.learn_stopped(feedback([1], 2000))
-    assert chosen.wants(5, 1)
+        candidates.learn_stopped(feedback([1], 2000))
+    assert candidates.wants(5, 1)
 
 
 def test_refused_thread_is_never_chosen_again() -> None:
-    chosen = StopCandidates()
-    chosen.learn_copied(feedback([1], 65200, cut=True))
-    chosen.refuse(1)
-    chosen.learn_copied(feedback([1], 65200, cut=True))
-    assert not chosen
-    assert not chosen.elsewhere(np.array([5], np.int32), np.array([1], np.int32), np.array([10**18])).any()
-    assert math.isinf(chosen._cases[1].since_ns)
+    candidates = StopCandidates()
+    candidates.learn_copied(feedback([1], 65200, cut=True))
+    candidates.refuse(1)
+    candidates.learn_copied(feedback([1], 65200, cut=True))
+    assert not candidates
+    assert not candidates.elsewhere(np.array([5], np.int32), np.array([1], np.int32), np.array([10**18])).any()
+    assert math.isinf(candidates._cases[1].since_ns)
 
 
 def test_thread_that_has_ended_is_stopped_no_more() -> None:
-    chosen = StopCandidates()
+    candidates = StopCandidates()
     cut = feedback([os.getpid(), 2**22 + 7], 65200, cut=True)
-    chosen.learn_copied(replace(cut, batch=replace(cut.batch, pid=cut.batch.tid)))
-    chosen.forget_ended()
-    assert list(chosen.pids) == [os.getpid()]
+    candidates.learn_copied(replace(cut, batch=replace(cut.batch, pid=cut.batch.tid)))
+    candidates.forget_ended()
+    assert list(candidates.pids) == [os.getpid()]
 
 
 def test_threads_that_end_too_soon_have_their_process_stopped() -> None:
-    chosen = StopCandidates()
+    candidates = StopCandidates()
     own = np.int32(os.getpid())
     for tid in (2**22 + 7, 2**22 + 8, 2**22 + 9):
-        assert not chosen.wants(int(own), 77)
+        assert not candidates.wants(int(own), 77)
         cut = feedback([tid], 65200, cut=True)
-        chosen.learn_copied(replace(cut, batch=replace(cut.batch, pid=np.array([own]))))
-        chosen.forget_ended()
-    assert chosen.wants(int(own), 77)
+        candidates.learn_copied(replace(cut, batch=replace(cut.batch, pid=np.array([own]))))
+        candidates.forget_ended()
+    assert candidates.wants(int(own), 77)
     stopped = feedback([77], 200_000, time_ns=1000)
     stopped = replace(stopped, batch=replace(stopped.batch, pid=np.array([own])))
-    chosen.begun(stopped.batch)
-    chosen.learn_stopped(stopped)
+    candidates.begun(stopped.batch)
+    candidates.learn_stopped(stopped)
     tids, times = np.array([5, 6], np.int32), np.array([999, 1000])
-    assert chosen.elsewhere(np.array([own, own]), tids, times).tolist() == [False, True]
+    assert candidates.elsewhere(np.array([own, own]), tids, times).tolist() == [False, True]
     flat = feedback([77] * 512, 2000)
-    chosen.learn_stopped(replace(flat, batch=replace(flat.batch, pid=np.full(512, own))))
-    assert not chosen
-    assert not chosen.elsewhere(np.array([own]), np.array([6], np.int32), np.array([10**18])).any()
+    candidates.learn_stopped(replace(flat, batch=replace(flat.batch, pid=np.full(512, own))))
+    assert not candidates
+    assert not candidates.elsewhere(np.array([own]), np.array([6], np.int32), np.array([10**18])).any()
 
 
 def test_many_deep_threads_have_their_process_stopped() -> None:
-    chosen = StopCandidates()
-    chosen.learn_copied(feedback(list(range(1, 17)), 65200, cut=True))
-    assert chosen.wants(5, 999)
-    chosen.refuse(3)
-    assert not chosen.wants(5, 3)
-    assert chosen.wants(5, 4)
+    candidates = StopCandidates()
+    candidates.learn_copied(feedback(list(range(1, 17)), 65200, cut=True))
+    assert candidates.wants(5, 999)
+    candidates.refuse(3)
+    assert not candidates.wants(5, 3)
+    assert candidates.wants(5, 4)
 
 
 def test_copies_shrink_soon_to_several_times_what_is_needed_and_later_to_that() -> None:

@@ -84,7 +84,9 @@ class World:
             order = [(tid, ns) for tid, _, ns in told.carried]
             for tid, ns in order:
                 self.told[tid, known[tid], True] += ns
-            for (tid, _, place), ns, is_open in zip(seen, told.look_ns.tolist(), told.look_open.tolist(), strict=True):
+            for (tid, _, place), ns, is_open in zip(
+                seen, told.out_of_band_ns.tolist(), told.out_of_band_open.tolist(), strict=True
+            ):
                 assert ns != BY_WEIGHT or gaps
                 self.told[tid, place, True] += max(ns, 0)
                 if is_open:
@@ -150,10 +152,10 @@ def test_a_long_sleep_is_told_in_parts_as_it_passes() -> None:
     spent.meet({5: 0})
     none = points([])
     first = spent.attribute(none, none, points([(5, 40 * MS, 0)]), 100 * MS)
-    assert (first.look_ns.tolist(), first.carried) == ([100 * MS], [])
+    assert (first.out_of_band_ns.tolist(), first.carried) == ([100 * MS], [])
     for now in (200, 300):
         told = spent.attribute(none, none, points([(5, now * MS - 1, 0)]), now * MS)
-        assert (told.look_ns.tolist(), told.carried) == ([-1], [(5, (now - 100) * MS, 100 * MS)])
+        assert (told.out_of_band_ns.tolist(), told.carried) == ([-1], [(5, (now - 100) * MS, 100 * MS)])
     told = spent.attribute(points([(5, 333 * MS, IN)]), none, none, 400 * MS)
     assert told.carried == [(5, 300 * MS, 33 * MS)]
     told = spent.attribute(
@@ -276,7 +278,7 @@ def test_time_that_two_rings_lost_is_left_out_once(seen: str) -> None:
     looks = points([(7, 30 * MS, 0), (7, 105 * MS, 0)]) if seen == "look" else none
     gaps = [(10 * MS, 50 * MS), (30 * MS, 60 * MS), (10 * MS, 60 * MS)]
     told = spent.attribute(records, samples, looks, 1000 * MS, Drain(gaps=gaps, last=True))
-    column = told.sample_ns if seen == "sample" else told.look_ns
+    column = told.sample_ns if seen == "sample" else told.out_of_band_ns
     assert (column.min(), column.max()) == (0, round(10 * MS * 1000 / 950))
 
 

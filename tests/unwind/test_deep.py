@@ -12,21 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
-from pyprof.model.sample import Beyond, Outer, Piece, SampleBatch
+from pyprof.model.sample import Beyond, OuterStack, Piece, SampleBatch
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.unwind import single_lane as plain
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.single_lane import PlainRules, Run
 from pyprof.unwind.table import RuleTable
 from tests.unwind.made_stacks import Program, make_lane, unwinder_of
-from tests.unwind.test_outer import begun_at, of_one_thread
+from tests.unwind.test_cached_frames import begun_at, of_one_thread
 
 DEEP = 1500
 COPY = 16 << 10
 PLAIN = ("root", "sp", "sp_fp", "fp")
 
 
-def shortened(batch: SampleBatch, outer: Outer | None, spot: int = 512) -> SampleBatch:
+def shortened(batch: SampleBatch, outer: OuterStack | None, spot: int = 512) -> SampleBatch:
     """The sample of a stop that copies so much; spots: all of the rest, in pieces."""
     stack = batch.stack
     base, size, offset = int(stack.base[0]), int(stack.size[0]), int(stack.offset[0])
@@ -36,10 +36,10 @@ def shortened(batch: SampleBatch, outer: Outer | None, spot: int = 512) -> Sampl
     return replace(batch, stack=replace(stack, size=kept, beyond={0: Beyond(size, outer, spots)}))
 
 
-def outer_of(batch: SampleBatch, number: int = 1) -> Outer:
+def outer_of(batch: SampleBatch, number: int = 1) -> OuterStack:
     stack, word = batch.stack, batch.arch.word
     offset, size = int(stack.offset[0]), int(stack.size[0]) // word * word
-    return Outer(int(stack.base[0]), stack.data[offset : offset + size].view(f"u{word}"), number)
+    return OuterStack(int(stack.base[0]), stack.data[offset : offset + size].view(f"u{word}"), number)
 
 
 def places(walk: Walk) -> list[tuple[int, int, bool]]:
@@ -125,7 +125,7 @@ def test_rest_that_was_read_after_the_thread_had_gone_on_is_not_its_sample_s() -
     words = torn.words.copy()
     later = outer_of(of_one_thread(X86_64, other)).words
     words[-len(later) // 4 :] = later[-len(words[-len(later) // 4 :]) :]
-    walk = unwinder_of(program).walk(shortened(batch, Outer(torn.avma, words, 1)))
+    walk = unwinder_of(program).walk(shortened(batch, OuterStack(torn.avma, words, 1)))
     assert walk.end.tolist() == [StackEnd.UNREADABLE]
     truth = places(unwinder_of(program).walk_scalar(batch))
     assert places(walk) == truth[: len(places(walk))]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
-from pyprof.model.sample import Outer, Piece, SampleBatch, StackSlab
+from pyprof.model.sample import OuterStack, Piece, SampleBatch, StackSlab
 from pyprof.model.walk import SharedFrames, StackEnd, Trust
 from pyprof.records import dataclass, replace
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
@@ -43,7 +43,7 @@ _RENEW = 4096
 @dataclass(slots=True, eq=False)
 class _Known:
     """A whole chain. fp: of each frame; needs_fp: the walk from there on reads it. slots, values: the words that the
-    walk has read, ascending by address. top: as in LaneWalk. number: of the Outer that it was walked in, 0 if none.
+    walk has read, ascending by address. top: as in LaneWalk. number: of its OuterStack, 0 if none.
     """
 
     frames: SharedFrames
@@ -283,7 +283,7 @@ class DeepStacks:
         words: npt.NDArray[np.unsignedinteger],
         number: int,
     ) -> _Known:
-        """Of a whole walk. number: of the Outer that was its memory, 0 if it was a copy of one moment."""
+        """Of a whole walk. number: of the OuterStack that was its memory, 0 if it was a copy of one moment."""
         join, table, word = path.join, self._table, self._arch.word
         own = len(path) if join is None else join.own
         _, sps, fps, _, _, rules = path.since(0)
@@ -367,7 +367,7 @@ def _words(batch: SampleBatch, lane: int) -> npt.NDArray[np.unsignedinteger]:
     return stack.data[offset : offset + (size & -word)].view(f"u{word}")
 
 
-def _over(batch: SampleBatch, lane: int, outer: Outer) -> SampleBatch:
+def _over(batch: SampleBatch, lane: int, outer: OuterStack) -> SampleBatch:
     """The lane alone, with all of the outer memory as its copy."""
     data = outer.words.view(np.uint8)
     one = np.array([lane], np.int64)

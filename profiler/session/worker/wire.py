@@ -28,7 +28,7 @@ from pyprof.collectors.linux.mapped_memory import guarded
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
-from pyprof.model.sample import Outer
+from pyprof.model.sample import OuterStack
 from pyprof.records import dataclass, replace
 from pyprof.session.worker.channel import MOST_FDS, Part, Received
 from pyprof.session.worker.messages import Message, News
@@ -71,7 +71,7 @@ class Packer:
         self._images: weakref.WeakKeyDictionary[ProgramImage, int] = weakref.WeakKeyDictionary()
         self._sent: dict[int, _SentImage] = {}
         self._spaces: weakref.WeakValueDictionary[int, AddressSpace] = weakref.WeakValueDictionary()
-        self._outers: weakref.WeakSet[Outer] = weakref.WeakSet()
+        self._outers: weakref.WeakSet[OuterStack] = weakref.WeakSet()
         self._spaces_gone: deque[int] = deque()
         self._outers_gone: deque[int] = deque()
         self._kept: list[AddressSpace] = []
@@ -130,7 +130,7 @@ class Packer:
             self._kept.append(space)  # the worker asks us for its memory
         return False
 
-    def sent_outer(self, outer: Outer) -> bool:
+    def sent_outer(self, outer: OuterStack) -> bool:
         """Is it sent already? From now on it is."""
         if outer in self._outers:
             return True
@@ -148,7 +148,7 @@ def _memory_of(pid: int) -> int:
 
 
 class _Pickler(pickle.Pickler):
-    """Names the classes AddressSpace and Outer where the worker is to call Unpacker.space and Unpacker.outer."""
+    """Names the classes AddressSpace and OuterStack where the worker is to call Unpacker.space and Unpacker.outer."""
 
     def __init__(self, out: io.BytesIO, packer: Packer, fds: list[int], keep: Callable[[pickle.PickleBuffer], None]):
         super().__init__(out, protocol=5, buffer_callback=keep)
@@ -165,8 +165,12 @@ class _Pickler(pickle.Pickler):
             return Mapping, tuple(getattr(value, name) for name in Mapping.__slots__)
         if kind is AddressSpace:
             return self._space(value)
-        if kind is Outer:
-            return Outer, (value.number,) if self._packer.sent_outer(value) else (value.number, value.avma, value.words)
+        if kind is OuterStack:
+            return OuterStack, (value.number,) if self._packer.sent_outer(value) else (
+                value.number,
+                value.avma,
+                value.words,
+            )
         if isinstance(value, Arch):
             return find_named_arch, (value.name, value.pac_mask)
         return NotImplemented
@@ -212,7 +216,7 @@ class Unpacker:
         self._ask = ask
         self._images: dict[int, tuple[ProgramImage, int]] = {}
         self._spaces: dict[int, AddressSpace] = {}
-        self._outers: dict[int, Outer] = {}
+        self._outers: dict[int, OuterStack] = {}
         self._fds: deque[int] = deque()
 
     def unpack(self, received: Received) -> Message:
@@ -276,12 +280,12 @@ class Unpacker:
         except OSError:
             return -1
 
-    def outer(self, number: int, avma: int = 0, words: npt.NDArray[np.unsignedinteger] | None = None) -> Outer:
+    def outer(self, number: int, avma: int = 0, words: npt.NDArray[np.unsignedinteger] | None = None) -> OuterStack:
         """A new one of these words, or the one of that number."""
         if words is None:
             return self._outers[number]
         words.flags.writeable = False
-        outer = self._outers[number] = Outer(avma, words, number)
+        outer = self._outers[number] = OuterStack(avma, words, number)
         return outer
 
     def _memory(self, number: int, pid: int, mappings: tuple[Mapping, ...]) -> ReadMemory:
@@ -312,7 +316,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(body, buffers=buffers)
         self._made: dict[tuple[str, str], Callable[..., Any]] = {
             (AddressSpace.__module__, AddressSpace.__name__): unpacker.space,
-            (Outer.__module__, Outer.__name__): unpacker.outer,
+            (OuterStack.__module__, OuterStack.__name__): unpacker.outer,
         }
 
     def find_class(self, module: str, name: str) -> Any:
