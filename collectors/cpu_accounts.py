@@ -20,7 +20,7 @@ from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace
 
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _BUDGET = 50  # a look that took t is followed by none for 50 t
 _LOOK_NS = 100_000_000
 _LEAST_NS, _LEAST_SHARE = 40_000_000, 0.03
@@ -42,6 +42,18 @@ class Account:
 
 
 NO_ACCOUNT = Account("", 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Endings:
+    """What the records of a time without the kernel tell of threads and processes that ended.
+
+    inexact_ns: what processes lived that ended before the kernel's timer had found them, all together: the account
+    takes all of their time for time in user space. missing_ns: what no sample stands for, by the records.
+    """
+
+    inexact_ns: int
+    missing_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +126,17 @@ class Accounts:
         everything: bool = False,
         user_only: bool = False,
         lost: Callable[[], int | None] = lambda: None,
+        endings: Callable[[], Endings | None] = lambda: None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """everything: all processes are recorded. user_only: time in the kernel does not count. lost: sampling times
         whose records were lost, where each moment is as likely to be sampled as any other; else None.
+        endings: where time in the kernel does not count and records tell more than the account; else None.
         """
         self.on = options.running and not (options.idle or everything or options.thread)
         self._period_ns = round(1e9 / options.rate_hz)
         self._children = options.subprocesses
-        self._user_only, self._lost = user_only, lost
+        self._user_only, self._lost, self._endings = user_only, lost, endings
         self._clock = clock
         self._members: dict[int, _Member] = {}
         self._names: dict[int, str] = {}
@@ -214,16 +228,28 @@ class Accounts:
 
     def result(self) -> dict[int, Account]:
         """By root."""
-        return {root: self._account(root, name) for root, name in sorted(self._names.items())}
+        missing = {root: max(self._due[root] - self._seen_ns(root), 0) for root in self._names}
+        excess = self._excess(sum(missing.values()))
+        return {
+            root: self._account(root, name, round(excess * missing[root])) for root, name in sorted(self._names.items())
+        }
 
     def _seen_ns(self, root: int) -> int:
         return round(self._seen[root].rounds * self._period_ns)
 
-    def _account(self, root: int, name: str) -> Account:
+    def _excess(self, missing_ns: int) -> float:
+        """Of the time that no sample stands for by the kernel's account, the share that was in the kernel."""
+        endings = self._endings()
+        if endings is None or missing_ns <= endings.missing_ns:
+            return 0.0
+        return min(missing_ns - endings.missing_ns, endings.inexact_ns) / missing_ns
+
+    def _account(self, root: int, name: str, excess: int) -> Account:
         seen, lost = self._seen[root], self._lost()
         chance = round(2 * self._period_ns * math.sqrt(seen.spread + (seen.rounds if lost is not None else 0)))
         lost_ns = lost * self._period_ns if lost is not None else None
-        return Account(name, max(self._spent[root], 0), max(self._due[root], 0), self._seen_ns(root), chance, lost_ns)
+        spent, due = max(self._spent[root] - excess, 0), max(self._due[root] - excess, 0)
+        return Account(name, spent, due, self._seen_ns(root), chance, lost_ns)
 
     def _ns(self, times: Times) -> int:
         return times.own_ns + (times.waited_ns if self._children else 0)
@@ -253,8 +279,8 @@ def parse_times(stat: bytes, user_only: bool) -> Times:
         os.fsdecode(stat[opening + 1 : closing]),
         int(fields[1]),
         int(fields[19]),
-        (user + system) * _TICK_NS,
-        (waited_user + waited_system) * _TICK_NS,
+        (user + system) * TICK_NS,
+        (waited_user + waited_system) * TICK_NS,
     )
 
 
@@ -268,4 +294,4 @@ def process_ns(pid: int) -> int:
 
 def boot_ticks() -> int:
     """Now, as /proc/PID/stat has the start of processes."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _TICK_NS
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK_NS

@@ -8,6 +8,7 @@ copy_size       How much of each stack the kernel is asked to copy
 duty_cycle      Duty cycle of threads that switch too often: their events are on for a part of the time only
 event_manager   The events of a recording: what they stand on, how much they copy, how long they have counted
 event_set       Events on threads: one for each thread and processor, whose samples go to that processor's ring
+last_records    What threads ran in user space after their last record
 members         Which processes belong to a recording: those that were named, those that match later, and their children
 news            Forks, execs and new file mappings of a recording's processes
 processes       The processes of a recording as the kernel reports them

@@ -29,7 +29,7 @@ from pyprof.collectors.perf.ring import Rings
 from pyprof.collectors.perf.scope import Scope
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.columns import among
+from pyprof.model.columns import among, distinct
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
@@ -133,7 +133,11 @@ class BatchMaker:
         """The spaces, and of each part that of each sample; 0: of a process that is not known."""
         spaces: dict[int, AddressSpace] = {}
         space = [np.zeros(len(part), np.int32) for part in parts]
+        sampled = {pid for part in parts for pid in distinct(part.pid).tolist()}
         for pid, history in list(self._tracked.histories.items()):
+            if pid not in sampled:
+                history.settle_unseen()
+                continue
             lanes = [np.flatnonzero(part.pid == pid) for part in parts]
             time_ns = np.concatenate([part.time_ns[at] for part, at in zip(parts, lanes, strict=True)])
             pcs = np.concatenate([part.regs[at, WIDE.pc] for part, at in zip(parts, lanes, strict=True)])

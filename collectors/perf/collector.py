@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.cpu_accounts import Accounts
+from pyprof.collectors.cpu_accounts import Accounts, Endings
 from pyprof.collectors.linux.file_limit import raise_file_limit
 from pyprof.collectors.perf.absent_pages import AbsentPages
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
@@ -108,7 +108,7 @@ class PerfCollector:
         undo.callback(self._events.close)
         members.tracked.filters = scope.filtered
         self.maker = BatchMaker(rings, scope, members.tracked, options, diagnostics, self.source_id)
-        self._accounts = Accounts(options, members.everything, scope.event.user_only, self._lost)
+        self._accounts = Accounts(options, members.everything, scope.event.user_only, self._lost, self._endings)
         members.watch(rings)
         if self._accounts.on and not scope.processors:
             self._starvation = Starvation(options.rate_hz)
@@ -120,6 +120,10 @@ class PerfCollector:
     def _lost(self) -> int | None:
         """Records that found no room, where nothing else is missing: events on processors, and no stops."""
         return self.maker.lost if self._events.scope.processors and self.slots() == (0, 0) else None
+
+    def _endings(self) -> Endings | None:
+        """Where no samples come from stops."""
+        return self._events.endings() if self.slots() == (0, 0) else None
 
     def _longest_wait_ns(self) -> int:
         """No ring is full before."""

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.base import Feedback
+from pyprof.collectors.cpu_accounts import Endings
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.copy_size import SLACK_S, StackSize
 from pyprof.collectors.perf.event_set import EventSet
+from pyprof.collectors.perf.last_records import LastRecords
 from pyprof.collectors.perf.reader import RingReader
 from pyprof.collectors.perf.records import OVERHEAD, Scan
 from pyprof.collectors.perf.scope import Scope
@@ -42,6 +44,7 @@ class EventManager:
         self._size = StackSize(most, room)
         self._events: EventSet | None = None
         self._thinning = Thinning()
+        self._last_records = LastRecords()
         self._multiplied = False
         self._lost = 0
 
@@ -81,6 +84,8 @@ class EventManager:
     def scan(self, until_ns: int) -> Scan:
         """What there is in the rings until then, of the samples those that are wanted."""
         found = self._reader.scan(until_ns)
+        if not self.scope.processors:
+            self._last_records.took(found, self._reader.rings.words, round(1e9 / self._rate_hz / self._thinning.factor))
         found.samples = self._thinning.kept(self._reader.rings.words, found.samples)
         return found
 
@@ -88,6 +93,12 @@ class EventManager:
         """Records have been read. lost: how many found no room, since the beginning."""
         self._lost = lost
         self.ticks.took(found, lost, self._events)
+
+    def endings(self) -> Endings | None:
+        """What the last records of threads tell. None where time in the kernel counts; of events on processors."""
+        if self.scope.processors or not self.scope.event.user_only:
+            return None
+        return self._last_records.endings(self._lost)
 
     def unwound(self, found: Scan, alive: Iterable[int]) -> None:
         """What was read has been unwound: events of threads that ended are closed, others take the place of those that

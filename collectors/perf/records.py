@@ -28,7 +28,9 @@ MISC_COMM_EXEC = 1 << 13
 _KIND_AND_SIZE = np.uint64(0xFFFF_0000_FFFF_FFFF)
 TIME = 3
 """Word of a sample that has its time."""
-_TID, _CPU, _ABI, _REGS = 2, 4, 5, 6
+TID = 2
+"""Of a sample and in a sample's word: the process below, the thread above."""
+_CPU, _ABI, _REGS = 4, 5, 6
 _CHAIN = 5
 """Of a sample with the kernel's frames: their number, in front of the frames and of all that follows."""
 _MARKS = 2**64 - 4095
@@ -148,11 +150,11 @@ def read_samples(
     """
     first = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     if pids is not None:
-        first = first[np.isin(words[first + _TID].astype(np.uint32), np.array([*pids], np.uint32))]
+        first = first[np.isin(words[first + TID].astype(np.uint32), np.array([*pids], np.uint32))]
     at = first + _chain_lengths(words, first) + 1 if chains else first  # of what follows the chain
     abi = words[at + _ABI]
     usable = (abi == ABI_64) | (abi == ABI_32)
-    left_out = words[first[~usable] + _TID].view(np.int32)[::2]
+    left_out = words[first[~usable] + TID].view(np.int32)[::2]
     if len(left_out):
         first, at = first[usable], at[usable]
     time_ns = words[first + TIME].view(np.int64)
@@ -160,7 +162,7 @@ def read_samples(
         order = np.argsort(time_ns, kind="stable")
         first, at, time_ns = first[order], at[order], time_ns[order]
     kernel_stack, kernel_stacks = _kernel_frames(words, first) if chains else (None, ((),))
-    ids = words[first + _TID].view(np.int32).reshape(-1, 2)
+    ids = words[first + TID].view(np.int32).reshape(-1, 2)
     room = words[at + _STACK_SIZE].view(np.int64)
     valid = words[np.where(room > 0, at + _STACK + room // 8, at)].view(np.int64)
     regs = words[at[:, None] + _X86_64_COLUMNS]

@@ -54,6 +54,7 @@ class History:
     _now: Mappings = ()
     _replaced: list[tuple[int, AddressSpace]] = field(default_factory=list)
     _hidden: ProgramImage | None = None
+    _over: bool = False
 
     def __post_init__(self) -> None:
         self._now = self.mappings
@@ -129,6 +130,11 @@ class History:
                 del spaces[id_]
         return ids, spaces
 
+    def settle_unseen(self) -> None:
+        """Take in the changes of a process that was not sampled; of one that has ended they wait for late samples."""
+        if self._changes and not self._over:
+            self.settle(np.zeros(0, np.int64), np.zeros(0, np.uint64))
+
     def _inside_exec(
         self,
         times_ns: npt.NDArray[np.int64],
@@ -163,12 +169,12 @@ class History:
         if change is None:
             self.parent = 0
             self.image.alive = False
-            self.image = ProgramImage(contested=self.image.contested)
+            self.image = self._next_image()
         elif isinstance(change, tuple):
             if (now := _code(change)) == (before := _code(self.mappings)):
                 return
             if self.image is self._hidden and not now & before:  # the record of its exec was lost
-                self.image = ProgramImage(contested=self.image.contested)
+                self.image = self._next_image()
         self.mappings = self._after(self.mappings, change)
         self._space = None
 
@@ -193,7 +199,12 @@ class History:
             )
         return self._space
 
+    def _next_image(self) -> ProgramImage:
+        return ProgramImage(alive=not self._over, contested=self.image.contested)
+
     def ended(self) -> None:
+        """What it executed before may be heard of later."""
+        self._over = True
         self.image.alive = False
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.cpu_accounts import Account, Accounts, parse_times, process_ns, unseen
+from pyprof.collectors.cpu_accounts import Account, Accounts, Endings, parse_times, process_ns, unseen
 from pyprof.collectors.linux import procfs
 from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
@@ -101,6 +101,28 @@ def test_time_in_sampling_times_that_were_missed_is_not_due(program: Start) -> N
     account = kept.result()[target.pid]
     assert account.spent_ns >= 300 * MS
     assert 120 * MS < account.due_ns < account.spent_ns - 150 * MS
+
+
+@pytest.mark.parametrize(
+    ("inexact_ms", "missing_ms", "all_due"),
+    [(0, 10, True), (10_000, 10, False), (100, 10, False), (10_000, 5000, True)],
+)
+def test_time_in_the_kernel_that_the_account_calls_user_space_is_not_due(
+    inexact_ms: int, missing_ms: int, all_due: bool, program: Start
+) -> None:
+    target = program("c_births", "thread", "2000", "1")
+    kept = Accounts(CollectOptions(), endings=lambda: Endings(inexact_ms * MS, missing_ms * MS))
+    kept.begin({target.pid: target.pid})
+    before = process_ns(target.pid)
+    while process_ns(target.pid) < before + 200 * MS:
+        pass
+    kept.look({target.pid: target.pid}, force=True)
+    account = kept.result()[target.pid]
+    assert account.due_ns == account.spent_ns
+    whole = kept.spent_ns(target.pid)
+    beyond = max(whole - missing_ms * MS, 0)
+    assert account.due_ns == pytest.approx(whole - min(beyond, inexact_ms * MS), abs=2)
+    assert (account.due_ns == whole) == all_due
 
 
 def test_own_line_of_stat_has_what_the_clocks_say() -> None:

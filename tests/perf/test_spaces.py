@@ -99,3 +99,14 @@ def test_a_sample_inside_an_exec_has_the_old_program_and_later_ones_the_new() ->
     assert [mapping.path for mapping in found if mapping] == ["/old", "/old", "/old", "/new"]
     late, spaces = known.settle(np.array([200_000_000], np.int64), np.array([0x1800], np.uint64))
     assert spaces[int(late[0])].mapping_at(0x1800) is None
+
+
+def test_process_that_is_known_to_have_ended_stays_so_when_its_exec_is_taken_in_later() -> None:
+    """Else nothing would ever drop it: it was heard of in one look, from its birth to its end."""
+    known = history(code(0x1000, 0x2000, "first"))
+    known.executed(10)
+    known.mapped(11, code(0x1000, 0x2000, "second"))
+    known.ended()
+    known.settle_unseen()
+    assert names(known, [5, 20], 0x1800) == ["/first", "/second"]
+    assert not known.image.alive

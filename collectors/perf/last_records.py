@@ -1,0 +1,95 @@
+"""What threads ran in user space after their last record: events on threads begin a period anew with each thread.
+
+Where time in the kernel is left out, the kernel's account does not tell that. It divides the time of a process by where
+its own timer found the process. All time of a process that ended before the timer found it counts as user space, though
+such a process is in the kernel most of the time (fork, exec, exit).
+
+A thread ends in the kernel. If a period or more lies between its last record and its end, the next record fell into
+the kernel, and nothing is missing. If less does, the thread left user space at some moment of that gap. How long the
+way out takes at least is the shortest gap of all threads. Of a thread that lived shorter than a period without a record
+it is assumed that it was in user space for the same part of its life as those that lived longer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyprof.collectors.cpu_accounts import TICK_NS, Endings
+from pyprof.collectors.perf.records import EXIT, FORK, TID, TIME, U64, Other, Scan, parse_task
+from pyprof.records import dataclass
+
+
+@dataclass(slots=True)
+class _Life:
+    """Of a thread. born_ns: 0 if it was there before."""
+
+    born_ns: int = 0
+    last_ns: int = 0
+    records: int = 0
+
+
+class LastRecords:
+    """Of threads that are alive, and what is known of those that ended."""
+
+    def __init__(self) -> None:
+        self._lives: dict[int, _Life] = {}
+        self._inexact_ns = 0
+        self._period_ns = 0
+        self._earlier_ns = self._gaps_ns = self._near = self._shortest_ns = 0
+        self._unseen_ns = self._seen_ns = self._user_ns = 0
+
+    def took(self, found: Scan, words: U64, period_ns: int) -> None:
+        """All records of a time. period_ns: of processor time between two records."""
+        if period_ns != self._period_ns:
+            self._earlier_ns = self._tails_ns()
+            self._gaps_ns = self._near = 0
+            self._period_ns = self._shortest_ns = period_ns
+        if found.samples:
+            first = np.concatenate(found.samples)
+            first = first[np.argsort(words[first + TIME])][::-1]
+            tids, last, counts = np.unique(words[first + TID] >> np.uint64(32), return_index=True, return_counts=True)
+            times = words[first[last] + TIME]
+            for tid, time_ns, count in zip(tids.tolist(), times.tolist(), counts.tolist(), strict=True):
+                life = self._lives.setdefault(tid, _Life())
+                life.last_ns = time_ns
+                life.records += count
+        for record in found.others:
+            if record.kind in (FORK, EXIT):
+                self._born_or_ended(record)
+
+    def _born_or_ended(self, record: Other) -> None:
+        ids = parse_task(record.body)
+        if ids is None:
+            return
+        pid, _, tid, _ = ids
+        if record.kind == FORK:
+            self._lives.setdefault(tid, _Life()).born_ns = record.time_ns
+        else:
+            life = self._lives.pop(tid, _Life())
+            if pid == tid and life.born_ns and 0 <= (lived := record.time_ns - life.born_ns) < TICK_NS:
+                self._inexact_ns += lived
+            self._ended(life, record.time_ns)
+
+    def _ended(self, life: _Life, at_ns: int) -> None:
+        lived = at_ns - life.born_ns
+        if life.born_ns and not life.records and lived < self._period_ns:
+            self._unseen_ns += max(lived, 0)
+            return
+        if life.born_ns:
+            self._seen_ns += lived
+            self._user_ns += life.records * self._period_ns
+        gap = at_ns - life.last_ns
+        if life.records and 0 <= gap < self._period_ns:
+            self._gaps_ns += gap
+            self._near += 1
+            self._shortest_ns = min(self._shortest_ns, gap)
+
+    def _tails_ns(self) -> int:
+        return self._earlier_ns + self._gaps_ns - self._near * self._shortest_ns
+
+    def endings(self, lost: int) -> Endings:
+        """lost: records that found no room."""
+        unseen_ns = self._unseen_ns
+        if self._seen_ns > 0:
+            unseen_ns = round(unseen_ns * min(self._user_ns / self._seen_ns, 1))
+        return Endings(self._inexact_ns, self._tails_ns() + unseen_ns + lost * self._period_ns)
