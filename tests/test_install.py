@@ -71,13 +71,13 @@ def test_wheel_contains_the_import_package_and_what_starts_it_and_nothing_else(w
     assert any(name.startswith("pyprof/exporters/assets/") and name.endswith(".js") for name in names)
 
 
-def test_wheel_says_who_where_and_for_which_versions_and_has_the_version_of_the_package(wheel: Path) -> None:
+def test_wheel_says_who_and_for_which_versions_and_has_the_version_of_the_package(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     said = email.message_from_bytes(archive.read(path))
     assert (said["Name"], said["Version"]) == ("pyprof-live", pyprof.__version__)
     assert said["Author"]
-    assert {url.split(", ")[0] for url in said.get_all("Project-URL", [])} >= {"Homepage", "Documentation", "Changelog"}
+    assert not said.get_all("Project-URL", []), "none of them exists yet"
     oldest = said["Requires-Python"].removeprefix(">=")
     assert f"Programming Language :: Python :: {oldest}" in said.get_all("Classifier", [])
     assert pyprof.__version__ not in (ROOT / "pyproject.toml").read_text()
