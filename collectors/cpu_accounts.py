@@ -117,7 +117,7 @@ class Accounts:
     is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only when the interrupt has
     come. On a virtual machine memcached under load was charged 12 to 20 % too much, and its clients too little.
 
-    It has 17 attributes because each account is read, made due and seen on its own.
+    It has 18 attributes because each account is read, made due and seen on its own.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class PerfCollector:
     source_id: of its batches. members: the processes. maker: makes the batches. watch: called now and then while
     batches() waits; True: somebody else is to take over. slots: sampling times of whoever else takes samples, those
     kept and those missed. most_copy: bytes of a stack that a sample can hold.
-    It has 24 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
+    It has 25 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
     that BpfCollector overrides, whose samples come from a program in the kernel.
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
     """
