@@ -34,6 +34,9 @@ quick: $(BIN)/pytest ## run the tests that need no compiler, no rights and no pr
 test-system: $(BIN)/pytest ## boot an AArch64 Debian in qemu and let pyprof sample there (minutes; tests/system)
 	$(BIN)/python -m tests.system
 
+test-kills: $(BIN)/pytest ## kill -9 a thousand profilers at random moments (tests/survival)
+	$(BIN)/python -m tests.survival
+
 COVERED ?= tests
 
 coverage: $(BIN)/pytest ## which lines of the package all tests run (COVERED='-m unit': those tests), as build/coverage/html
@@ -98,4 +101,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help bpf install demo test quick test-system coverage oracle lint lint-page types docs check bench format clean
+.PHONY: help bpf install demo test quick test-system test-kills coverage oracle lint lint-page types docs check bench format clean

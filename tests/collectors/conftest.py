@@ -30,11 +30,11 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def program(binaries: Callable[[str], Path]) -> Iterator[Start]:
-    """program("c_spin", "2"): a started target that has said ready; killed at the end."""
+    """program("c_spin", "2"): a started target that has said ready; killed at the end. prefix: of its command."""
     started: list[Program] = []
 
-    def run(name: str, *words: str, wait_ready: bool = True) -> Program:
-        target = start([str(binaries(name)), *words], wait_ready)
+    def run(name: str, *words: str, wait_ready: bool = True, prefix: tuple[str, ...] = ()) -> Program:
+        target = start([*prefix, str(binaries(name)), *words], wait_ready)
         started.append(target)
         return target
 

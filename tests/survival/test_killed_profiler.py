@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -15,49 +14,17 @@ from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
+from tests.survival.campaign import CASES, RUNS, Case, begun, kill_profilers, states
 
-ROUNDS = 120
-
-
-def profiler(pid: int, idle: bool, ready: int = -1) -> int:
-    """A forked profiler that samples as fast as it can; its pid. ready: gets a byte when it has begun."""
-    child = os.fork()
-    if child:
-        return child
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        options = CollectOptions(rate_hz=5000, idle=idle, flush_s=0.01)
-        for _ in PtraceCollector(pid, options, Diagnostics()).batches():
-            if ready >= 0:
-                os.write(ready, b"!")
-                ready = -1
-    finally:
-        os._exit(0)
+KILLS = 10
+"""Of each case; `make test-kills` has a thousand."""
 
 
-def states(pid: int) -> set[str]:
-    found = set()
-    for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
-        found.add(lines["State"][:1])
-        assert lines["TracerPid"] == "0"
-    return found
-
-
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_the_target_survives_profilers_that_are_killed_at_random_moments(program: Start) -> None:
-    target = program("c_survivor")
-    rng = random.Random(4)
-    for turn in range(ROUNDS):
-        child = profiler(target.pid, idle=turn % 4 == 0)
-        time.sleep(rng.uniform(0.004, 0.03))
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status)
-        assert states(target.pid) <= set("RSD")
-    assert target.finish() == "0 0 0 1\n"
+def test_the_target_survives_profilers_that_are_killed_at_random_moments(program: Start, case: Case) -> None:
+    target = program(*case.command, prefix=case.prefix)
+    assert case.wrong(kill_profilers(case, target, KILLS, random.Random(4))) == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -65,15 +32,11 @@ def test_the_target_survives_profilers_that_are_killed_at_random_moments(program
 def test_the_target_survives_a_profiler_that_ends_by_a_signal(program: Start, number: int) -> None:
     target = program("c_survivor")
     for _ in range(5):
-        begun, ready = os.pipe()
-        child = profiler(target.pid, idle=False, ready=ready)
-        os.close(ready)
-        assert os.read(begun, 1) == b"!"
-        os.close(begun)
+        child = begun(target.pid, idle=False)
         time.sleep(0.005)
         os.kill(child, number)
         os.waitpid(child, 0)
-        assert states(target.pid) <= set("RSD")
+        assert states(target.pid) <= RUNS
     assert target.finish() == "0 0 0 1\n"
 
 
@@ -102,7 +65,7 @@ def test_the_target_survives_an_interrupt_of_the_sampling_loop(program: Start) -
                     pass
             signal.setitimer(signal.ITIMER_REAL, 0)
             collector.close()
-            assert states(target.pid) <= set("RSD")
+            assert states(target.pid) <= RUNS
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
