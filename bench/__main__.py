@@ -15,7 +15,7 @@ from rich.console import Console
 from bench.goals import DWARF, PERF, PTRACE, SPY, Measured, print_goals
 from bench.looks import dumps, first_sample, help_seconds
 from bench.marginal import marginal
-from bench.memory import memory
+from bench.memory import churn, memory
 from bench.pauses import python_pause
 from bench.tables import table
 from bench.targets import BY_NAME, TARGETS
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--targets", default=",".join(target.name for target in TARGETS))
     parser.add_argument("--long-seconds", type=float, default=60, help="of the long recordings (60)")
     parser.add_argument("--tables", action="store_true", help="only the tables of --targets")
-    parser.add_argument("--long", type=float, metavar="MINUTES", help="only the memory of one recording of that length")
+    parser.add_argument("--long", type=float, metavar="MINUTES", help="only the memory of recordings of that length")
     arguments = parser.parse_args()
     console = Console(width=140)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -86,6 +86,7 @@ def main() -> None:
             measured.others["installed"] = size
         if arguments.long:
             measured.others["memory"] = memory(console, arguments.long)
+            churn(console, arguments.long)
         else:
             measure(console, arguments, measured)
             if not arguments.tables:

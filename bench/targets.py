@@ -85,4 +85,10 @@ TARGETS = (
 )
 
 THREADS8 = Target("threads8", "eight busy threads, 30 frames each", "gcc", _compiled("ladder.c", "8"), 8)
+CHURN = Target(
+    "churn",
+    "processes, threads, libraries and functions come and go",
+    sys.executable,
+    _script(sys.executable, "churn.py"),
+)
 BY_NAME = {target.name: target for target in TARGETS}

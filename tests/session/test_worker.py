@@ -23,6 +23,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf.headers import SectionHeader
 from pyprof.objfile.images import ImageStore
 from pyprof.options import RecordOptions, TargetOptions, UnwindOptions, ViewOptions
 from pyprof.session import opening
@@ -34,6 +36,7 @@ from pyprof.session.worker.channel import Channel, Closed
 from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.process import Worker, WorkerDied, forked, spawned
 from pyprof.session.worker.sampling import Sampling
+from pyprof.unwind.unwinder import Unwinder
 from tests.cli.support import BUSY, PYPROF, python
 from tests.exporters.profiles import golden
 from tests.replay.playing import LOGS, unpacked
@@ -304,6 +307,36 @@ def test_columns_of_feedback_come_as_they_were_sent() -> None:
     assert (found.number, found.look) == (5, True)
     for name in ("top", "missing", "stop"):
         assert np.array_equal(getattr(found, name), getattr(sent, name))
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("collector", "read"), [("ptrace", {".dynsym", ".dynstr", ".symtab", ".strtab"}), ("perf", set())]
+)
+def test_sampler_reads_of_files_symbol_tables_alone(
+    target: subprocess.Popen[str], collector: str, read: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[str] = set()
+    content = ElfFile.content
+
+    def noted(self: ElfFile, section: SectionHeader) -> memoryview | None:
+        seen.add(section.name)
+        return content(self, section)
+
+    monkeypatch.setattr(ElfFile, "content", noted)
+    monkeypatch.setattr(
+        ElfFile, "at_svma", lambda *_: pytest.fail("the sampler looks at what a file has at an address")
+    )
+    monkeypatch.setattr(Unwinder, "walk", lambda *_: pytest.fail("the sampler unwinds"))
+    with opening.of_processes(
+        TargetOptions(pids=(target.pid,)), RecordOptions(collector=collector), spawned
+    ) as recording:
+        recording.start()
+        until(lambda: recording.samples > 5)
+        profile = recording.stop()
+    assert any(len(stack) > 3 for stack in stacks(profile))
+    assert seen <= read
+    assert bool(seen) == bool(read)
 
 
 @pytest.mark.live
