@@ -69,12 +69,16 @@ class History:
         self._note(time_ns, mapping)
 
     def _contest(self, mapping: Mapping) -> None:
-        """Where two files were mapped at one address, memory read now may be that of either."""
+        """Where two files were mapped at one address, memory read now may be that of either. A program may map a
+        thousand files there: the place is noted once.
+        """
         place = (mapping.start, mapping.end, mapping.inode)
         if mapping.inode and place not in self._code_seen and len(self._code_seen) < _MOST_SEEN:
             for start, end, inode in self._code_seen:
                 if inode != mapping.inode and start < mapping.end and mapping.start < end:
-                    self.image.contested.append((min(start, mapping.start), max(end, mapping.end)))
+                    contested = min(start, mapping.start), max(end, mapping.end)
+                    if contested not in self.image.contested:
+                        self.image.contested.append(contested)
             self._code_seen.add(place)
 
     def executed(self, time_ns: int) -> None:

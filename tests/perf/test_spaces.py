@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.perf.spaces import History, overlay
 from pyprof.model.modules import Mapping
+from pyprof.records import replace
 
 NO_PROCESS = 2**22 + 5
 """No pid is so high."""
@@ -62,6 +63,13 @@ def test_mappings_that_were_read_count_from_then_on() -> None:
     known.look()
     past, present = names(known, [0, 2**62], 0x1000)
     assert (past, present) == ("/gone", "")
+
+
+def test_a_place_where_many_files_are_mapped_one_after_the_other_is_noted_once() -> None:
+    known = history(code(0x1000, 0x2000))
+    for at in range(1, 50):
+        known.mapped(at, replace(code(0x5000, 0x6000), inode=1000 + at))
+    assert known.image.contested == [(0x5000, 0x6000)]
 
 
 def test_memory_of_another_file_is_not_read_as_that_of_the_first() -> None:
