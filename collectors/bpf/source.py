@@ -55,6 +55,7 @@ class BpfSource:
         self._next_id = next_id
         self._make = reader
         self._readers: dict[int, KernelReader] = {}
+        self._ended: set[int] = set()
         self._placed: dict[int, tuple[int, int, int]] = {}
         self._counted: dict[Reason, int] = {}
         self._records, self._until = NOTHING, 0
@@ -111,10 +112,12 @@ class BpfSource:
         return self._readers.get(self.parent_of(pid))
 
     def keep(self, pids: Container[int]) -> None:
-        """All others have ended."""
-        for pid in [pid for pid in self._readers if pid not in pids]:
+        """All others have ended. What they left in the ring since the last take() is read before they are forgotten."""
+        ended = {pid for pid in self._readers if pid not in pids}
+        for pid in ended & self._ended:
             del self._readers[pid]
             self._sampler.forget(pid)
+        self._ended = ended - self._ended
 
     def retire(self) -> None:
         """A window was closed: forget threads that have ended."""

@@ -31,6 +31,8 @@ class PythonInKernel:
 
     def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:
         process = self._process
+        if self._runtime is not None and not space.modules:
+            return ""  # it has ended: what was known of it says what its last samples mean
         self._tids = tuple(tids)
         process.look(space, tids)
         self._take(process.expected, parent)

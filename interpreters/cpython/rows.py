@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.interpreters.code_book import CodeBook
+from pyprof.interpreters.code_book import UNKNOWN, CodeBook, frame_pc
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import NONE, Layout
@@ -22,6 +22,7 @@ from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, Run, Sample
 _MOST_KNOWN = 1 << 16
 _FRAME_BYTES = 112
 _HIDDEN = -1
+_UNREAD = frame_pc(UNKNOWN, -1)
 _TURNS = (0, 13, 26, 39)
 _U64 = npt.NDArray[np.uint64]
 _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
@@ -145,9 +146,10 @@ class RowReader:
                 return self._parent._pc(code, instr, tlbc, head)
             pc = self._codes.frame(code, data, instr, tlbc)
             known = _HIDDEN if pc is None else pc
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[key] = known
+            if known != _UNREAD:  # a child may have the same code at the same place, and its text with it
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known[key] = known
         return known
 
     def _inherited(self, key: tuple[int, int, int, int]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pyprof.collectors.linux import procfs
@@ -20,10 +22,13 @@ from pyprof.collectors.targets.spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import Recording
 from pyprof.interpreters.code_book import CodeBook
+from pyprof.interpreters.cpython.layout import NONE
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.programs import Programs
+from pyprof.interpreters.cpython.rows import RowReader, fold
 from pyprof.interpreters.cpython.runtime import Refused, open_runtime
+from pyprof.model.interpreter import FrameRows
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.objfile.images import Image, ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons
@@ -122,6 +127,46 @@ def test_list_that_changes_while_it_is_read_is_read_again(torn: int) -> None:
         else:
             with pytest.raises(Refused):
                 open_runtime(runtime.located, Memory(tearing), {process.pid}.__contains__)
+
+
+def test_what_is_known_of_a_process_that_has_ended_says_what_its_last_samples_mean() -> None:
+    with started(sys.executable, "-c", "print(1, flush=True); import sys; sys.stdin.read()") as process:
+        assert said(process) == "1\n"
+        reader = Reader(process.pid)
+        reader.names()
+        kernel, space = reader.process.in_kernel(), reader.tracker.current
+        kernel.look(space, [process.pid])
+        before = kernel.offsets()
+    kernel.look(replace(space, mappings=(), generation=space.generation + 1), [])
+    assert kernel.offsets() == before is not None
+
+
+def test_code_that_could_not_be_read_once_has_its_name_when_its_text_comes_with_a_sample() -> None:
+    """After a child that ended too early come others, with the same code at the same place."""
+    program = "def f():\n    print(id(f.__code__), flush=True)\n    sys.stdin.read()\nimport sys\nf()\n"
+    with started(sys.executable, "-c", program) as process:
+        code = int(said(process))
+        reader = Reader(process.pid)
+        reader.names()
+        runtime = reader.process.runtime
+        assert runtime is not None
+        read, fields = memory_reader(process.pid, lambda: True), runtime.layout.code
+        words = struct.unpack("<4Q", read(code + fields.filename, 32))[: 4 if fields.qualname != NONE else 3]
+        frames = np.array([[0, code, 0, 0, fold(words)]], np.uint64)
+        texts = b"".join(struct.pack("<QQ240s", at, 240, read(at, 240)) for at in (code, *words))
+
+    def name(rows: RowReader, told: bytes) -> str:
+        one, none = np.array([0, 1]), np.array([False])
+        copied = np.frombuffer(told, np.uint64).reshape(-1, 32)
+        (chain,) = rows.chains(FrameRows(one, frames, 0 * one, frames[:0, :2], copied, none, none, none))
+        assert chain is not None
+        return reader.book.line(chain.runs[0].frames[0]).function
+
+    gone = Memory(lambda avma, size: b"")
+    parent = RowReader(runtime, gone, reader.book, None)
+    unread = name(RowReader(runtime, gone, reader.book, parent), b"")
+    assert (unread, name(RowReader(runtime, gone, reader.book, parent), texts)) == (unread, "f")
+    assert unread != "f"
 
 
 def test_program_without_python_is_searched_once_however_its_code_grows() -> None:
