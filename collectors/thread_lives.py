@@ -35,7 +35,7 @@ _KEPT_NS = 10_000_000_000
 
 class _Life(NamedTuple):
     """since_ns: from then on a sample is this thread's. That is later than started where only /proc, which rounds down,
-    has told of it.
+    has reported it.
     """
 
     started: int

@@ -45,7 +45,7 @@ class Diagnostics:
         self.counts[key] += by
 
     def retire(self, paths: Set[str]) -> None:
-        """Nothing is mapped from these paths any more: their problems have been told."""
+        """Nothing is mapped from these paths any more: their problems have been reported."""
         self.problems = {path: found for path, found in self.problems.items() if path not in paths}
 
     def problem(self, path: str, text: str, remedy: str = "") -> None:

@@ -45,7 +45,7 @@ class CollectOptions:
     frames of the kernel, too. subprocesses: follow children. thread: only threads in whose name it is found.
 
     stack_size: most bytes of stack copied. max_overhead: most share (0..1) of time that a target may be stopped, None
-    for no limit. flush_s: a batch is handed over at the latest after this time (0: after each sampling time).
+    for no limit. flush_s: a batch is yielded at the latest after this time (0: after each sampling time).
     """
 
     rate_hz: float = DEFAULT_RATE_HZ
@@ -152,7 +152,7 @@ class RecordOptions(StackOptions):
     lock_holder: bool = False
 
     def collecting(self, subprocesses: bool) -> CollectOptions:
-        """What of it a collector is told. subprocesses: where None was given."""
+        """The part that a collector gets. subprocesses: where None was given."""
         return CollectOptions(
             rate_hz=self.rate,
             idle=self.mode != "cpu",

@@ -10,7 +10,7 @@ from pyprof.model.arch import Arch
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 MAX_EXPRESSION = 256
-"""Bytes of the longest expression that is told in words. Compilers write some dozens."""
+"""Bytes of the longest expression that is described in words. Compilers write some dozens."""
 
 
 def describe(rule: Rule, arch: Arch) -> str:

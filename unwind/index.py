@@ -234,7 +234,7 @@ class Index:
         svma, rel = image.svma(pc), image.rel(pc)
         found = self.tables(image).function(svma, exact)
         if found is None:
-            return (rel, rel + 1, self.untold(code, pc, exact))
+            return (rel, rel + 1, self.without_source(code, pc, exact))
         return self.row_of(*found, code, pc, (svma, rel), exact)
 
     def row_of(
@@ -269,7 +269,7 @@ class Index:
         first = rel - offset
         return (first + low, first + high, rule)
 
-    def untold(self, code: Code, pc: int, exact: bool) -> int:
+    def without_source(self, code: Code, pc: int, exact: bool) -> int:
         """The rule id of a lookup pc that no source covers: as kernel code, or by the instructions after it."""
         return self.uncovered(code, pc, exact) or self._epilogue(code, pc, exact)
 
@@ -369,7 +369,7 @@ class SpaceIndex:
             return (
                 pc,
                 pc + 1,
-                self._index.untold(self.code, pc, exact),
+                self._index.without_source(self.code, pc, exact),
             )
         start, end, rule = self._index.row_of(*found, self.code, pc, (pc, pc), exact)
         return (max(start, module.start), min(end, module.end), rule)

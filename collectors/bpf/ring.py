@@ -1,6 +1,6 @@
 """The ring in which programs leave their records (Documentation/bpf/ringbuf.rst), read without a copy.
 
-The data pages are mapped twice in a row, so a record that wraps lies in one piece. A record's room is given back when
+The data pages are mapped twice in a row, so a record that wraps lies in one piece. A record's room is released when
 give_back() is called: until then arrays may look at it.
 """
 
@@ -54,5 +54,5 @@ class RecordRing:
 
     @property
     def used(self) -> int:
-        """Bytes that wait to be given back."""
+        """Bytes that wait to be released."""
         return int(self._producer[0]) - int(struct.unpack_from("=Q", self._consumer)[0])

@@ -4,7 +4,7 @@
     AllStop    Ctrl-C stops everything, everything is read, everything goes on
     Stepping   nothing runs but by single steps, N between two samples: for stubs that no Ctrl-C reaches
 
-Signals that arrive for the target are handed on. Raises ConnectionLost, RemoteError.
+Signals that arrive for the target are delivered to it. Raises ConnectionLost, RemoteError.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def first_stop(stub: Stub) -> StopReply | None:
 
 
 def no_interrupt(stub: Stub) -> bool:
-    """Is this a stub known not to hear Ctrl-C while its program runs (qemu-user)?"""
+    """Is this a stub known to ignore Ctrl-C while its program runs (qemu-user)?"""
     return bool(stub.link.ask(b"qqemu.sstepbits")) and stub.has("qXfer:auxv:read")
 
 

@@ -1,6 +1,6 @@
 """Which threads are stopped for their samples, because the kernel cannot copy their stacks, and which are not any more.
 
-A thread is chosen by samples that are cut where the kernel's copy ends, and given back when its stops are not needed.
+A thread is chosen by samples that are cut where the kernel's copy ends, and released when its stops are not needed.
 Where threads end before they can be stopped, or many are chosen, all of their process are, those to come included; so
 are those of a process whose program needs it (hybrid/by_image.py), as long as it does.
 """
@@ -31,7 +31,7 @@ _OF = 4000
 _LEAST_BACK = 512
 """So many stops in a row that perf_events could have spared give a thread back; twice as many each time."""
 _PATIENCE = 8
-"""So many times as many cut samples choose a thread again that was given back after no stop was of use."""
+"""So many times as many cut samples choose a thread again that was released because no stop was of use."""
 _LATE, _MANY = 3, 16
 """So many threads of a process that ended before their first stop, or that are chosen, stand for all of it."""
 _MOST_CASES = 4096
@@ -138,7 +138,7 @@ class StopCandidates:
         self.processes += 1
 
     def _replace_by_process(self, pid: int) -> None:
-        """In place of its threads, whose samples by perf_events are not wanted until it is given back."""
+        """In place of its threads, whose samples by perf_events are not wanted until it is released."""
         self._stopped -= {key for key in self._stopped if self._cases[key].pid == pid}
         self._choose(-pid, self._cases.setdefault(-pid, _Case(pid)))
         self._late.pop(pid, None)
@@ -173,7 +173,7 @@ class StopCandidates:
                 case.since_ns = int(batch.time_ns[mine].min())
 
     def learn_stopped(self, feedback: Feedback) -> None:
-        """What walks of our own copies needed: a thread whose stops are not worth it any more is given back."""
+        """What walks of our own copies needed: a thread whose stops are not needed any more is released."""
         batch = feedback.batch
         columns = batch.pid.tolist(), batch.tid.tolist(), batch.stack.base.tolist(), feedback.top.tolist()
         for lane, (pid, tid, base, top) in enumerate(zip(*columns, strict=True)):

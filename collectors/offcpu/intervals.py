@@ -84,7 +84,7 @@ class OffCpuIntervals:
         return list(self._gaps.owed)
 
     def silent(self, now_ns: int) -> list[int]:
-        """Threads that nobody has seen asleep for a while, nor heard of: they may be gone."""
+        """Threads without a sample asleep or a switch for a while: they may have ended."""
         return [tid for tid, each in self._open.items() if max(each.looked_ns, each.began_ns) < now_ns - _SILENT_NS]
 
     def forget(self, tid: int) -> None:

@@ -1,7 +1,7 @@
 """Samples from the kernel's perf_events: no thread is ever stopped.
 
 The kernel copies registers and stack of a running thread into rings; here they become batches that look into the rings
-themselves: nothing is copied before it is unwound, and a ring's room is given back when the next batch is asked for.
+themselves: nothing is copied before it is unwound, and a ring's room is released when the next batch is asked for.
 What was mapped when is known from records in the same rings.
 """
 
@@ -203,7 +203,7 @@ class PerfCollector:
     def done_with(self, found: Scan) -> None:
         """All batches of it have been unwound."""
         members, untracked = self.members, self.maker.untracked
-        members.hear()
+        members.read_news()
         found.give_back()
         self._events.unwound(found, members.tracked.alive)
         self.maker.forget_untracked()
@@ -217,7 +217,7 @@ class PerfCollector:
         self._events.settle_now(self.members.tracked.alive)
 
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
-        """What is in the rings, whose room is given back when it has been unwound."""
+        """What is in the rings, whose room is released when it has been unwound."""
         found = self._events.scan(until_ns)
         self._events.took(found, self.maker.lost)
         force = self._trial or until_ns == FOREVER_NS
@@ -232,7 +232,7 @@ class PerfCollector:
         if self._starvation is not None and self._starvation.found(births, *self._accounts.totals()):
             self._events.multiply(self.members.tracked.alive)
         if first:
-            self.members.hear()
+            self.members.read_news()
             found.give_back()
             self._trial = False
             self._resume()
@@ -250,7 +250,7 @@ class PerfCollector:
         self._look = feedback.look
 
     def leave(self, elsewhere: Elsewhere) -> None:
-        """End batches() when what was taken has been handed out; drain() goes on, or batches() another time. elsewhere:
+        """End batches() when what was taken has been yielded; drain() goes on, or batches() another time. elsewhere:
         which samples are not wanted any more, for somebody else takes them by stops.
         """
         self._leaving = True

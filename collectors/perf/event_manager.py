@@ -58,7 +58,7 @@ class EventManager:
         these. Raises PerfNotAllowed, ProcessLookupError.
         """
         events = self._events = self._fresh(self._size.bytes)
-        if self.scope.processors:  # before the children are looked for: those to come are told of then
+        if self.scope.processors:  # before the children are looked for: those to come are reported then
             self.scope.attach(events, named, self._reader.forks)
             return [*named, *children()]
         pids = [*named, *children()]
@@ -105,7 +105,7 @@ class EventManager:
         copy too little or too much. alive: processes to be sampled.
         """
         if self._events is not None:
-            self._events.hear(found.others)
+            self._events.update(found.others)
         if self._narrow():
             self._replace(self._size.bytes, alive)
         elif size := self._size.change():

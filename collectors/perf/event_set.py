@@ -99,7 +99,7 @@ class EventSet:
                 self.since_ns[tid] = at
                 self._born(at, tid, parent)
 
-    def hear(self, others: Iterable[Other]) -> None:
+    def update(self, others: Iterable[Other]) -> None:
         """Records of births and ends, all there were up to a time. Events are closed when all that had them ended."""
         if not self._of:
             return

@@ -76,15 +76,15 @@ class Members:
         """The processes that have not ended."""
         return list(self.tracked.alive)
 
-    def hear(self) -> None:
-        """Take note of what the rings tell, before their room is given back, if anybody asks for news()."""
+    def read_news(self) -> None:
+        """Read forks, execs and mappings from the rings, before their room is released, if anybody asks for news()."""
         if self._news is not None and self._asked:
             self._fresh |= self._news.look()
 
     def news(self) -> set[int]:
         """Processes that have come, or run other code than before, since this was asked last; some may have ended."""
         self._asked = True
-        self.hear()
+        self.read_news()
         fresh, self._fresh = self._fresh, set()
         return fresh
 

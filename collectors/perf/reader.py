@@ -13,7 +13,7 @@ FOREVER_NS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class RingReader:
-    """Nothing is given back by a look: a ring's room is free when its Scan says so."""
+    """Scanning releases nothing: a ring's room is free when its Scan releases it."""
 
     rings: Rings
     diagnostics: Diagnostics

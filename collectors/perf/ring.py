@@ -42,7 +42,7 @@ class Ring:
 
     @property
     def tail(self) -> int:
-        """Bytes that we have given back."""
+        """Bytes that were released."""
         return int(self._words[self._control + _TAIL])
 
     def give_back(self, tail: int) -> None:

@@ -189,7 +189,7 @@ class Switches:
         """
         found.scan.give_back()
         if self._events is not None:
-            self._events.hear(found.scan.others)
+            self._events.update(found.scan.others)
         if self.cycle.rates:
             self._tune(pids)
             self.cycle.taken()

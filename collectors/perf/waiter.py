@@ -51,7 +51,7 @@ class Cadence:
     """wait_ns: how long samples may wait in the rings for others, now. Short at first, so that learning begins."""
 
     def __init__(self, options: CollectOptions, trial: bool) -> None:
-        """trial: the first samples are to be told apart from all others."""
+        """trial: the first samples are handled apart from all others."""
         self.flush_ns = round(options.flush_s * 1e9)
         # a batch costs much of its time for being a batch
         self._full_batch_ns = round(1e9 * min(_BATCH / options.rate_hz, HOLD * options.flush_s))
@@ -62,5 +62,5 @@ class Cadence:
         self.wait_ns = min(2 * self.wait_ns, _LONG_TRIAL_NS) if again else FIRST_FLUSH_NS
 
     def flushed(self) -> None:
-        """What there was has been handed out."""
+        """All that there was has been yielded."""
         self.wait_ns = max(min(2 * self.wait_ns, self._full_batch_ns), min(self.flush_ns, 2 * self.wait_ns))

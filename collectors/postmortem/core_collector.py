@@ -112,13 +112,13 @@ class CoreFileCollector:
         """(signal, its si_code or 0, the address that it is about) that killed the process; None if none did: a
         debugger wrote the core of a living one.
         """
-        told = self._notes.signal
-        number = self._signal or (told.number if told else 0)
+        stated = self._notes.signal
+        number = self._signal or (stated.number if stated else 0)
         if number not in CORE_SIGNALS:
             return None
-        if told is None or told.number != number:
+        if stated is None or stated.number != number:
             return number, 0, None
-        return number, told.code, told.address
+        return number, stated.code, stated.address
 
     @property
     def order(self) -> list[int]:

@@ -36,7 +36,7 @@ class Interpreters(Protocol):
         ...
 
     def needs_stops(self, pid: int) -> str | None:
-        """Why stops are wanted, "" if they are not, None if that cannot be told yet."""
+        """Why stops are wanted, "" if they are not, None if that is not known yet."""
         ...
 
     def runs(self, path: str) -> bool:

@@ -31,7 +31,7 @@ class RuntimeFinder:
     """
 
     def __init__(self, images: ImageStore, programs: Programs, refused: Callable[[str], None]) -> None:
-        """refused: told each refusal once."""
+        """refused: called once for each refusal."""
         self.runtime: Runtime | None = None
         self.expected: Runtime | None = None
         self._programs = programs

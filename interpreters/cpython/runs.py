@@ -35,7 +35,7 @@ class RunReader:
         self._tlbc, self._tlbc_shift = frame.tlbc_index >> 3, 8 * (frame.tlbc_index & 7)
 
     def runs(self, copied: Copied) -> list[Run]:
-        """Innermost first; copied.problem says more when they cannot be told apart."""
+        """Innermost first; copied.problem says more when they cannot be distinguished."""
         if self._chain is Chain.SHIMS:
             runs = list(self._by_shims(copied))
         elif self._chain is Chain.ENTRIES:

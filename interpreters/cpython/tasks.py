@@ -75,7 +75,7 @@ class Awaiters:
             return 0
 
     def coroutine_frame(self, task: int) -> int:
-        """avma of the frame of a task's outermost coroutine, 0 if it cannot be told."""
+        """avma of the frame of a task's outermost coroutine, 0 if it is not known."""
         try:
             return self._memory.u64(task + self._tasks.coro) + self._awaits.iframe
         except Unreadable:

@@ -21,6 +21,6 @@ selection         Options that choose processes and threads
 short_names       Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do
 symbols           `pyprof symbols`: write a Breakpad symbol file
 terminal          Lines for people
-window            Closing a window of a recording: named, written, told
+window            Closing a window of a recording: named, written, reported
 words             Numbers as people read them
 """

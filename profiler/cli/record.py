@@ -315,7 +315,7 @@ class _Run:
         return self._record(self._recording)
 
     def _end(self, number: int, _: object) -> None:
-        """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is handed on."""
+        """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is sent on to it."""
         if self._recording is not None:
             if self._ended:
                 self._recording.abandon()
@@ -345,7 +345,7 @@ class _Run:
         failures += [*recording.deliveries.failures(), *([recording.failure] if recording.failure else [])]
         recording.detach()
         for each in dict.fromkeys(failures):
-            if not isinstance(each, OutputError):  # which the sink has told
+            if not isinstance(each, OutputError):  # which the sink has reported
                 failure(each)
         code = int(bool(failures))
         if self._command:

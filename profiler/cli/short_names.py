@@ -25,7 +25,9 @@ def function_name(name: str, width: int) -> str:
         short = "::".join(parts)
         if len(short) <= width:
             return short
-        if not any(not part.startswith(("{", "operator()")) for part in parts[1:]):  # a closure is told by its function
+        if not any(
+            not part.startswith(("{", "operator()")) for part in parts[1:]
+        ):  # a closure is named by its function
             break
         parts = parts[1:]
     tail = "::".join(parts) or name

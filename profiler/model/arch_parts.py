@@ -39,7 +39,7 @@ class FrameChain:
     next = [base + next_off], the base of the caller. ra = [base + ra_off], or [next + ra_off] where ra_in_next.
     cfa = base + cfa_off, or next where cfa_off is None. zero_is_root: every frame of the ABI has a record, so that
     next = 0 marks the outermost one. sp_known: cfa is the caller's sp; where records lie at the bottom of frames
-    (AArch64) that is not told. leaf_off: a function that calls nobody saves the caller's base alone, and no ra, at
+    (AArch64) that is not known. leaf_off: a function that calls nobody saves the caller's base alone, and no ra, at
     base + leaf_off (RISC-V); None where it has no record, or a whole one.
     """
 

@@ -69,7 +69,7 @@ class BetweenBatches:
                     each.answer.set_exception(error)
 
     def end(self) -> None:
-        """Only for the loop: from now on nothing is done, and whoever has asked is told so."""
+        """Only for the loop: from now on nothing is done, and who waits for a result gets that as an error."""
         with self._lock:
             self._over.set()
         self.answer(float("inf"))

@@ -57,7 +57,7 @@ class InterpreterNews:
 
 class Runtimes:
     """One recording's. images: shared with the unwinder and the symbolizer. processes: by pid. book: what the functions
-    of all of them are called; told: those of which another process has said it, see hear().
+    of all of them are called; sent: those that another process has sent, see update().
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Runtimes:
         self._interpreters = Interpreters(Recording(images, diagnostics, self.book, follow_tasks, stack_size))
         self._ids = itertools.count(_LOOKS, -1)
         self._news = InterpreterNews()
-        self.told: dict[int, Code] = {}
+        self.sent: dict[int, Code] = {}
 
-    def hear(self, news: InterpreterNews) -> None:
+    def update(self, news: InterpreterNews) -> None:
         """Another process reads the frames, and has found this."""
         self.book.begin_at(_OWN)
-        self.told.update(news.codes)
+        self.sent.update(news.codes)
         for number in news.gone:
-            self.told.pop(number, None)
+            self.sent.pop(number, None)
         self._news = news
 
     def reader(self, pid: int) -> StackReader:
@@ -176,7 +176,7 @@ class Runtimes:
         return self._code(pc).language
 
     def _code(self, pc: int) -> Code:
-        return self.told.get(pc >> INSTRUCTION_BITS) or self.book.code(pc)
+        return self.sent.get(pc >> INSTRUCTION_BITS) or self.book.code(pc)
 
     def _live(self, pid: int) -> LiveProcess:
         return LiveProcess(

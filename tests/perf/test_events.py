@@ -70,7 +70,7 @@ class Watched:
         self.events = EventSet(self.event, 499, 2048, self.rings)
         self.samples: dict[int, int] = {}
 
-    def hear(self) -> None:
+    def update(self) -> None:
         found = Scan()
         for ring in self.rings.rings.values():
             scan(ring, self.rings.words, 2**62, found)
@@ -78,7 +78,7 @@ class Watched:
         for tid, count in zip(tids.tolist(), counts.tolist(), strict=True):
             self.samples[tid] = self.samples.get(tid, 0) + count
         found.give_back()
-        self.events.hear(found.others)
+        self.events.update(found.others)
 
 
 @pytest.fixture
@@ -108,11 +108,11 @@ def test_events_of_a_process_that_ended_are_closed_and_its_number_is_free_again(
     with started(SPINS) as process:
         before += 2  # its pipes
         watched.events.attach([process.pid], list)
-        assert until(lambda: process.pid in watched.samples, watched.hear)
+        assert until(lambda: process.pid in watched.samples, watched.update)
         assert descriptors() > before
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert until(lambda: not watched.events.since_ns, watched.hear)
+        assert until(lambda: not watched.events.since_ns, watched.update)
         assert descriptors() == before
         assert not watched.events.owns(process.pid)
 
@@ -128,13 +128,13 @@ def test_threads_keep_the_events_that_they_inherited_from_one_that_ended(watched
         process.stdin.flush()
         assert process.stdout.readline() == "gone\n"
         (heir,) = {int(tid) for tid in os.listdir(f"/proc/{process.pid}/task")} - {process.pid, first}
-        assert until(lambda: first not in watched.events.since_ns, watched.hear)
+        assert until(lambda: first not in watched.events.since_ns, watched.update)
         assert watched.events.inherited
         watched.samples.clear()
-        assert until(lambda: watched.samples.get(heir, 0) > 10, watched.hear)
+        assert until(lambda: watched.samples.get(heir, 0) > 10, watched.update)
         process.kill()
         process.wait()
-        assert until(lambda: descriptors() < before - 1, watched.hear)
+        assert until(lambda: descriptors() < before - 1, watched.update)
         assert not watched.events.inherited
 
 

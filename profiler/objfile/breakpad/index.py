@@ -1,8 +1,8 @@
 """One pass over a Breakpad symbol file: where its records are, in columns. Nothing else is read until it is needed.
 
 In: a Source of text. Out: Index: addresses, sizes and file offsets. Lines of source and the deltas of STACK CFI follow
-the record that they belong to and are not indexed. Never raises for what a file contains: what is malformed is told to
-Tolerate and left out. Source: docs/symbol_files.md of Breakpad; src/processor/basic_source_line_resolver.cc.
+the record that they belong to and are not indexed. Never raises for what a file contains: Tolerate counts malformed
+records, which are left out. Source: docs/symbol_files.md of Breakpad; src/processor/basic_source_line_resolver.cc.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Tolerate = Callable[[str, int, int], None]
 
 _PAD = b"\n" * 32
 
-# What a line is, by its first byte; records are told apart by their first sixteen.
+# What a line is, by its first byte; records are distinguished by their first sixteen.
 _EMPTY, _OTHER, _LINE, _UPPER = 0, 1, 2, 3
 _BY_BYTE = np.full(256, _OTHER, np.uint8)
 _BY_BYTE[[10, 13]] = _EMPTY

@@ -130,7 +130,7 @@ def parse_line(line: bytes) -> LineRecord:
 
 
 def parse_inline(line: bytes) -> InlineRecord:
-    """INLINE depth call_line [call_file] origin (address size)+, told apart by the parity of the fields."""
+    """INLINE depth call_line [call_file] origin (address size)+, distinguished by the parity of the fields."""
     fields = line.split()[1:]
     if len(fields) < 5:
         raise ValueError(line)

@@ -2,7 +2,7 @@
 
 Of a Windows module NAME is its PDB, and the file is NAME/ID/NAME-without-.pdb.sym.
 In: what the user named, then object files. Out: the SymbolFile that belongs to one, proved by its id; one of another
-build is told and refused. Files may be compressed (.gz, .xz). Never raises but UsageError, for what does not exist.
+build is reported and refused. Files may be compressed (.gz, .xz). Never raises but UsageError, for what does not exist.
 Source: src/processor/simple_symbol_supplier.cc of Breakpad.
 """
 
@@ -67,7 +67,7 @@ class SymbolStore:
         self._paths.setdefault(file, path)
 
     def find_mapped(self, file: ObjectFile) -> SymbolFile | None:
-        """The symbol file of an object file that know() was told of. A separate debug file is none: nothing maps it."""
+        """The symbol file of an object file that know() was called with, None for a separate debug file."""
         return self.find(file) if file in self._paths else None
 
     def find(self, file: ObjectFile) -> SymbolFile | None:

@@ -31,7 +31,7 @@ _POLL_S = 0.005
 
 
 class WorkerDied(PyprofError):
-    """The process that unwinds and names has ended before it was told to."""
+    """The process that unwinds and names has ended before it was asked to."""
 
     reason = "worker_died"
 
@@ -66,7 +66,7 @@ class Worker:
         return code
 
     def kill(self) -> None:
-        """Whoever waits for an answer is told that it died."""
+        """Kill the process: waiting for an answer then raises WorkerDied."""
         if self._child.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 

@@ -187,7 +187,7 @@ class Sampling:
         )
 
     def _problems(self) -> dict[str, frozenset[Problem]]:
-        """Those that the worker has not been told of."""
+        """Those that were not sent to the worker yet."""
         found, self._diagnostics.problems = self._diagnostics.problems, {}
         return {path: frozenset(each) for path, each in found.items()}
 

@@ -39,7 +39,7 @@ class ToldCollector:
         self._threads: tuple[ThreadInfo, ...] = ()
         self.learned: Feedback | None = None
 
-    def hear(self, state: State) -> None:
+    def update(self, state: State) -> None:
         self._stats, self._threads = state.stats, state.threads
 
     def batches(self) -> Iterator[SampleBatch]:
@@ -79,7 +79,7 @@ class _Observed:
 
     def take(self, message: Batch) -> Taken:
         """Raises what unwinding raises."""
-        self.session.runtimes.hear(message.interpreters)
+        self.session.runtimes.update(message.interpreters)
         self.collector.learned = None
         self.session.recorder.add(message.batch)
         learned = self.collector.learned
@@ -87,10 +87,10 @@ class _Observed:
             return Taken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
         return Taken(message.number, learned.top, learned.missing, learned.stop, learned.look is not None)
 
-    def hear(self, state: State) -> None:
+    def update(self, state: State) -> None:
         self.now_ns = state.now_ns
-        self.collector.hear(state)
-        self.session.runtimes.hear(state.interpreters)
+        self.collector.update(state)
+        self.session.runtimes.update(state.interpreters)
         counts = Counter(state.counts)
         self.diagnostics.counts.update(counts - self._counts)
         self._counts = counts
@@ -98,7 +98,7 @@ class _Observed:
             self.diagnostics.problems.setdefault(path, set()).update(problems)
 
     def window(self, state: State, cut: bool) -> Window:
-        self.hear(state)
+        self.update(state)
         window = self.session.cut() if cut else self.session.look()
         return replace(window, unfollowed=state.unfollowed)
 
@@ -149,7 +149,7 @@ class Service:
                 self._take(message)
             case Standing(state):
                 self._standing = message
-                self._observed.hear(state)
+                self._observed.update(state)
             case Ask():
                 self._answer(message)
             case Look():
@@ -162,7 +162,7 @@ class Service:
 
     def _take(self, message: Batch) -> None:
         observed = self._observed
-        self._unpacker.hear(message.news)
+        self._unpacker.update(message.news)
         answer: Taken | Failed
         try:
             answer = Taken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
@@ -177,7 +177,7 @@ class Service:
 
     def _answer(self, ask: Ask) -> None:
         observed, state = self._observed, ask.state
-        self._unpacker.hear(ask.news)
+        self._unpacker.update(ask.news)
         answer: Done | Failed
         words: tuple[int, ...] = ()
         try:

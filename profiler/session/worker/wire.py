@@ -40,7 +40,7 @@ KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
 
 @dataclass(slots=True)
 class _SentImage:
-    """ended, contested: has its end been told, and how many places?"""
+    """ended, contested: has its end been sent, and how many places?"""
 
     image: weakref.ref[ProgramImage]
     ended: bool = False
@@ -228,7 +228,7 @@ class Unpacker:
             os.close(self._fds.popleft())
         return found
 
-    def hear(self, news: News) -> None:
+    def update(self, news: News) -> None:
         """Before what the message says otherwise is done."""
         for number, places in news.contested.items():
             if number in self._images:

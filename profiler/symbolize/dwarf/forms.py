@@ -27,7 +27,7 @@ SDATA = 0x0D
 STEP_LEB, STEP_STRING, STEP_BLOCK, STEP_BLOCK1, STEP_SLOW = -1, -2, -3, -4, -5
 MAX_ABBREVS = 1 << 18
 MAX_ATTRIBUTES = 1 << 20
-"""Of one abbreviation table, all told."""
+"""Of one abbreviation table, in total."""
 
 Attribute = tuple[int, int]
 """(form, raw value): an offset, an index, an address, a constant; the offset of the first byte of a string."""

@@ -138,7 +138,7 @@ class StackCfi:
                 self._diagnostics.count("STACK CFI: rule of a register not usable")
                 regs[column] = UNDEFINED
         pc = regs.pop(self._arch.pc, UNDEFINED)
-        if pc != UNDEFINED:  # where the caller's pc itself is told, .ra is something else
+        if pc != UNDEFINED:  # where the caller's pc itself is stated, .ra is something else
             ra = pc
         if regs.get(self._arch.sp) == RegRule(RegKind.CFA_PLUS, self._arch.sp_off):
             del regs[self._arch.sp]  # what holds anyway: a rule without it is a fast one

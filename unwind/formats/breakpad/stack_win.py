@@ -75,7 +75,7 @@ def by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, 
     }
     assigned = run(record.program, names, read, WORD)
     found = {name: assigned[f"${name}"] for name in RESULTS if f"${name}" in assigned}
-    if WORD * len(found.keys() & SAVED) >= record.saved:  # all that was saved is told: the rest was left alone
+    if WORD * len(found.keys() & SAVED) >= record.saved:  # all that was saved is assigned: the rest is unchanged
         found |= {name: registers[name] for name in PRESERVED if name in registers and name not in found}
     for name in ("eip", "esp"):
         _known(found, name)
