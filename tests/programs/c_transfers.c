@@ -156,7 +156,7 @@ static void open_ends(struct kind *k) {
 
 static void *run(void *argument) {
     struct kind *k = argument;
-    while (!stop) {
+    do {
         struct timespec a, b;
         clock_gettime(CLOCK_MONOTONIC, &a);
         do clock_gettime(CLOCK_MONOTONIC, &b);
@@ -165,7 +165,7 @@ static void *run(void *argument) {
         if (done < 0 && errno != EAGAIN) perror(k->name), exit(1);
         k->calls++;
         k->shorts += done >= 0 && done < k->asked;
-    }
+    } while (!stop);
     return NULL;
 }
 
