@@ -17,6 +17,7 @@ from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
 from pyprof.collectors.offcpu.collector import WallClockCollector
 from pyprof.collectors.perf.attr import MOST_STACK
+from pyprof.collectors.perf.duty_cycle import DutyCycle
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
@@ -48,7 +49,7 @@ class Part:
     flush_s = 0.1
     stacks = True
     lost_ns = 0
-    rests = 0
+    cycle = DutyCycle(everything=False, processors=1)
 
     def __init__(self, source_id: int, batches: Iterable[SampleBatch] = ()) -> None:
         self.source_id = source_id
