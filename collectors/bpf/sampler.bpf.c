@@ -387,11 +387,12 @@ static __attribute__((noinline)) void take_frames(struct scratch_space *space, s
 	loop(MOST_FRAMES, next_frame, &space, 0);
 	/*
 	 * An evaluator enters its CFrame into the chain before it says which frame that runs: then the innermost run
-	 * does not end where the next CFrame's begins, and that one is the first.
+	 * does not end where the next CFrame's begins, and that one is the first. A run that is longer than what is
+	 * followed is none of those.
 	 */
 	if (layout->cframe_current != NONE && walk->anchors) {
 		u64 next = walk->anchors > 1 ? space->anchors[1].frame : 0;
-		if (!walk->ended || walk->outer != next) {
+		if (walk->ended ? walk->outer != next : walk->frames < MOST_FRAMES) {
 			space->anchors[0].frame = 0;
 			walk->frame = next;
 			walk->frames = walk->broken = 0;

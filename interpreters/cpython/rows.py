@@ -27,6 +27,8 @@ _TURNS = (0, 13, 26, 39)
 _U64 = npt.NDArray[np.uint64]
 _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
 _BROKEN = "a frame could not be read"
+MOST_ROWS = 1024
+"""Frames of a thread that the program in the kernel copies: sampler.h has the same number."""
 _TID_IN_PTHREAD = 0x2D0
 
 
@@ -117,9 +119,12 @@ class RowReader:
                 runs, problem = self._runs(
                     pcs[a:b].tolist(), address[a:b].tolist(), ends[a:b].tolist(), rows.stands[c:d].tolist()
                 )
-                problem = _BROKEN if broken[lane] else problem
+                lacking = MOST_ROWS if broken[lane] and b - a == MOST_ROWS else 0
+                problem = "" if lacking else _BROKEN if broken[lane] else problem
                 marked = self._kind is not ChainKind.OBJECTS
-                chain = made[key] = Chain(tuple(runs), SampleState(state), problem, self._evaluators, marked)
+                chain = made[key] = Chain(
+                    tuple(runs), SampleState(state), problem, self._evaluators, marked, lacking=lacking
+                )
             found.append(chain)
         return found
 

@@ -33,7 +33,7 @@ PARTIAL: dict[SampleState, str] = {
     SampleState.NO_MARKER: "python frames without a mark on the C stack",
     SampleState.NO_RUN: "evaluator on the stack without python frames",
     SampleState.BROKEN_CHAIN: "chain of python frames not whole",
-    SampleState.LONG_CHAIN: "more python frames than --stack-size copies",
+    SampleState.LONG_CHAIN: "more python frames than are copied",
 }
 """Why the frames of an interpreter and the native ones could not all be matched, as it is counted."""
 
@@ -57,7 +57,8 @@ class Chain:
     evaluator's parts begin, as far as symbols say. marked: this version marks the C stack. marks: all marks, innermost
     first, where it is not known which of them belongs to which run. others: the C stack may hold activations that are
     not in the chain, outside it (those of other greenlets). lacking: about so many of the outermost frames are missing,
-    because more is copied of no chain; enough: bytes of --stack-size that would copy all of it.
+    because more is copied of no chain; enough: bytes of --stack-size that would copy all of it, 0 if none
+    would.
     """
 
     runs: tuple[Run, ...]

@@ -26,6 +26,7 @@ class Mark(NamedTuple):
     end, enough: of CUT, why, and how many bytes of stack or frames would have been enough, 0 where that is not known.
     unplaced, without_run: of MERGE, runs that stand by their order only, activations of the evaluator without a run.
     lacking, enough: of LONG_CHAIN, about how many functions are missing, and how many bytes of stack would copy them.
+    enough is 0 where no size would: then lacking is how many functions there are, at least.
     """
 
     kind: MarkKind
@@ -40,6 +41,8 @@ class Mark(NamedTuple):
         """How the marker is labelled, in every output."""
         if self.kind is MarkKind.CUT:
             return _cut_title(self)
+        if self.kind is MarkKind.LONG_CHAIN and not self.enough:
+            return f"[truncated: more than {self.lacking:,} functions, --collector ptrace copies them]"
         if self.kind is MarkKind.LONG_CHAIN:
             return f"[truncated: about {self.lacking:,} functions, --stack-size {_size(self.enough)} copies them]"
         return _merge_title(self) if self.kind is MarkKind.MERGE else _TITLES[self.kind]
@@ -64,7 +67,9 @@ def cut_mark(end: StackEnd, needed: int) -> Mark:
 
 
 def long_chain_mark(lacking: int, enough: int) -> Mark:
-    """lacking: functions that are missing, named by their first digit only; enough: bytes, as in cut_mark()."""
+    """lacking: functions that are missing, named by their first digit only; enough: bytes, as in cut_mark(), or 0."""
+    if not enough:
+        return Mark(MarkKind.LONG_CHAIN, lacking=lacking)
     digit = 10 ** (len(str(lacking)) - 1)
     whole = 1 << max(enough - 1, 1).bit_length()
     return Mark(MarkKind.LONG_CHAIN, lacking=(lacking + digit // 2) // digit * digit, enough=whole)

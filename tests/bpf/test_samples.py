@@ -8,15 +8,19 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from pyprof.collectors.bpf import source
 from pyprof.collectors.bpf.abi import Reason
 from pyprof.collectors.bpf.sampler import Sampler
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.cpython.rows import MOST_ROWS
 from tests import warm
 from tests.chance import most
 from tests.interpreters.known_calls import record_calls
-from tests.interpreters.pythons import EACH, Python
+from tests.interpreters.pythons import EACH, KINDS, Python
 from tests.interpreters.runs import count, stacks
 from tests.live.support import recording as native
 from tests.support import PROGRAMS, build
@@ -44,6 +48,38 @@ def test_handler_on_its_own_stack_stands_on_the_one_that_it_interrupted(tmp_path
     whole = sum(n for stack, n in inside.items() if "main" in stack and "s_01" in stack)
     assert whole >= 0.99 * sum(inside.values()) - 1
     assert found.summary["stops"]["count"] == 0
+
+
+DEEP = """import sys, threading, time
+def deep(n):
+    if n: return deep(n - 1)
+    until = time.process_time() + 0.5
+    while time.process_time() < until: pass
+sys.setrecursionlimit(10**5)
+threading.stack_size(512 << 20)
+thread = threading.Thread(target=deep, args=(3000,))
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize("python", [p for p in KINDS.args[1] if p.minor > 10], ids=lambda python: python.name)
+def test_recursion_that_is_too_deep_has_its_innermost_functions_and_names_what_reads_all(
+    python: Python, tmp_path: Path
+) -> None:
+    output = tmp_path / "deep.collapsed"
+    done = warm.run("record", "-o", str(output), *BY_BPF, "--", *python.command, "-c", DEEP)
+    assert output.exists(), done.stderr
+    deep = [(frames, n) for frames, n in stacks(output) if frames.count("deep (<string>)") > 100]
+    assert count(deep) > 10
+    for frames, _ in deep:
+        assert frames[0] == "[truncated: more than 1,024 functions, --collector ptrace copies them]"
+        assert frames.count("deep (<string>)") == MOST_ROWS
+
+
+def test_kernel_copies_as_many_frames_as_the_reader_of_them_believes() -> None:
+    header = (Path(source.__file__).parent / "sampler.h").read_text()
+    assert f"#define MOST_FRAMES {MOST_ROWS} " in header
 
 
 def test_stacks_of_threads_that_change_mappings_from_their_first_moment_are_whole(tmp_path: Path) -> None:
