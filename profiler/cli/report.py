@@ -122,7 +122,7 @@ def _missing(summary: Summary) -> str:
         parts.append(f"symbols of {many(len(without), 'module')} ({share} of the time)")
     if more := len(lacks) - len(without) - len(made):
         parts.append(f"{many(more, 'module')} with other problems")
-    return ", ".join([*parts, *filter(None, (lacking(name, count) for name, count in summary.errors.items()))])
+    return ", ".join([*parts, *lacking(summary.errors)])
 
 
 def _details(summary: Summary, width: int) -> list[str]:

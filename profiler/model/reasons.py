@@ -8,6 +8,7 @@ file's section, a cause. Counters, the summary, the terminal, the page and docs/
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
 
@@ -383,10 +384,15 @@ def end_title(label: str) -> str:
     return found.title if found else label
 
 
-def lacking(name: str, count: int) -> str:
-    """What the profile lacks for a counter, "" if nothing: "3 samples lost"."""
-    found = counted(name)
-    if found is None or not found.lacks or not count:
-        return ""
-    words = found.lacks.replace("{s}", "s" * (count != 1)).replace("{es}", "es" * (count != 1))
-    return f"{count:,} " + words.replace("*", name.removeprefix(found.name.rstrip("*")))
+def lacking(counts: Mapping[str, int]) -> list[str]:
+    """What the profile lacks by its counters: "3 samples lost". Counters of which people read the same are added up."""
+    sums: dict[str, int] = {}
+    for name, count in counts.items():
+        found = counted(name)
+        if found is not None and found.lacks and count:
+            words = found.lacks.replace("*", name.removeprefix(found.name.rstrip("*")))
+            sums[words] = sums.get(words, 0) + count
+    return [
+        f"{count:,} " + words.replace("{s}", "s" * (count != 1)).replace("{es}", "es" * (count != 1))
+        for words, count in sums.items()
+    ]

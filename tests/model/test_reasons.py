@@ -179,11 +179,16 @@ def test_summary_tells_stage_meaning_and_what_helps() -> None:
 
 
 def test_what_a_profile_lacks_is_told_in_the_number_of_the_count() -> None:
-    assert lacking("sample lost: the ring was full", 1) == "1 sample lost"
-    assert lacking("sample lost: the ring was full", 1234) == "1,234 samples lost"
-    assert lacking("child ended before its first sample", 2) == "2 processes ended before the first sample"
+    assert lacking({"sample lost: the ring was full": 1}) == ["1 sample lost"]
+    assert lacking({"sample lost: the ring was full": 1234}) == ["1,234 samples lost"]
+    assert lacking({"child ended before its first sample": 2}) == ["2 processes ended before the first sample"]
     cut = "system call of the target cut short by a stop: write"
-    assert lacking(cut, 2) == "2 system calls of the target cut short by a stop (write)"
-    assert lacking("sample lost: the ring was full", 0) == ""
-    assert lacking("deleted file read from memory", 3) == ""
-    assert lacking("nobody counts this", 3) == ""
+    assert lacking({cut: 2}) == ["2 system calls of the target cut short by a stop (write)"]
+    assert lacking({"sample lost: the ring was full": 0}) == []
+    assert lacking({"deleted file read from memory": 3}) == []
+    assert lacking({"nobody counts this": 3}) == []
+    same = {"evaluator on the stack without python frames": 53, "chain of python frames not whole": 2}
+    assert lacking({**same, "sample lost: the ring was full": 1}) == [
+        "55 stacks that may lack Python functions",
+        "1 sample lost",
+    ]
