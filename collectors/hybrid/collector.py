@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.closed_collectors import ClosedCollectors, joined
@@ -17,12 +18,14 @@ from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.stop_candidates import StopCandidates
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.copy_size import TOO_LONG
-from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.opening import BY_STOPS
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
+
+if TYPE_CHECKING:
+    from pyprof.collectors.ptrace.collector import PtraceCollector
 
 
 class HybridCollector:

@@ -24,7 +24,6 @@ from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.perf.collector import USER_ONLY, PerfCollector
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.perf.scope import choose_scope
-from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.opening import by_stops
 from pyprof.collectors.targets.request import Request, Target
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
@@ -33,6 +32,7 @@ from pyprof.records import replace
 
 if TYPE_CHECKING:
     from pyprof.collectors.offcpu.collector import WallClockCollector
+    from pyprof.collectors.ptrace.collector import PtraceCollector
 
 FROM_OUTSIDE = "Sleeping threads were read from outside: none was stopped"
 

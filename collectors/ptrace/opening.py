@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorRefused
-from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets import attach
 from pyprof.collectors.targets.request import Request, Target
 from pyprof.errors import PyprofError, UnsupportedArchitecture
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions
+
+if TYPE_CHECKING:
+    from pyprof.collectors.ptrace.collector import PtraceCollector
 
 BY_STOPS = "Sampled by short stops (ptrace): "
 
@@ -37,6 +40,8 @@ def open(request: Request) -> PtraceCollector:
 
 def by_stops(request: Request, pids: tuple[int, ...], note: str = "") -> PtraceCollector:
     """Of some of the processes, or of others of the same recording."""
+    from pyprof.collectors.ptrace.collector import PtraceCollector
+
     return PtraceCollector(
         pids[0],
         request.options,

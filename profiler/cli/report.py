@@ -84,15 +84,18 @@ def _row(share: str, name: str, module: str, width: int) -> str:
 def _sampled(summary: Summary) -> str:
     """How, how often, at what price."""
     note = advice(summary.notes[0]) if summary.notes else ""
+    slow = 0 < summary.rate_reached < _SLOW * summary.rate_wanted
     times = many(summary.samples, "sample") + f" of {many(summary.threads, 'thread')}"
-    if 0 < summary.rate_reached < _SLOW * summary.rate_wanted:
-        times += f", {summary.rate_reached:.3g} a second instead of {summary.rate_wanted:g},"
+    if slow:
+        times += f", {summary.rate_reached:.3g} a second instead of {summary.rate_wanted:g}"
     how = note.removeprefix("Sampled ").rstrip(".") if note.startswith("Sampled ") else ""
     stops = summary.stops
     if stops.count >= summary.samples and how.startswith(BY_PERF):
         how = "by short stops"
     elif stops.count and how.startswith(BY_PERF):
         times += f", {percent(stops.count, summary.samples)} by short stops, the others"
+    if slow and how:
+        times += ","
     price = ""
     if stops.count:
         price = f"; {many(stops.count, 'stop')} of {stops.p50_us:.0f} µs, {percent(stops.share, 1)} of the time"

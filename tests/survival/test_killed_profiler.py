@@ -35,7 +35,9 @@ def test_the_target_survives_a_profiler_that_ends_by_a_signal(program: Start, nu
         child = begun(target.pid, idle=False)
         time.sleep(0.005)
         os.kill(child, number)
-        os.waitpid(child, 0)
+        while os.waitpid(child, os.WNOHANG) == (0, 0):  # a KeyboardInterrupt within a finalizer is lost, as Python says
+            time.sleep(0.1)
+            os.kill(child, number)
         assert states(target.pid) <= RUNS
     assert target.finish() == "0 0 0 1\n"
 
