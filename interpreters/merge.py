@@ -110,7 +110,7 @@ def _by_markers(
     for nth, run in enumerate(runs):
         if run.marker:
             at = frame_at(run.marker, sps, outside)
-        elif chain.lacking and nth == len(runs) - 1:
+        elif chain.lacking and (nth or len(runs) == 1):  # marks are copied of the innermost runs only
             at = next((at for at in range(outside, count) if evaluators(pcs[at], exacts[at])), -1)
         else:
             at = _leaving(runs[nth + 1 :], pcs, sps, exacts, evaluators) if nth == 0 else -1
@@ -198,7 +198,7 @@ def _by_count(
     runs = chain.runs
     reasons = SampleState.BROKEN_CHAIN if chain.problem else SampleState(0)
     entering = bool(places) and _at_border(places[0], exacts)
-    if end == StackEnd.ROOT and not (chain.others and len(places) > len(runs)):
+    if end == StackEnd.ROOT and not chain.lacking and not (chain.others and len(places) > len(runs)):
         if len(places) == len(runs) + 1 and entering:
             places = places[1:]  # the function has not entered its frame yet, or has left it
         surplus = len(runs) - len(places)

@@ -63,14 +63,19 @@ def test_live_tests_alone_are_run_again_and_each_rerun_is_reported_with_its_reas
 
 
 @pytest.mark.system
-def test_same_build_is_made_once_and_another_source_header_or_flag_is_another_build(tmp_path: Path) -> None:
+def test_same_build_is_made_once_and_another_source_header_or_flag_is_another_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = tmp_path / "builds"  # nobody else's are made there meanwhile
+    builds.mkdir()
+    monkeypatch.setenv("PYPROF_TEST_BUILDS", str(builds))
     source, header = tmp_path / "program.c", tmp_path / "number.h"
     source.write_text('#include "number.h"\nint main(void) { return NUMBER + MORE; }')
 
     def result(*flags: str) -> tuple[int, int]:
         """What the program returns, and the inode of where the build was kept."""
         program = build(source, tmp_path / "program", *flags)
-        kept = {path.read_bytes(): path.stat().st_ino for path in Path(os.environ["PYPROF_TEST_BUILDS"]).iterdir()}
+        kept = {path.read_bytes(): path.stat().st_ino for path in builds.iterdir()}
         return subprocess.run([program], timeout=20, check=False).returncode, kept[program.read_bytes()]
 
     header.write_text("#define NUMBER 1")

@@ -148,8 +148,8 @@ def test_a_sleeper_that_lacks_a_register_is_stopped_once_if_its_call_allows(prog
     target = program("c_sleepers", "0", "30000000", "futex", "epoll_wait", "semtimedop")
     wait_asleep(target.pid)
     tids = dict(zip(("futex", "epoll_wait", "semtimedop"), map(int, target.ready), strict=True))
-    # at 100 Hz it is asleep again at the next look; a thread that is seen running may be stopped like any other
-    recording = record(target.pid, samples(90), learn=lambda batch: feedback(batch, stop=True), rate_hz=100, idle=True)
+    # at 5 Hz it is asleep again at the next look; a thread that is seen running may be stopped like any other
+    recording = record(target.pid, samples(30), learn=lambda batch: feedback(batch, stop=True), rate_hz=5, idle=True)
     stopped = [lane.tid for lane in recording.of(SampleKind.STOPPED)]
     assert stopped.count(tids["futex"]) == 1
     assert tids["epoll_wait"] not in stopped

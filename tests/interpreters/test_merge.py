@@ -145,3 +145,15 @@ def test_outermost_run_of_a_chain_that_is_too_long_stands_in_the_next_evaluator(
 def test_evaluator_inside_the_runs_of_a_chain_that_is_too_long_still_lacks_its_run() -> None:
     merged = placed("nnnEnEnEn", 0x610, 0, lacking=700)
     assert (merged.without_run, merged.reasons) == (1, SampleState.LONG_CHAIN | SampleState.NO_RUN)
+
+
+def test_runs_beyond_those_whose_marks_were_copied_stand_in_the_next_evaluators() -> None:
+    merged = placed("nEnEnEnEn", 0x210, 0, 0, lacking=700)
+    assert merged.inserts == ((1, (0,)), (3, (1,)), (5, (2,)))
+    assert (merged.unplaced, merged.without_run, merged.reasons) == (0, 0, SampleState.LONG_CHAIN)
+
+
+def test_without_markers_a_chain_that_is_too_long_is_counted_from_the_leaf() -> None:
+    merged = placed("nEnEnEnEn", 0, 0, marked=False, lacking=700)
+    assert merged.inserts == ((1, (0,)), (3, (1,)))
+    assert (merged.unplaced, merged.without_run, merged.reasons) == (0, 0, SampleState.LONG_CHAIN)
