@@ -79,8 +79,10 @@ class BpfSource:
             self._sampler.add(pid)
 
     def longest_wait_ns(self, rate_hz: float) -> int:
-        """Until a quarter of the ring is full, if all processors are busy with stacks as long as those so far."""
-        records = self._sampler.ring.size / 4 / (self._copy + _ROOM)
+        """Until a quarter of the ring is full, if all processors are busy with stacks as long as those so far; with the
+        longest that are copied it is full at the most.
+        """
+        records = self._sampler.ring.size / 4 / (max(self._needed, self._copy // 4) + _ROOM)
         return round(1e9 * records / rate_hz / max(len(self._sampler.cpus), 1))
 
     def look(self, pid: int) -> str | None:
@@ -193,8 +195,8 @@ class BpfSource:
         base, top, missing = feedback.batch.stack.base, feedback.top, feedback.missing
         needed = int((top[top > base] - base[top > base]).max(initial=0))
         self._needed = max(self._needed, MOST_STACK if (missing > base).any() else needed)
-        wanted = min(2 * self._needed + _ROOM, MOST_STACK)
-        if wanted > self._copy or 4 * wanted < self._copy:
+        wanted = min(max(2 * self._needed + _ROOM, _FIRST_COPY), MOST_STACK)
+        if wanted > self._copy:
             self._copy = wanted
             self._sampler.limit_stack(wanted)
 

@@ -23,6 +23,7 @@ from tests.interpreters.known_calls import record_calls
 from tests.interpreters.pythons import EACH, KINDS, Python
 from tests.interpreters.runs import count, stacks
 from tests.live.support import recording as native
+from tests.perf.test_hybrid import feedback
 from tests.support import PROGRAMS, build
 
 BY_BPF = ("--collector", "bpf")
@@ -133,6 +134,21 @@ def test_functions_of_children_that_are_gone_when_names_are_read_have_theirs(tmp
     unnamed = sum(n for frames, n in found if any("freed before" in frame for frame in frames))
     assert below == working > 200
     assert unnamed <= most(0.005, count(found)), json.loads(summary.read_text())["errors"]
+
+
+def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that imports modules has stacks of 30 KB from one moment to the next."""
+    limits: list[int] = []
+    monkeypatch.setattr(Sampler, "limit_stack", lambda sampler, size: limits.append(size))
+    source = BpfSource(
+        Sampler(99, 64 << 10, online_cpus(), False, False), Diagnostics(), itertools.count(1).__next__, None
+    )
+    try:
+        for reach in (500, 30_000, 200_000):
+            source.learn(feedback([1], reach))
+    finally:
+        source.close()
+    assert limits == [64 << 10, 68_192, 256 << 10]
 
 
 def test_samples_that_find_no_room_are_counted() -> None:
