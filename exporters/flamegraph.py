@@ -27,7 +27,7 @@ LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "sel
 
 SCRIPTS = (
     *("format", "names", "model", "fold", "tree", "query", "palette", "viewport", "graph", "panels", "summary"),
-    *("table", "search", "wiring", "app"),
+    *("table", "search", "view", "wiring", "app"),
 )
 EARLY = "page.theme.js"
 STYLE = "page.css"

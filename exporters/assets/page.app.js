@@ -1,6 +1,9 @@
 "use strict";
 /* The page's state and what changes it. */
 
+const VIEWS = /** @type {const} */ (["graph", "table"]);
+const SORT_COLUMNS = /** @type {const} */ (["self", "total", "name", "group"]);
+
 /** @type {State} */
 const state = {
   view: "graph",
@@ -18,6 +21,7 @@ const state = {
   group: null,
   picked: -1,
   hit: -1,
+  zoom: "",
   sort: ["self", true],
   theme: "light",
 };
@@ -52,7 +56,11 @@ async function start() {
   byId("title").textContent = model.title;
   graph = new Graph(byId("scroller"), byId("spacer"), byId("graph"), {
     hover: (node, x, y) => showTooltip(model, tree, node, state.metric, graph.zoomed, x, y),
-    zoom: showZoom,
+    zoom: (node) => {
+      state.zoom = zoomText(node);
+      showZoom(node);
+      remember();
+    },
     focus: announce,
     open: unfold,
   });
@@ -60,7 +68,7 @@ async function start() {
   showSummary(model);
   setTheme(storedTheme(), false);
   wire();
-  rebuild();
+  showFirst();
   document.documentElement.dataset.ready = "yes";
 }
 
@@ -99,10 +107,16 @@ function rebuild() {
   graph.totalText = formatValue(tree.total, model.valueTypes[state.metric]);
   byId("empty").hidden = tree.total > 0;
   byId("tooltip").hidden = true;
-  showZoom(0);
+  showTotal();
   if (!slots) slots = assignColours(groupWeights());
   recolour();
   graph.setTree(model, tree);
+  const zoomed = zoomNode(state.zoom);
+  if (zoomed) graph.zoomTo(zoomed, false);
+  else {
+    state.zoom = "";
+    showZoom(0);
+  }
   showThreads(model, state, threadTotals(), {
     toggle: (members, shown) => {
       for (const thread of members) {
@@ -115,6 +129,15 @@ function rebuild() {
   });
   search();
   reflect();
+}
+
+/** The one total: of the graph, the table and every share. */
+function showTotal() {
+  const type = model.valueTypes[state.metric];
+  const whole = model.values[state.metric].reduce((sum, value) => sum + value, 0);
+  const parts = [formatValue(tree.total, type)];
+  if (tree.total !== whole) parts.push(`of ${formatValue(whole, type)} (${formatShare(tree.total, whole)})`);
+  byId("total").textContent = parts.join(" ");
 }
 
 function recolour() {
@@ -322,6 +345,7 @@ function reflect() {
   byId("by-process-row").hidden = model.processes.length < 2;
   const shown = model.threads.length - state.hidden.size;
   byId("threads").textContent = shown < model.threads.length ? `Threads ${shown}/${model.threads.length}` : "Threads";
+  remember();
 }
 
 function resetZoom() {

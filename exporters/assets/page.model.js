@@ -34,6 +34,7 @@ function makeModel(data) {
   }));
   /** @type {(name: string, kind: number, key: string) => number} */
   const made = (name, kind, key) => frames.push({ name, group: "", module: -1, kind, key }) - 1;
+  const functions = frames.length;
   const root = made("all", KIND.ROOT, "all");
   const startUp = made("start-up", KIND.START, "start-up");
   const gap = made("", KIND.GAP, "gap");
@@ -61,6 +62,7 @@ function makeModel(data) {
   return {
     ...data,
     frames,
+    functions,
     root,
     startUp,
     gap,

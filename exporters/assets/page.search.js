@@ -41,6 +41,7 @@ function seek({ query = "", picked = -1, group = null }) {
   if (byId("search").value !== query) byId("search").value = query;
   search();
   showModules();
+  remember();
 }
 
 /** @type {(by: number) => void} */

@@ -17,6 +17,7 @@ function wire() {
   click("theme", () => setTheme(state.theme === "light" ? "dark" : "light"));
   click("help", () => byId("help-dialog").showModal());
   click("reset", resetZoom);
+  click("undo", undo);
   click("next", () => step(1));
   click("previous", () => step(-1));
   click("all-threads", () => change("hidden", new Set()));
@@ -34,6 +35,7 @@ function wire() {
       const text = column === "name" || column === "group";
       state.sort = [column, state.sort[0] === column ? !state.sort[1] : !text];
       showFunctions();
+      remember();
     });
   }
   byId("search").addEventListener("input", () => seek({ query: byId("search").value }));
@@ -55,6 +57,7 @@ const KEYS = {
   p: () => change("byProcess", !state.byProcess),
   f: () => setView(state.view === "graph" ? "table" : "graph"),
   s: () => togglePanel("summary"),
+  z: undo,
   "?": () => byId("help-dialog").showModal(),
   "+": () => graph.selection.call(graph.zoom.scaleBy, 1.5),
   "=": () => graph.selection.call(graph.zoom.scaleBy, 1.5),
@@ -70,6 +73,9 @@ function onKey(event) {
     event.preventDefault();
     byId("search").focus();
     byId("search").select();
+  } else if (event.key === "z" && (event.ctrlKey || event.metaKey) && !isField(event.target)) {
+    event.preventDefault();
+    undo();
   } else if (event.key === "Escape") {
     event.preventDefault();
     if (graph.zoomed > 0 || graph.transform.k > 1) resetZoom();

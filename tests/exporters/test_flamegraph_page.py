@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -571,3 +572,55 @@ def test_functions_are_named_on_a_narrow_screen(open_page: OpenPage) -> None:
     assert cell[1] > 200
     assert cell[0] + cell[1] <= 390 == cell[2]
     assert page.text("#rows tr td:nth-child(3)").split("\n") == ["memcpy", "libc.so.6"]
+
+
+def test_link_restores_what_is_shown_and_undo_goes_back_step_by_step(open_page: OpenPage) -> None:
+    page = open_page(golden(), folded=True)
+    assert page.browser.run("location.hash") == ""
+    steps: list[tuple[str, str]] = []
+
+    def step(action: Callable[[], object]) -> None:
+        steps.append((page.browser.run("location.hash"), page.text("#total")))
+        action()
+        page.browser.settle()
+
+    step(lambda: page.browser.press("u"))
+    step(lambda: page.browser.run("change('hidden', new Set([0, 2]))"))
+    step(lambda: page.click("clone", "work"))
+    step(lambda: page.search("libc"))
+    step(lambda: page.browser.run("document.activeElement.blur(), setFlipped(true)"))
+    step(lambda: page.browser.press("f"))
+    step(lambda: page.browser.click_on("[data-sort=name]"))
+    link = page.browser.run("location.hash")
+    rows = page.text("#rows")
+    assert page.text("#total") == "90 ms of 230 ms (39.13 %)"
+    page.browser.run("show('')")
+    assert page.text("#total") == "230 ms"
+    page.browser.run(f"location.hash = {link!r}")
+    page.browser.wait("state.view === 'table'")
+    assert page.browser.run("location.hash") == link
+    assert page.text("#rows") == rows
+    page.browser.press("z")
+    assert page.browser.run("location.hash") == "", "also a link that was followed is a step"
+    page.browser.run(f"show({link[1:]!r})")
+    for hash_, total in reversed(steps):
+        page.browser.press("z")
+        assert (page.browser.run("location.hash"), page.text("#total")) == (hash_, total)
+    assert page.browser.run("document.getElementById('undo').disabled")
+
+
+def test_zoom_stays_where_it_is_when_less_is_shown(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    page.click("clone", "work")
+    page.browser.run("change('hidden', new Set([0]))")
+    assert page.text("#zoom-name") == "work"
+    assert page.rectangle("clone", "work")["width"] == pytest.approx(page.browser.run("graph.width"))
+    page.browser.press("b")
+    assert not page.shown("#zoom-bar")
+
+
+@pytest.mark.parametrize("link", ["hidden=9,x,-1&metric=77&picked=1e9&sort=nothing&view=other&zoom=*", "%%&=&&zoom"])
+def test_link_with_nonsense_shows_what_it_can(open_page: OpenPage, link: str) -> None:
+    page = open_page(golden())
+    page.browser.run(f"show({link!r})")
+    assert page.browser.run("tree.n") > 10

@@ -107,6 +107,8 @@ interface Process {
 
 interface Model extends Omit<Data, "frames" | "threads" | "modules"> {
   frames: Frame[];
+  /** How many of the frames are functions: the first ones. */
+  functions: number;
   /** Frames that stand for something else: indices. */
   root: number;
   startUp: number;
@@ -203,11 +205,11 @@ interface FunctionRow {
 
 // What page.app.js holds
 
-type SortColumn = "self" | "total" | "name" | "group";
+type SortColumn = (typeof SORT_COLUMNS)[number];
 type Sort = [column: SortColumn, descending: boolean];
 
 interface State {
-  view: "graph" | "table";
+  view: (typeof VIEWS)[number];
   flipped: boolean;
   bottomUp: boolean;
   byThread: boolean;
@@ -222,6 +224,8 @@ interface State {
   group: string | null;
   picked: number;
   hit: number;
+  /** Where the graph is zoomed to: see placesOf. */
+  zoom: string;
   sort: Sort;
   theme: Theme;
 }
@@ -258,8 +262,9 @@ interface Elements extends Record<ButtonId | OtherId, HTMLElement> {
 }
 type ButtonId =
   | "summary" | "theme" | "help" | "view-graph" | "view-table" | "icicle" | "flame" | "top-down" | "bottom-up" | "fold"
-  | "start" | "threads" | "previous" | "next" | "reset" | "all-threads" | "no-threads" | "collapse-threads" | "expand-threads";
+  | "start" | "threads" | "previous" | "next" | "reset" | "all-threads" | "no-threads" | "collapse-threads" | "expand-threads"
+  | "undo";
 type OtherId =
   | "title" | "warnings" | "facts" | "problems" | "levels" | "matched" | "graph-view" | "scroller" | "spacer" | "zoom-bar"
   | "zoom-name" | "zoom-share" | "empty" | "table-view" | "function-head" | "by-process-row" | "rows" | "rows-note" | "threads-panel" | "thread-list"
-  | "summary-panel" | "summary-body" | "legend" | "tooltip" | "announce" | "profile";
+  | "summary-panel" | "summary-body" | "legend" | "tooltip" | "announce" | "profile" | "shown" | "total";

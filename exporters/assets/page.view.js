@@ -1,0 +1,157 @@
+"use strict";
+/*
+ * What is shown, as one value: a text, and the link's part behind "#". It names only what differs from how the page opens.
+ * The values before it are a stack: undo.
+ */
+
+/** @type {(on: boolean) => string} */
+const flagText = (on) => (on ? "1" : "");
+/** @type {(items: Iterable<string | number>) => string} */
+const listText = (items) => [...items].join(",");
+/** @type {(text: string) => string[]} */
+const listOf = (text) => (text ? text.split(",") : []);
+/** @type {(text: string, count: number) => number} */
+const placeOf = (text, count) => (/^\d+$/.test(text) && Number(text) < count ? Number(text) : -1);
+
+/**
+ * By its name in the link, each part of the state that the value holds: as text, and back. What is not understood is left out.
+ * @type {Record<string, { text: () => string; read: (text: string) => void }>}
+ */
+const FIELDS = {
+  view: { text: () => state.view, read: (text) => (state.view = VIEWS.find((view) => view === text) ?? "graph") },
+  flame: { text: () => flagText(state.flipped), read: (text) => (state.flipped = text === "1") },
+  up: { text: () => flagText(state.bottomUp), read: (text) => (state.bottomUp = text === "1") },
+  threads: { text: () => flagText(state.byThread), read: (text) => (state.byThread = text === "1") },
+  processes: { text: () => flagText(state.byProcess), read: (text) => (state.byProcess = text === "1") },
+  fold: { text: () => flagText(state.fold), read: (text) => (state.fold = text === "1") },
+  start: { text: () => flagText(state.foldStart), read: (text) => (state.foldStart = text === "1") },
+  opened: { text: () => listText(state.opened), read: (text) => (state.opened = new Set(listOf(text))) },
+  metric: {
+    text: () => String(state.metric),
+    read: (text) => (state.metric = Math.max(0, placeOf(text, model.values.length))),
+  },
+  hidden: {
+    text: () => listText([...state.hidden].sort((a, b) => a - b)),
+    read: (text) => (state.hidden = new Set(listOf(text).map((part) => placeOf(part, model.threads.length)).filter((at) => at >= 0))),
+  },
+  collapsed: { text: () => listText(state.collapsed), read: (text) => (state.collapsed = new Set(listOf(text))) },
+  find: { text: () => (state.picked < 0 ? state.query : ""), read: (text) => (state.query = text) },
+  picked: {
+    text: () => (state.picked < 0 ? "" : String(state.picked)),
+    read: (text) => {
+      state.picked = placeOf(text, model.functions);
+      if (state.picked >= 0) state.query = model.frames[state.picked].name;
+    },
+  },
+  module: { text: () => state.group ?? "", read: (text) => (state.group = text || null) },
+  sort: {
+    text: () => `${state.sort[0]}${state.sort[1] ? "-" : ""}`,
+    read: (text) => {
+      const column = SORT_COLUMNS.find((name) => name === text.replace(/-$/, ""));
+      state.sort = column ? [column, text.endsWith("-")] : ["self", true];
+    },
+  },
+  zoom: { text: () => state.zoom, read: (text) => (state.zoom = text) },
+};
+
+/** How the page opens: the text of each field. */
+/** @type {Record<string, string>} */
+const defaults = {};
+let shownValue = "";
+/** @type {string[]} */
+const past = [];
+/** The last change was another letter of what is looked for: the next one belongs to it. */
+let typing = false;
+/**
+ * Of each frame, by its name.
+ * @type {Int32Array | null}
+ */
+let nameHashes = null;
+
+/** @type {() => string} */
+function currentValue() {
+  const parts = new URLSearchParams();
+  for (const [name, field] of Object.entries(FIELDS)) {
+    const text = field.text();
+    if (text !== defaults[name]) parts.set(name, text);
+  }
+  return parts.toString();
+}
+
+/** After anything that changes what is shown. All changes of one event are one step. */
+function remember() {
+  queueMicrotask(() => {
+    const value = currentValue();
+    if (value === shownValue) return;
+    const [one, two] = [value, shownValue].map((text) => new URLSearchParams(text));
+    const letters = Object.keys(FIELDS).every((name) => name === "find" || one.get(name) === two.get(name));
+    if (!letters || !typing) past.push(shownValue);
+    typing = letters;
+    setValue(value);
+  });
+}
+
+/** @type {(value: string) => void} */
+function setValue(value) {
+  shownValue = value;
+  byId("undo").toggleAttribute("disabled", !past.length);
+  try {
+    history.replaceState(null, "", `#${value}`);
+  } catch {
+    // A page inside another one has no link of its own.
+  }
+}
+
+/** @type {() => void} */
+function undo() {
+  const value = past.pop();
+  if (value !== undefined) show(value);
+}
+
+/** @type {(value: string) => void} */
+function show(value) {
+  const parts = new URLSearchParams(value);
+  for (const [name, field] of Object.entries(FIELDS)) field.read(parts.get(name) ?? defaults[name]);
+  byId("search").value = state.query;
+  byId("metric").value = String(state.metric);
+  rebuild();
+  setFlipped(state.flipped);
+  setView(state.view);
+  typing = false;
+  setValue(currentValue());
+}
+
+/** The page's first value: how it opens, or what its link says. */
+function showFirst() {
+  for (const [name, field] of Object.entries(FIELDS)) defaults[name] = field.text();
+  addEventListener("hashchange", () => {
+    if (location.hash.slice(1) === shownValue) return;
+    past.push(shownValue);
+    show(location.hash.slice(1));
+  });
+  show(location.hash.slice(1));
+}
+
+/**
+ * Of each node a number that its names, from the root on, make: the same place in another tree has it, too.
+ * @type {(tree: Tree) => Int32Array}
+ */
+function placesOf(tree) {
+  const names = (nameHashes ??= Int32Array.from(model.frames, (frame) => hashText(frame.name)));
+  const places = new Int32Array(tree.n);
+  for (let i = 1; i < tree.n; i++) places[i] = Math.imul(places[tree.parent[i]] ^ names[tree.frame[i]], 0x01000193) + tree.depth[i];
+  return places;
+}
+
+/** @type {(node: number) => string} */
+function zoomText(node) {
+  return node > 0 ? (placesOf(tree)[node] >>> 0).toString(36) : "";
+}
+
+/**
+ * The node of the tree that is drawn now at which a reader looked before, or 0.
+ * @type {(text: string) => number}
+ */
+function zoomNode(text) {
+  return text ? Math.max(0, placesOf(tree).indexOf(parseInt(text, 36) | 0)) : 0;
+}
