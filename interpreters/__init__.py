@@ -7,5 +7,5 @@ code_book  The functions of interpreters that a recording has seen
 merge      Where an interpreter's frames belong in a native stack: by address, after unwinding
 registry   The interpreters that are known: one line each
 scripts    What runs a command: the program itself, or the one that the first line of a script names
-symbols    Symbols of an object file by their names
+symbols    What the object files of a process say of an interpreter: symbols by their names, and one section
 """

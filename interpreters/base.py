@@ -12,9 +12,9 @@ from typing import ClassVar, Protocol
 
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.interpreters.code_book import Code, CodeBook
+from pyprof.interpreters.symbols import KnownSymbols
 from pyprof.model.interpreter import KernelReader, StackReader
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile.images import ImageStore
 from pyprof.records import dataclass
 
 
@@ -94,11 +94,11 @@ class ProcessReader(StackReader, Protocol):
 
 @dataclass(frozen=True)
 class Recording:
-    """What an interpreter shares with the rest of a recording. follow_tasks: a task's functions stand below those of
-    the tasks that await it. stack_size: as --stack-size, bytes.
+    """What an interpreter shares with the rest of a recording. symbols: what files have. follow_tasks: a task's
+    functions stand below those of the tasks that await it. stack_size: as --stack-size, bytes.
     """
 
-    images: ImageStore
+    symbols: KnownSymbols
     diagnostics: Diagnostics
     book: CodeBook
     follow_tasks: bool = False

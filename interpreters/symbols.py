@@ -1,35 +1,156 @@
-"""Symbols of an object file by their names, without a look at the others. Raises FormatError."""
+"""What the object files of a process say of an interpreter: symbols by their names, and one section.
+
+Whoever looks for an interpreter is given a ReadSymbols. read_symbols() reads the files in this process. In a recording
+the worker reads them (session/worker/file_symbols.py). KnownSymbols asks once a file, whichever processes map it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from pyprof.errors import FormatError
+from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.images import ImageStore
+from pyprof.records import dataclass
 
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
+_MOST_FILES = 4096
+MOST_SYMBOLS = 64
+"""Most symbols of one file that are of use; a hostile file may have more."""
+
+
+class Wanted(NamedTuple):
+    """needed: a file without this symbol counts as one without the others; b"" if no symbol is wanted. names: others. A
+    name that does not end in a zero byte stands for all that begin with it. section: a section that does as well, ""
+    if none does.
+    """
+
+    needed: bytes
+    names: tuple[bytes, ...] = ()
+    section: str = ""
 
 
 class Symbol(NamedTuple):
-    """value: svma. size: in bytes, 0 if not stated."""
+    """avma: where it stands. size: in bytes, 0 if not stated."""
 
     name: bytes
-    value: int
+    avma: int
     size: int
 
 
-def defined_symbols(file: ObjectFile, needed: bytes, names: Sequence[bytes] = ()) -> Iterator[Symbol]:
-    """The defined symbols of these names, of 64-bit little-endian files. A name that does not end in a zero byte stands
-    for all that begin with it. needed: a table without this one gives nothing.
-    """
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one file has of what is wanted. section: (avma, size), None if the file does not have it."""
+
+    symbols: tuple[Symbol, ...] = ()
+    section: tuple[int, int] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.symbols) or self.section is not None
+
+
+ReadSymbols = Callable[[AddressSpace, Sequence[Module], Wanted], Sequence[Found | None]]
+"""What the files of modules have, module by module, up to the first that has anything. None: the file was not found."""
+
+
+def read_symbols(
+    images: ImageStore, space: AddressSpace, modules: Sequence[Module], wanted: Wanted
+) -> list[Found | None]:
+    """A ReadSymbols that reads the files in this process. A broken file has nothing."""
+    found: list[Found | None] = []
+    for module in modules:
+        image = images.image(space, module.start)
+        if image is None:
+            found.append(None)
+            continue
+        try:
+            found.append(_in_file(image.file, image.bias, wanted))
+        except FormatError:
+            found.append(Found())
+        if found[-1]:
+            break
+    return found
+
+
+class KnownSymbols:
+    """Of the files that were asked about once."""
+
+    def __init__(self, read: ReadSymbols) -> None:
+        self._read = read
+        self._known: dict[tuple[Wanted, tuple[str, int, str]], tuple[int, Found]] = {}
+
+    def first(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> tuple[Module, Found] | None:
+        """The first of the modules whose file has anything that is wanted."""
+        unknown: list[Module] = []
+        for module in modules:
+            known = self._of(module, wanted)
+            if known is None:
+                unknown.append(module)
+            elif known:
+                break
+        self._learn(space, unknown, wanted)
+        return next(((module, known) for module in modules if (known := self._of(module, wanted))), None)
+
+    def _learn(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> None:
+        if not modules:
+            return
+        if len(self._known) >= _MOST_FILES:
+            self._known.clear()
+        for module, found in zip(modules, self._read(space, modules, wanted), strict=False):
+            if found is not None:
+                self._known[wanted, _file(module)] = anchor(module), found
+
+    def _of(self, module: Module, wanted: Wanted) -> Found | None:
+        """The same file may stand elsewhere in another process."""
+        known = self._known.get((wanted, _file(module)))
+        if known is None:
+            return None
+        at, found = known
+        return _moved(found, anchor(module) - at)
+
+
+def anchor(module: Module) -> int:
+    """Where the file's first byte would be, going by its code: the other mappings may not be known. 0: no code."""
+    return next((mapping.start - mapping.offset for mapping in module.mappings if mapping.executable), 0)
+
+
+def _file(module: Module) -> tuple[str, int, str]:
+    return module.dev, module.inode, module.path
+
+
+def _moved(found: Found, by: int) -> Found:
+    section = found.section
+    return Found(
+        tuple(symbol._replace(avma=symbol.avma + by) for symbol in found.symbols),
+        None if section is None else (section[0] + by, section[1]),
+    )
+
+
+def _in_file(file: ObjectFile, bias: int, wanted: Wanted) -> Found:
+    """Of 64-bit little-endian files. Raises FormatError."""
+    if file.address_size != 8:
+        return Found()
+    section = file.sections.get(wanted.section) if wanted.section else None
+    symbols = tuple(symbol._replace(avma=symbol.avma + bias) for symbol in _symbols(file, wanted))[:MOST_SYMBOLS]
+    if not any(symbol.name == wanted.needed.rstrip(b"\0") for symbol in symbols):
+        symbols = ()
+    return Found(symbols, None if section is None else (section.addr + bias, section.size))
+
+
+def _symbols(file: ObjectFile, wanted: Wanted) -> Iterator[Symbol]:
+    """Defined ones, at their svma; no others are looked at."""
+    if not wanted.needed:
+        return
     for table, strings in ((".dynsym", ".dynstr"), (".symtab", ".strtab")):
         text = bytes(file.section(strings) or b"")
-        places = {at: name for name in (needed, *names) for at in _occurrences(text, name)}
-        data = file.section(table) if needed in places.values() else None
+        places = {at: name for name in (wanted.needed, *wanted.names) for at in _occurrences(text, name)}
+        data = file.section(table) if wanted.needed in places.values() else None
         if data is None:
             continue
         symbols = np.frombuffer(data, _SYMBOL, len(data) // _SYMBOL.itemsize)

@@ -14,7 +14,6 @@ from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.programs import Programs
 from pyprof.interpreters.cpython.runtime import Refused, Runtime, Unsettled, open_runtime
 from pyprof.model.modules import VDSO, AddressSpace
-from pyprof.objfile.images import ImageStore
 
 _SOON_NS, _WAIT_NS = 4_000_000, 50_000_000
 """A runtime that has not begun is looked at again soon, then later and later, up to so long."""
@@ -30,7 +29,7 @@ class RuntimeFinder:
     as it is now. greenlets: may the threads' C stacks hold frames of several of them?
     """
 
-    def __init__(self, images: ImageStore, programs: Programs, refused: Callable[[str], None]) -> None:
+    def __init__(self, programs: Programs, refused: Callable[[str], None]) -> None:
         """refused: called once for each refusal."""
         self.runtime: Runtime | None = None
         self.expected: Runtime | None = None
@@ -39,7 +38,6 @@ class RuntimeFinder:
         self.memory = Memory(lambda avma, size: b"")
         self.greenlets = False
         self.space: AddressSpace | None = None
-        self._images = images
         self._refused = refused
         self._modules: frozenset[tuple[int, str]] = frozenset()
         self._vdso: frozenset[int] = frozenset()
@@ -86,7 +84,7 @@ class RuntimeFinder:
         self.refusal = ""
         self.expected = self._programs.expected(space)
         known = self.expected
-        self._pending = known.located if known is not None else self._programs.locate(space, self._images)
+        self._pending = known.located if known is not None else self._programs.locate(space)
         if self._pending is None and (old := too_old(space)):
             self._refuse(f"{old} is older than CPython 3.8")
 

@@ -28,7 +28,7 @@ class CPython(Interpreter):
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        self._programs = Programs()
+        self._programs = Programs(recording.symbols)
 
     def detect(self, process: LiveProcess) -> Detected | None:
         tids = {process.namespace_tid(tid) for tid in process.tasks()}

@@ -1,7 +1,8 @@
 """Where a process has its CPython: _PyRuntime, found by symbol or section in the program or a library.
 
-In: an address space and its images. Out: Located, or None where no module holds a runtime. Stripped files keep
-_PyRuntime in .dynsym (extension modules need it), or at least the section .PyRuntime (3.10 and later).
+In: an address space and what the files of its modules have. Out: Located, or None where no module holds a runtime.
+Stripped files keep _PyRuntime in .dynsym (extension modules need it), or at least the section .PyRuntime (3.10 and
+later).
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pyprof.interpreters.symbols import defined_symbols
+from pyprof.interpreters.symbols import Found, Symbol, Wanted
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile.images import Image
 from pyprof.records import dataclass
 
 _NAME = re.compile(r"python(3)\.(\d+)")
 _OLD = re.compile(r"^(lib)?python(2|3\.[0-7])(?!\d)")
 _RUNTIME = b"_PyRuntime"
 _EVALUATOR = b"_PyEval_EvalFrameDefault"
-_OTHERS = (b"Py_Version\0", b"PyCode_Type\0", _EVALUATOR + b"\0", _EVALUATOR + b".cold")
+WANTED = Wanted(
+    _RUNTIME + b"\0",
+    (b"Py_Version\0", b"PyCode_Type\0", _EVALUATOR + b"\0", _EVALUATOR + b".cold"),
+    section=".PyRuntime",
+)
 _OWN = re.compile(r"(lib)?python\d(\.\d+)?[a-z]*(\.so[.\d]*)?$|python$")
 
 
@@ -32,7 +36,6 @@ class Located:
     """
 
     module: Module
-    image: Image
     runtime: int
     size: int
     version: int
@@ -63,30 +66,24 @@ def candidates(space: AddressSpace) -> Iterator[Module]:
             yield module
 
 
-def in_image(module: Module, image: Image) -> Located | None:
-    """What one module holds. Raises FormatError."""
-    file = image.file
-    found: dict[bytes, tuple[int, int]] = {}
-    evaluators: set[int] = set()
-    for symbol in defined_symbols(file, _RUNTIME + b"\0", _OTHERS):
-        if symbol.name.startswith(_EVALUATOR):
-            evaluators.add(symbol.value)
-        else:
-            found.setdefault(symbol.name, (symbol.value, symbol.size))
-    section = file.sections.get(".PyRuntime")
-    if _RUNTIME not in found:
-        if section is None:
-            return None
-        found[_RUNTIME] = (section.addr, 0)
-    value, size = found[_RUNTIME]
+def in_file(module: Module, found: Found) -> Located | None:
+    """What one module holds, going by its symbols."""
+    first: dict[bytes, Symbol] = {}
+    for symbol in found.symbols:
+        first.setdefault(symbol.name, symbol)
+    if _RUNTIME in first:
+        runtime, size = first[_RUNTIME].avma, first[_RUNTIME].size
+    elif found.section is not None:
+        runtime, size = found.section[0], 0
+    else:
+        return None
     named = _NAME.search(module.name)
     return Located(
         module=module,
-        image=image,
-        runtime=value + image.bias,
+        runtime=runtime,
         size=size,
-        version=found[b"Py_Version"][0] + image.bias if b"Py_Version" in found else 0,
-        code_type=found[b"PyCode_Type"][0] + image.bias if b"PyCode_Type" in found else 0,
+        version=first[b"Py_Version"].avma if b"Py_Version" in first else 0,
+        code_type=first[b"PyCode_Type"].avma if b"PyCode_Type" in first else 0,
         minor=int(named[2]) if named else -1,
-        evaluators=tuple(value + image.bias for value in sorted(evaluators)),
+        evaluators=tuple(sorted({symbol.avma for symbol in found.symbols if symbol.name.startswith(_EVALUATOR)})),
     )

@@ -33,7 +33,7 @@ class PythonProcess:
         self._recording = recording
         self._namespace_tid = namespace_tid
         self._finder = RuntimeFinder(
-            recording.images, programs, lambda why: recording.diagnostics.count(f"python frames not read: {why}")
+            programs, lambda why: recording.diagnostics.count(f"python frames not read: {why}")
         )
         self._names = NameBook()
         self._opened: Runtime | None = None
@@ -122,7 +122,7 @@ class PythonProcess:
         if not recording.follow_tasks or frames is None or frames.awaiters is not None:
             return
         memory = self._finder.memory
-        tasks = find_tasks(space, recording.images, memory) if layout.awaits else None
+        tasks = find_tasks(space, recording.symbols, memory) if layout.awaits else None
         if layout.awaits is not None and tasks is not None:
             frames.awaiters = Awaiters(memory, layout, layout.awaits, tasks, frames.codes)
         elif layout.awaits is None and not self._told:

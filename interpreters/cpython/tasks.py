@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import AwaitLayout, Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
+from pyprof.interpreters.symbols import KnownSymbols, Wanted
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile.images import ImageStore
 from pyprof.records import dataclass
 
-SECTION = ".AsyncioDebug"
+_WANTED = Wanted(b"", section=".AsyncioDebug")
 MOST_TASKS = 32
 MOST_COROUTINES = 64
 _WORDS = 13
@@ -37,17 +37,17 @@ class TaskLayout:
     running_task: int
 
 
-def find_tasks(space: AddressSpace, images: ImageStore, memory: Memory) -> TaskLayout | None:
+def find_tasks(space: AddressSpace, symbols: KnownSymbols, memory: Memory) -> TaskLayout | None:
     """None where asyncio is not loaded, or does not say its layout."""
     for module in space.modules:
         if "asyncio" not in module.name and "python" not in module.name:
             continue
-        image = images.image(space, module.start)
-        section = image.file.sections.get(SECTION) if image is not None else None
-        if image is None or section is None or section.size != 8 * _WORDS:
+        found = symbols.first(space, [module], _WANTED)
+        section = found[1].section if found is not None else None
+        if section is None or section[1] != 8 * _WORDS:
             continue
         try:
-            words = memory.words(section.addr + image.bias, _WORDS)
+            words = memory.words(section[0], _WORDS)
         except Unreadable:
             continue
         if max(words[:7] + words[9:]) < _MOST_OFFSET:  # the others are of the interpreter state

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
-from pyprof.interpreters.symbols import defined_symbols
+from pyprof.interpreters.symbols import Wanted
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile.images import ImageStore
 
 _VERSION = b"ruby_version"
 _MACHINES = (b"ruby_current_vm_ptr", b"ruby_current_vm")
+_WANTED = Wanted(_VERSION + b"\0", tuple(name + b"\0" for name in _MACHINES))
 _LONGEST = 16
 
 
@@ -26,11 +25,11 @@ class Ruby(Interpreter):
     evaluators = ("rb_vm_exec", "ruby_run_node")
 
     def detect(self, process: LiveProcess) -> Detected | None:
-        images = ImageStore(Diagnostics())
         for module in _candidates(process.space):
-            found = _symbols(process.space, module, images)
-            if _VERSION not in found:
+            known = self.recording.symbols.first(process.space, [module], _WANTED)
+            if known is None:
                 continue
+            found = {symbol.name: symbol.avma for symbol in known[1].symbols}
             machine = next((found[name] for name in _MACHINES if name in found), 0)
             if machine and not any(process.space.read(machine, 8)):
                 continue  # it has not begun
@@ -43,12 +42,3 @@ def _candidates(space: AddressSpace) -> Iterator[Module]:
     """The program, and what has the name in its own."""
     files = [module for module in space.modules if module.has_file]
     return (module for nth, module in enumerate(files) if nth == 0 or "ruby" in module.name)
-
-
-def _symbols(space: AddressSpace, module: Module, images: ImageStore) -> dict[bytes, int]:
-    """Name -> avma. Raises FormatError."""
-    image = images.image(space, module.start)
-    if image is None or image.file.address_size != 8:
-        return {}
-    names = [name + b"\0" for name in (_VERSION, *_MACHINES)]
-    return {symbol.name: symbol.value + image.bias for symbol in defined_symbols(image.file, names[0], names[1:])}

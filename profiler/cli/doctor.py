@@ -63,12 +63,15 @@ def examine(pid: int) -> bool:
     if any(finding.fatal for finding in findings):
         return bad
     show_collectors(pid)
+    from functools import partial
+
     from pyprof.diagnostics import Diagnostics
+    from pyprof.interpreters.symbols import read_symbols
     from pyprof.objfile.images import ImageStore
     from pyprof.session.runtimes import Runtimes
 
     diagnostics = Diagnostics()
-    show(list(Runtimes(ImageStore(diagnostics), diagnostics).describe(pid)))
+    show(list(Runtimes(partial(read_symbols, ImageStore(diagnostics)), diagnostics).describe(pid)))
     bad |= show_modules(pid)
     show_code(pid)
     return bad

@@ -114,6 +114,11 @@ _SAMPLING = (
            "The first sample of a thread came while its process changed its mappings. 64 KB of its stack were copied."),
     Reason("thread of an interpreter's process without a state in it", Stage.INTERPRETER,
            "The interpreter did not know the thread when it was sampled: it runs native code only, or has just begun."),
+    Reason("search for an interpreter in files that took too long", Stage.INTERPRETER,
+           "The process that parses did not say in ten seconds whether a program's files hold an interpreter: its "
+           "functions are missing.",
+           retry="recording again when the machine is less busy",
+           lacks="program{s} whose interpreter was not found"),
     Reason("interpreter's frame that was not in memory", Stage.INTERPRETER,
            "A program in the kernel cannot read what was swapped out: the functions outside of that one are missing."),
     Reason("more frames of an interpreter than a record of the kernel's program holds", Stage.INTERPRETER,

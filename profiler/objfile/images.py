@@ -139,11 +139,6 @@ class ImageStore:
         kept = {id(image) for image in self._by_space.values()}
         return self._keep(lambda pid, image: pid not in pids or id(image) in kept)
 
-    def retire(self, alive: Callable[[int], bool]) -> None:
-        """Drop what only processes need that are not alive. What is kept is found again by process and module."""
-        self._by_space.clear()
-        self._keep(lambda pid, _: alive(pid))
-
     def _keep(self, wanted: Callable[[int, Image | None], bool]) -> Set[ObjectFile]:
         before, self._images = self._images, {k: image for k, image in self._images.items() if wanted(k[0], image)}
         files: set[ObjectFile] = {image.file for image in self._images.values() if image is not None}

@@ -16,7 +16,6 @@ from pyprof.collectors.targets.selection import Selection, select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
-from pyprof.objfile.images import ImageStore
 from pyprof.options import (
     DEFAULT_SOURCES,
     KNOWN_SOURCES,
@@ -33,6 +32,7 @@ from pyprof.options import (
 from pyprof.session.recording import Recorded, Recording
 from pyprof.session.runtimes import Runtimes
 from pyprof.session.unfollowed import Unfollowed
+from pyprof.session.worker.file_symbols import AskedSymbols
 from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.process import Worker, spawned
 from pyprof.session.worker.sampling import Sampling
@@ -92,7 +92,9 @@ def _of_selection(
     worker = start()
     try:
         diagnostics = Diagnostics()
-        runtimes = Runtimes(ImageStore(diagnostics), diagnostics, options.follow_tasks, options.stack_size)
+        runtimes = Runtimes(
+            AskedSymbols(worker.questions, diagnostics), diagnostics, options.follow_tasks, options.stack_size
+        )
         collect = options.collecting(subprocesses=command is not None)
         program = (shutil.which(command.command[0]) or command.command[0]) if command is not None else ""
         collector = registry.open_collector(options.collector, selection, collect, diagnostics, runtimes, program)
@@ -114,7 +116,7 @@ def _sampling(
     subject: Recorded,
 ) -> Sampling:
     naming = Naming(subject.title, options.rate, options.mode, options.view, options.kernel)
-    runtimes = runtimes or Runtimes(ImageStore(diagnostics), diagnostics)
+    runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, diagnostics), diagnostics)
     try:
         return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming)
     except BaseException:

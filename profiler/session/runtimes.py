@@ -20,13 +20,13 @@ from pyprof.interpreters.code_book import INSTRUCTION_BITS, Code, CodeBook, fram
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
 from pyprof.interpreters.scripts import run_by
+from pyprof.interpreters.symbols import KnownSymbols, ReadSymbols
 from pyprof.model.interpreter import KernelReader, SampleState, StackReader
 from pyprof.model.modules import Module
 from pyprof.model.profile import Line, ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge
 from pyprof.model.walk import StackEnd, Walk
-from pyprof.objfile.images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE
 from pyprof.records import dataclass, field, replace
 from pyprof.runtime_code.process import perf_map_head
@@ -56,22 +56,22 @@ class InterpreterNews:
 
 
 class Runtimes:
-    """One recording's. images: shared with the unwinder and the symbolizer. processes: by pid. book: what the functions
+    """One recording's. processes: by pid. book: what the functions
     of all of them are called; sent: those that another process has sent, see update().
     """
 
     def __init__(
         self,
-        images: ImageStore,
+        symbols: ReadSymbols,
         diagnostics: Diagnostics,
         follow_tasks: bool = False,
         stack_size: int = DEFAULT_STACK_SIZE,
     ) -> None:
-        """follow_tasks, stack_size: see interpreters.base.Recording."""
+        """symbols: reads those of files. follow_tasks, stack_size: see interpreters.base.Recording."""
         self.processes: dict[int, ProcessReaders] = {}
         self.book = CodeBook()
-        self._images = images
-        self._interpreters = Interpreters(Recording(images, diagnostics, self.book, follow_tasks, stack_size))
+        recording = Recording(KnownSymbols(symbols), diagnostics, self.book, follow_tasks, stack_size)
+        self._interpreters = Interpreters(recording)
         self._ids = itertools.count(_LOOKS, -1)
         self._news = InterpreterNews()
         self.sent: dict[int, Code] = {}
@@ -92,7 +92,6 @@ class Runtimes:
     def retire(self) -> None:
         """A window was closed: forget the processes that have ended."""
         self.processes = {pid: p for pid, p in self.processes.items() if os.path.exists(f"/proc/{pid}")}
-        self._images.retire(lambda pid: os.path.exists(f"/proc/{pid}"))
 
     def kernel_reader(self, pid: int) -> KernelReader:
         """For the collector whose program in the kernel copies the frames."""

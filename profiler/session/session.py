@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Set
+from functools import partial
 
 from pyprof.collectors.base import Collector
 from pyprof.collectors.thread_lives import Leaving
 from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.symbols import read_symbols
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import lookup_pc
@@ -47,7 +49,7 @@ class Files:
         store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
         self.images = ImageStore(diagnostics, symbol_store=store)
         self.readers = with_symbols(store.find_mapped) if store else READERS
-        self.runtimes = Runtimes(self.images, diagnostics, follow_tasks, stack_size)
+        self.runtimes = Runtimes(partial(read_symbols, self.images), diagnostics, follow_tasks, stack_size)
         self.starts = FunctionStarts(self.readers)
         self.names = NameCache(diagnostics)
 

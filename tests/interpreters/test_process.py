@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -28,9 +28,10 @@ from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.programs import Programs
 from pyprof.interpreters.cpython.rows import RowReader, fold
 from pyprof.interpreters.cpython.runtime import Refused, open_runtime
+from pyprof.interpreters.symbols import Found, KnownSymbols, Wanted, read_symbols
 from pyprof.model.interpreter import FrameRows
-from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.objfile.images import Image, ImageStore
+from pyprof.model.modules import AddressSpace, Mapping, Module
+from pyprof.objfile.images import ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons
 
 OWN = [python for python in pythons() if python.name.startswith("debian")] or [HERE]
@@ -38,12 +39,15 @@ OWN = [python for python in pythons() if python.name.startswith("debian")] or [H
 EMPTY = memoryview(b"").cast("Q")
 
 
-class CountingImages(ImageStore):
-    looks = 0
+class CountedReads:
+    """A ReadSymbols. reads: modules whose files were asked for."""
 
-    def image(self, space: AddressSpace, module_start: int) -> Image | None:
-        self.looks += 1
-        return super().image(space, module_start)
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def __call__(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> Sequence[Found | None]:
+        self.reads += len(modules)
+        return read_symbols(ImageStore(Diagnostics()), space, modules, wanted)
 
 
 class Reader:
@@ -52,8 +56,9 @@ class Reader:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.book = CodeBook()
-        self.images = CountingImages(Diagnostics())
-        self.process = PythonProcess(Recording(self.images, Diagnostics(), self.book), Programs(), int)
+        self.files = CountedReads()
+        symbols = KnownSymbols(self.files)
+        self.process = PythonProcess(Recording(symbols, Diagnostics(), self.book), Programs(symbols), int)
         self.tracker = SpaceTracker(ProcDir(pid), itertools.count(1).__next__, lambda: None)
 
     def names(self) -> list[str]:
@@ -176,17 +181,17 @@ def test_program_without_python_is_searched_once_however_its_code_grows() -> Non
             reader.tracker.refresh(time.monotonic_ns, force=True)
         space = reader.tracker.current
         reader.process.look(space, [process.pid])
-        looks = reader.images.looks
+        looks = reader.files.reads
         assert looks > 1
         for n in range(1, 5):
             made = Mapping(0x10000 * n, 0x10000 * n + 4096, "r-xp", 0, "00:00", 0, "")
             grown = replace(space, mappings=(made, *space.mappings))
             assert len(grown.modules) == len(space.modules) + 1
             reader.process.look(grown, [process.pid])
-        assert reader.images.looks == looks
+        assert reader.files.reads == looks
         lib = Mapping(0x90000, 0x91000, "r-xp", 0, "fe:01", 1 << 40, "/nonexistent/libpython3.12.so.1.0")
         reader.process.look(replace(space, mappings=(lib, *space.mappings)), [process.pid])
-        assert reader.images.looks > looks
+        assert reader.files.reads > looks
 
 
 def test_thread_that_is_not_listed_yet_is_found_by_what_the_stop_reads_alone() -> None:

@@ -12,9 +12,9 @@ from pyprof.interpreters.code_book import CodeBook, frame_pc
 from pyprof.interpreters.cpython.codes import Code
 from pyprof.interpreters.cpython.layout import LineTable
 from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
+from pyprof.interpreters.symbols import KnownSymbols
 from pyprof.model.interpreter import Chain, Gather, SampleState
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile.images import ImageStore
 
 SPACE = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
 
@@ -75,7 +75,7 @@ class Absent(Known):
 
 
 def interpreters(*kinds: type[Interpreter]) -> Interpreters:
-    return Interpreters(Recording(ImageStore(Diagnostics()), Diagnostics(), CodeBook()), kinds)
+    return Interpreters(Recording(KnownSymbols(lambda *_: []), Diagnostics(), CodeBook()), kinds)
 
 
 def process() -> LiveProcess:

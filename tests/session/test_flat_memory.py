@@ -30,7 +30,6 @@ from pyprof.model.keys import ThreadKey
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.sample import SampleBatch, StackSlab
-from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, replace
 from pyprof.session.runtimes import Runtimes
@@ -156,7 +155,7 @@ def test_memory_of_both_processes_stays_flat(tmp_path: Path) -> None:
     source.write_text(LIBRARY)
     library = build(source, tmp_path / "library.so", "-shared", "-fPIC", "-O1", "-s")
     diagnostics = Diagnostics()
-    runtimes = Runtimes(ImageStore(diagnostics), diagnostics)
+    runtimes = Runtimes(lambda *_: [], diagnostics)
     naming = Naming("churn", 99, "cpu", ViewOptions())
     collector = Churn(library, runtimes.book, diagnostics)
     sampling = Sampling(collector, forked(), runtimes, diagnostics, UnwindOptions(), naming)

@@ -1,11 +1,12 @@
 """The process boundary: the sampler on one side, everything that parses what is foreign on the other.
 
-answers   What the worker answers, as bytes, and back in the sampler
-channel   One end of a socket between two processes of ours: whole messages, with descriptors
-link      The sampler's end of the socket to the worker: messages, answers, and the end of the worker
-messages  What the sampler tells the worker
-process   The worker process: how it is started, how it is ended
-sampling  The sampler's half of a recording: the collector runs here, what it finds goes to the worker
-service   The worker's loop: batches are unwound and interned, windows named, whatever the sampler asks for
-wire      Messages of the sampler's as bytes, and back in the worker
+answers       What the worker answers, as bytes, and back in the sampler
+channel       One end of a socket between two processes of ours: whole messages, with descriptors
+file_symbols  What files say of interpreters, asked by the sampler and read in the worker, on a channel of its own
+link          The sampler's end of the socket to the worker: messages, answers, and the end of the worker
+messages      What the sampler tells the worker
+process       The worker process: how it is started, how it is ended
+sampling      The sampler's half of a recording: the collector runs here, what it finds goes to the worker
+service       The worker's loop: batches are unwound and interned, windows named, whatever the sampler asks for
+wire          Messages of the sampler's as bytes, and back in the worker
 """

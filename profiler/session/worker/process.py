@@ -17,6 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Protocol
 
 from pyprof.collectors.linux.file_limit import raise_file_limit
@@ -45,11 +46,14 @@ class Child(Protocol):
 
 
 class Worker:
-    """A worker under way, and the channel to it. close() ends it and leaves nothing behind."""
+    """A worker under way, and the channels to it. questions: for file_symbols.py. close() ends it and leaves nothing
+    behind.
+    """
 
-    def __init__(self, child: Child, channel: Channel) -> None:
+    def __init__(self, child: Child, channel: Channel, questions: Channel) -> None:
         self._child = child
         self.channel = channel
+        self.questions = questions
         self.pid = child.pid
 
     def died(self) -> WorkerDied:
@@ -73,6 +77,7 @@ class Worker:
     def close(self, patience_s: float = _PATIENCE_S) -> None:
         """After Bye, or at once. Safe to call twice."""
         self.channel.close()
+        self.questions.close()
         if self._ended(patience_s) is None:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
@@ -99,18 +104,19 @@ class _Forked:
 
 def forked() -> Worker:
     """Where all of this process is ours."""
-    ours, theirs = Channel.pair()
+    (ours, theirs), (asks, answers) = Channel.pair(), Channel.pair()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of numpy's, which take care of themselves
             pid = os.fork()
         if not pid:
-            _run(lambda: _child(theirs))
+            _run(lambda: _child(theirs, answers))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
-    return Worker(_Forked(pid), ours)
+    answers.close()
+    return Worker(_Forked(pid), ours, asks)
 
 
 def _run(job: Callable[[], None]) -> None:
@@ -125,56 +131,67 @@ def _run(job: Callable[[], None]) -> None:
         os._exit(code)
 
 
-def _child(channel: Channel) -> None:
+def _child(channel: Channel, questions: Channel) -> None:
     gc.freeze()
     for number in _ENDS:
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGCHLD, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    end = channel.fileno()
-    os.closerange(3, end)
-    os.closerange(end + 1, os.sysconf("SC_OPEN_MAX"))
-    _serve(channel)
+    _close_all_but(channel.fileno(), questions.fileno())
+    _serve(channel, questions)
 
 
-_FRESH = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); from {here} import main; main(int(sys.argv[1]))"
+def _close_all_but(*kept: int) -> None:
+    bounds = [2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]
+    for below, above in pairwise(bounds):
+        os.closerange(below + 1, above)
+
+
+_FRESH = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[2]); from {here} import main; main(*json.loads(sys.argv[1]))"
+)
 
 
 def spawned() -> Worker:
     """Where this process is somebody else's. Raises OSError."""
     import subprocess
 
-    ours, theirs = Channel.pair()
+    (ours, theirs), (asks, answers) = Channel.pair(), Channel.pair()
+    ends = theirs.fileno(), answers.fileno()
     try:
         child = subprocess.Popen(
-            [sys.executable, "-c", _FRESH.format(here=__name__), str(theirs.fileno()), json.dumps(sys.path)],
-            pass_fds=(theirs.fileno(),),
+            [sys.executable, "-c", _FRESH.format(here=__name__), json.dumps(ends), json.dumps(sys.path)],
+            pass_fds=ends,
             stdin=subprocess.DEVNULL,
             process_group=0,
         )
     except BaseException:
         ours.close()
+        asks.close()
         raise
     finally:
         theirs.close()
-    return Worker(child, ours)
+        answers.close()
+    return Worker(child, ours, asks)
 
 
-def main(fd: int) -> None:
-    """Of a fresh interpreter. fd: its end of the channel."""
+def main(fd: int, questions: int) -> None:
+    """Of a fresh interpreter. fd, questions: its ends of the channels."""
     import socket
 
     for number in _ENDS:
         signal.signal(number, signal.SIG_IGN)
-    _serve(Channel(socket.socket(fileno=fd)))
+    _serve(Channel(socket.socket(fileno=fd)), Channel(socket.socket(fileno=questions)))
 
 
-def _serve(channel: Channel) -> None:
+def _serve(channel: Channel, questions: Channel) -> None:
+    from pyprof.session.worker.file_symbols import answer_questions
     from pyprof.session.worker.service import Service
 
     raise_file_limit(1 << 16)  # a descriptor for each process
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    answer_questions(questions)
     Service(channel).run()

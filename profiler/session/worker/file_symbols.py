@@ -1,0 +1,150 @@
+"""What files say of interpreters, asked by the sampler and read in the worker, on a channel of its own.
+
+The sampler waits for the answer, because it decides how a process is sampled. So a thread of the worker answers, also
+while the worker unwinds or names. The question holds the mappings of a process and a descriptor of its memory. The
+answer holds names and numbers alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+from pyprof.collectors.linux.mapped_memory import guarded
+from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.symbols import MOST_SYMBOLS, Found, Symbol, Wanted, read_symbols
+from pyprof.model.modules import AddressSpace, Mapping, Module, ProgramImage
+from pyprof.objfile.images import ImageStore
+from pyprof.session.worker.answers import Refused
+from pyprof.session.worker.channel import Channel, Closed, Part, Received
+
+PATIENCE_S = 10.0
+LATE = "search for an interpreter in files that took too long"
+_NOTHING = Found()
+
+
+class AskedSymbols:
+    """The sampler's end: an interpreters.symbols.ReadSymbols."""
+
+    def __init__(self, channel: Channel, diagnostics: Diagnostics) -> None:
+        self._channel = channel
+        self._diagnostics = diagnostics
+        self._number = 0
+
+    def __call__(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> Sequence[Found | None]:
+        """What takes too long counts as nothing found, and is not asked again. A worker that has ended, or says what
+        cannot be, finds no file: the recording ends for that reason.
+        """
+        self._number += 1
+        try:
+            self._send(space, modules, wanted)
+            return self._answer(len(modules))
+        except TimeoutError:
+            self._diagnostics.count(LATE)
+            return [_NOTHING] * len(modules)
+        except (Closed, Refused):
+            self._channel.close()
+            return []
+
+    def _send(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> None:
+        mappings = [tuple(getattr(mapping, name) for name in Mapping.__slots__) for mapping in space.mappings]
+        contested = space.image.contested if space.image is not None else []
+        starts = [module.start for module in modules]
+        question = self._number, space.pid, space.root, mappings, contested, starts, tuple(wanted)
+        fds = []
+        with contextlib.suppress(OSError):  # without memory a file may be known by its inode
+            fds.append(os.open(f"/proc/{space.pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
+        try:
+            self._channel.send([pickle.dumps(question)], fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _answer(self, most: int) -> list[Found | None]:
+        """Answers to earlier questions are passed over. Raises TimeoutError, Closed, Refused."""
+        while (received := self._channel.receive(PATIENCE_S)) is not None:
+            for fd in received.fds:
+                os.close(fd)
+            number, found = unpacked(received.parts, most)
+            if number == self._number:
+                return found
+        raise TimeoutError
+
+
+def packed(number: int, found: Sequence[Found | None]) -> list[Part]:
+    each = [
+        None if one is None else [[(name.decode("latin-1"), *at) for name, *at in one.symbols], one.section]
+        for one in found
+    ]
+    return [json.dumps((number, each)).encode()]
+
+
+def unpacked(parts: Sequence[Part], most: int) -> tuple[int, list[Found | None]]:
+    """(number of the question, what was found). Raises Refused."""
+    try:
+        (part,) = parts
+        number, each = json.loads(bytes(part))
+        if type(number) is not int or len(each) > most:
+            raise Refused("an answer to no question")
+        return number, [None if one is None else _found(*one) for one in each]
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise Refused(str(error)) from None
+
+
+def _found(symbols: Sequence[tuple[str, int, int]], section: tuple[int, int] | None) -> Found:
+    if len(symbols) > MOST_SYMBOLS:
+        raise Refused("more symbols than were asked for")
+    made = tuple(Symbol(name.encode("latin-1"), _word(avma), _word(size)) for name, avma, size in symbols)
+    if section is None:
+        return Found(made)
+    avma, size = section
+    return Found(made, (_word(avma), _word(size)))
+
+
+def _word(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise Refused("no address")
+    return value
+
+
+def answer_questions(channel: Channel) -> None:
+    """The worker's end, in a thread that begins when the worker has given up what it gives up."""
+    threading.Thread(target=_serve, args=(channel,), daemon=True, name="file symbols").start()
+
+
+def _serve(channel: Channel) -> None:
+    try:
+        with contextlib.suppress(Closed):
+            while (received := channel.receive()) is not None:
+                channel.send(_answered(received))
+    finally:
+        channel.close()
+
+
+def _answered(received: Received) -> list[Part]:
+    try:
+        number, pid, root, mappings, contested, starts, wanted = pickle.loads(received.parts[0])
+        image = ProgramImage(contested=contested)
+        places = tuple(Mapping(*each) for each in mappings)
+        read = guarded(partial(_read, received.fds, image), pid, places)
+        space = AddressSpace(0, pid, 0, places, read, root, image=image)
+        by_start = {module.start: module for module in space.modules}
+        modules = [by_start[start] for start in starts]
+        return packed(number, read_symbols(ImageStore(Diagnostics()), space, modules, Wanted(*wanted)))
+    finally:
+        for fd in received.fds:
+            os.close(fd)
+
+
+def _read(fds: Sequence[int], image: ProgramImage, avma: int, size: int) -> bytes:
+    if not fds or size <= 0 or avma < 0 or image.is_contested(avma):
+        return b""
+    try:
+        return os.pread(fds[0], size, avma)
+    except (OSError, OverflowError):
+        return b""

@@ -1,0 +1,121 @@
+"""What files say of interpreters: as it is read here, so it is read in another thread or process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.collectors.linux import procfs
+from pyprof.diagnostics import Diagnostics
+from pyprof.interpreters.cpython.locate import WANTED, candidates
+from pyprof.interpreters.symbols import Found, KnownSymbols, Symbol, anchor, read_symbols
+from pyprof.model.modules import AddressSpace
+from pyprof.objfile.images import ImageStore
+from pyprof.records import replace
+from pyprof.session.worker import file_symbols
+from pyprof.session.worker.answers import Refused
+from pyprof.session.worker.channel import Channel
+from pyprof.session.worker.file_symbols import LATE, AskedSymbols, answer_questions, packed, unpacked
+
+FOUND = [None, Found(), Found((Symbol(b"_PyRuntime", (1 << 64) - 1, 7),), (4096, 8))]
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    ours, theirs = Channel.pair()
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+@pytest.fixture(scope="module")
+def here() -> AddressSpace:
+    return procfs.address_space(os.getpid(), 1, 0)
+
+
+def test_answer_is_what_reading_the_files_here_gives(ends: tuple[Channel, Channel], here: AddressSpace) -> None:
+    ours, theirs = ends
+    answer_questions(theirs)
+    modules = [module for module in candidates(here) if module.mappings]
+    found = AskedSymbols(ours, Diagnostics())(here, modules, WANTED)
+    assert found == read_symbols(ImageStore(Diagnostics()), here, modules, WANTED)
+    assert found[-1]
+    assert {symbol.name for symbol in (found[-1] or Found()).symbols} >= {b"_PyRuntime"}
+
+
+def test_file_is_asked_about_once_and_is_found_again_elsewhere(here: AddressSpace) -> None:
+    module = next(module for module in here.modules if module.has_file and anchor(module))
+    found = Found((Symbol(b"_PyRuntime", module.start + 16, 7),), (module.start + 32, 8))
+    asked: list[AddressSpace] = []
+
+    def read(space: AddressSpace, modules: object, wanted: object) -> list[Found | None]:
+        asked.append(space)
+        return [found]
+
+    known, by = KnownSymbols(read), 1 << 30
+    elsewhere = replace(
+        module, mappings=tuple(replace(each, start=each.start + by, end=each.end + by) for each in module.mappings)
+    )
+    moved = Found((Symbol(b"_PyRuntime", module.start + 16 + by, 7),), (module.start + 32 + by, 8))
+    assert known.first(here, [module], WANTED) == (module, found)
+    assert known.first(here, [elsewhere], WANTED) == (elsewhere, moved)
+    assert asked == [here]
+
+
+def test_search_that_takes_too_long_finds_nothing_and_its_answer_is_no_other_ones(
+    ends: tuple[Channel, Channel], here: AddressSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = ends
+    monkeypatch.setattr(file_symbols, "PATIENCE_S", 0.01)
+    diagnostics = Diagnostics()
+    ask = AskedSymbols(ours, diagnostics)
+    modules = here.modules[:3]
+    assert ask(here, modules, WANTED) == [Found()] * 3
+    assert diagnostics.counts[LATE] == 1
+    theirs.send(packed(1, [Found((Symbol(b"late", 1, 1),))]))
+    theirs.send(packed(2, FOUND))
+    assert ask(here, modules, WANTED) == FOUND
+
+
+def test_worker_that_is_gone_or_lies_finds_no_file(ends: tuple[Channel, Channel], here: AddressSpace) -> None:
+    ours, theirs = ends
+    ask = AskedSymbols(ours, Diagnostics())
+    theirs.send([b"[1, [[[], [-1, 0]]]]"])
+    assert ask(here, here.modules[:1], WANTED) == []
+    theirs.close()
+    assert ask(here, here.modules[:1], WANTED) == []
+
+
+def test_answers_come_as_they_were_sent() -> None:
+    assert unpacked(packed(5, FOUND), 3) == (5, FOUND)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [1, [None, None]],
+        [1, [[[["a", 1, 1]] * 65, None]]],
+        [1, [[[["a", 1 << 64, 1]], None]]],
+        [1, [[[["a", True, 1]], None]]],
+        [1, [[[["\u20ac", 1, 1]], None]]],
+        [1, [[[], [1]]]],
+        ["1", []],
+        [1, 1],
+        {},
+    ],
+)
+def test_answer_that_cannot_be_is_refused(answer: object) -> None:
+    with pytest.raises(Refused):
+        unpacked([json.dumps(answer).encode()], 1)
+
+
+@given(st.lists(st.binary(max_size=64), max_size=2))
+def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
+    with contextlib.suppress(Refused):
+        unpacked(parts, 3)
