@@ -49,7 +49,7 @@ TABLE = {
     "interpreters/test_hostile.py": "fuzz",
     "interpreters/test_lines.py": "matrix system",
     "interpreters/*": "live matrix system",
-    "jit/test_code_map.py": "unit",
+    "jit/test_code_[mt]a*.py": "unit",
     "jit/test_gdb_list.py": "system",
     "jit/test_libunwind_[clrt][!i]*.py": "unit",
     "jit/test_libunwind_list.py": "unit",

@@ -11,6 +11,7 @@ arch_type     What an architecture is, as a value
 arch_x86      x86_64, x32 and i386
 call_tree     A profile as a tree of function calls
 code          Code that no file describes: who described which addresses, and when that was true
+code_table    Names of code by address and time, in columns
 columns       What is in a column of integers, without numpy.ma
 contents      What the samples of a profile amount to
 functions     The functions of a profile, the same wherever they were mapped, and what each cost
@@ -19,6 +20,7 @@ keys          What tells threads and processes from later ones of the same numbe
 kernel        What stands inside the innermost frame of user code
 markers       Markers: frames without code that say what a stack lacks
 modules       What is mapped where: the lines of /proc/PID/maps and the modules behind them
+overlaps      Which of many address ranges are overlapped by others
 pauses        Lengths of pauses as counts, so that a recording of days needs no more memory than one of seconds
 profile       A finished profile: everything that an exporter needs, and nothing that it could change
 reasons       The one table of reasons: everything that is lost, skipped, cut short or refused

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.columns import distinct
+from pyprof.model.overlaps import uncovered
 from pyprof.records import dataclass
 
 ALWAYS = -(1 << 63)
@@ -58,6 +58,11 @@ class CodeMap(Generic[T]):
         """Those that hold now, ascending by start."""
         return iter(self._spans)
 
+    @property
+    def size(self) -> int:
+        """Bytes of code that have a description now."""
+        return sum(span.end - span.start for span in self._spans)
+
     def add(self, spans: Iterable[Span[T]], before_ns: int, now_ns: int) -> None:
         """New descriptions, later ones winning over earlier ones.
 
@@ -72,7 +77,7 @@ class CodeMap(Generic[T]):
             for span in fresh:
                 self._add_one(span, before_ns, now_ns)
         for since_ns in {span.since_ns for span in fresh} - {ALWAYS}:
-            self._changed(since_ns + 1)
+            note_change(self.changes, since_ns + 1)
 
     def _add_one(self, span: Span[T], before_ns: int, now_ns: int) -> None:
         first = bisect_right(self._starts, span.start)
@@ -98,21 +103,13 @@ class CodeMap(Generic[T]):
         self._past.append(span)
         if len(self._past) > MAX_PAST:
             del self._past[: MAX_PAST // 2]
-        self._changed(now_ns)
-
-    def _changed(self, at_ns: int) -> None:
-        if not self.changes or self.changes[-1] < at_ns:
-            self.changes.append(at_ns)
-        elif self.changes[-1] > at_ns:
-            insort(self.changes, at_ns)
-        if len(self.changes) > MAX_PAST:
-            del self.changes[: MAX_PAST // 2]
+        note_change(self.changes, now_ns)
 
     def forget(self, before_ns: int) -> None:
         """Drop those that ended before a time."""
         self._past = [span for span in self._past if span.until_ns > before_ns]
         self._bounds = np.zeros((2, 0), np.uint64)
-        del self.changes[: bisect_right(self.changes, before_ns)]
+        forget_changes(self.changes, before_ns)
 
     @property
     def past(self) -> Sequence[Span[T]]:
@@ -145,15 +142,24 @@ class CodeMap(Generic[T]):
 
 def _uncovered(spans: list[Span[T]]) -> list[Span[T]]:
     """Those that no later one overlaps, ascending by start: a map of 100,000 lines is painted, not inserted."""
-    edges = distinct(np.array([(span.start, span.end) for span in spans], np.uint64))
-    starts = np.searchsorted(edges, np.array([span.start for span in spans], np.uint64)).tolist()
-    ends = np.searchsorted(edges, np.array([span.end for span in spans], np.uint64)).tolist()
-    paint = np.full(len(edges), -1, np.int64)
-    for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        paint[start:end] = place
-    seen = np.bincount(paint[paint >= 0], minlength=len(spans)).tolist()
-    kept = [span for span, start, end, cells in zip(spans, starts, ends, seen, strict=True) if cells == end - start]
+    start, end = np.array([(span.start, span.end) for span in spans], np.uint64).reshape(-1, 2).T
+    kept = [span for span, on_top in zip(spans, uncovered(start, end).tolist(), strict=True) if on_top]
     return sorted(kept, key=lambda span: span.start)
+
+
+def note_change(changes: list[int], at_ns: int) -> None:
+    """At this time the meaning of an address changed. changes: ascending."""
+    if not changes or changes[-1] < at_ns:
+        changes.append(at_ns)
+    elif changes[-1] > at_ns:
+        insort(changes, at_ns)
+    if len(changes) > MAX_PAST:
+        del changes[: MAX_PAST // 2]
+
+
+def forget_changes(changes: list[int], before_ns: int) -> None:
+    """Nobody asks for a time before this one any more."""
+    del changes[: bisect_right(changes, before_ns)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from pyprof.records import dataclass, field
 
 MAX_READ = 256 << 20
 """Most bytes that are read of one file."""
+PIECE = 1 << 20
+"""Most bytes that are read at once."""
 
 _TAIL = 256
 
@@ -18,12 +20,14 @@ _TAIL = 256
 class GrowingFile:
     """find: gives a descriptor (O_PATH) of what has the name now, or raises OSError: it may come into being later.
     owners: user ids whose file is accepted. A file of another user could contain anything. since_ns: a file that was
-    last written before this time (wall clock) is not accepted either: an earlier process wrote it.
+    last written before this time (wall clock) is not accepted either: an earlier process wrote it. cut: there is more
+    than MAX_READ bytes.
     """
 
     find: Callable[[], int]
     owners: frozenset[int]
     since_ns: int = 0
+    cut: bool = False
     _fd: int = -1
     _identity: tuple[int, int] = (0, 0)
     _offset: int = 0
@@ -31,7 +35,7 @@ class GrowingFile:
     _spent: int = field(default=0)
 
     def more(self) -> tuple[bytes, bool]:
-        """(bytes that came since the last call, did the file begin anew?)."""
+        """(the next bytes that came since the last call, b"" where there are none, did the file begin anew?)."""
         anew = self._reopen()
         if self._fd < 0:
             return b"", anew
@@ -39,7 +43,8 @@ class GrowingFile:
             size = os.fstat(self._fd).st_size
             if size < self._offset or os.pread(self._fd, len(self._tail), self._offset - len(self._tail)) != self._tail:
                 self._offset, self._tail, anew = 0, b"", True
-            size = min(size - self._offset, MAX_READ - self._spent)
+            self.cut = size - self._offset > MAX_READ - self._spent
+            size = min(size - self._offset, MAX_READ - self._spent, PIECE)
             data = bytearray()
             while len(data) < size:
                 chunk = os.pread(self._fd, size - len(data), self._offset + len(data))

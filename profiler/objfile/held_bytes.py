@@ -23,13 +23,9 @@ _held = 0
 
 def hold(name: str, size: int, make: Callable[[], bytes | memoryview]) -> memoryview:
     """The bytes that make() gives. name: for messages. size: most bytes that they take."""
-    global _held
     if size <= SMALL:
         return memoryview(make())
-    with _lock:
-        if _held + size > MAX_HELD:
-            raise FormatError(name, 0, f"{size} bytes, while {_held >> 20} MB of files are in memory: not read")
-        _held += size
+    _claim(name, size)
     try:
         # a view of an array keeps the array, and an array, unlike bytes, says when it goes
         content = np.frombuffer(make(), np.uint8)
@@ -41,9 +37,35 @@ def hold(name: str, size: int, make: Callable[[], bytes | memoryview]) -> memory
     return content.data
 
 
+class Held:
+    """What grows piece by piece; it counts until this object goes. name: for messages."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._sizes: list[int] = []
+        weakref.finalize(self, _release_all, self._sizes).atexit = False
+
+    def add(self, size: int) -> None:
+        """Raises FormatError where there is no room."""
+        _claim(self._name, size)
+        self._sizes.append(size)
+
+
 def held() -> int:
     """Bytes that count now."""
     return _held
+
+
+def _claim(name: str, size: int) -> None:
+    global _held
+    with _lock:
+        if _held + size > MAX_HELD:
+            raise FormatError(name, 0, f"{size} bytes, while {_held >> 20} MB of files are in memory: not read")
+        _held += size
+
+
+def _release_all(sizes: list[int]) -> None:
+    _release(sum(sizes))
 
 
 def _release(size: int) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.model.code import CodeMap, CodeName, Span
+from pyprof.model.code import CodeName, Span
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import Trust
 from pyprof.objfile.images import Image
@@ -35,6 +35,20 @@ class Look:
     quick: bool = False
 
 
+class Descriptions(Protocol):
+    """What one source describes, by address and time: a CodeMap, or a CodeTable."""
+
+    changes: list[int]
+
+    @property
+    def size(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Span[Any]]: ...
+    def find(self, pc: int, time_ns: int) -> Span[Any] | None: ...
+    def first(self, pc: int) -> Span[Any] | None: ...
+    def forget(self, before_ns: int) -> None: ...
+
+
 class CodeSource(Protocol):
     """One way in which one process describes its code. Nothing raises for what the process has written.
 
@@ -44,7 +58,9 @@ class CodeSource(Protocol):
 
     label: str
     in_memory: bool
-    spans: CodeMap[Any]
+
+    @property
+    def spans(self) -> Descriptions: ...
 
     def update(self, look: Look) -> bool:
         """Look again. True where rules may have come or gone."""

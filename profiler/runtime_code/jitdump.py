@@ -57,14 +57,26 @@ class JitdumpCode(NoImage):
                 file = open_mapped(look.space, mapping, self._owners)
                 if file is not None:
                     self._files[mapping.path] = file, JitdumpReader()
-        for path, (file, reader) in self._files.items():
-            data, anew = file.more()
+        for path, (file, _) in self._files.items():
+            changed |= self._read_on(look, path, file)
+        return changed
+
+    def _read_on(self, look: Look, path: str, file: GrowingFile) -> bool:
+        """Read what has come. Were there records?"""
+        changed = False
+        data, anew = file.more()
+        while data or anew:
             if anew:
-                reader = JitdumpReader()
-                self._files[path] = file, reader
+                self._files[path] = file, JitdumpReader()
                 self._broken.discard(path)
-            if data and path not in self._broken:
-                changed |= self._read(look, path, reader, data)
+            if path in self._broken:
+                break
+            changed |= bool(data) and self._read(look, path, self._files[path][1], data)
+            data, anew = file.more()
+        if file.cut and path not in self._broken:
+            self._broken.add(path)
+            self._diagnostics.count("jitdump: too large, the rest is not read")
+            problem(self._diagnostics, self.label, "the file is too large: the rest is not read")
         return changed
 
     def close(self) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.code import CodeMap, CodeName, Span
+from pyprof.errors import FormatError
+from pyprof.model.code import CodeName, Span
+from pyprof.model.code_table import CodeTable, NamedRanges
 from pyprof.objfile.growing_file import GrowingFile
-from pyprof.runtime_code.base import Look, NoImage, Rows, RuleAt
+from pyprof.objfile.held_bytes import Held
+from pyprof.runtime_code.base import Look, NoImage, Rows, RuleAt, problem
 from pyprof.symbolize.perfmap import PerfMapReader
+
+LINE_BYTES = 30
+"""What a line takes beside its name."""
 
 
 class PerfMapCode(NoImage):
@@ -16,32 +24,48 @@ class PerfMapCode(NoImage):
     in_memory = False
 
     def __init__(self, file: GrowingFile | None, diagnostics: Diagnostics) -> None:
-        self.spans: CodeMap[str] = CodeMap()
+        self.spans = CodeTable()
         self._file = file
+        self._diagnostics = diagnostics
         self._reader = PerfMapReader(diagnostics)
+        self._held = Held("perf map")
+        self._next = b"", False
 
     def update(self, look: Look) -> bool:
         """Never True: it has no rules."""
         if self._file is None:
             return False
         data, anew = self._file.more()
-        if anew:
-            self._reader.restart()
-        if not data and not anew:
-            return False
-        lines = self._reader.read(data)
-        before = list(self.spans) if anew else []
-        fresh = [Span(*line) for line in dict.fromkeys(lines) if not self._known(line, look.now_ns)]
-        self.spans.add(fresh, look.before_ns, look.now_ns)
-        still = set(lines)
-        for span in before:  # those that nothing has taken the place of
-            if (span.start, span.end, span.value) not in still:
-                self.spans.remove(span, look.now_ns)
+        while data or anew:
+            self._next = b"", False
+            self.spans.add(self._lines(self._file, data, anew), look.before_ns, look.now_ns, anew)
+            data, anew = self._next
         return False
 
-    def _known(self, line: tuple[int, int, str], now_ns: int) -> bool:
-        span = self.spans.find(line[0], now_ns)
-        return span is not None and (span.start, span.end, span.value) == line
+    def _lines(self, file: GrowingFile, data: bytes, anew: bool) -> Iterator[NamedRanges]:
+        """Up to its end, or up to where another file begins: that is next then."""
+        if anew:
+            self._reader.restart()
+        while data:
+            piece = self._reader.read(data)
+            try:
+                self._held.add(len(piece.names) + LINE_BYTES * len(piece.start))
+            except FormatError as error:
+                self._leave(error.message)
+                return
+            yield piece
+            data, anew = file.more()
+            if anew:
+                self._next = data, anew
+                return
+        if file.cut:
+            self._leave("the file is too large: the rest is not read")
+
+    def _leave(self, why: str) -> None:
+        """Read no more of it, and say so."""
+        self._diagnostics.count("perf map: too large, the rest is not read")
+        problem(self._diagnostics, self.label, why)
+        self.close()
 
     def close(self) -> None:
         """Read no more."""

@@ -1,22 +1,45 @@
 """The perf map: a text file in which a process names the code that it makes, `/tmp/perf-PID.map`.
 
-In: bytes of the file as they come. Out: (start, end, name), a line each, in the order of the file.
+In: bytes of the file as they come. Out: ranges and their names, a line each, in the order of the file.
 Source: tools/perf/Documentation/jit-interface.txt of Linux: `START SIZE symbolname`, the numbers hexadecimal.
+
+Lines as all writers write them (few blanks between two fields, none at the end) are read many at once; what else a line
+may look like is said by the pattern.
 """
 
 from __future__ import annotations
 
 import re
 
-from pyprof.diagnostics import Diagnostics
+import numpy as np
+import numpy.typing as npt
 
-_LINES = re.compile(rb"[^\n]++")
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.code_table import NamedRanges
+
+Bytes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+
 _LINE = re.compile(rb"(?:0x)?+([0-9a-fA-F]{1,16}+)[ \t]++(?:0x)?+([0-9a-fA-F]{1,16}+)[ \t]++")
 
 MAX_NAME = 4096
 MAX_LINE = 2 * MAX_NAME
 """Bytes of a line that are looked at."""
-MAX_LINES = 1 << 21
+MAX_LINES = 1 << 22
+
+_DIGITS = 16
+_MOST_BLANKS = 8
+_PADDING = b"\n" * 64
+"""More than two numbers and the blanks behind them."""
+_NO_DIGIT, _BLANK = 255, 254
+_KINDS = np.full(256, _NO_DIGIT, np.uint8)
+for _text, _first in ((b"0123456789", 0), (b"abcdef", 10), (b"ABCDEF", 10)):
+    _KINDS[list(_text)] = np.arange(_first, _first + len(_text))
+_KINDS[list(b" \t\r")] = _BLANK
+_BLANKS = np.zeros(256, np.bool_)
+_BLANKS[list(b" \t")] = True
 
 
 class PerfMapReader:
@@ -30,33 +53,91 @@ class PerfMapReader:
     def restart(self) -> None:
         self._rest = b""
 
-    def read(self, data: bytes) -> list[tuple[int, int, str]]:
-        """The complete lines of data that say something; the others are counted."""
+    def read(self, data: bytes) -> NamedRanges:
+        """The complete lines of data that say something; the others are counted. length: 1 to MAX_NAME."""
         text, newline, rest = (self._rest + data).rpartition(b"\n")
         self._rest = rest[:MAX_LINE]
-        if not newline:
-            return []
-        found, broken = [], 0
-        for at in _LINES.finditer(text):
-            if self._lines >= MAX_LINES:
-                self._diagnostics.count("perf map: too many lines, the rest is not read")
-                break
-            known = _read_line(text[at.start() : min(at.end(), at.start() + MAX_LINE)])
-            if known is None:
-                broken += 1
-            else:
-                found.append(known)
-                self._lines += 1
+        found = _read_lines(text + newline if newline else b"")
+        broken = int(np.count_nonzero(found.name_size == 0))
+        kept = np.flatnonzero(found.name_size)
+        if self._lines + len(kept) > MAX_LINES:
+            self._diagnostics.count("perf map: too many lines, the rest is not read")
+            kept = kept[: MAX_LINES - self._lines]
+        self._lines += len(kept)
         if broken:
             self._diagnostics.count("perf map: line not understood", broken)
+        return found.ranges(kept)
+
+
+class _Lines:
+    """Of one piece of text: low and end of each (n,), where its name begins, and its bytes, 0 if it says nothing."""
+
+    def __init__(self, text: Bytes, count: int) -> None:
+        self._text = text
+        self.low: U64 = np.zeros(count, np.uint64)
+        self.end: U64 = np.zeros(count, np.uint64)
+        self.name: I64 = np.zeros(count, np.int64)
+        self.name_size: I64 = np.zeros(count, np.int64)
+
+    def ranges(self, kept: I64) -> NamedRanges:
+        steps = np.zeros(len(self._text), np.int8)
+        steps[self.name[kept]] = 1
+        steps[self.name[kept] + self.name_size[kept]] = -1
+        inside = np.cumsum(steps, dtype=np.int8).view(np.bool_)
+        size = self.name_size[kept].astype(np.uint16)
+        return NamedRanges(self.low[kept], self.end[kept], size, self._text[inside].tobytes())
+
+
+def _read_lines(text: bytes) -> _Lines:
+    """text: lines with their ends."""
+    data = np.frombuffer(text + _PADDING, np.uint8)
+    ends = np.flatnonzero(data[: len(text)] == ord("\n"))
+    starts = np.concatenate([ends[:0], [0], ends[:-1] + 1])[: len(ends)]
+    starts, ends = starts[ends > starts], ends[ends > starts]
+    found = _Lines(data, len(starts))
+    if not len(starts):
         return found
+    low, at, plain = _number(data, starts)
+    size, name, also_plain = _number(data, at)
+    plain &= also_plain & (name < ends) & (ends - starts <= MAX_LINE) & (_KINDS[data[ends - 1]] != _BLANK)
+    found.low, found.end, found.name = low, low + size, name
+    found.name_size = np.where(plain & (found.end > low), np.minimum(ends - name, MAX_NAME), 0)
+    _read_odd_lines(text, starts, ends, np.flatnonzero(~plain), found)
+    return found
 
 
-def _read_line(line: bytes) -> tuple[int, int, str] | None:
-    """None if it says nothing."""
-    match = _LINE.match(line)
-    name = line[match.end() :].rstrip(b" \t\r")[:MAX_NAME] if match else b""
-    if match is None or not name:
-        return None
-    low, length = int(match[1], 16), int(match[2], 16)
-    return (low, low + length, name.decode("utf-8", "backslashreplace")) if length and low + length < 1 << 64 else None
+def _read_odd_lines(text: bytes, starts: I64, ends: I64, rows: I64, found: _Lines) -> None:
+    """One by one. rows: which of the lines."""
+    cut = np.minimum(ends[rows], starts[rows] + MAX_LINE).tolist()
+    known = [_read_line(text, start, end) for start, end in zip(starts[rows].tolist(), cut, strict=True)]
+    if known:
+        found.low[rows], found.end[rows], found.name[rows], found.name_size[rows] = zip(*known, strict=True)
+
+
+def _number(data: Bytes, at: I64) -> tuple[U64, I64, Flags]:
+    """(the numbers at some offsets, the offsets behind the blanks that follow, is it so?)."""
+    at = at + 2 * ((data[at] == ord("0")) & (data[at + 1] == ord("x")))
+    window = _KINDS[data[at[:, None] + np.arange(_DIGITS + 1)]]
+    digits = (window >= _BLANK).argmax(axis=1)
+    value = np.zeros(len(at), np.uint64)
+    for place in range(_DIGITS):
+        value = np.where(place < digits, value << np.uint64(4) | window[:, place], value)
+    behind = at + digits
+    plain = (digits > 0) & _BLANKS[data[behind]]
+    for _ in range(_MOST_BLANKS):
+        more = _BLANKS[data[behind]]
+        if not more.any():
+            break
+        behind += more
+    return value, behind, plain & (_KINDS[data[behind]] != _BLANK)
+
+
+def _read_line(text: bytes, start: int, end: int) -> tuple[int, int, int, int]:
+    """(low, end, where its name begins, bytes of the name: 0 if it says nothing)."""
+    match = _LINE.match(text, start, end)
+    if match is not None:
+        low, length = int(match[1], 16), int(match[2], 16)
+        size = len(text[match.end() : end].rstrip(b" \t\r"))
+        if size and length and low + length < 1 << 64:
+            return low, low + length, match.end(), min(size, MAX_NAME)
+    return 0, 0, start, 0

@@ -64,5 +64,4 @@ def _describe(source: CodeSource) -> Iterator[CodeSurvey]:
         source.rows(span, span.start, True, lambda pc, exact: None) is not None
         for span in islice(source.spans, MOST_NAMED)
     )
-    size = sum(span.end - span.start for span in source.spans)
-    yield CodeSurvey(module_path(source.label), len(source.spans), size, has_rules, tuple(pieces))
+    yield CodeSurvey(module_path(source.label), len(source.spans), source.spans.size, has_rules, tuple(pieces))

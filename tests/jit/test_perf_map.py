@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.code import ALWAYS
+from pyprof.model.code_table import NamedRanges
 from pyprof.model.modules import AddressSpace
+from pyprof.objfile import growing_file, held_bytes
 from pyprof.objfile.foreign_path import find
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.runtime_code.base import Look
 from pyprof.runtime_code.perf_map import PerfMapCode
 from pyprof.runtime_code.process import perf_map_head
-from pyprof.symbolize.perfmap import MAX_NAME, PerfMapReader
+from pyprof.symbolize import perfmap
+from pyprof.symbolize.perfmap import MAX_LINE, MAX_NAME, PerfMapReader
+
+
+def lines_of(found: NamedRanges) -> list[tuple[int, int, str]]:
+    ends = np.cumsum(found.length).tolist()
+    names = [found.names[a:b].decode("utf-8", "backslashreplace") for a, b in pairwise([0, *ends])]
+    return list(zip(found.start.tolist(), found.end.tolist(), names, strict=True))
 
 
 def test_lines_of_every_writer_are_read() -> None:
     reader = PerfMapReader(Diagnostics())
     text = b"7f00 10 py::f:/a b.py\n0x7f10 0x8 LazyCompile:~g x.js:1\nFFFF0 1  void A::b(int)\r\n"
-    assert reader.read(text) == [
+    assert lines_of(reader.read(text)) == [
         (0x7F00, 0x7F10, "py::f:/a b.py"),
         (0x7F10, 0x7F18, "LazyCompile:~g x.js:1"),
         (0xFFFF0, 0xFFFF1, "void A::b(int)"),
@@ -35,15 +49,14 @@ def test_lines_of_every_writer_are_read() -> None:
 
 def test_line_that_comes_in_two_pieces_is_one_line() -> None:
     reader = PerfMapReader(Diagnostics())
-    assert reader.read(b"100 10 on") == []
-    assert reader.read(b"e\n200 10 two\n3") == [(0x100, 0x110, "one"), (0x200, 0x210, "two")]
+    assert lines_of(reader.read(b"100 10 on")) == []
+    assert lines_of(reader.read(b"e\n200 10 two\n3")) == [(0x100, 0x110, "one"), (0x200, 0x210, "two")]
 
 
 def test_lines_that_say_nothing_are_counted() -> None:
     diagnostics = Diagnostics()
-    assert PerfMapReader(diagnostics).read(b"zz 10 f\n100 0 g\n100 10\nffffffffffffffff 10 h\n10 10 \xff\n") == [
-        (0x10, 0x20, "\\xff")
-    ]
+    text = b"zz 10 f\n100 0 g\n100 10\nffffffffffffffff 10 h\n10 10 \xff\n"
+    assert lines_of(PerfMapReader(diagnostics).read(text)) == [(0x10, 0x20, "\\xff")]
     assert diagnostics.counts["perf map: line not understood"] == 4
 
 
@@ -54,25 +67,52 @@ def test_line_of_any_length_is_read_in_one_pass() -> None:
     text = (
         b"100 10 a" + blanks + b"b\n200" + blanks + b"zz\n300 10" + blanks + b"c\n400 10 d" + blanks + b"\n500 10 e\n"
     )
-    assert reader.read(text) == [(0x100, 0x110, "a"), (0x400, 0x410, "d"), (0x500, 0x510, "e")]
+    assert lines_of(reader.read(text)) == [(0x100, 0x110, "a"), (0x400, 0x410, "d"), (0x500, 0x510, "e")]
 
 
 def test_long_line_in_pieces_is_its_beginning() -> None:
     """Not what its end looks like."""
     reader = PerfMapReader(Diagnostics())
-    assert reader.read(b"100 10 " + b"a" * 50_000) == []
-    assert reader.read(b"\n200 10 b\n") == [(0x100, 0x110, "a" * MAX_NAME), (0x200, 0x210, "b")]
-    assert reader.read(b"x" * 50_000 + b" 300 10 lie") == []
-    assert reader.read(b"\n") == []
+    assert lines_of(reader.read(b"100 10 " + b"a" * 50_000)) == []
+    assert lines_of(reader.read(b"\n200 10 b\n")) == [(0x100, 0x110, "a" * MAX_NAME), (0x200, 0x210, "b")]
+    assert lines_of(reader.read(b"x" * 50_000 + b" 300 10 lie")) == []
+    assert lines_of(reader.read(b"\n")) == []
 
 
-@given(st.lists(st.binary(max_size=60), max_size=20))
-def test_any_bytes_are_read_without_an_exception(pieces: list[bytes]) -> None:
-    reader = PerfMapReader(Diagnostics())
-    for piece in pieces:
-        for start, end, name in reader.read(piece):
-            assert start < end < 1 << 64
-            assert name
+def stated(line: bytes) -> list[tuple[int, int, str]]:
+    """What a line says, by the pattern of the format."""
+    found = re.match(rb"(?:0x)?([0-9a-fA-F]{1,16})[ \t]+(?:0x)?([0-9a-fA-F]{1,16})[ \t]+(.*)", line[:MAX_LINE], re.S)
+    name = found[3].rstrip(b" \t\r")[:MAX_NAME] if found else b""
+    if found is None or not name:
+        return []
+    low, size = int(found[1], 16), int(found[2], 16)
+    return [(low, low + size, name.decode("utf-8", "backslashreplace"))] if size and low + size < 1 << 64 else []
+
+
+blanks = st.text(" \t", max_size=3) | st.just(" " * 12)
+numbers = st.from_regex(r"(0x)?[0-9a-fA-F]{0,18}", fullmatch=True)
+written = st.tuples(blanks, numbers, blanks, numbers, blanks, st.text("fg \t\r\0", max_size=5)).map("".join)
+likely = st.from_regex(r"7f[0-9a-f]{4} [1-9]0? [a-z]{1,9} [0-9a-f ]{0,9}", fullmatch=True)
+texts = st.lists(st.binary(max_size=30) | (written | likely).map(str.encode), max_size=30).map(b"\n".join)
+
+
+@given(st.lists(texts, max_size=4))
+def test_any_bytes_say_what_their_lines_say_one_by_one(pieces: list[bytes]) -> None:
+    diagnostics = Diagnostics()
+    reader = PerfMapReader(diagnostics)
+    found = [line for piece in pieces for line in lines_of(reader.read(piece))]
+    lines = b"".join(pieces).split(b"\n")[:-1]
+    assert found == [each for line in lines for each in stated(line)]
+    assert diagnostics.counts["perf map: line not understood"] == sum(bool(line) and not stated(line) for line in lines)
+
+
+def test_lines_over_the_bound_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfmap, "MAX_LINES", 3)
+    diagnostics = Diagnostics()
+    reader = PerfMapReader(diagnostics)
+    assert len(lines_of(reader.read(b"1 1 a\n2 1 b\n"))) == 2
+    assert lines_of(reader.read(b"3 1 c\n4 1 d\n")) == [(3, 4, "c")]
+    assert diagnostics.counts["perf map: too many lines, the rest is not read"] == 1
 
 
 def watched(path: Path) -> GrowingFile:
@@ -158,3 +198,31 @@ def test_map_that_is_written_anew_while_recorded_names_each_time(tmp_path: Path)
     assert [named[0x1090, time] for time in (50, 250)] == ["first", "second"]
     assert {named[0x2010, time] for time in (50, 150, 250)} == {"stays"}
     assert {named[0x3001, time] for time in (50, 150, 250)} == {"late"}
+
+
+@pytest.mark.parametrize(("module", "bound"), [(growing_file, "MAX_READ"), (held_bytes, "MAX_HELD")])
+def test_file_over_a_bound_of_bytes_keeps_what_was_read_and_is_named(
+    module: ModuleType, bound: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, bound, held_bytes.held() + 4000)
+    monkeypatch.setattr(growing_file, "PIECE", 1024)
+    path = tmp_path / "map"
+    path.write_text("".join(f"{number:x}0 10 function{number}\n" for number in range(0x1000, 0x1400)))
+    diagnostics = Diagnostics()
+    code = PerfMapCode(watched(path), diagnostics)
+    space = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
+    code.update(Look(space, X86_64, ALWAYS, 100, ()))
+    known = [code.spans.find(number << 4, 50) is not None for number in (0x1000, 0x13FF)]
+    assert known == [True, False]
+    assert diagnostics.counts["perf map: too large, the rest is not read"] == 1
+    assert [problem.text for problem in diagnostics.problems["[jit] perf map"]] != []
+
+
+def test_room_of_a_map_that_is_dropped_is_free_again() -> None:
+    before = held_bytes.held()
+    room = held_bytes.Held("x")
+    room.add(1000)
+    room.add(500)
+    assert held_bytes.held() - before == 1500
+    del room
+    assert held_bytes.held() == before
