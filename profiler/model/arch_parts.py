@@ -55,10 +55,14 @@ class FrameChain:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How far sp lies below the frame pointer behind a function's prologue, in bytes. fixed: it stays there."""
+    """How far sp lies below the frame pointer behind a function's prologue, in bytes. fixed: it stays there.
+
+    pushed: bytes of arguments that are pushed for a call, in the code between it and the jump or call before it.
+    """
 
     least: int
     fixed: bool
+    pushed: int = 0
 
 
 @dataclass(frozen=True)

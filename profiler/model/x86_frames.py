@@ -46,16 +46,21 @@ def _depth(code: bytes, called: int, wide: bool) -> Depth | None:
     if link is None:
         return None
     moves = (_MOVES_SP_WIDE if wide else _MOVES_SP).search(code, link.end()) is not None
+    below, end = _prologue(code, link.end(), wide)
+    return Depth(max(below, 0), not moves, _pushed(code, end, called, wide))
+
+
+def _prologue(code: bytes, at: int, wide: bool) -> tuple[int, int]:
+    """How far sp is below the frame pointer behind a prologue that goes on at `at`, and the prologue's end."""
     word = 8 if wide else 4
-    at, below, probed, room = link.end(), 0, 0, False
+    below, probed, room = 0, 0, False
     saved: set[int] = set()
     for _ in range(MOST_INSTRUCTIONS):
         size = instruction_length(code, at, wide)
         if not size:
             break
         text = code[at : at + size]
-        at += size
-        bare = text[1:] if wide and text[0] & 0xF0 == 0x40 else text
+        bare = _bare(text, wide)
         if 0x50 <= bare[0] < 0x58:
             register = (bare[0] & 7) + (8 if len(bare) < size and text[0] & 1 else 0)
             if room or register in saved:
@@ -63,16 +68,55 @@ def _depth(code: bytes, called: int, wide: bool) -> Depth | None:
             saved.add(register)
             below += word
         elif bare[:2] in (b"\x83\xec", b"\x81\xec"):
-            below += _signed(bare, 2, len(bare) - 2)
+            amount = _signed(bare, 2, len(bare) - 2)
+            if room and amount == word:
+                break  # alignment of arguments
+            below += amount
             room = True
         elif text[:4] == b"\x4c\x8d\x9c\x24":  # lea -n(%rsp),%r11: how far a loop goes that touches each page
             probed = below - _signed(text, 4, 4)
         elif probed and text[:3] == b"\x4c\x39\xdc":  # cmp %r11,%rsp
             below, probed = probed, 0
             at += 2  # jne
-        elif bare[0] in (0xE8, 0xE9, 0xEB, 0xC3, 0xC9, 0xFF) or bare[0] & 0xF0 == 0x70 or _is_long_jcc(bare):
+        elif _leaves(bare):
             break
-    return Depth(max(below, 0), not moves)
+        at += size
+    return below, at
+
+
+def _pushed(code: bytes, at: int, called: int, wide: bool) -> int:
+    """See Depth.pushed. at: the prologue's end."""
+    word = 8 if wide else 4
+    pushed = 0
+    while at < called:
+        size = instruction_length(code, at, wide)
+        if not size:
+            return 0
+        bare = _bare(code[at : at + size], wide)
+        at += size
+        if 0x50 <= bare[0] < 0x58 or bare[0] in (0x68, 0x6A) or (bare[0] == 0xFF and bare[1] >> 3 & 7 == 6):
+            pushed += word
+        elif 0x58 <= bare[0] < 0x60:
+            pushed -= word
+        elif bare[:1] in (b"\x81", b"\x83") and bare[1] in (0xC4, 0xEC):
+            amount = _signed(bare, 2, len(bare) - 2)
+            pushed += amount if bare[1] == 0xEC else -amount
+        elif _leaves(bare) and at < called:
+            pushed = 0
+    return max(pushed, 0)
+
+
+def _bare(text: bytes, wide: bool) -> bytes:
+    """An instruction without notrack, bnd and REX."""
+    text = text.lstrip(b"\x3e\xf2")
+    return text[1:] if wide and text[:1] and text[0] & 0xF0 == 0x40 else text
+
+
+def _leaves(bare: bytes) -> bool:
+    """A call, a jump, a return, or the end of a frame."""
+    if bare[0] == 0xFF:
+        return bare[1] >> 3 & 7 in (2, 3, 4, 5)
+    return bare[0] in (0xE8, 0xE9, 0xEB, 0xC3, 0xC9) or bare[0] & 0xF0 == 0x70 or _is_long_jcc(bare)
 
 
 def _is_long_jcc(text: bytes) -> bool:
@@ -106,9 +150,7 @@ def _jumps(code: bytes, address: int, wide: bool) -> Iterator[int | None]:
         size = instruction_length(code, at, wide)
         text = code[at : at + size]
         at += size
-        bare = text.lstrip(b"\x3e\xf2")
-        if wide and bare[:1] and bare[0] & 0xF0 == 0x40:
-            bare = bare[1:]
+        bare = _bare(text, wide)
         if not bare:
             if len(code) - at >= LONGEST:
                 yield None

@@ -101,6 +101,21 @@ def test_room_counts_the_arguments_that_are_popped_behind_the_call() -> None:
     assert found(asleep(world, {SP: framed, fp: 0, fp + 8: root})) == ([*INSIDE, ROOT + 0x22], "root")
 
 
+@pytest.mark.parametrize(
+    "pushes",
+    ["4151 4157", "4883ec08 6a01", "6801000000 ff75e8", "50 51 4159 52"],
+    ids=["registers", "alignment", "numbers", "popped"],
+)
+def test_room_counts_the_arguments_that_are_pushed_before_the_call(pushes: str) -> None:
+    """gcc takes them off by pops somewhere behind the call."""
+    world, framed = framed_world(PROLOGUE)
+    argued = bytes.fromhex("e800000000 f2ff10 6a01 7400") + bytes.fromhex(pushes)  # a call, another, an argument, je
+    world.code[FRAMED + len(PROLOGUE) : FRAMED + 0x40] = argued.rjust(0x40 - len(PROLOGUE), b"\x90")
+    fp, root = SP + 8 + ROOM + 16, world.call(ROOT + 0x20)
+    assert found(asleep(world, {SP: framed, fp: 0, fp + 8: root})) == ([*INSIDE, ROOT + 0x22], "root")
+    assert found(asleep(world, {SP: framed, fp - 16: 0, fp - 8: root})) == (INSIDE, "no_rule")
+
+
 def test_room_of_an_outer_frame_must_hold_as_well() -> None:
     world, framed = framed_world(PROLOGUE)
     world.code[CODE : CODE + len(PROLOGUE)] = PROLOGUE

@@ -8,7 +8,7 @@ code.
 from __future__ import annotations
 
 from pyprof.model.arch import Arch
-from pyprof.model.arch_parts import Depth
+from pyprof.model.arch_parts import Depth, FrameCode
 from pyprof.records import dataclass
 from pyprof.unwind.code import Code
 from pyprof.unwind.heuristics.calls import MOST_FUNCTION, Calls
@@ -58,5 +58,12 @@ class FrameRoom:
             return Room()
         if not depth.fixed or end - start > MOST_FUNCTION:
             return Room(depth.least, known=True)
-        popped = 0 if exact else frames.popped(self._code.read(pc, 8))
-        return Room(depth.least, (depth.least + popped, depth.least) if popped else (depth.least,), known=True)
+        arguments = (0,) if exact else self._arguments(frames, depth, pc)
+        return Room(depth.least, tuple(depth.least + size for size in arguments), known=True)
+
+    def _arguments(self, frames: FrameCode, depth: Depth, pc: int) -> tuple[int, ...]:
+        """How many bytes of arguments may be on the stack in a call that returns to pc."""
+        popped = frames.popped(self._code.read(pc, 8))  # they, or the frame
+        if depth.pushed:
+            return (depth.pushed, popped) if popped not in (0, depth.pushed) else (depth.pushed,)
+        return (popped, 0) if popped else (0,)
