@@ -29,7 +29,7 @@ def _pyprof_got(folder: Path) -> Got:
     return Got(int(summary["samples"]), int(summary["ends"].get("root", 0)))
 
 
-def _pyprof_by(collector: str) -> Recorder:
+def pyprof_by(collector: str) -> Recorder:
     return Recorder(
         f"pyprof --collector {collector}",
         lambda pid, rate, seconds, folder: [
@@ -118,8 +118,8 @@ def _perf(only: frozenset[str], *options: str) -> Recorder:
 
 
 RECORDERS = (
-    _pyprof_by("perf"),
-    _pyprof_by("ptrace"),
+    pyprof_by("perf"),
+    pyprof_by("ptrace"),
     _perf(frozenset({"ladder", "ladder4", "threads", "deep", "deep4000", "tower", *PYTHON, *ROOTED})),
     _perf(INLINING, "--no-inline"),
     _py_spy("py-spy --native", "--native"),

@@ -121,7 +121,7 @@ def added(quiet: Inside, sampled: Inside) -> list[float]:
 
 
 def measure(
-    tool: Recorder, target: Target, command: list[str], seconds: float, rate: float, base: Inside | None, folder: Path
+    tool: Recorder, target: Target, command: list[str], seconds: float, rate: float, alone: Inside | None, folder: Path
 ) -> Row | None:
     """None if the tool failed. seconds: of the recording."""
     own = Path(tempfile.mkdtemp(dir=folder))  # a tool that fails must not be credited with another's output
@@ -139,10 +139,10 @@ def measure(
     if not got.samples:
         return None
     inside = _seen(out) if target.counts else None
-    slowdown = (1 - inside.work / base.work) * (seconds + _MARGIN_S) / seconds if inside and base else None
+    slowdown = (1 - inside.work / alone.work) * (seconds + _MARGIN_S) / seconds if inside and alone else None
     return Row(
         slowdown=slowdown,
-        added_us=added(base, inside) if inside and base and base.gaps_us else None,
+        added_us=added(alone, inside) if inside and alone and alone.gaps_us else None,
         samples=got.samples,
         wanted=rate * seconds * min(target.busy, os.cpu_count() or 1),
         whole=got.whole / got.samples if got.whole is not None else None,
@@ -164,9 +164,9 @@ def table(
         rows: dict[str, list[Row]] = {tool.name: [] for tool in tools}
         noise: list[float] = []
         for _ in range(rounds):
-            base = _base(target, command, seconds, noise)
+            alone = base(target, command, seconds, noise)
             for tool in tools:
-                row = measure(tool, target, command, seconds, rate, base, folder)
+                row = measure(tool, target, command, seconds, rate, alone, folder)
                 if row is not None:
                     rows[tool.name].append(row)
     shown = Table(title=f"{target.name}: {target.what}; {rate:g} Hz, {seconds:g} s, median of {rounds}")
@@ -181,7 +181,7 @@ def table(
     console.print(f"noise of a slowdown figure here: {100 * max(noise):.1f} %\n" if noise else "")
 
 
-def _base(target: Target, command: list[str], seconds: float, noise: list[float]) -> Inside | None:
+def base(target: Target, command: list[str], seconds: float, noise: list[float]) -> Inside | None:
     """The target alone, twice; noise: gets by how much the two differ."""
     if not target.counts:
         return None
