@@ -86,7 +86,7 @@ class UntilInterpreter:
         before = self._past.stats
         notes = now.notes
         if before.ticks:
-            notes = (*notes, f"For {self._for_ns / 1e9:.1f} s no interpreter ran: perf_events recorded these")
+            notes = (*notes, f"Until an interpreter was found, perf_events recorded: {self._for_ns / 1e9:.1f} s")
         return replace(joined(before, now), notes=notes, accounts=_together(self._accounts, now.accounts))
 
     def stop(self) -> None:

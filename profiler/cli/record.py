@@ -12,7 +12,7 @@ from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, so
 from pyprof.cli.python_options import add_python
 from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.selection import add_selection, target_options
-from pyprof.cli.terminal import failure, printable
+from pyprof.cli.terminal import failure, one_terminal, printable
 from pyprof.cli.window import WindowOptions, WindowWriter
 from pyprof.collectors import registry as collectors
 from pyprof.errors import OutputError, UsageError
@@ -155,7 +155,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         default=DEFAULT_SOURCES,
         metavar="LIST",
         help=f"sources in the order in which they are asked ({option_help()}). "
-        f"Default: {','.join(DEFAULT_SOURCES)}; default,scan also guesses where none of them knows",
+        "Default: these without scan, in this order; default,scan also guesses where none of them knows",
     )
     how.add_argument(
         "--scan",
@@ -329,7 +329,11 @@ class _Run:
 
         subject = recording.subject
         sink = WindowWriter(self._how, subject, self._options)
-        progress = Progress(subject.title, self._how.quiet, self._options.duration)
+        shared = self._command is not None and one_terminal()  # the command's lines and prompts stay as they are
+        if shared:
+            lasts = f"{self._options.duration:g} s" if self._options.duration else "until it ends"
+            sink.say(f"pyprof: recording {printable(subject.title)}, {lasts}; Ctrl-C to finish")
+        progress = Progress(subject.title, self._how.quiet or shared, self._options.duration)
         recording.deliveries.inherit(sink)
         if self._every:
             recording.deliveries.every(self._every, sink)

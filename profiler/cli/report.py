@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from pyprof.cli.short_names import function_name
+from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import advice, printable
 from pyprof.cli.words import duration, many, percent, shorten
 from pyprof.collectors.hybrid.opening import FROM_OUTSIDE
@@ -69,8 +69,9 @@ def _tables(found: Costs, width: int) -> Iterator[str]:
         if rows:
             yield ""
             yield _row(heading, _HEADINGS[heading], "", width)
-            for cost, value in rows:
-                yield _row(percent(value, found.value), printable(cost.name), printable(cost.module), width)
+            names = function_names([printable(cost.name) for cost, _ in rows], width - _LABEL - 3 - _MODULE)
+            for (cost, value), name in zip(rows, names, strict=True):
+                yield _row(percent(value, found.value), name, printable(cost.module), width)
 
 
 _HEADINGS = {"self": "in the function itself", "total": "with what it calls"}
@@ -78,7 +79,7 @@ _HEADINGS = {"self": "in the function itself", "total": "with what it calls"}
 
 def _row(share: str, name: str, module: str, width: int) -> str:
     room = width - _LABEL - 3 - (_MODULE if module else 0)
-    return f"  {share:>{_LABEL - 2}}  {function_name(name, room):<{room}} {shorten(module, _MODULE)}".rstrip()
+    return f"  {share:>{_LABEL - 2}}  {shorten(name, room):<{room}} {shorten(module, _MODULE)}".rstrip()
 
 
 def _sampled(summary: Summary) -> str:
@@ -121,8 +122,9 @@ def _missing(summary: Summary) -> str:
         ways = " or ".join(sorted({problem.remedy for problem in made.values()}))
         parts.append(f"names of code made at run time ({share} of the time; {ways})")
     if without:
-        share = percent(sum(module.own for module in without), summary.shown.total)
-        parts.append(f"symbols of {many(len(without), 'module')} ({share} of the time)")
+        own = sum(module.own for module in without)  # nothing, where the time is the kernel's: sleeps
+        share = f" ({percent(own, summary.shown.total)} of the time)" if own else ""
+        parts.append(f"symbols of {many(len(without), 'module')}{share}")
     if more := len(lacks) - len(without) - len(made):
         parts.append(f"{many(more, 'module')} with other problems")
     return ", ".join([*parts, *lacking(summary.errors)])

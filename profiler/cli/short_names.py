@@ -5,6 +5,9 @@ page.names.js does the same for the page.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+from pyprof.cli.words import shorten
 
 _CLOSING = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _OPERATOR = re.compile(r"operator(?:\(\)|\[\]|->\*?|[<>=!+\-*/%^&|~,]{1,3}|\s+\w+(?:\[\])?)")
@@ -32,6 +35,32 @@ def function_name(name: str, width: int) -> str:
         parts = parts[1:]
     tail = "::".join(parts) or name
     return "…" + tail[len(tail) - width + 1 :]
+
+
+def function_names(names: Sequence[str], width: int) -> list[str]:
+    """Names in at most width letters each. Those that would look the same have what tells them apart behind them: the
+    first template argument or parameter that differs.
+    """
+    short = [function_name(name, width) for name in names]
+    for at, name in enumerate(names):
+        alike = [other for other in names if other != name and function_name(other, width) == short[at]]
+        if alike:
+            own = shorten(_difference(name[:_LONGEST], [other[:_LONGEST] for other in alike]), max(width // 2, 1))
+            short[at] = f"{function_name(name, max(width - len(own) - 3, 1))} <{own}>"
+    return short
+
+
+def _difference(name: str, others: Sequence[str]) -> str:
+    """The argument in which a name first differs from all of the others together."""
+    texts = (name, *others)
+    begin = next(
+        (at for at, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), min(map(len, texts))
+    )
+    begin = max((name.rfind(letter, 0, begin) for letter in "<(, "), default=-1) + 1
+    end = begin
+    while end < len(name) and name[end] not in ">),":
+        end = max(_close(name, end), end + 1) if name[end] in _CLOSING else end + 1
+    return name[begin:end].strip()
 
 
 def _path(text: str) -> list[str]:

@@ -42,6 +42,11 @@ def json(document: object, option: int = 0) -> None:
     sys.stdout.buffer.flush()
 
 
+def one_terminal() -> bool:
+    """Do standard output and standard error go to the same terminal?"""
+    return os.isatty(1) and os.isatty(2) and os.fstat(1).st_rdev == os.fstat(2).st_rdev
+
+
 def advice(text: str) -> str:
     """A command to type, for the user who reads it: root needs no sudo."""
     return _AS_ROOT.sub("", text) if os.geteuid() == 0 else text

@@ -18,7 +18,7 @@ import pytest
 
 from pyprof.cli.progress import Progress
 from pyprof.cli.report import brief, report
-from pyprof.cli.short_names import function_name
+from pyprof.cli.short_names import function_name, function_names
 from pyprof.cli.terminal import advice
 from pyprof.cli.words import duration, many, percent
 from pyprof.collectors.base import CollectorStats
@@ -108,6 +108,11 @@ def test_counters_in_our_own_words_are_told_only_where_asked_for() -> None:
     assert "apt-get install a-dbg" in everything
 
 
+def test_modules_without_symbols_in_which_no_time_was_spent_have_no_share() -> None:
+    waits = ModuleSummary("/lib/a.so", "", 10, (Problem("no symbols: only exported names", "apt-get install a-dbg"),))
+    assert "missing symbols of 1 module: see Summary" in running_text(profile(modules=(waits,), errors={}))
+
+
 def test_code_without_names_has_its_share_and_what_mends_it() -> None:
     made = ModuleSummary("[anon]", "", 10, (Problem(NAMELESS, name_it("[JIT code of node]")),), 25)
     said = running_text(profile(modules=(made,), errors={}))
@@ -180,6 +185,24 @@ def test_long_function_names_keep_what_tells_them_apart() -> None:
     assert len(function_name("<broken(" * 20, 30)) <= 30
 
 
+def test_functions_that_would_look_the_same_have_what_tells_them_apart() -> None:
+    of_json = (
+        "v8::internal::JsonStringifier::Result v8::internal::JsonStringifier::Serialize_<{}>(v8::internal::Handle)"
+    )
+    both = function_names([of_json.format("false"), "main", of_json.format("true")], 46)
+    short = "internal::JsonStringifier::Serialize_"
+    assert both == [f"{short} <false>", "main", f"{short} <true>"]
+    assert function_names(["f(std::map<int, int>, long)", "f(std::map<int, int>, char)"], 8) == ["f <long>", "f <char>"]
+    assert function_names([of_json.format("false")] * 2, 40) == [function_name(of_json.format("false"), 40)] * 2
+    for one, other in (
+        ("a<" * 40, "a<" * 41),
+        ("f(" + "x" * 60 + ")", "f(" + "y" * 60 + ")"),
+        ("g" * 50, "h" + "g" * 49),
+    ):
+        for width in range(8, 60):
+            assert all(len(name) <= width for name in function_names([one, other], width))
+
+
 @pytest.mark.parametrize(
     ("name", "short"),
     [
@@ -249,13 +272,15 @@ def test_progress_says_what_is_left_and_fits() -> None:
         assert "18 s left" in line
 
 
-def _on_terminal(*arguments: str, columns: int) -> str:
-    """What pyprof shows on a terminal of that width."""
+def _on_terminal(*arguments: str, columns: int, apart: bool = False) -> str:
+    """What pyprof shows on a terminal of that width. apart: standard output goes elsewhere."""
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (24, columns))
     environment = {**os.environ, "TERM": "xterm"}
     environment.pop("COLUMNS", None)
-    done = subprocess.Popen([*PYPROF, *arguments], stdout=follower, stderr=follower, env=environment)
+    done = subprocess.Popen(
+        [*PYPROF, *arguments], stdout=subprocess.DEVNULL if apart else follower, stderr=follower, env=environment
+    )
     os.close(follower)
     seen, deadline = b"", time.monotonic() + 60
     try:
@@ -308,7 +333,16 @@ def test_quiet_says_nothing_on_a_terminal(spinning: int, tmp_path: Path) -> None
     assert out.stat().st_size
 
 
-def test_wait_for_a_command_that_runs_on_is_shown(tmp_path: Path) -> None:
-    out = tmp_path / "a.html"
-    lines = _shown(_on_terminal("record", "-d", "0.3", "-o", str(out), "--", "sleep", "2", columns=80))
-    assert any(re.match(r"sleep \(\d+\)  waiting for its end, \d s", line) for line in lines), lines
+@pytest.mark.parametrize("apart", [False, True])
+def test_command_has_its_terminal_for_itself(apart: bool, tmp_path: Path) -> None:
+    """Its lines and prompts are not overwritten; where its output goes elsewhere, progress is shown."""
+    out, command = tmp_path / "a.html", ("sh", "-c", "printf 'name? '; sleep 1.5")
+    seen = _on_terminal("record", "-d", "0.5", "-o", str(out), "--", *command, columns=80, apart=apart)
+    lines = _shown(seen)
+    assert any(re.match(r"sh \(\d+\)  \d s, \d s left", line) for line in lines) == apart, lines
+    assert any(re.match(r"sh \(\d+\)  waiting for its end, \d s", line) for line in lines) == apart, lines
+    assert any("sh runs on; waiting for its end (Ctrl-C ends it)" in line for line in lines), lines
+    if not apart:
+        assert re.match(r"pyprof: recording sh \(\d+\), 0.5 s; Ctrl-C to finish", lines[0]), lines
+        assert "\x1b[K" not in seen
+        assert "name? " in seen
