@@ -51,7 +51,7 @@ def high_enough(recording: Recording) -> bool:
 @pytest.mark.parametrize("build", BUILDS)
 def test_threads_that_stand_on_their_ladders_have_one_stack_each(build: str, tmp_path: Path) -> None:
     with running(ladder(build), "spin", LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=1)
+        recording = record(program.pid, tmp_path, seconds=1, until=lambda recording: len(recording.stacks) > 3)
     assert recording.whole == 1.0
     ladders = [";".join([f"{p}_thread", *rungs(p), f"{p}_top"]) for p in "abcd"]
     assert strange(recording, rf"{THREAD};({'|'.join(ladders)})") == []
@@ -63,7 +63,7 @@ def test_threads_that_stand_on_their_ladders_have_one_stack_each(build: str, tmp
 @pytest.mark.parametrize("build", BUILDS)
 def test_threads_that_climb_have_stacks_that_begin_like_the_ladder(build: str, tmp_path: Path) -> None:
     with running(ladder(build), "climb", LIFE) as program:
-        recording = record(program.pid, tmp_path, seconds=1)
+        recording = record(program.pid, tmp_path, seconds=1, until=lambda recording: len(recording.stacks) > 40)
     assert recording.whole == 1.0
     ladders = [f"{p}_thread{climbing([*rungs(p), f'{p}_top'])}" for p in "abcd"]
     assert strange(recording, rf"{THREAD};(?:{'|'.join(ladders)})") == []
