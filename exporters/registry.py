@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """An Exporter whose writer is the function `write` of pyprof.exporters.<module>.
+    """An Exporter whose writer is the function `write` of a module.
 
     name: as in --format. suffixes: file names that mean it; the first is the one to propose. text: may go to a
-    terminal. summary: one phrase for --help. module: where it is not the name.
+    terminal. summary: one phrase for --help. module: where it is not pyprof.exporters.<name>.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Format:
     module: str = ""
 
     def write(self, profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-        module = import_module(f"pyprof.exporters.{self.module or self.name}")
+        module = import_module(self.module or f"pyprof.exporters.{self.name}")
         writer = cast("Callable[[Profile, BinaryIO, ExportOptions], None]", module.write)
         writer(profile, out, options)
 
@@ -46,7 +46,10 @@ FORMATS: tuple[Format, ...] = (
         (".trace.json", ".chrome.json"),
         True,
         "JSON for Perfetto and chrome://tracing, functions over time",
-        "chrome_trace",
+        "pyprof.exporters.chrome_trace",
+    ),
+    Format(
+        "recording", (".pyprof",), False, "all of it, for pyprof report: a SQLite database", "pyprof.recording.writer"
     ),
 )
 

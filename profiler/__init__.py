@@ -10,6 +10,7 @@ api            The library: what `import pyprof` gives
 cli/           The command line; one file a subcommand
 model/         The values that travel through pyprof: samples in, walks, stacks, profiles out
 objfile/       Object files: which file is behind a mapping, and what is in it
+recording/     Recordings that last: a SQLite database that holds all of a profile
 runtime_code/  Code that processes make at run time: who registered it, and what that says of rules and names
 session/       The loop that ties collector, unwinder, stacks, names and exporters together
 symbolize/     Names for addresses
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pyprof.errors import PyprofError
     from pyprof.model.profile import Profile
     from pyprof.options import DumpOptions, RecordOptions, RemoteOptions, TargetOptions
+    from pyprof.recording.reader import load
     from pyprof.session.recording import Recording
     from pyprof.session.snapshot import ThreadStacks
 
@@ -47,6 +49,7 @@ __all__ = [
     "ThreadStacks",
     "attach",
     "dump",
+    "load",
     "record",
 ]
 
@@ -61,6 +64,7 @@ _PLACES = {
     "ThreadStacks": "pyprof.session.snapshot",
     "attach": "pyprof.api",
     "dump": "pyprof.api",
+    "load": "pyprof.recording.reader",
     "record": "pyprof.api",
 }
 

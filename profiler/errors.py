@@ -85,6 +85,12 @@ class OutputError(PyprofError, OSError):
     reason = "not_written"
 
 
+class RecordingError(PyprofError, ValueError):
+    """A recording, or another profiler's file, cannot be read: it is none, it is broken, or it is too new."""
+
+    reason = "recording_unreadable"
+
+
 class MissingLibrary(PyprofError, ImportError):
     """What is asked for needs a library that is not installed."""
 

@@ -10,17 +10,19 @@ dump_interpreter  How `pyprof dump` shows what an interpreter runs in a thread
 dump_subject      What was dumped, as values
 inspect           `pyprof inspect`: one window into all unwind tables of a file
 main              The parser and the one place that catches every named error
+outcome           What a recording says in the terminal when it is done
 output            Where a profile is written: the file's name, checked before anything is recorded, replaced in one step
 post_mortem       What `pyprof dump` shows of a core file or a crash dump: threads, why the process died, registers
 progress          What is shown on standard error while recording
 python_options    The options of what is shown of Python
 record            `pyprof record`: sample a process or a command, and write what it did
 remote            The options of a target behind a GDB stub
-report            What a recording says in the terminal when it is done
+report            `pyprof report`: what a recording holds, in any format, or as a table in the terminal
 selection         Options that choose processes and threads
 short_names       Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do
 symbols           `pyprof symbols`: write a Breakpad symbol file
 terminal          Lines for people
+top_table         Tables of functions in the terminal: the dearest ones, and who calls or is called
 window            Closing a window of a recording: named, written, reported
 words             Numbers as people read them
 """

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import re
+from typing import TYPE_CHECKING
 
 from pyprof.errors import UsageError
+from pyprof.exporters import registry
 from pyprof.frame_sources import SCAN
 from pyprof.options import DEFAULT_SOURCES, KNOWN_SOURCES, UnwindOptions
 
+if TYPE_CHECKING:
+    from pyprof.exporters.base import Exporter
+
 DEFAULT = "default"
+_HALF_A_DAY = 12 * 3600
 
 
 def positive(text: str) -> float:
@@ -40,6 +47,42 @@ def regex(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
+def moment(text: str) -> float | datetime.time:
+    """Seconds since the beginning, or a time of day."""
+    try:
+        return datetime.time.fromisoformat(text) if ":" in text else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seconds nor a time of day") from None
+
+
+def seconds_since(when: float | datetime.time, start_ns: int) -> float:
+    """A time of day is local, and the one next to the beginning: a recording may go on beyond midnight."""
+    if isinstance(when, float):
+        return when
+    begin = datetime.datetime.fromtimestamp(start_ns / 1e9)
+    found = datetime.datetime.combine(begin.date(), when)
+    if (begin - found).total_seconds() > _HALF_A_DAY:
+        found += datetime.timedelta(days=1)
+    return (found - begin).total_seconds()
+
+
+def chosen_format(name: str | None, output: str) -> Exporter:
+    """By --format, else by the suffix of the output; collapsed for standard output. Raises UsageError."""
+    if name:
+        exporter: Exporter = registry.by_name(name)
+    elif output == "-":
+        exporter = registry.by_name("collapsed")
+    else:
+        found = registry.by_file(output)
+        if found is None:
+            suffixes = " ".join(entry.suffixes[0] for entry in registry.FORMATS)
+            raise UsageError(f"the name {output} does not say which format to write", f"-f FORMAT, or {suffixes}")
+        exporter = found
+    if output == "-" and not exporter.text:
+        raise UsageError(f"{exporter.name} is not text: it needs a file", "-o FILE, or -f collapsed")
+    return exporter
 
 
 def bytes_size(text: str) -> int:

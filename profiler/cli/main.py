@@ -24,14 +24,15 @@ prepared, unwinds its native stacks by every table that tells how, and hardly di
 EPILOG = """\
 examples:
   pyprof record -p 1234                 flame graph of process 1234, until Ctrl-C
-  pyprof record -d 10 -o a.pprof -- ./server --port 80
+  pyprof record -d 10 -o a.pyprof -- ./server --port 80
+  pyprof report a.pyprof                a recording that was kept, in any format
   pyprof dump -p 1234                   what every thread is doing right now
   pyprof doctor 1234                    what will work, before anything is attached
 
 `pyprof COMMAND --help` is the manual page of a command.
 """
 
-COMMANDS = ("record", "dump", "doctor", "inspect", "symbols", "completion")
+COMMANDS = ("record", "report", "dump", "doctor", "inspect", "symbols", "completion")
 """Each is a module of this package with a function add()."""
 
 

@@ -8,7 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, source_list, unwind_options
+from pyprof.cli.arguments import bytes_size, chosen_format, percent, positive, positive_int, source_list, unwind_options
 from pyprof.cli.python_options import add_python
 from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.selection import add_selection, target_options
@@ -30,7 +30,6 @@ from pyprof.options import (
 
 if TYPE_CHECKING:
     from pyprof.collectors.targets.launch import Launched
-    from pyprof.exporters.base import Exporter
     from pyprof.options import RemoteOptions
     from pyprof.session.recording import Recording
 
@@ -216,7 +215,8 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.cli.output import Names, check_writable
     from pyprof.exporters.base import ExportOptions
 
-    exporter = _choose_format(arguments.format, arguments.output)
+    named = arguments.format or arguments.output
+    exporter = chosen_format(arguments.format, arguments.output or "") if named else registry.DEFAULT
     template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if arguments.every else ''}{exporter.suffixes[0]}"
     if arguments.idle and arguments.mode not in (None, "wall"):
         raise UsageError("-i is --mode wall", "give one of them")
@@ -255,25 +255,6 @@ def record_options(arguments: argparse.Namespace) -> RecordOptions:
         follow_tasks=arguments.follow_tasks,
         lock_holder=arguments.gil,
     )
-
-
-def _choose_format(name: str | None, output: str | None) -> Exporter:
-    """By --format, else by the suffix; collapsed for standard output, flamegraph where nothing is said."""
-    if name:
-        exporter = registry.by_name(name)
-    elif output == "-":
-        exporter = registry.by_name("collapsed")
-    elif output is None:
-        exporter = registry.DEFAULT
-    else:
-        found = registry.by_file(output)
-        if found is None:
-            suffixes = " ".join(entry.suffixes[0] for entry in registry.FORMATS)
-            raise UsageError(f"the name {output} does not say which format to write", f"-f FORMAT, or {suffixes}")
-        exporter = found
-    if output == "-" and not exporter.text:
-        raise UsageError(f"{exporter.name} is not text: it needs a file", "-o FILE, or -f collapsed")
-    return exporter
 
 
 class _Run:

@@ -1,171 +1,185 @@
-"""What a recording says in the terminal when it is done: where the time went, how good that is, what is missing."""
+"""`pyprof report`: what a recording holds, in any format, or as a table in the terminal."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Mapping
+import argparse
+import shutil
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.short_names import function_names
-from pyprof.cli.terminal import advice, printable
-from pyprof.cli.words import duration, many, percent, shorten
-from pyprof.collectors.hybrid.opening import FROM_OUTSIDE
-from pyprof.model.functions import Costs, costs
-from pyprof.model.profile import Profile
-from pyprof.model.reasons import ENDS, counted, end_title, lacking
-from pyprof.model.summary import Summary
-from pyprof.model.walk import StackEnd
-from pyprof.symbolize.unnamed import NAMELESS
+from pyprof.cli.arguments import chosen_format, moment, positive_int, regex, seconds_since
+from pyprof.cli.terminal import line, printable
+from pyprof.errors import PyprofError, UsageError
+from pyprof.exporters import registry
 
-TOP = 5
-_LABEL, _MODULE = 9, 22
-BY_PERF = "by perf_events"
-_WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor"}
-_SLOW = 0.95
-"""Below this share of the wanted rate the rate is printed."""
+if TYPE_CHECKING:
+    from pyprof.exporters.base import Exporter
+    from pyprof.model.profile import Profile
 
+TOP = "top"
+"""The format that is a table in the terminal, and the default."""
+_ROWS = 30
 
-def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]:
-    """Most important first, lines of at most width letters. page: a page was written, which has the details too."""
-    summary = profile.summary
-    lines = [*_warnings(summary, width), f"pyprof: {_title(profile)}"]
-    if summary.samples:
-        lines += [*_tables(costs(profile), width), "", *_labelled("how", _sampled(summary), width)]
-        lines += _labelled("quality", _quality(summary), width)
-    for note in (note for note in summary.notes[1:] if note != FROM_OUTSIDE):  # the first one has said so
-        lines += _labelled("note", advice(note), width)
-    if missing := _missing(summary):
-        where = "" if verbose else ": see Summary in the page, or --verbose" if page else ": --verbose says more"
-        lines += _labelled("missing", missing + where, width)
-    return lines + (_details(summary, width) if verbose else [])
+DESCRIPTION = """\
+Read a recording (pyprof record -o NAME.pyprof) and write it in any format, whole or in part.
+Without -o and -f it prints the functions that cost most.
+"""
+
+EPILOG = """\
+examples:
+  pyprof report a.pyprof
+  pyprof report a.pyprof -o a.html
+  pyprof report a.pyprof --from 10 --to 20 --thread worker -o part.pb.gz
+  pyprof report a.pyprof --callers malloc
+  pyprof report a.pyprof --exclude '^idle_' -f collapsed | sort -k2 -n
+  pyprof report a.pyprof --missing
+"""
 
 
-def brief(profile: Profile) -> str:
-    """One line on a window that others came before."""
-    shown = profile.summary.shown
-    whole = percent(shown.ends.get(StackEnd.ROOT.label, 0), shown.total)
-    return f"pyprof: {_title(profile)}, {many(profile.summary.samples, 'sample')}, {whole} in whole stacks"
-
-
-def _title(profile: Profile) -> str:
-    shown, seconds = profile.summary.shown, duration(profile.duration_ns)
-    if shown.unit != "nanoseconds" or not profile.summary.samples:
-        return f"{profile.title}, {seconds}"
-    return f"{profile.title}: {duration(shown.total)} of {_WHAT.get(shown.type, shown.type)} in {seconds}"
-
-
-def _warnings(summary: Summary, width: int) -> list[str]:
-    lines = []
-    for warning in summary.warnings:
-        lines += _wrapped(f"pyprof: {warning.text}", width, "  ")
-    return lines
-
-
-def _tables(found: Costs, width: int) -> Iterator[str]:
-    tables = (
-        ("self", [(cost, cost.own) for cost in found.by_own(TOP)]),
-        ("total", [(cost, cost.total) for cost in found.by_total(TOP)]),
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "report",
+        help="write a recording in any format, or print its functions",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for heading, rows in tables:
-        if rows:
-            yield ""
-            yield _row(heading, _HEADINGS[heading], "", width)
-            names = function_names([printable(cost.name) for cost, _ in rows], width - _LABEL - 3 - _MODULE)
-            for (cost, value), name in zip(rows, names, strict=True):
-                yield _row(percent(value, found.value), name, printable(cost.module), width)
-
-
-_HEADINGS = {"self": "in the function itself", "total": "with what it calls"}
-
-
-def _row(share: str, name: str, module: str, width: int) -> str:
-    room = width - _LABEL - 3 - (_MODULE if module else 0)
-    return f"  {share:>{_LABEL - 2}}  {shorten(name, room):<{room}} {shorten(module, _MODULE)}".rstrip()
-
-
-def _sampled(summary: Summary) -> str:
-    """How, how often, at what price."""
-    note = advice(summary.notes[0]) if summary.notes else ""
-    slow = 0 < summary.rate_reached < _SLOW * summary.rate_wanted
-    times = many(summary.samples, "sample") + f" of {many(summary.threads, 'thread')}"
-    if slow:
-        times += f", {summary.rate_reached:.3g} a second instead of {summary.rate_wanted:g}"
-    how = note.removeprefix("Sampled ").rstrip(".") if note.startswith("Sampled ") else ""
-    stops = summary.stops
-    if stops.count >= summary.samples and how.startswith(BY_PERF):
-        how = "by short stops"
-    elif stops.count and how.startswith(BY_PERF):
-        times += f", {percent(stops.count, summary.samples)} by short stops, the others"
-    if slow and how:
-        times += ","
-    price = ""
-    if stops.count:
-        price = f"; {many(stops.count, 'stop')} of {stops.p50_us:.0f} µs, {percent(stops.share, 1)} of the time"
-    return times + (f" {how}" if how else "") + price + (f". {note}" if note and not how else "")
-
-
-def _quality(summary: Summary) -> str:
-    """Of what the picture shows, not of samples."""
-    shown = summary.shown
-    whole = shown.ends.get(StackEnd.ROOT.label, 0)
-    others = sorted((-value, name) for name, value in shown.ends.items() if name != StackEnd.ROOT.label)
-    parts = [f"{percent(-value, shown.total)} {end_title(name)}" for value, name in others]
-    return "; ".join([f"{percent(whole, shown.total)} of the time in whole stacks", *parts])
-
-
-def _missing(summary: Summary) -> str:
-    lacks = [module for module in summary.modules if module.problems]
-    without = [m for m in lacks if any("symbols" in problem.text for problem in m.problems)]
-    made = {m.path: problem for m in lacks for problem in m.problems if problem.text == NAMELESS}
-    parts = []
-    if made:
-        share = percent(sum(module.own for module in lacks if module.path in made), summary.shown.total)
-        ways = " or ".join(sorted({problem.remedy for problem in made.values()}))
-        parts.append(f"names of code made at run time ({share} of the time; {ways})")
-    if without:
-        own = sum(module.own for module in without)  # nothing, where the time is the kernel's: sleeps
-        share = f" ({percent(own, summary.shown.total)} of the time)" if own else ""
-        parts.append(f"symbols of {many(len(without), 'module')}{share}")
-    if more := len(lacks) - len(without) - len(made):
-        parts.append(f"{many(more, 'module')} with other problems")
-    return ", ".join([*parts, *lacking(summary.errors)])
-
-
-def _details(summary: Summary, width: int) -> list[str]:
-    lines = ["", "details"]
-    skipped = f", {many(summary.skipped, 'sampling time')} skipped" if summary.skipped else ""
-    lines += _labelled("rate", f"{summary.rate_reached:.1f} of {summary.rate_wanted:g} a second{skipped}", width)
-    stops = summary.stops
-    if stops.count:
-        text = (
-            f"{many(stops.count, 'stop')}: half of them under {stops.p50_us:.0f} µs, 99 % under {stops.p99_us:.0f} µs"
+    parser.add_argument("file", metavar="FILE", help="a recording: NAME.pyprof")
+    what = parser.add_argument_group("which samples (each option given must fit)")
+    for name, meaning in (("from", "from this moment on"), ("to", "before this moment")):
+        what.add_argument(
+            f"--{name}",
+            dest=f"{name}_",
+            type=moment,
+            metavar="TIME",
+            help=f"{meaning}: seconds since the beginning, or a time of day (14:03, 14:03:20.5)",
         )
-        lines += _labelled("stops", f"{text}, the longest {stops.max_us:.0f} µs", width)
-    if summary.unchanged or summary.blocked:
-        text = f"{summary.unchanged:,} samples of threads that had not run, {summary.blocked:,} read from outside"
-        lines += _labelled("no stop", text, width)
-    for label, counts in (("stacks", _words(summary.ends)), ("frames", summary.trust)):
-        if counts:
-            lines += _labelled(label, ", ".join(f"{n:,} {name}" for name, n in counts.items()), width)
-    for name, count in summary.errors.items():
-        lines += ["", *_wrapped(f"  {count:,} × {name}", width, "    ")]
-        if found := counted(name):
-            lines += _wrapped(f"    {found.meaning}", width, "    ")
-    for module in (module for module in summary.modules if module.problems):
-        lines += ["", f"  {module.path}"]
-        for problem in module.problems:
-            lines += [f"    {problem.text}", *([f"      {advice(problem.remedy)}"] if problem.remedy else [])]
-    return lines
-
-
-def _words(ends: Mapping[str, int]) -> dict[str, int]:
-    return {ENDS[name].words if name in ENDS else name: count for name, count in ends.items()}
-
-
-def _labelled(label: str, text: str, width: int) -> list[str]:
-    return _wrapped(f"  {label:<{_LABEL}} {text}", width, " " * (_LABEL + 3))
-
-
-def _wrapped(text: str, width: int, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    what.add_argument("--thread", type=regex, metavar="REGEX", help="threads with this in their name")
+    what.add_argument("--process", type=regex, metavar="REGEX", help="processes with this in their name")
+    what.add_argument(
+        "-p", "--pid", type=positive_int, action="append", metavar="PID", help="processes; may be repeated"
     )
+    what.add_argument("--tid", type=positive_int, action="append", metavar="TID", help="threads; may be repeated")
+    what.add_argument(
+        "--function",
+        "--include",
+        type=regex,
+        metavar="REGEX",
+        help="stacks through a function with this in its name",
+    )
+    what.add_argument("--exclude", type=regex, metavar="REGEX", help="no stacks through such a function")
+    what.add_argument("--module", type=regex, metavar="REGEX", help="stacks through such a file, of Python a script")
+    how = parser.add_argument_group("how it is shown")
+    how.add_argument("-o", "--output", metavar="FILE", help="- is standard output for text formats")
+    how.add_argument(
+        "-f",
+        "--format",
+        metavar="FORMAT",
+        help=f"{TOP}, {', '.join(registry.names())} (default: by the suffix of -o; {TOP} without -o)",
+    )
+    how.add_argument(
+        "-n", "--rows", type=positive_int, default=_ROWS, metavar="N", help="of tables (default: %(default)d)"
+    )
+    table = how.add_mutually_exclusive_group()
+    table.add_argument("--callers", type=regex, metavar="NAME", help="who calls this function: its name, or a REGEX")
+    table.add_argument("--callees", type=regex, metavar="NAME", help="what this function calls")
+    table.add_argument("--sql", metavar="QUERY", help="the rows of a query, with tabs between (docs/recording.md)")
+    table.add_argument(
+        "--missing", action="store_true", help="what lacks names or unwind tables, and the command that helps"
+    )
+    how.add_argument("--collapse-recursion", action="store_true", help="a function that calls itself is one frame")
+    how.add_argument("-t", "--threads", action="store_true", help="the thread as root frame of its stacks")
+    how.add_argument("--processes", action="store_true", help="the process as root frame, where there are several")
+    how.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pyprof.recording.reader import INTERRUPTED, load
+
+    exporter = _exporter(arguments)
+    if arguments.sql is not None:
+        return _query(arguments.file, arguments.sql)
+    whole = load(arguments.file)
+    profile = _chosen(whole, arguments)
+    if len(whole.stack) and not len(profile.stack):
+        raise PyprofError(f"none of the {len(whole.stack):,} samples fits", "pyprof report FILE shows what there is")
+    if INTERRUPTED in whole.summary.notes:
+        line(f"pyprof: {INTERRUPTED}", sys.stderr)
+    if exporter is not None:
+        _write(profile, exporter, arguments)
+    else:
+        for text in _lines(profile, arguments):
+            line(text)
+    return 0
+
+
+def _exporter(arguments: argparse.Namespace) -> Exporter | None:
+    """None: a table in the terminal."""
+    tables = [name for name in ("callers", "callees", "sql", "missing") if getattr(arguments, name)]
+    if arguments.format == TOP or (arguments.format is None and arguments.output is None):
+        if arguments.output not in (None, "-"):
+            raise UsageError(f"{TOP} is a table for the terminal", f"pyprof report … > {arguments.output}")
+        return None
+    if tables:
+        raise UsageError(f"--{tables[0]} is a table for the terminal", "without -o and -f")
+    return chosen_format(arguments.format, arguments.output or "-")
+
+
+def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
+    """The samples that the options choose."""
+    from pyprof.model.recursion import without_recursion
+
+    criteria = {name: getattr(arguments, name) for name in ("thread", "process", "pid", "tid")}
+    criteria |= {name: getattr(arguments, name) for name in ("function", "exclude", "module")}
+    criteria |= {
+        name: None if each is None else seconds_since(each, profile.start_ns)
+        for name, each in (("start", arguments.from_), ("end", arguments.to_))
+    }
+    if any(each is not None for each in criteria.values()):
+        profile = profile.filter(**criteria)
+    return without_recursion(profile) if arguments.collapse_recursion else profile
+
+
+def _lines(profile: Profile, arguments: argparse.Namespace) -> Iterable[str]:
+    from pyprof.cli.outcome import lacking_modules
+    from pyprof.cli.top_table import relations, top
+
+    width = min(max(shutil.get_terminal_size().columns, 60), 120)
+    if arguments.missing:
+        return lacking_modules(profile.summary) or ["Nothing is missing: every file has names and unwind tables."]
+    pattern = arguments.callers or arguments.callees
+    if pattern is not None:
+        return relations(profile, pattern, arguments.callers is not None, width, arguments.rows)
+    return top(profile, width, arguments.rows)
+
+
+def _query(path: str, query: str) -> int:
+    """Filters do not apply: a query has its own."""
+    import sqlite3
+
+    from pyprof.recording.query import queried
+
+    with queried(path) as database:
+        try:
+            cursor = database.execute(query)
+            if cursor.description:
+                print("\t".join(printable(name) for name, *_ in cursor.description))
+            for row in cursor:
+                print("\t".join("" if cell is None else printable(str(cell)) for cell in row))
+        except sqlite3.Error as error:
+            raise UsageError(f"the query fails: {error}", "docs/recording.md has the tables") from None
+    return 0
+
+
+def _write(profile: Profile, exporter: Exporter, arguments: argparse.Namespace) -> None:
+    from pyprof.cli.output import check_writable, write
+    from pyprof.exporters.base import ExportOptions
+
+    place = arguments.output or "-"
+    options = ExportOptions(arguments.threads, arguments.processes, arguments.full_paths)
+    check_writable(place)
+    place = write(place, lambda out: exporter.write(profile, out, options))
+    if place != "-":
+        line(f"pyprof: wrote {place}", sys.stderr)

@@ -70,7 +70,7 @@ class WindowWriter:
 
     def _tell(self, profile: Profile, number: int, place: str) -> None:
         """place: where the profile is now, "" if nowhere."""
-        from pyprof.cli.report import brief, report
+        from pyprof.cli.outcome import brief, report
 
         width = min(max(shutil.get_terminal_size().columns, 60), 120)
         page = self.how.exporter.name == "flamegraph"

@@ -20,10 +20,12 @@ keys          What tells threads and processes from later ones of the same numbe
 kernel        What stands inside the innermost frame of user code
 markers       Markers: frames without code that say what a stack lacks
 modules       What is mapped where: the lines of /proc/PID/maps and the modules behind them
+neighbours    Who calls a function, and what it calls
 overlaps      Which of many address ranges are overlapped by others
 pauses        Lengths of pauses as counts, so that a recording of days needs no more memory than one of seconds
 profile       A finished profile: everything that an exporter needs, and nothing that it could change
 reasons       The one table of reasons: everything that is lost, skipped, cut short or refused
+recursion     A profile whose functions do not call themselves: rounds of direct recursion are one frame
 sample        Samples in columns: what every collector produces and the unwinder consumes
 selected      A profile of some of another one's samples
 stacks        Stacks while recording: a sample ends as one integer, a node of a prefix tree of frames

@@ -189,14 +189,15 @@ class Profile:
         thread: str | re.Pattern[str] | None = None,
         function: str | re.Pattern[str] | None = None,
         module: str | re.Pattern[str] | None = None,
+        exclude: str | re.Pattern[str] | None = None,
         start: float | None = None,
         end: float | None = None,
     ) -> Profile:
         """A profile of the samples that meet every criterion given; this one stays as it is.
 
         pid, tid: one or several. process, thread: found in the name, as re.search() does. function, module: found in
-        the name of one anywhere on the stack; the module of a Python function is its script. start, end: seconds since
-        the profile's beginning; end itself is outside.
+        the name of one anywhere on the stack; the module of a Python function is its script. exclude: a function that
+        must be nowhere on the stack. start, end: seconds since the profile's beginning; end itself is outside.
         """
         from pyprof.model import selected as s
 
@@ -213,6 +214,8 @@ class Profile:
         wanted &= s.between(self, start, end)
         if function is not None:
             wanted &= s.in_function(self, function)
+        if exclude is not None:
+            wanted &= ~s.in_function(self, exclude)
         if module is not None:
             wanted &= s.in_module(self, module)
         return s.selected(self, wanted)
@@ -228,9 +231,9 @@ class Profile:
     ) -> None:
         """Write the profile to a file, in one step: what was there stays until the new one is whole.
 
-        format: flamegraph, speedscope, collapsed, pprof, chrome; None: by the file's suffix. threads, processes: the
-        thread, the process as root frame, the latter where there are several. full_paths: modules by path. Raises
-        UsageError for a format that there is not, OutputError.
+        format: flamegraph, speedscope, collapsed, pprof, chrome, recording; None: by the file's suffix. threads,
+        processes: the thread, the process as root frame, the latter where there are several. full_paths: modules by
+        path. Raises UsageError for a format that there is not, OutputError.
         """
         from pyprof.exporters.save import save
 

@@ -346,6 +346,8 @@ _REFUSALS = (
            "The process that unwinds and names has ended: windows that were written stay, the one under way is lost.",
            retry="a signal 9 is mostly the kernel's, which was out of memory: shorter windows (--every)"),
     Reason("malformed", Stage.FILES, "A file or a table breaks its own format."),
+    Reason("recording_unreadable", Stage.FILES,
+           "A recording, or another profiler's file, is none, is broken, or is of a newer version."),
     Reason("not_written", Stage.OUTPUT, "The output cannot be written.", retry="-o FILE in another place"),
     Reason("failed", Stage.TARGET, "What was asked for cannot be done; the message says why."),
 )

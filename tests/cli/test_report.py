@@ -1,348 +1,118 @@
-"""What a recording says when it is done."""
+"""`pyprof report`: a recording in any format, in part, as a table."""
 
 from __future__ import annotations
 
-import ast
-import os
-import pty
-import re
-import select
-import subprocess
-import termios
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pyprof.cli.progress import Progress
-from pyprof.cli.report import brief, report
-from pyprof.cli.short_names import function_name, function_names
-from pyprof.cli.terminal import advice
-from pyprof.cli.words import duration, many, percent
-from pyprof.collectors.base import CollectorStats
-from pyprof.diagnostics import Problem
-from pyprof.model.pauses import PauseLog
-from pyprof.model.profile import Profile
-from pyprof.model.summary import FunctionsMissing, ModuleSummary, Shown, Stops, Summary
-from pyprof.symbolize.unnamed import NAMELESS, name_it
-from tests.cli.support import PYPROF
-from tests.exporters.profiles import Builder, code
-from tests.support import PROGRAMS, build
-
-SUMMARY = Summary(
-    samples=1000,
-    threads=7,
-    duration_s=10.0,
-    rate_wanted=99,
-    rate_reached=98.7,
-    errors={
-        "sample lost: the ring was full": 12,
-        "thread blocked before the stop": 30,
-    },
-    ends={"root": 900, "no_rule": 100},
-    stops=Stops(900, 21.0, 60.0, 140.0, 0.0031),
-    modules=(
-        ModuleSummary("/lib/a.so", "", 10, (Problem("no symbols: only exported names", "apt-get install a-dbg"),), 40),
-        ModuleSummary("/lib/b.so", "", 10, (Problem("broken DWARF: at 0x10"),), 0),
-        ModuleSummary("/lib/c.so", "", 10),
-    ),
-    notes=("Sampled by short stops (ptrace): it runs other code.",),
-    shown=Shown("cpu", "nanoseconds", 100, {"root": 60, "no_rule": 40}),
-)
-
-PYTHON = FunctionsMissing("Python", (1,), 30, "--collector ptrace")
-
-
-def profile(**more: object) -> Profile:
-    builder = Builder()
-    for at in range(7):
-        builder.sample(builder.node([code("_start"), code("main"), code(f"function_{at}")]), cpu_ns=10 + at)
-    return builder.build(summary=replace(SUMMARY, **more), duration_ns=10_000_000_000)  # type: ignore[arg-type]
-
-
-def text(found: Profile, verbose: bool = False, page: bool = True) -> str:
-    lines = report(found, 80, page, verbose)
-    assert all(len(line) <= 80 for line in lines), lines
-    return "\n".join(lines)
-
-
-def running_text(found: Profile, **options: bool) -> str:
-    """With its lines joined."""
-    return " ".join(text(found, **options).split())
-
-
-def test_where_the_time_went_comes_first_then_how_good_then_what_is_missing() -> None:
-    said = text(profile())
-    order = [
-        "of processor time in 10.0 s",
-        "in the function itself",
-        "with what it calls",
-        "  how ",
-        "  quality ",
-        "  missing ",
-    ]
-    places = [said.find(part) for part in order]
-    assert -1 not in places
-    assert places == sorted(places)
-    own = said[places[1] : places[2]].splitlines()[1:6]
-    assert [line.split()[2] for line in own] == [f"function_{at}" for at in (6, 5, 4, 3, 2)]
-    assert own[0].split() == ["17.6", "%", "function_6", "server"]
-    assert said[places[2] :].splitlines()[1].split() == ["100", "%", "main", "server"]
-
-
-def test_quality_is_of_the_time_and_not_of_the_samples() -> None:
-    assert "60.0 % of the time in whole stacks; 40.0 % cut short: no unwind rule" in running_text(profile())
-
-
-def test_counters_in_our_own_words_are_told_only_where_asked_for() -> None:
-    calm, everything = running_text(profile()), running_text(profile(), verbose=True)
-    assert "blocked before the stop" not in calm
-    assert "apt-get" not in calm
-    lacks = "symbols of 1 module (40.0 % of the time), 1 module with other problems, 12 samples lost"
-    assert f"missing {lacks}: see Summary in the page, or --verbose" in calm
-    assert "Summary in the page" not in running_text(profile(), page=False)
-    assert "30 × thread blocked before the stop" in everything
-    assert "Nothing is missing." in everything
-    assert "apt-get install a-dbg" in everything
-
-
-def test_modules_without_symbols_in_which_no_time_was_spent_have_no_share() -> None:
-    waits = ModuleSummary("/lib/a.so", "", 10, (Problem("no symbols: only exported names", "apt-get install a-dbg"),))
-    assert "missing symbols of 1 module: see Summary" in running_text(profile(modules=(waits,), errors={}))
-
-
-def test_code_without_names_has_its_share_and_what_mends_it() -> None:
-    made = ModuleSummary("[anon]", "", 10, (Problem(NAMELESS, name_it("[JIT code of node]")),), 25)
-    said = running_text(profile(modules=(made,), errors={}))
-    assert "missing names of code made at run time (25.0 % of the time; node --perf-basic-prof …): see Summary" in said
-
-
-def test_missing_python_functions_are_said_before_anything_else() -> None:
-    said = text(
-        profile(
-            functions_missing=(replace(PYTHON, pids=(1, 2)),),
-            shown=Shown("cpu", "nanoseconds", 100, {"no_python": 100}),
-        )
-    )
-    assert said.startswith("pyprof: Python functions are missing in 2 processes: --collector ptrace has them\n")
-    assert "0 % of the time in whole stacks; 100 % without Python functions" in said
-    assert "without -k" in replace(PYTHON, kernel=True).sentence
-    assert "missing in" not in text(profile())
-
-
-def test_few_stacks_without_python_functions_are_part_of_the_quality_only() -> None:
-    few = Shown("cpu", "nanoseconds", 1000, {"root": 990, "no_python": 10})
-    said = text(profile(functions_missing=(replace(PYTHON, value=10),), shown=few))
-    assert "missing in" not in said
-    assert "1.0 % without Python functions" in said
-
-
-def test_stops_beside_perf_events_are_said_to_be_so() -> None:
-    how = profile(samples=200, stops=Stops(150, 40.0, 80.0, 90.0, 0.01), notes=("Sampled by perf_events (cpu-clock)",))
-    assert "75.0 % by short stops, the others by perf_events (cpu-clock); 150 stops of 40 µs" in running_text(how)
-    all_by_stops = profile(samples=150, stops=Stops(151, 40.0, 80.0, 90.0, 0.01), notes=("Sampled by perf_events (x)",))
-    assert "by short stops; 151 stops" in running_text(all_by_stops)
-    assert "perf_events" not in running_text(all_by_stops)
-
-
-def test_one_is_singular() -> None:
-    said = running_text(profile(samples=1, threads=1, stops=Stops(1, 21.0, 21.0, 21.0, 0.1)))
-    assert "1 sample of 1 thread" in said
-    assert "1 stop of" in said
-    assert (many(1, "sample"), many(0, "sample"), many(1234, "sample")) == ("1 sample", "0 samples", "1,234 samples")
-
-
-def test_rate_is_told_where_it_was_not_reached() -> None:
-    assert "a second" not in running_text(profile())
-    assert "50.2 a second instead of 99" in running_text(profile(rate_reached=50.2))
-
-
-def test_later_windows_have_a_line_each() -> None:
-    assert brief(profile()).endswith("1,000 samples, 60.0 % in whole stacks")
-
-
-@pytest.mark.parametrize(
-    ("part", "whole", "said"),
-    [(0, 0, "0 %"), (0, 5, "0 %"), (5, 5, "100 %"), (9999, 10000, "99.9 %"), (1, 10**9, "<0.1 %"), (7, 5, "100 %"),
-     (-3, 5, "0 %"), (1, 3, "33.3 %")],
-)  # fmt: skip
-def test_percentages_are_never_beyond_0_and_100_nor_rounded_to_them(part: int, whole: int, said: str) -> None:
-    assert percent(part, whole) == said
-
-
-def test_durations_have_a_fitting_unit() -> None:
-    assert [duration(ns) for ns in (0, 999, 312e6, 9.84e9, 1.5e12)] == ["0 ns", "999 ns", "312 ms", "9.8 s", "1,500 s"]
-
-
-def test_long_function_names_keep_what_tells_them_apart() -> None:
-    long = "v8::internal::Handle<v8::internal::String> v8::internal::JsonParser<unsigned char>::MakeString(int, char*)"
-    assert function_name(long, 50) == "v8::internal::JsonParser::MakeString"
-    assert function_name("short(int)", 50) == "short(int)"
-    assert function_name("a" * 60 + "::end", 20) == "end"
-    assert function_name("bool operator< <a<b>, c>(x const&) " + "y" * 60, 20).startswith("…")
-    assert len(function_name("<broken(" * 20, 30)) <= 30
-
-
-def test_functions_that_would_look_the_same_have_what_tells_them_apart() -> None:
-    of_json = (
-        "v8::internal::JsonStringifier::Result v8::internal::JsonStringifier::Serialize_<{}>(v8::internal::Handle)"
-    )
-    both = function_names([of_json.format("false"), "main", of_json.format("true")], 46)
-    short = "internal::JsonStringifier::Serialize_"
-    assert both == [f"{short} <false>", "main", f"{short} <true>"]
-    assert function_names(["f(std::map<int, int>, long)", "f(std::map<int, int>, char)"], 8) == ["f <long>", "f <char>"]
-    assert function_names([of_json.format("false")] * 2, 40) == [function_name(of_json.format("false"), 40)] * 2
-    for one, other in (
-        ("a<" * 40, "a<" * 41),
-        ("f(" + "x" * 60 + ")", "f(" + "y" * 60 + ")"),
-        ("g" * 50, "h" + "g" * 49),
-    ):
-        for width in range(8, 60):
-            assert all(len(name) <= width for name in function_names([one, other], width))
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("<alloc::boxed::Box<dyn core::ops::function::Fn()> as core::ops::function::FnOnce<()>>::call_once",
-         "Box::call_once"),
-        ("std::panic::catch_unwind::<i32, main::{closure#0}>", "panic::catch_unwind"),
-        ("<sort::Global as core::alloc::Allocator>::allocate", "Global::allocate"),
-        ("core::slice::sort::unstable::quicksort::quicksort::<u64>", "quicksort::quicksort"),
-        ("std::vector<int, std::allocator<int> >::push_back(int const&)", "vector::push_back"),
-        ("serde::de::Visitor::visit::{closure#0}", "visit::{closure#0}"),
-        ("v8::Heap::Sweep(v8::internal::Handle<v8::internal::Object>) (.isra.0)", "v8::Heap::Sweep"),
-    ],
-)  # fmt: skip
-def test_names_of_rust_and_cpp_are_shortened_from_outside_in(name: str, short: str) -> None:
-    assert function_name(name, 20) == short
-    assert function_name(name, len(name)) == name
-
-
-@pytest.mark.parametrize(
-    ("hint", "for_root"),
-    [
-        ("sudo pyprof …", ""),
-        ("sudo sysctl kernel.perf_event_paranoid=0, or: sudo pyprof …", "sysctl kernel.perf_event_paranoid=0"),
-        ("sudo pyprof …, or once: sudo setcap cap_sys_ptrace+ep /usr/bin/python3",
-         "setcap cap_sys_ptrace+ep /usr/bin/python3"),
-        ("sudo pyprof …, in a container: docker run --cap-add=PERFMON …", "docker run --cap-add=PERFMON …"),
-        ("sudo pyprof …, where children live only for milliseconds", ""),
-        ("kill -CONT 12", "kill -CONT 12"),
-    ],
-)  # fmt: skip
-def test_root_is_not_told_to_use_sudo(hint: str, for_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert advice(hint) == for_root
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert advice(hint) == hint
-
-
-def test_every_advice_of_the_code_is_known_to_be_without_sudo_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    advised = [
-        node.value
-        for folder in ("profiler", "collectors")
-        for path in (PROGRAMS.parent.parent / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "sudo" in node.value
-        if path.name not in ("record.py", "terminal.py")  # the manual, and what is tested here
-    ]
-    assert len(advised) > 5
-    told = [advice(text) for text in advised]
-    assert [text for text in told if "sudo " in text or text.startswith((",", " ")) or text.endswith((":", ","))] == []
-
-
-def _stats(stops: int = 0) -> CollectorStats:
-    log = PauseLog()
-    for _ in range(stops):
-        log.add(21_000)
-    return CollectorStats(0, log.snapshot(), 0, 0, 0, ())
-
-
-def test_progress_says_what_is_left_and_fits() -> None:
-    line = Progress("python3 (1234)", False, 30.0).line(12.4, _stats(3), 1234, 79)
-    assert line == "python3 (1234)  12 s, 18 s left  1,234 samples  stops of 21 µs"
-    assert "Ctrl-C to finish" in Progress("python3 (1234)", False).line(12.4, _stats(), 1, 79)
-    for width in range(30, 120):
-        line = Progress("a-rather-long-process-name " * 4, False, 30.0).line(12.4, _stats(3), 10**9, width)
-        assert len(line) <= width
-        assert "18 s left" in line
-
-
-def _on_terminal(*arguments: str, columns: int, apart: bool = False) -> str:
-    """What pyprof shows on a terminal of that width. apart: standard output goes elsewhere."""
-    leader, follower = pty.openpty()
-    termios.tcsetwinsize(follower, (24, columns))
-    environment = {**os.environ, "TERM": "xterm"}
-    environment.pop("COLUMNS", None)
-    done = subprocess.Popen(
-        [*PYPROF, *arguments], stdout=subprocess.DEVNULL if apart else follower, stderr=follower, env=environment
-    )
-    os.close(follower)
-    seen, deadline = b"", time.monotonic() + 60
-    try:
-        poll = select.poll()
-        poll.register(leader, select.POLLIN)
-        while time.monotonic() < deadline and poll.poll(60_000):
-            part = os.read(leader, 1 << 16)
-            if not part:
-                break
-            seen += part
-    except OSError:  # it was closed at the other end
-        pass
-    finally:
-        os.close(leader)
-        assert done.wait(60) == 0, seen
-    return seen.decode()
-
-
-def _shown(seen: str) -> list[str]:
-    """What stood on the terminal's lines, one after the other: each carriage return begins a line anew."""
-    return [line for line in re.split(r"[\r\n]+", seen.replace("\x1b[K", "")) if line]
+from pyprof.exporters.base import ExportOptions
+from pyprof.records import replace
+from tests.cli.support import one_sentence, pyprof
+from tests.exporters.profiles import START_NS, golden
+from tests.exporters.support import export
+from tests.recording.support import edited, stored
 
 
 @pytest.fixture(scope="module")
-def spinning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A C program that does nothing but spin()."""
-    program = build(PROGRAMS / "c_spin.c", tmp_path_factory.mktemp("spin") / "spinner", "-pthread")
-    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        yield process.pid
-        process.kill()
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored(golden(), tmp_path_factory.mktemp("recording"))
 
 
-def test_terminal_of_80_columns_holds_every_line(spinning: int, tmp_path: Path) -> None:
-    out = tmp_path / "a.html"
-    lines = _shown(_on_terminal("record", "-p", str(spinning), "-d", "1", "-o", str(out), columns=80))
-    assert all(len(line) <= 80 or str(out) in line for line in lines), lines
-    assert any(re.match(r"spinner \(\d+\)  \d+ s, \d+ s left  [\d,]+ samples?", line) for line in lines), lines
-    first = next(at for at, line in enumerate(lines) if "of processor time in 1.0 s" in line)
-    assert lines[first + 2].split() == ["100", "%", "spin", "spinner"]
-    assert lines[first + 4].split() == ["100", "%", "spin", "spinner"]
-    assert "100 % of the time in whole stacks" in " ".join(lines)
-    assert lines[-1].endswith(f"wrote {out}")
+def lines(*arguments: str | Path) -> list[str]:
+    done = pyprof("report", *map(str, arguments))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
-def test_quiet_says_nothing_on_a_terminal(spinning: int, tmp_path: Path) -> None:
-    out = tmp_path / "a.html"
-    assert _on_terminal("record", "-q", "-p", str(spinning), "-d", "0.3", "-o", str(out), columns=80) == ""
-    assert out.stat().st_size
+@pytest.mark.parametrize("suffix", [".html", ".speedscope.json", ".collapsed", ".pb.gz", ".trace.json", ".pyprof"])
+def test_output_is_that_of_the_recording(suffix: str, recording: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"a{suffix}"
+    done = pyprof("report", str(recording), "-o", str(out), "-t", "--full-paths")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"pyprof: wrote {out}\n"
+    name = {".html": "flamegraph", ".pb.gz": "pprof", ".trace.json": "chrome", ".pyprof": "recording"}.get(suffix)
+    options = ExportOptions(threads=True, full_paths=True)
+    assert out.read_bytes() == export(name or suffix.split(".")[1], golden(), options)
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_command_has_its_terminal_for_itself(apart: bool, tmp_path: Path) -> None:
-    """Its lines and prompts are not overwritten; where its output goes elsewhere, progress is shown."""
-    out, command = tmp_path / "a.html", ("sh", "-c", "printf 'name? '; sleep 1.5")
-    seen = _on_terminal("record", "-d", "0.5", "-o", str(out), "--", *command, columns=80, apart=apart)
-    lines = _shown(seen)
-    assert any(re.match(r"sh \(\d+\)  \d s, \d s left", line) for line in lines) == apart, lines
-    assert any(re.match(r"sh \(\d+\)  waiting for its end, \d s", line) for line in lines) == apart, lines
-    assert any("sh runs on; waiting for its end (Ctrl-C ends it)" in line for line in lines), lines
-    if not apart:
-        assert re.match(r"pyprof: recording sh \(\d+\), 0.5 s; Ctrl-C to finish", lines[0]), lines
-        assert "\x1b[K" not in seen
-        assert "name? " in seen
+def test_table_has_the_dearest_functions_first(recording: Path) -> None:
+    found = lines(recording, "-n", "2")
+    assert found[0].startswith("server (pid 100): ")
+    assert [line.split()[-2] for line in found[3:]] == [cost.name for cost in golden().top(2)]
+
+
+def test_filters_choose_samples(recording: Path) -> None:
+    everything = lines(recording, "-f", "collapsed")
+    through = lines(recording, "-f", "collapsed", "--function", "^parse$")
+    without = lines(recording, "-f", "collapsed", "--exclude", "^parse$")
+    assert through
+    assert all(";parse" in line for line in through)
+    assert sorted(through + without) == sorted(everything)
+    only = lines(recording, "-f", "collapsed", "-t", "--thread", "^worker", "--from", "0.04", "--to", "0.12")
+    expected = golden().filter(thread="^worker", start=0.04, end=0.12)
+    assert "\n".join(only) + "\n" == export("collapsed", expected, ExportOptions(threads=True)).decode()
+
+
+def test_time_of_day_is_a_moment_of_the_recording(recording: Path) -> None:
+    clock = time.strftime("%H:%M:%S", time.localtime(START_NS / 1e9 + 1))
+    assert lines(recording, "-f", "collapsed", "--to", clock) == lines(recording, "-f", "collapsed")
+
+
+def test_callers_and_callees_of_a_function(recording: Path) -> None:
+    callers = lines(recording, "--callers", "memcpy")
+    assert ["parse" in line for line in callers[1:]] == [True, False]
+    assert "std::min(int, int)" in callers[2]
+    callees = lines(recording, "--callees", "parse")
+    assert callees[0].startswith("callees of parse: ")
+    assert any("memcpy" in line for line in callees)
+    assert any("[in itself]" in line for line in callees)
+
+
+def test_missing_names_the_command(recording: Path) -> None:
+    assert "      apt-get install libplugin-dbg" in lines(recording, "--missing")
+
+
+def test_query_prints_rows_with_tabs(recording: Path) -> None:
+    assert lines(recording, "--sql", "SELECT tid, name FROM threads LIMIT 2") == [
+        "tid\tname",
+        "100\tmain",
+        "101\tworker;1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--thread", "nobody"], "none of the"),
+        (["--callers", "f", "-o", "a.html"], "--callers is a table"),
+        (["-f", "top", "-o", "a.txt"], "top is a table"),
+        (["-f", "svg"], "no output format"),
+        (["-o", "a.unknown"], "does not say which format"),
+        (["--sql", "SELECT nonsense"], "the query fails"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(arguments: list[str], complaint: str, recording: Path) -> None:
+    assert complaint in one_sentence(pyprof("report", str(recording), *arguments))
+
+
+def test_interrupted_recording_is_reported_and_says_so(tmp_path: Path) -> None:
+    path = stored(golden(), tmp_path)
+    with edited(path) as database:
+        for table in ("summary", "counters", "ends", "frame_sources", "problems", "module_sums", "notes", '"end"'):
+            database.execute(f"DELETE FROM {table}")
+        database.execute("DELETE FROM meta WHERE key = 'duration_ns'")
+    done = pyprof("report", str(path))
+    assert "interrupted" in done.stderr
+    assert golden().top(1)[0].name in done.stdout
+
+
+def test_recursion_is_one_frame_on_request(tmp_path: Path) -> None:
+    from tests.exporters.profiles import Builder, code
+
+    builder = Builder()
+    again = [code("f", rel=0x10), code("f", rel=0x20), code("f", rel=0x10)]
+    builder.sample(builder.node([code("main"), *again, code("g", rel=0x900), *again]))
+    path = stored(replace(builder.build()), tmp_path)
+    assert lines(path, "-f", "collapsed", "--collapse-recursion") == ["main;f;g;f 1"]

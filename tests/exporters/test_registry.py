@@ -18,7 +18,7 @@ from tests.exporters.support import export
 
 
 def test_names_are_those_of_the_command_line() -> None:
-    assert names() == ("flamegraph", "speedscope", "collapsed", "pprof", "chrome")
+    assert names() == ("flamegraph", "speedscope", "collapsed", "pprof", "chrome", "recording")
 
 
 def test_unknown_name_is_a_usage_error_that_lists_the_formats() -> None:
@@ -37,6 +37,7 @@ def test_unknown_name_is_a_usage_error_that_lists_the_formats() -> None:
         ("x.trace.json", "chrome"),
         ("x.folded", "collapsed"),
         ("x.pb.gz", "pprof"),
+        ("x.pyprof", "recording"),
         ("x.gz", None),
         ("/tmp/x.html/data", None),
         ("-", None),
@@ -91,4 +92,4 @@ def test_text_formats_are_utf_8_and_others_are_not_for_terminals(name: str) -> N
     if by_name(name).text:
         assert export(name, golden()).decode("utf-8").endswith("\n")
     else:
-        assert name in ("flamegraph", "pprof")
+        assert name in ("flamegraph", "pprof", "recording")

@@ -86,18 +86,28 @@ def profile_of(session: Session, window: Window, mode: str, rate_hz: float, view
     return replace(profile, summary=summary)
 
 
-def outputs(log: Path, files: Path) -> dict[str, bytes]:
-    """What each exporter writes, and the summary; of Python in two views."""
+def profiles(log: Path, files: Path) -> Iterator[tuple[str, Profile]]:
+    """(view, profile) of a log; of Python in two views."""
     with zipfile.ZipFile(log) as stored:
         facts = orjson.loads(stored.read("log.json"))["extra"]
-    found: dict[str, bytes] = {}
     for name in ("extensions", "all") if any(index != "0" for index in facts["codes"]) else ("all",):
         session, window = played(log, files)
-        profile = profile_of(session, window, facts["mode"], facts["rate_hz"], ViewOptions(native=name))
-        for entry in registry.FORMATS:
+        yield name, profile_of(session, window, facts["mode"], facts["rate_hz"], ViewOptions(native=name))
+
+
+def written(name: str, profile: Profile) -> dict[str, bytes]:
+    """What each exporter writes of a profile, and its summary. A recording's bytes depend on the version of SQLite."""
+    found: dict[str, bytes] = {}
+    for entry in registry.FORMATS:
+        if entry.name != "recording":
             out = io.BytesIO()
             entry.write(profile, out, ExportOptions(threads=True))
             data = out.getvalue()
             found[f"{name}.{entry.name}"] = gzip.decompress(data) if entry.name == "pprof" else data
-        found[f"{name}.summary"] = orjson.dumps(profile.summary.to_json(), option=orjson.OPT_INDENT_2)
+    found[f"{name}.summary"] = orjson.dumps(profile.summary.to_json(), option=orjson.OPT_INDENT_2)
     return found
+
+
+def outputs(log: Path, files: Path) -> dict[str, bytes]:
+    """What each exporter writes, and the summary; of Python in two views."""
+    return {key: data for name, profile in profiles(log, files) for key, data in written(name, profile).items()}

@@ -13,17 +13,26 @@ import pytest
 
 from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.errors import FormatError
+from pyprof.recording.reader import load
+from tests.recording.support import stored
 from tests.replay.expected import EXPECTED, as_text
-from tests.replay.playing import LOGS, outputs, unpacked
+from tests.replay.playing import LOGS, profiles, unpacked, written
 
 NAMES = ("native", "python", "offcpu", "remote", "core")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_saved_recording_gives_the_same_outputs(name: str) -> None:
+def test_saved_recording_gives_the_same_outputs(name: str, tmp_path: Path) -> None:
+    """And so does a .pyprof file of it."""
     log = LOGS / f"{name}.zip"
+    played: dict[str, bytes] = {}
+    kept: dict[str, bytes] = {}
     with unpacked(log) as files:
-        found = as_text(outputs(log, files))
+        for view, profile in profiles(log, files):
+            played |= written(view, profile)
+            kept |= written(view, load(stored(profile, tmp_path)))
+    assert kept == played
+    found = as_text(played)
     expected = (EXPECTED / f"{name}.txt").read_text()
     assert len(expected.splitlines()) > 20
     changes = list(difflib.unified_diff(expected.splitlines(), found.splitlines(), "was", "is", lineterm="", n=0))

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyprof.cli.report import brief, report
+from pyprof.cli.outcome import brief, report
 from pyprof.cli.words import percent
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics

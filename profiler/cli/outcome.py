@@ -1,0 +1,177 @@
+"""What a recording says in the terminal when it is done: where the time went, how good that is, what is missing."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+
+from pyprof.cli.short_names import function_names
+from pyprof.cli.terminal import advice, printable
+from pyprof.cli.words import duration, many, percent, shorten
+from pyprof.collectors.hybrid.opening import FROM_OUTSIDE
+from pyprof.model.functions import Costs, costs
+from pyprof.model.profile import Profile
+from pyprof.model.reasons import ENDS, counted, end_title, lacking
+from pyprof.model.summary import Summary
+from pyprof.model.walk import StackEnd
+from pyprof.symbolize.unnamed import NAMELESS
+
+TOP = 5
+_LABEL, _MODULE = 9, 22
+BY_PERF = "by perf_events"
+_WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor"}
+_SLOW = 0.95
+"""Below this share of the wanted rate the rate is printed."""
+
+
+def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]:
+    """Most important first, lines of at most width letters. page: a page was written, which has the details too."""
+    summary = profile.summary
+    lines = [*_warnings(summary, width), f"pyprof: {_title(profile)}"]
+    if summary.samples:
+        lines += [*_tables(costs(profile), width), "", *_labelled("how", _sampled(summary), width)]
+        lines += _labelled("quality", _quality(summary), width)
+    for note in (note for note in summary.notes[1:] if note != FROM_OUTSIDE):  # the first one has said so
+        lines += _labelled("note", advice(note), width)
+    if missing := _missing(summary):
+        where = "" if verbose else ": see Summary in the page, or --verbose" if page else ": --verbose says more"
+        lines += _labelled("missing", missing + where, width)
+    return lines + (_details(summary, width) if verbose else [])
+
+
+def brief(profile: Profile) -> str:
+    """One line on a window that others came before."""
+    shown = profile.summary.shown
+    whole = percent(shown.ends.get(StackEnd.ROOT.label, 0), shown.total)
+    return f"pyprof: {_title(profile)}, {many(profile.summary.samples, 'sample')}, {whole} in whole stacks"
+
+
+def _title(profile: Profile) -> str:
+    shown, seconds = profile.summary.shown, duration(profile.duration_ns)
+    if shown.unit != "nanoseconds" or not profile.summary.samples:
+        return f"{profile.title}, {seconds}"
+    return f"{profile.title}: {duration(shown.total)} of {_WHAT.get(shown.type, shown.type)} in {seconds}"
+
+
+def _warnings(summary: Summary, width: int) -> list[str]:
+    lines = []
+    for warning in summary.warnings:
+        lines += _wrapped(f"pyprof: {warning.text}", width, "  ")
+    return lines
+
+
+def _tables(found: Costs, width: int) -> Iterator[str]:
+    tables = (
+        ("self", [(cost, cost.own) for cost in found.by_own(TOP)]),
+        ("total", [(cost, cost.total) for cost in found.by_total(TOP)]),
+    )
+    for heading, rows in tables:
+        if rows:
+            yield ""
+            yield _row(heading, _HEADINGS[heading], "", width)
+            names = function_names([printable(cost.name) for cost, _ in rows], width - _LABEL - 3 - _MODULE)
+            for (cost, value), name in zip(rows, names, strict=True):
+                yield _row(percent(value, found.value), name, printable(cost.module), width)
+
+
+_HEADINGS = {"self": "in the function itself", "total": "with what it calls"}
+
+
+def _row(share: str, name: str, module: str, width: int) -> str:
+    room = width - _LABEL - 3 - (_MODULE if module else 0)
+    return f"  {share:>{_LABEL - 2}}  {shorten(name, room):<{room}} {shorten(module, _MODULE)}".rstrip()
+
+
+def _sampled(summary: Summary) -> str:
+    """How, how often, at what price."""
+    note = advice(summary.notes[0]) if summary.notes else ""
+    slow = 0 < summary.rate_reached < _SLOW * summary.rate_wanted
+    times = many(summary.samples, "sample") + f" of {many(summary.threads, 'thread')}"
+    if slow:
+        times += f", {summary.rate_reached:.3g} a second instead of {summary.rate_wanted:g}"
+    how = note.removeprefix("Sampled ").rstrip(".") if note.startswith("Sampled ") else ""
+    stops = summary.stops
+    if stops.count >= summary.samples and how.startswith(BY_PERF):
+        how = "by short stops"
+    elif stops.count and how.startswith(BY_PERF):
+        times += f", {percent(stops.count, summary.samples)} by short stops, the others"
+    if slow and how:
+        times += ","
+    price = ""
+    if stops.count:
+        price = f"; {many(stops.count, 'stop')} of {stops.p50_us:.0f} µs, {percent(stops.share, 1)} of the time"
+    return times + (f" {how}" if how else "") + price + (f". {note}" if note and not how else "")
+
+
+def _quality(summary: Summary) -> str:
+    """Of what the picture shows, not of samples."""
+    shown = summary.shown
+    whole = shown.ends.get(StackEnd.ROOT.label, 0)
+    others = sorted((-value, name) for name, value in shown.ends.items() if name != StackEnd.ROOT.label)
+    parts = [f"{percent(-value, shown.total)} {end_title(name)}" for value, name in others]
+    return "; ".join([f"{percent(whole, shown.total)} of the time in whole stacks", *parts])
+
+
+def _missing(summary: Summary) -> str:
+    lacks = [module for module in summary.modules if module.problems]
+    without = [m for m in lacks if any("symbols" in problem.text for problem in m.problems)]
+    made = {m.path: problem for m in lacks for problem in m.problems if problem.text == NAMELESS}
+    parts = []
+    if made:
+        share = percent(sum(module.own for module in lacks if module.path in made), summary.shown.total)
+        ways = " or ".join(sorted({problem.remedy for problem in made.values()}))
+        parts.append(f"names of code made at run time ({share} of the time; {ways})")
+    if without:
+        own = sum(module.own for module in without)  # nothing, where the time is the kernel's: sleeps
+        share = f" ({percent(own, summary.shown.total)} of the time)" if own else ""
+        parts.append(f"symbols of {many(len(without), 'module')}{share}")
+    if more := len(lacks) - len(without) - len(made):
+        parts.append(f"{many(more, 'module')} with other problems")
+    return ", ".join([*parts, *lacking(summary.errors)])
+
+
+def _details(summary: Summary, width: int) -> list[str]:
+    lines = ["", "details"]
+    skipped = f", {many(summary.skipped, 'sampling time')} skipped" if summary.skipped else ""
+    lines += _labelled("rate", f"{summary.rate_reached:.1f} of {summary.rate_wanted:g} a second{skipped}", width)
+    stops = summary.stops
+    if stops.count:
+        text = (
+            f"{many(stops.count, 'stop')}: half of them under {stops.p50_us:.0f} µs, 99 % under {stops.p99_us:.0f} µs"
+        )
+        lines += _labelled("stops", f"{text}, the longest {stops.max_us:.0f} µs", width)
+    if summary.unchanged or summary.blocked:
+        text = f"{summary.unchanged:,} samples of threads that had not run, {summary.blocked:,} read from outside"
+        lines += _labelled("no stop", text, width)
+    for label, counts in (("stacks", _words(summary.ends)), ("frames", summary.trust)):
+        if counts:
+            lines += _labelled(label, ", ".join(f"{n:,} {name}" for name, n in counts.items()), width)
+    for name, count in summary.errors.items():
+        lines += ["", *_wrapped(f"  {count:,} × {name}", width, "    ")]
+        if found := counted(name):
+            lines += _wrapped(f"    {found.meaning}", width, "    ")
+    return lines + lacking_modules(summary)
+
+
+def lacking_modules(summary: Summary) -> list[str]:
+    """What each object file lacks, and the command that helps."""
+    lines = []
+    for module in (module for module in summary.modules if module.problems):
+        lines += ["", f"  {module.path}"]
+        for problem in module.problems:
+            lines += [f"    {problem.text}", *([f"      {advice(problem.remedy)}"] if problem.remedy else [])]
+    return lines
+
+
+def _words(ends: Mapping[str, int]) -> dict[str, int]:
+    return {ENDS[name].words if name in ENDS else name: count for name, count in ends.items()}
+
+
+def _labelled(label: str, text: str, width: int) -> list[str]:
+    return _wrapped(f"  {label:<{_LABEL}} {text}", width, " " * (_LABEL + 3))
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )

@@ -1,0 +1,70 @@
+"""Tables of functions in the terminal: the dearest ones, and who calls or is called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from pyprof.cli.short_names import function_names
+from pyprof.cli.terminal import printable
+from pyprof.cli.words import duration, percent, shorten
+from pyprof.model.functions import costs
+from pyprof.model.neighbours import NOBODY, Neighbours, Row, neighbours
+from pyprof.model.profile import Profile
+
+_SHARE, _MODULE, _BAR = 8, 24, 10
+_LEAST = 20
+"""Letters of a function's name."""
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+def top(profile: Profile, width: int, count: int) -> Iterator[str]:
+    """Functions with what they cost in themselves, and with what they call."""
+    found = costs(profile)
+    yield f"{profile.title}: {_amount(profile, found.value)} in {duration(profile.duration_ns)}"
+    yield ""
+    yield f"{'self':>{_SHARE}} {'total':>{_SHARE}} {'':{_BAR}} function"
+    rows = found.functions[:count]
+    heads = [f"{_share(cost.own, found.value)} {_share(cost.total, found.value)}" for cost in rows]
+    bars = [f"{head} {_bar(cost.own, found.value)}" for head, cost in zip(heads, rows, strict=True)]
+    yield from _rows(bars, [(cost.name, cost.module) for cost in rows], width)
+
+
+def relations(profile: Profile, pattern: re.Pattern[str], callers: bool, width: int, count: int) -> Iterator[str]:
+    """Who calls the functions that a pattern names, or what they call."""
+    found = neighbours(profile.tree(), pattern)
+    names = ", ".join(sorted(found.names)[:3]) + (", …" if len(found.names) > 3 else "")
+    yield f"{'callers' if callers else 'callees'} of {names or pattern.pattern}: {_amount(profile, found.total)}"
+    yield from _neighbours(found, callers, width, count)
+
+
+def _neighbours(found: Neighbours, callers: bool, width: int, count: int) -> Iterator[str]:
+    rows = (found.callers if callers else found.callees)[:count]
+    nobody = ("[nobody: outermost]" if callers else "[in itself]", "")
+    heads = [f"{_share(value, found.total)} {_bar(value, found.total)}" for _, value in rows]
+    yield from _rows(heads, [nobody if row == NOBODY else row for row, _ in rows], width)
+
+
+def _amount(profile: Profile, value: int) -> str:
+    kind = profile.value_types[-1]
+    return f"{duration(value)} ({kind.type})" if kind.unit == "nanoseconds" else f"{value:,} {kind.type}"
+
+
+def _rows(heads: Sequence[str], functions: Sequence[Row], width: int) -> Iterator[str]:
+    """A line each: what stands before the function, the function, its file."""
+    room = max(width - max(map(len, heads), default=0) - _MODULE - 2, _LEAST)
+    names = function_names([printable(name) for name, _ in functions], room)
+    for head, name, (_, module) in zip(heads, names, functions, strict=True):
+        yield f"{head} {name:<{room}} {shorten(printable(module), _MODULE)}".rstrip()
+
+
+def _share(value: int, whole: int) -> str:
+    return f"{percent(value, whole):>{_SHARE}}"
+
+
+def _bar(value: int, whole: int) -> str:
+    """Eighths of a letter."""
+    eighths = round(8 * _BAR * value / whole) if whole > 0 else 0
+    eighths = min(max(eighths, 0), 8 * _BAR)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_BLOCKS[rest] if rest else "")).ljust(_BAR)

@@ -1,0 +1,59 @@
+"""Who calls a function, and what it calls: each sample that runs through it counts once, however often it recurs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from pyprof.model.call_tree import Call
+from pyprof.records import dataclass
+
+Row = tuple[str, str]
+"""(name, module) of a function; the name is "" where there is none: of the outermost one, or of the function itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """total: the primary value of all samples through the function. callers: of its outermost calls, callees: of its
+    innermost ones; both add up to the total. names: the functions that were meant.
+    """
+
+    total: int
+    callers: tuple[tuple[Row, int], ...]
+    callees: tuple[tuple[Row, int], ...]
+    names: frozenset[str]
+
+
+NOBODY: Row = ("", "")
+
+
+def neighbours(tree: Call, pattern: re.Pattern[str]) -> Neighbours:
+    """pattern: a function whose whole name it is; where there is none, those in whose names it is found."""
+    calls = [call for depth, call in tree.walk() if depth]
+    names = {call.name for call in calls if pattern.fullmatch(call.name)}
+    names = names or {call.name for call in calls if pattern.search(call.name)}
+    callers: Counter[Row] = Counter()
+    callees: Counter[Row] = Counter()
+    path: list[tuple[Call, bool, Row | None]] = []
+    for depth, call in tree.walk():
+        del path[depth:]
+        above, inside, called = path[-1] if path else (None, False, None)
+        meant = depth > 0 and call.name in names
+        if meant:
+            called = NOBODY
+            if not inside:
+                callers[_row(above) if above is not None and depth > 1 else NOBODY] += call.total
+        elif called == NOBODY:
+            called = _row(call)
+        if called is not None:
+            callees[called] += call.own
+        path.append((call, inside or meant, called))
+    return Neighbours(sum(callers.values()), _sorted(callers), _sorted(callees), frozenset(names))
+
+
+def _row(call: Call) -> Row:
+    return call.name, call.module
+
+
+def _sorted(found: Counter[Row]) -> tuple[tuple[Row, int], ...]:
+    return tuple(sorted(((row, value) for row, value in found.items() if value), key=lambda each: (-each[1], each[0])))

@@ -1,0 +1,14 @@
+"""Recordings that last: a SQLite database that holds all of a profile.
+
+In: a Profile, or the bytes of a file, which are foreign. Out: the other one. docs/recording.md has the format.
+
+cells    The rows of a recording file, which is foreign input: each cell has the type that the schema says
+codes    Numbers that stand for names in a recording file
+columns  Columns of samples as bytes: the data of a window
+facts    What a recording did (model/summary.py) as rows of its file, and back
+opening  A recording file as a database in memory, which nothing else can change
+query    A recording for SQL: views with the samples and the names, made by the reader
+reader   A recording file as a Profile
+schema   The tables of a recording file: one SQL text
+writer   A profile as a recording file: an exporter like the others
+"""

@@ -1,0 +1,53 @@
+"""Numbers that stand for names in a recording file. The file has the names, so that the numbers may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum, IntFlag
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.errors import FormatError
+from pyprof.model.interpreter import SampleState
+from pyprof.model.markers import MarkKind
+from pyprof.model.profile import FrameKind
+from pyprof.model.walk import StackEnd, Trust
+from pyprof.recording.cells import Row, Rows
+
+_CODES: dict[str, type[IntEnum] | type[IntFlag]] = {
+    "frame_kind": FrameKind,
+    "trust": Trust,
+    "mark_kind": MarkKind,
+    "stack_end": StackEnd,
+    "state": SampleState,
+}
+
+
+def code_rows() -> Iterator[Row]:
+    for code, members in _CODES.items():
+        for member in members:
+            yield code, int(member), str(member.name).lower()
+
+
+class Codes:
+    """What the numbers of one file mean. Raises FormatError."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._known: dict[str, dict[int, int]] = {code: {} for code in _CODES}
+        for at, (code, number, name) in enumerate(rows("codes"), 1):
+            members = {str(member.name).lower(): int(member) for member in _CODES.get(code, ())}
+            if name not in members:
+                raise FormatError("codes", at, f"{code} {name!r} is not known: a newer pyprof reads it")
+            self._known[code][number] = members[name]
+
+    def of(self, code: str) -> Mapping[int, int]:
+        """Our number by the file's."""
+        return self._known[code]
+
+    def bits(self, state: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """The states of samples in our bits."""
+        found = np.zeros(len(state), np.int32)
+        for theirs, ours in self._known["state"].items():
+            found |= np.where(state & theirs, ours, 0).astype(np.int32)
+        return found

@@ -1,0 +1,75 @@
+"""Columns of samples as bytes: the data of a window.
+
+A window is zlib's deflate of its columns, one after the other. Each begins with a byte, its width in bytes, and a
+signed 64-bit number, its base, little-endian. Then comes each sample's number minus the base, unsigned, of that width,
+in planes: first the lowest bytes of all samples, then the next ones. Width 0: all are the base. Width 255: the column
+is not known of any sample.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.errors import FormatError
+
+I64 = npt.NDArray[np.int64]
+
+_HEAD = struct.Struct("<Bq")
+_NOT_KNOWN = 255
+_LEVEL = 6
+
+
+def pack(columns: Sequence[I64 | None]) -> bytes:
+    """columns: each (n,), None where it is not known of any sample."""
+    parts = []
+    for column in columns:
+        if column is None:
+            parts.append(_HEAD.pack(_NOT_KNOWN, 0))
+            continue
+        base = int(column.min()) if len(column) else 0
+        above = (column - base).view(np.uint64)
+        width = (int(above.max()).bit_length() + 7) // 8 if len(column) else 0
+        planes = above.astype("<u8").view(np.uint8).reshape(len(column), 8)[:, :width].T
+        parts += [_HEAD.pack(width, base), planes.tobytes()]
+    return zlib.compress(b"".join(parts), _LEVEL)
+
+
+def unpack(data: bytes, rows: int, columns: int) -> list[I64 | None]:
+    """What pack() was given. Raises FormatError."""
+    most = columns * (_HEAD.size + 8 * rows)
+    raw = _inflated(data, most)
+    found: list[I64 | None] = []
+    at = 0
+    for _ in range(columns):
+        if len(raw) - at < _HEAD.size:
+            raise FormatError("windows", at, "a column is missing")
+        width, base = _HEAD.unpack_from(raw, at)
+        at += _HEAD.size
+        if width == _NOT_KNOWN:
+            found.append(None)
+            continue
+        if width > 8 or len(raw) - at < width * rows:
+            raise FormatError("windows", at, f"a column of {rows} numbers is cut short")
+        above = np.zeros((rows, 8), np.uint8)
+        above[:, :width] = np.frombuffer(raw, np.uint8, width * rows, at).reshape(width, rows).T
+        found.append((above.view("<u8").ravel().astype(np.uint64) + np.uint64(base & (1 << 64) - 1)).view(np.int64))
+        at += width * rows
+    if at != len(raw):
+        raise FormatError("windows", at, "bytes behind the last column")
+    return found
+
+
+def _inflated(data: bytes, most: int) -> bytes:
+    inflate = zlib.decompressobj()
+    try:
+        raw = inflate.decompress(data, most + 1)
+    except zlib.error as error:
+        raise FormatError("windows", 0, f"the data of a window is broken: {error}") from None
+    if len(raw) > most or not inflate.eof or inflate.unused_data:
+        raise FormatError("windows", 0, "the data of a window is longer or shorter than it may be")
+    return raw

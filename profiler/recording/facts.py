@@ -1,0 +1,139 @@
+"""What a recording did (model/summary.py) as rows of its file, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from pyprof.diagnostics import Problem
+from pyprof.errors import FormatError
+from pyprof.model.summary import (
+    Children,
+    FunctionsMissing,
+    Language,
+    ModuleSummary,
+    NameCounts,
+    Shown,
+    Stops,
+    Summary,
+)
+from pyprof.recording.cells import Row, Rows, cell, referred
+from pyprof.records import field_names, replace
+
+Value = TypeVar("Value")
+
+_PARTS: dict[str, Any] = {"stops": Stops(), "children": Children(), "names": NameCounts(), "shown": Shown()}
+"""Fields of a Summary that are values of their own, as they are without a recording."""
+
+
+def _numbers(value: Any) -> dict[str, int | float | str]:
+    """The fields that are one number or one text, by name."""
+    fields = {name: getattr(value, name) for name in field_names(type(value))}
+    return {name: each for name, each in fields.items() if isinstance(each, int | float | str)}
+
+
+def summary_rows(summary: Summary) -> Iterator[tuple[str, Row]]:
+    """(table, row)."""
+    for name, value in _numbers(summary).items():
+        yield "summary", (name, value)
+    for part in _PARTS:
+        for name, value in _numbers(getattr(summary, part)).items():
+            yield "summary", (f"{part}.{name}", value)
+    for name, count in sorted(summary.errors.items()):
+        yield "counters", (cell(name), count)
+    shown = summary.shown.ends
+    for label in sorted({*summary.ends, *shown}):
+        yield "ends", (label, summary.ends.get(label), shown.get(label))
+    for label, frames in sorted(summary.trust.items()):
+        yield "frame_sources", (label, frames)
+    yield from _module_rows(summary.modules)
+    for at, note in enumerate(summary.notes, 1):
+        yield "notes", (at, cell(note))
+    yield from _language_rows(summary)
+
+
+def _module_rows(modules: Sequence[ModuleSummary]) -> Iterator[tuple[str, Row]]:
+    number = 0
+    for at, module in enumerate(modules, 1):
+        yield "module_sums", (at, cell(module.path), module.build_id or None, module.frames, module.own)
+        for problem in module.problems:
+            number += 1
+            yield "problems", (number, at, cell(problem.text), cell(problem.remedy))
+
+
+def _language_rows(summary: Summary) -> Iterator[tuple[str, Row]]:
+    number = 0
+    for at, language in enumerate(summary.languages, 1):
+        yield "languages", (at, language.name, language.remedy)
+        for prefix in language.evaluators:
+            number += 1
+            yield "evaluators", (number, at, prefix)
+    for at, missing in enumerate(summary.functions_missing, 1):
+        yield "functions_missing", (at, missing.language, missing.value, missing.remedy, int(missing.kernel))
+        for pid in missing.pids:
+            yield "functions_missing_pids", (at, pid)
+
+
+def read_summary(rows: Rows) -> Summary | None:
+    """None: the recording was interrupted before it could say. Raises FormatError."""
+    stored = {str(key): value for key, value in rows("summary")}
+    ends = rows("ends")
+    shown = {label: value for label, _, value in ends if value is not None}
+    whole = replace(
+        _part(stored, "", Summary()),
+        errors=dict(rows("counters")),
+        ends={label: samples for label, samples, _ in ends if samples is not None},
+        trust=dict(rows("frame_sources")),
+        modules=_modules(rows),
+        notes=tuple(note for _, note in rows("notes")),
+        languages=_languages(rows),
+        functions_missing=_missing(rows),
+        stops=_part(stored, "stops.", _PARTS["stops"]),
+        children=_part(stored, "children.", _PARTS["children"]),
+        names=_part(stored, "names.", _PARTS["names"]),
+        shown=replace(_part(stored, "shown.", Shown()), ends=shown),
+    )
+    return whole if stored else None
+
+
+def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
+    """usual: a value whose fields have their defaults; a number that is not stored stays so."""
+    found = {}
+    for name, default in _numbers(usual).items():
+        value = stored.get(prefix + name, default)
+        if not isinstance(value, type(default)):
+            raise FormatError("summary", 0, f"{prefix}{name} is of another type")
+        found[name] = value
+    return replace(usual, **found)  # type: ignore[type-var]
+
+
+def _modules(rows: Rows) -> tuple[ModuleSummary, ...]:
+    stored = rows("module_sums")
+    problems: list[list[Problem]] = [[] for _ in stored]
+    for at, module, what, remedy in rows("problems"):
+        problems[referred("problems", at, module, len(stored))].append(Problem(what, remedy))
+    return tuple(
+        ModuleSummary(path, build_id or "", frames, tuple(found), own)
+        for (_, path, build_id, frames, own), found in zip(stored, problems, strict=True)
+    )
+
+
+def _languages(rows: Rows) -> tuple[Language, ...]:
+    stored = rows("languages")
+    prefixes: list[list[str]] = [[] for _ in stored]
+    for at, language, prefix in rows("evaluators"):
+        prefixes[referred("evaluators", at, language, len(stored))].append(prefix)
+    return tuple(
+        Language(name, tuple(found), remedy) for (_, name, remedy), found in zip(stored, prefixes, strict=True)
+    )
+
+
+def _missing(rows: Rows) -> tuple[FunctionsMissing, ...]:
+    stored = rows("functions_missing")
+    pids: list[list[int]] = [[] for _ in stored]
+    for missing, pid in rows("functions_missing_pids"):
+        pids[referred("functions_missing_pids", missing, missing, len(stored))].append(pid)
+    return tuple(
+        FunctionsMissing(language, tuple(found), value, remedy, bool(kernel))
+        for (_, language, value, remedy, kernel), found in zip(stored, pids, strict=True)
+    )

@@ -1,0 +1,223 @@
+"""A recording file as a Profile. Foreign input: every reference and every number is checked before it is used."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+
+from pyprof.errors import FormatError, RecordingError
+from pyprof.model.contents import summary_of_part
+from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.summary import Summary
+from pyprof.model.walk import StackEnd, Trust
+from pyprof.recording.cells import Rows, referred
+from pyprof.recording.codes import Codes
+from pyprof.recording.columns import I64, unpack
+from pyprof.recording.facts import read_summary
+from pyprof.recording.opening import opened
+from pyprof.recording.writer import SECOND_NS
+from pyprof.records import dataclass, replace
+
+KEYS = 5
+"""Columns of a sample before its values: time, thread, stack, state, processor."""
+_USUAL_SAMPLES = 10_000_000
+_MOST_PER_BYTE = 8
+"""A file may have so many samples a byte, and _USUAL_SAMPLES in any case: what it claims must not fill the memory."""
+
+INTERRUPTED = "The recording was interrupted: it ends with the last second that was written."
+
+
+def load(path: str | PathLike[str]) -> Profile:
+    """Raises RecordingError."""
+    name = fspath(path)
+    database, size = opened(name)
+    with closing(database):
+        try:
+            return _Reader(Rows(database, size), size).profile()
+        except (FormatError, OverflowError) as error:
+            raise RecordingError(f"{name} is broken: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Of all samples, with indices from 0 on but for stack, which is a node."""
+
+    time_ns: I64
+    thread: I64
+    stack: I64
+    state: I64 | None
+    cpu: I64 | None
+    values: I64
+
+
+class _Reader:
+    def __init__(self, rows: Rows, size: int) -> None:
+        self._rows = rows
+        self._samples_left = max(_USUAL_SAMPLES, size * _MOST_PER_BYTE)
+        self._codes = Codes(rows)
+
+    def profile(self) -> Profile:
+        """Raises FormatError."""
+        meta: dict[str, Any] = dict(self._rows("meta"))
+        value_types = tuple(ValueType(kind, unit) for _, kind, unit in self._rows("value_types"))
+        if not value_types:
+            raise FormatError("value_types", 0, "there is none")
+        modules, threads = self._modules(), self._threads()
+        frames = self._frames(len(modules))
+        nodes = self._stacks(len(frames))
+        samples = self._samples(len(threads), len(nodes), len(value_types))
+        start_ns = _fact(meta, "start_ns", int)
+        whole, summary = bool(self._rows("end")), read_summary(self._rows)
+        last = int(samples.time_ns.max()) if len(samples.time_ns) else start_ns
+        profile = Profile(
+            value_types=value_types,
+            period_ns=max(_fact(meta, "period_ns", int), 1),
+            start_ns=start_ns,
+            duration_ns=_fact(meta, "duration_ns", int) if whole else max(last - start_ns, 0),
+            title=_fact(meta, "title", str),
+            frames=frames,
+            parent=nodes[:, 0].astype(np.int32),
+            frame=nodes[:, 1].astype(np.int32),
+            modules=modules,
+            threads=threads,
+            time_ns=samples.time_ns,
+            stack=samples.stack.astype(np.int32),
+            thread=samples.thread.astype(np.int32),
+            values=samples.values,
+            summary=summary or Summary(),
+            state=None if samples.state is None else self._codes.bits(samples.state),
+            cpu=None if samples.cpu is None else samples.cpu.astype(np.int32),
+        )
+        return profile if whole and summary else _interrupted(profile)
+
+    def _modules(self) -> tuple[ModuleInfo, ...]:
+        return tuple(
+            ModuleInfo(
+                path, build_id or "", _unsigned(start), _unsigned(end), _unsigned(offset), bool(named), bool(lines)
+            )
+            for _, path, build_id, start, end, offset, named, lines in self._rows("modules")
+        )
+
+    def _threads(self) -> tuple[ThreadInfo, ...]:
+        processes = self._rows("processes")
+        found = []
+        for at, process, tid, started, name in self._rows("threads"):
+            _, pid, began, process_name = processes[referred("threads", at, process, len(processes))]
+            found.append(ThreadInfo(pid, tid, name, process_name, started or 0, began or 0))
+        return tuple(found)
+
+    def _frames(self, modules: int) -> tuple[Frame, ...]:
+        stored = self._rows("frames")
+        lines, marks = self._lines(len(stored)), self._marks(len(stored))
+        kinds, trusts = self._codes.of("frame_kind"), self._codes.of("trust")
+        found = []
+        for at, kind, trust, module, rel, pc, back, title in stored:
+            functions = lines.get(at, ())
+            if kind not in kinds or trust not in trusts:
+                raise FormatError("frames", at, "a code that has no name")
+            if title is None and not functions:
+                raise FormatError("frames", at, "neither a title nor a function")
+            found.append(
+                Frame(
+                    FrameKind(kinds[kind]),
+                    _unsigned(pc or 0),
+                    _unsigned((pc or 0) - back),
+                    _unsigned(rel or 0),
+                    -1 if module is None else referred("frames", at, module, modules),
+                    functions,
+                    Trust(trusts[trust]),
+                    functions[-1].function if title is None else title,
+                    marks.get(at),
+                )
+            )
+        return tuple(found)
+
+    def _lines(self, frames: int) -> dict[int, tuple[Line, ...]]:
+        """By the number of the frame."""
+        functions, files = self._rows("functions"), self._rows("files")
+        found: dict[int, list[Line]] = {}
+        for nth, (frame, depth, function, offset, file, line) in enumerate(self._rows("lines"), 1):
+            referred("lines", nth, frame, frames)
+            _, name, system_name, _ = functions[referred("lines", nth, function, len(functions))]
+            path = None if file is None else files[referred("lines", nth, file, len(files))][1]
+            of_frame = found.setdefault(frame, [])
+            if depth != len(of_frame):
+                raise FormatError("lines", nth, "functions of a frame are not in order from 0 on")
+            of_frame.append(Line(name, system_name or "", offset, path, line or 0))
+        return {frame: tuple(of_frame) for frame, of_frame in found.items()}
+
+    def _marks(self, frames: int) -> dict[int, Mark]:
+        kinds, ends = self._codes.of("mark_kind"), self._codes.of("stack_end")
+        found = {}
+        for nth, (frame, kind, end, enough, unplaced, without_run, lacking) in enumerate(self._rows("marks"), 1):
+            referred("marks", nth, frame, frames)
+            if kind not in kinds or end not in ends:
+                raise FormatError("marks", nth, "a code that has no name")
+            numbers = enough or 0, unplaced, without_run, lacking
+            found[frame] = Mark(MarkKind(kinds[kind]), StackEnd(ends[end]), *numbers)
+        return found
+
+    def _stacks(self, frames: int) -> I64:
+        """(nodes, 2): parent and frame; the first one is the root."""
+        stored = self._rows("stacks")
+        nodes = np.array([(-1, -1), *((up or 0, at - 1) for _, up, at in stored)], np.int64)
+        above = np.arange(len(nodes))
+        wrong = (nodes[:, 0] >= above) | (nodes[:, 0] < 0) | (nodes[:, 1] < 0) | (nodes[:, 1] >= frames)
+        if wrong[1:].any():
+            raise FormatError("stacks", int(np.flatnonzero(wrong[1:])[0]) + 1, "refers to a row that is not before it")
+        return nodes
+
+    def _samples(self, threads: int, nodes: int, values: int) -> _Columns:
+        parts = [self._window(row, values) for row in self._rows("windows")]
+        columns = []
+        for at in range(KEYS + values):
+            known = [part[at] for part in parts]
+            kept = [column for column in known if column is not None]
+            columns.append(np.concatenate(kept) if kept and len(kept) == len(known) else None)
+        time_ns, thread, stack, state, cpu, *amounts = columns
+        none = np.zeros(0, np.int64)
+        if not parts:
+            return _Columns(none, none, none, none, none, np.zeros((0, values), np.int64))
+        given = [column for column in amounts if column is not None]
+        if time_ns is None or thread is None or stack is None or len(given) != values:
+            raise FormatError("windows", 0, "a column that each sample has is missing")
+        if int(thread.min()) < 1 or int(thread.max()) > threads or int(stack.min()) < 0 or int(stack.max()) >= nodes:
+            raise FormatError("windows", 0, "a sample refers to a thread or a stack that does not exist")
+        return _Columns(time_ns, thread - 1, stack, state, cpu, np.stack(given, axis=1))
+
+    def _window(self, row: tuple[Any, ...], values: int) -> list[I64 | None]:
+        _, start_ns, samples, _, data = row
+        self._samples_left -= samples
+        if samples < 0 or self._samples_left < 0:
+            raise FormatError("windows", row[0], "more samples than the file has room for")
+        columns = unpack(data, samples, KEYS + values)
+        if columns[0] is not None:
+            columns[0] = start_ns + np.cumsum(columns[0])
+        return columns
+
+
+def _interrupted(profile: Profile) -> Profile:
+    """What the recording could not say any more follows from its samples."""
+    known = profile.summary
+    summary = replace(
+        known,
+        duration_s=round(profile.duration_ns / SECOND_NS, 6),
+        rate_wanted=known.rate_wanted or round(1e9 / profile.period_ns, 3),
+        notes=(*known.notes, INTERRUPTED),
+    )
+    return replace(profile, summary=summary_of_part(summary, profile))
+
+
+def _unsigned(number: int) -> int:
+    return number % (1 << 64)
+
+
+def _fact(meta: dict[str, Any], key: str, kind: Any) -> Any:
+    value = meta.get(key)
+    if not isinstance(value, kind):
+        raise FormatError("meta", 0, f"{key} is missing")
+    return value

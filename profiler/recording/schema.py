@@ -1,0 +1,294 @@
+"""The tables of a recording file: one SQL text, from which the file, its check and docs/recording.md are made.
+
+History: 1: the first version.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from functools import cache
+
+from pyprof.records import dataclass
+
+APPLICATION_ID = 0x70797072
+"""The letters "pypr"."""
+VERSION = 1
+
+SCHEMA = """\
+-- What the recording is. Keys: title; start_ns: since the epoch; duration_ns; period_ns: the sampling period.
+CREATE TABLE meta (
+  key TEXT PRIMARY KEY, -- name of the fact
+  value NOT NULL -- text or integer
+) WITHOUT ROWID;
+
+-- The options with which it was recorded.
+CREATE TABLE options (
+  name TEXT PRIMARY KEY, -- a field of pyprof.RecordOptions
+  value TEXT NOT NULL -- as text
+) WITHOUT ROWID;
+
+-- What the numbers of a code mean. A reader goes by the names, not by the numbers.
+CREATE TABLE codes (
+  code TEXT NOT NULL, -- which column: frame_kind, trust, mark_kind, stack_end, and the bits of state
+  number INTEGER NOT NULL, -- as it stands in that column
+  name TEXT NOT NULL, -- its meaning
+  PRIMARY KEY (code, number)
+) WITHOUT ROWID;
+
+-- What the values of a sample are. The last one is the primary value, which pictures show.
+CREATE TABLE value_types (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  type TEXT NOT NULL, -- samples, cpu, wall or offcpu
+  unit TEXT NOT NULL -- count or nanoseconds
+);
+
+-- The processes. Two that had the same pid are two rows.
+CREATE TABLE processes (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  pid INTEGER NOT NULL, -- process id
+  started_ns INTEGER, -- when its first thread began, by CLOCK_MONOTONIC; NULL: not known
+  name TEXT NOT NULL -- of the process
+);
+
+-- The threads, in order of pid, tid and start.
+CREATE TABLE threads (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  process INTEGER NOT NULL, -- processes.id
+  tid INTEGER NOT NULL, -- thread id
+  started_ns INTEGER, -- when it began, by CLOCK_MONOTONIC; NULL: not known
+  name TEXT NOT NULL -- as the thread, or its interpreter, says
+);
+
+-- Object files where they were mapped.
+CREATE TABLE modules (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  path TEXT NOT NULL, -- as in /proc/PID/maps
+  build_id TEXT, -- in hex; NULL: it has none, or none is known
+  start INTEGER NOT NULL, -- first address of the executable mapping, as a signed 64-bit number
+  "end" INTEGER NOT NULL, -- first address behind it
+  "offset" INTEGER NOT NULL, -- of the mapping in the file, bytes
+  has_functions INTEGER NOT NULL, -- 1: some frame got a name from it
+  has_lines INTEGER NOT NULL -- 1: some frame got a line from it
+);
+
+-- Where names come from.
+CREATE TABLE name_sources (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  name TEXT NOT NULL -- recorded: looked up by the recording itself
+);
+
+-- The names of functions. Names that are looked up later only change this table and lines.
+CREATE TABLE functions (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  name TEXT NOT NULL, -- demangled, or module!0xstart of a function without a name
+  system_name TEXT, -- as the symbol table has it; NULL: no symbol, only its start is known
+  source INTEGER NOT NULL -- name_sources.id
+);
+
+-- Source files.
+CREATE TABLE files (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  path TEXT NOT NULL -- as the debug information, or the interpreter, says
+);
+
+-- The frames of stacks: one address and what is known of it.
+CREATE TABLE frames (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  kind INTEGER NOT NULL, -- codes: frame_kind
+  trust INTEGER NOT NULL, -- codes: trust, the source that found the frame
+  module INTEGER, -- modules.id; NULL: in no module
+  rel INTEGER, -- pc, counted from the module's first byte; NULL: not known
+  pc INTEGER, -- address as found on the stack, as a signed 64-bit number; NULL: none, as of a marker
+  back INTEGER NOT NULL, -- bytes from the address that names were looked up for to pc: 1 of a return address
+  title TEXT -- what to show for the frame; NULL: the name of its outermost function
+);
+
+-- The functions of a frame, innermost first: those inlined, then the one that holds them. None: no name is known.
+CREATE TABLE lines (
+  frame INTEGER NOT NULL, -- frames.id
+  depth INTEGER NOT NULL, -- from 0, the innermost
+  function INTEGER NOT NULL, -- functions.id
+  "offset" INTEGER NOT NULL, -- bytes from the function's start
+  file INTEGER, -- files.id; NULL: not known
+  line INTEGER, -- NULL: not known
+  PRIMARY KEY (frame, depth)
+) WITHOUT ROWID;
+
+-- What markers say: frames without code where a stack lacks something.
+CREATE TABLE marks (
+  frame INTEGER PRIMARY KEY, -- frames.id
+  kind INTEGER NOT NULL, -- codes: mark_kind
+  stack_end INTEGER NOT NULL, -- codes: stack_end, why the stack ends there
+  enough INTEGER, -- bytes of stack, or frames, that would have been enough; NULL: not known
+  unplaced INTEGER NOT NULL, -- runs of an interpreter's frames that stand by their order only
+  without_run INTEGER NOT NULL, -- activations of the evaluator without a run
+  lacking INTEGER NOT NULL -- an interpreter's functions that are missing, about
+);
+
+-- The tree of stacks. A sample has the node of its innermost frame.
+CREATE TABLE stacks (
+  id INTEGER PRIMARY KEY, -- from 1 on, each parent before its children
+  parent INTEGER, -- stacks.id of the caller; NULL: the outermost frame
+  frame INTEGER NOT NULL -- frames.id
+);
+
+-- Samples, those of one second in a row.
+CREATE TABLE windows (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  start_ns INTEGER NOT NULL, -- since the epoch; the end is a second later
+  samples INTEGER NOT NULL, -- how many rows data has
+  value INTEGER NOT NULL, -- the sum of their primary values
+  data BLOB NOT NULL -- their columns, packed as described below
+);
+
+-- What the recording did, in numbers: fields of `--summary`. None in a recording that was interrupted.
+CREATE TABLE summary (
+  name TEXT PRIMARY KEY, -- of the number
+  value -- integer, real or text
+) WITHOUT ROWID;
+
+-- What was counted on the way: what was lost, skipped or refused.
+CREATE TABLE counters (
+  name TEXT PRIMARY KEY, -- a sentence of docs/formats.md
+  count INTEGER NOT NULL -- how often
+) WITHOUT ROWID;
+
+-- How stacks ended.
+CREATE TABLE ends (
+  label TEXT PRIMARY KEY, -- as in docs/formats.md
+  samples INTEGER, -- how many samples; NULL: it is no end of samples
+  value INTEGER -- how much of the primary value; NULL: it is no end of what is shown
+) WITHOUT ROWID;
+
+-- By what frames were found.
+CREATE TABLE frame_sources (
+  label TEXT PRIMARY KEY, -- as in docs/formats.md
+  frames INTEGER NOT NULL -- of all samples
+) WITHOUT ROWID;
+
+-- What each object file had of the samples, wherever it was mapped.
+CREATE TABLE module_sums (
+  id INTEGER PRIMARY KEY, -- from 1 on, most frames first
+  path TEXT NOT NULL, -- as in modules
+  build_id TEXT, -- as in modules
+  frames INTEGER NOT NULL, -- of samples that lay in it
+  own INTEGER NOT NULL -- the primary value of samples that were taken in it
+);
+
+-- What object files lack, and what helps.
+CREATE TABLE problems (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  module INTEGER NOT NULL, -- module_sums.id
+  "text" TEXT NOT NULL, -- what it lacks
+  remedy TEXT NOT NULL -- a command; '': nothing is known to help
+);
+
+-- Sentences for the reader of the recording.
+CREATE TABLE notes (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  "text" TEXT NOT NULL -- a sentence
+);
+
+-- Languages whose functions were looked for.
+CREATE TABLE languages (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  name TEXT NOT NULL, -- such as Python
+  remedy TEXT NOT NULL -- the option that has their functions; '': none
+);
+
+-- The native functions that run a language's functions.
+CREATE TABLE evaluators (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  language INTEGER NOT NULL, -- languages.id
+  prefix TEXT NOT NULL -- how their names begin
+);
+
+-- Processes that ran functions of a language which nobody read.
+CREATE TABLE functions_missing (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  language TEXT NOT NULL, -- such as Python
+  value INTEGER NOT NULL, -- the primary value of those stacks
+  remedy TEXT NOT NULL, -- the option that has them; '': none
+  kernel INTEGER NOT NULL -- 1: the kernel's frames were asked for, which stops cannot see
+);
+
+-- The pids of those processes.
+CREATE TABLE functions_missing_pids (
+  missing INTEGER NOT NULL, -- functions_missing.id
+  pid INTEGER NOT NULL, -- process id
+  PRIMARY KEY (missing, pid)
+) WITHOUT ROWID;
+
+-- One row in a recording that is whole. None: it was interrupted, and ends with the last window that was written.
+CREATE TABLE "end" (
+  ended_ns INTEGER PRIMARY KEY -- since the epoch
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """meaning: the sentence that stands behind it in the schema."""
+
+    name: str
+    type: str
+    meaning: str
+
+    @property
+    def kind(self) -> str:
+        """TEXT, INTEGER, BLOB, or "" for any of them."""
+        word = self.type.partition(" ")[0]
+        return "" if word == "NOT" else word
+
+    @property
+    def required(self) -> bool:
+        """May it not be NULL?"""
+        return "NOT NULL" in self.type or "PRIMARY KEY" in self.type
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """sql: as SQLite keeps it."""
+
+    name: str
+    sql: str
+    meaning: str
+    columns: tuple[Column, ...]
+
+
+_TABLE = re.compile(
+    r'-- (?P<meaning>[^\n]*)\n(?P<sql>CREATE TABLE "?(?P<name>\w+)"? \(\n(?P<body>.*?)\n\)[^;]*);', re.DOTALL
+)
+_COLUMN = re.compile(r'  "?(\w+)"? ?([A-Z ]*?),? -- (.*)')
+
+
+@cache
+def tables() -> dict[str, Table]:
+    """By name, in the order of the schema."""
+    return {
+        found["name"]: Table(
+            found["name"],
+            found["sql"],
+            found["meaning"],
+            tuple(Column(*match.groups()) for match in _COLUMN.finditer(found["body"])),
+        )
+        for found in _TABLE.finditer(SCHEMA)
+    }
+
+
+def insertion(table: str) -> str:
+    """The statement that adds a row."""
+    return f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(tables()[table].columns))})'
+
+
+PAGE = 1024
+"""Bytes of a page: a recording of few samples has thirty tables, and each takes one."""
+
+
+def create(database: sqlite3.Connection) -> None:
+    """Make an empty database a recording without samples."""
+    database.execute(f"PRAGMA page_size = {PAGE}")
+    database.executescript(SCHEMA)
+    database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    database.execute(f"PRAGMA user_version = {VERSION}")

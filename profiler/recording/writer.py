@@ -1,0 +1,200 @@
+"""A profile as a recording file: an exporter like the others.
+
+The database is made in memory and written out as it is: equal profiles are equal bytes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.exporters.base import ExportOptions
+from pyprof.model.keys import ProcessKey
+from pyprof.model.profile import Frame, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.recording.cells import Row, cell
+from pyprof.recording.codes import code_rows
+from pyprof.recording.columns import pack
+from pyprof.recording.facts import summary_rows
+from pyprof.recording.schema import create, insertion
+from pyprof.records import dataclass
+
+I64 = npt.NDArray[np.int64]
+
+SECOND_NS = 1_000_000_000
+RECORDED = 1
+"""name_sources.id of names that the recording itself looked up."""
+
+
+def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
+    """A recording holds everything: ExportOptions are for those who read it."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        store(database, profile)
+        out.write(database.serialize())
+
+
+def store(database: sqlite3.Connection, profile: Profile) -> None:
+    """Into an empty database."""
+    create(database)
+    database.execute("BEGIN")
+    tables = Tables(database)
+    tables.begin(Beginning.of(profile))
+    tables.add_modules(profile.modules)
+    tables.add_threads(profile.threads)
+    tables.add_frames(profile.frames)
+    tables.add_stacks(profile.parent[1:].tolist(), profile.frame[1:].tolist())
+    tables.add_samples(Samples.of(profile), profile.start_ns)
+    tables.end(profile)
+    database.execute("COMMIT")
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What is known of a recording before its first sample."""
+
+    title: str
+    start_ns: int
+    period_ns: int
+    value_types: tuple[ValueType, ...]
+
+    @classmethod
+    def of(cls, profile: Profile) -> Beginning:
+        return cls(profile.title, profile.start_ns, profile.period_ns, profile.value_types)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Columns as Profile has them; stack and thread are indices of what was added."""
+
+    time_ns: I64
+    thread: npt.NDArray[np.int32]
+    stack: npt.NDArray[np.int32]
+    values: I64
+    state: npt.NDArray[np.int32] | None
+    cpu: npt.NDArray[np.int32] | None
+
+    @classmethod
+    def of(cls, profile: Profile) -> Samples:
+        return cls(profile.time_ns, profile.thread, profile.stack, profile.values, profile.state, profile.cpu)
+
+
+class Tables:
+    """Adds rows to the tables of one recording."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._count: dict[str, int] = {}
+        self._names: dict[tuple[str, object], int] = {}
+
+    def _add(self, table: str, rows: Iterable[Sequence[object]]) -> None:
+        self._database.executemany(insertion(table), rows)
+
+    def _number(self, table: str) -> int:
+        """Of a table's next row."""
+        self._count[table] = number = self._count.get(table, 0) + 1
+        return number
+
+    def _named(self, table: str, *values: object) -> int:
+        """The number of a row that stands once for all who refer to it."""
+        known = self._names.get((table, values))
+        if known is None:
+            known = self._names[table, values] = self._number(table)
+            self._add(table, [(known, *values)])
+        return known
+
+    def begin(self, beginning: Beginning) -> None:
+        self._add("codes", code_rows())
+        self._add("name_sources", [(RECORDED, "recorded")])
+        self._add("meta", [("title", cell(beginning.title)), ("start_ns", beginning.start_ns)])
+        self._add("meta", [("period_ns", beginning.period_ns)])
+        self._add("value_types", [(at, each.type, each.unit) for at, each in enumerate(beginning.value_types, 1)])
+
+    def add_modules(self, modules: Iterable[ModuleInfo]) -> None:
+        self._add("modules", [(self._number("modules"), *_module(module)) for module in modules])
+
+    def add_threads(self, threads: Iterable[ThreadInfo]) -> None:
+        self._add("threads", [(self._number("threads"), *self._thread(thread)) for thread in threads])
+
+    def _thread(self, thread: ThreadInfo) -> Row:
+        key: ProcessKey = thread.process_key
+        process = self._named("processes", key.pid, key.started or None, cell(thread.process))
+        return process, thread.tid, thread.started or None, cell(thread.name)
+
+    def add_frames(self, frames: Sequence[Frame]) -> None:
+        """Their modules are indices of the modules that were added."""
+        numbers = [self._number("frames") for _ in frames]
+        self._add("frames", (self._frame(number, frame) for number, frame in zip(numbers, frames, strict=True)))
+        lines = (self._lines(number, frame) for number, frame in zip(numbers, frames, strict=True))
+        self._add("lines", [row for rows in lines for row in rows])
+        self._add("marks", (_mark(number, frame) for number, frame in zip(numbers, frames, strict=True) if frame.mark))
+
+    def _frame(self, number: int, frame: Frame) -> Row:
+        module = frame.module + 1 if frame.module >= 0 else None
+        rel = None if module is None and not frame.rel else signed(frame.rel)
+        back = signed((frame.pc - frame.lookup) % (1 << 64))
+        title = None if frame.lines and frame.lines[-1].function == frame.title else cell(frame.title)
+        return number, int(frame.kind), int(frame.trust), module, rel, signed(frame.pc) or None, back, title
+
+    def _lines(self, number: int, frame: Frame) -> Iterator[Row]:
+        for depth, line in enumerate(frame.lines):
+            yield number, depth, self._function(line), line.offset, self._file(line.file), line.line or None
+
+    def _function(self, line: Line) -> int:
+        return self._named("functions", cell(line.function), cell(line.system_name) or None, RECORDED)
+
+    def _file(self, path: str | None) -> int | None:
+        return None if path is None else self._named("files", cell(path))
+
+    def add_stacks(self, parent: Iterable[int], frame: Iterable[int]) -> None:
+        """Nodes, parents first. parent: 0 is the root, n the nth node that was added. frame: indices of frames."""
+        self._add(
+            "stacks", [(self._number("stacks"), up or None, at + 1) for up, at in zip(parent, frame, strict=True)]
+        )
+
+    def add_samples(self, samples: Samples, start_ns: int) -> None:
+        """start_ns: windows begin there, and each second from there on."""
+        order = np.argsort(samples.time_ns, kind="stable")
+        second = (samples.time_ns[order] - start_ns) // SECOND_NS
+        begins = np.flatnonzero(np.diff(second, prepend=second[:1] - 1)).tolist()
+        for begin, end in zip(begins, [*begins[1:], len(order)], strict=False):  # no samples: no window
+            self._window(samples, order[begin:end], start_ns + int(second[begin]) * SECOND_NS)
+
+    def _window(self, samples: Samples, rows: I64, start_ns: int) -> None:
+        values = samples.values[rows]
+        columns = [
+            np.diff(samples.time_ns[rows], prepend=start_ns),
+            samples.thread[rows].astype(np.int64) + 1,
+            samples.stack[rows].astype(np.int64),
+            None if samples.state is None else samples.state[rows].astype(np.int64),
+            None if samples.cpu is None else samples.cpu[rows].astype(np.int64),
+            *values.T,
+        ]
+        row = (self._number("windows"), start_ns, len(rows), int(values[:, -1].sum()), pack(columns))
+        self._add("windows", [row])
+
+    def end(self, profile: Profile) -> None:
+        """The recording is whole."""
+        self._add("meta", [("duration_ns", profile.duration_ns)])
+        for table, row in summary_rows(profile.summary):
+            self._add(table, [row])
+        self._add("end", [(profile.start_ns + profile.duration_ns,)])
+
+
+def signed(address: int) -> int:
+    """SQLite's numbers are signed."""
+    return address - (1 << 64) if address >> 63 else address
+
+
+def _module(info: ModuleInfo) -> Row:
+    places = (signed(info.start), signed(info.end), signed(info.offset))
+    return cell(info.path), info.build_id or None, *places, int(info.has_functions), int(info.has_lines)
+
+
+def _mark(number: int, frame: Frame) -> Row:
+    mark = frame.mark
+    assert mark is not None
+    return number, int(mark.kind), int(mark.end), mark.enough or None, mark.unplaced, mark.without_run, mark.lacking

@@ -1,0 +1,36 @@
+"""Recordings as files, and databases that lie."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from pyprof.model.profile import Profile
+from pyprof.recording.schema import APPLICATION_ID, VERSION
+from tests.exporters.support import export
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "recording"
+
+
+def stored(profile: Profile, folder: Path, name: str = "a.pyprof") -> Path:
+    path = folder / name
+    path.write_bytes(export("recording", profile))
+    return path
+
+
+@contextmanager
+def edited(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database, to be changed by hand."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        yield database
+
+
+def bare(path: Path, sql: str, version: int = VERSION) -> Path:
+    """A database that says that it is a recording, and has what the SQL makes."""
+    with edited(path) as database:
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {version}")
+        database.executescript(sql)
+    return path

@@ -1,0 +1,119 @@
+"""Databases that somebody made to harm: refused with one sentence, and nothing of them is run."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from pyprof.errors import PyprofError, RecordingError
+from pyprof.recording.query import queried
+from pyprof.recording.reader import load
+from pyprof.recording.schema import SCHEMA, VERSION
+from tests.exporters.profiles import golden
+from tests.recording.support import bare, edited, stored
+
+LIES = {
+    "a module that does not exist": "UPDATE frames SET module = 99 WHERE id = 1",
+    "a thread that does not exist": "DELETE FROM threads",
+    "a process that does not exist": "UPDATE threads SET process = 0",
+    "a stack below itself": "UPDATE stacks SET parent = id",
+    "a stack below a later one": "UPDATE stacks SET parent = 3 WHERE id = 2",
+    "a frame that does not exist": "UPDATE stacks SET frame = 0 WHERE id = 1",
+    "a function that does not exist": "UPDATE lines SET function = 999",
+    "a line of no frame": "UPDATE lines SET frame = 999 WHERE frame = 1",
+    "a text where a number stands": "UPDATE frames SET pc = 'x' WHERE id = 1",
+    "nothing where something stands": "DELETE FROM meta WHERE key = 'start_ns'",
+    "a number where a text stands": "UPDATE meta SET value = 7 WHERE key = 'title'",
+    "a kind that has no name": "UPDATE frames SET kind = 77",
+    "a code that nobody knows": "UPDATE codes SET name = 'quantum' WHERE code = 'trust' AND number = 1",
+    "rows that are not numbered in order": "UPDATE files SET id = id + 500",
+    "no values": "DELETE FROM value_types",
+    "more samples than the data": "UPDATE windows SET samples = samples + 1",
+    "billions of samples": "UPDATE windows SET samples = 1 << 40",
+    "less than no samples": "UPDATE windows SET samples = -1",
+    "data that are none": "UPDATE windows SET data = x'00'",
+    "data that are text": "UPDATE windows SET data = 'x'",
+    "a summary of texts": "UPDATE summary SET value = 'many' WHERE name = 'samples'",
+    "a text that is none": "UPDATE threads SET name = x'ff'",
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_recording_that_lies_is_refused(lie: str, tmp_path: Path) -> None:
+    path = stored(golden(), tmp_path)
+    with edited(path) as database:
+        database.execute(LIES[lie])
+    with pytest.raises(RecordingError, match="is broken"):
+        load(path)
+
+
+SMUGGLED = {
+    "a view": "CREATE VIEW other AS SELECT 1",
+    "a trigger": "CREATE TRIGGER on_note AFTER INSERT ON notes BEGIN SELECT 1; END",
+    "a table": "CREATE TABLE more (x)",
+    "an index": "CREATE INDEX by_name ON functions (name)",
+    "a virtual table": "CREATE VIRTUAL TABLE words USING fts5(x)",
+    "a column": "ALTER TABLE notes ADD COLUMN more",
+    "a lost table": "DROP TABLE notes",
+}
+
+
+@pytest.mark.parametrize("what", SMUGGLED)
+def test_recording_with_sql_of_its_own_is_refused(what: str, tmp_path: Path) -> None:
+    path = stored(golden(), tmp_path)
+    with edited(path) as database:
+        database.execute(SMUGGLED[what])
+    with pytest.raises(RecordingError, match="schema"):
+        load(path)
+
+
+def test_view_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
+    sql = SCHEMA.replace("CREATE TABLE notes (", "CREATE TABLE notes_ (")
+    path = bare(tmp_path / "a.pyprof", sql + "CREATE VIEW notes AS SELECT 1 AS id, randomblob(1e9) AS text;")
+    with pytest.raises(RecordingError, match="schema"):
+        load(path)
+
+
+def test_newer_version_is_refused_with_its_number(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match=f"version {VERSION + 1}"):
+        load(bare(tmp_path / "a.pyprof", SCHEMA, VERSION + 1))
+
+
+@pytest.mark.parametrize("data", [b"", b"SQLite format 3\0", b"<html>", b"SQLite format 3\0" + bytes(5000)])
+def test_file_that_is_no_recording_is_refused(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.pyprof"
+    path.write_bytes(data)
+    with pytest.raises(RecordingError, match="no recording"):
+        load(path)
+
+
+@pytest.mark.parametrize("place", ["", "missing.pyprof", "/dev/zero"])
+def test_what_is_no_file_is_refused(place: str, tmp_path: Path) -> None:
+    with pytest.raises(RecordingError):
+        load(place if place.startswith("/") else tmp_path / place)
+
+
+def test_mutated_recordings_give_a_profile_or_one_sentence(tmp_path: Path) -> None:
+    whole = stored(golden(), tmp_path).read_bytes()
+    path, rng = tmp_path / "b.pyprof", random.Random(7)
+    refused = 0
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(rng.randrange(1, 12)):
+            data[rng.randrange(100, len(data))] = rng.randrange(256)
+        path.write_bytes(data[: rng.choice([len(data), rng.randrange(len(data))])])
+        try:
+            load(path)
+        except PyprofError:
+            refused += 1
+    assert 20 < refused < 150
+
+
+def test_query_of_broken_data_says_so(tmp_path: Path) -> None:
+    path = stored(golden(), tmp_path)
+    with edited(path) as database:
+        database.execute("UPDATE windows SET data = x'00'")
+    with queried(path) as database, pytest.raises(Exception, match="user-defined function raised exception"):
+        database.execute("SELECT count(*) FROM samples").fetchall()

@@ -1,0 +1,96 @@
+"""What was stored comes back: a Profile, and therefore every output that is made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import pyprof
+from pyprof.exporters.registry import names
+from pyprof.model.markers import NOT_SAMPLED, cut_mark
+from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.walk import StackEnd, Trust
+from pyprof.recording.reader import load
+from pyprof.records import replace
+from tests.exporters.profiles import Builder, code, golden, marker, profiles
+from tests.exporters.support import THREADS, export
+from tests.recording.support import FIXTURES, edited, stored
+
+COLUMNS = ("parent", "frame", "time_ns", "stack", "thread", "values", "state", "cpu")
+
+
+def assert_same(found: Profile, profile: Profile) -> None:
+    for name in COLUMNS:
+        np.testing.assert_array_equal(getattr(found, name), getattr(profile, name), name)
+    for name in ("frames", "threads", "modules", "value_types", "summary", "title", "period_ns", "duration_ns"):
+        assert getattr(found, name) == getattr(profile, name), name
+
+
+def test_every_field_comes_back(tmp_path: Path) -> None:
+    profile = golden()
+    n = len(profile.stack)
+    profile = replace(profile, state=np.arange(n, dtype=np.int32), cpu=np.arange(n, dtype=np.int32) - 1)
+    assert_same(load(stored(profile, tmp_path)), profile)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_output_comes_back(name: str, tmp_path: Path) -> None:
+    assert export(name, load(stored(golden(), tmp_path)), THREADS) == export(name, golden(), THREADS)
+
+
+def test_what_markers_say_comes_back(tmp_path: Path) -> None:
+    marks = [cut_mark(StackEnd.UNREADABLE, 5 << 20), NOT_SAMPLED]
+    builder = Builder()
+    for mark in marks:
+        builder.sample(builder.node([replace(marker(mark.title), mark=mark), code("f")]))
+    found = load(stored(builder.build(), tmp_path))
+    assert [frame.mark for frame in found.frames if frame.kind == FrameKind.MARKER] == marks
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(profiles())
+def test_any_profile_comes_back(profile: Profile) -> None:
+    with TemporaryDirectory() as folder:
+        assert_same(load(stored(profile, Path(folder))), profile)
+
+
+def test_samples_of_several_seconds_are_windows_and_come_back_in_time_order(tmp_path: Path) -> None:
+    profile = golden()
+    gaps = np.arange(len(profile.stack), dtype=np.int64)[::-1] * 400_000_000
+    spread = replace(profile, time_ns=profile.start_ns - 500_000_000 + gaps)
+    path = stored(spread, tmp_path)
+    found = load(path)
+    np.testing.assert_array_equal(found.time_ns, spread.time_ns[::-1])
+    np.testing.assert_array_equal(found.stack, spread.stack[::-1])
+
+
+def test_library_loads_a_recording(tmp_path: Path) -> None:
+    profile = pyprof.load(stored(golden(), tmp_path))
+    assert profile.total == golden().total
+    assert profile.top(1)[0].name == golden().top(1)[0].name
+
+
+def test_file_of_version_1_is_read() -> None:
+    """Written once, by the first version: all later ones read it."""
+    found = load(FIXTURES / "version-1.pyprof")
+    assert export("collapsed", found, THREADS) == export("collapsed", golden(), THREADS)
+    assert {frame.trust for frame in found.frames} >= {Trust.CONTEXT, Trust.EH_FRAME, Trust.FP}
+
+
+def test_recording_whose_log_was_left_beside_it_is_read_with_it(tmp_path: Path) -> None:
+    path = stored(golden(), tmp_path)
+    with edited(path) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("UPDATE meta SET value = 'in the log' WHERE key = 'title'")
+        left = tmp_path / "left.pyprof"
+        left.write_bytes(path.read_bytes())
+        Path(f"{left}-wal").write_bytes(Path(f"{path}-wal").read_bytes())
+    before = sorted(tmp_path.iterdir())
+    assert load(left).title == "in the log"
+    assert sorted(tmp_path.iterdir()) == before
+    Path(f"{left}-wal").unlink()
+    assert load(left).title == golden().title
