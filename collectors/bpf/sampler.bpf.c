@@ -216,11 +216,28 @@ static __attribute__((noinline)) void tell(struct scratch_space *space, u64 code
 		return;
 	*known = key;
 	take_text(space, code);
-	take_text(space, space->words[16]);
-	take_text(space, space->words[17]);
-	take_text(space, space->words[18]);
-	if (space->layout.code_words > 3)
-		take_text(space, space->words[19]);
+	u32 first = space->layout.code_words - space->layout.code_texts;
+	for (u32 n = 0; n < 4; n++) {
+		if (n >= space->layout.code_texts)
+			break;
+		take_text(space, space->words[16 + (first + n & (MOST_HEAD - 1))]);
+	}
+}
+
+/* Words of a code object that tell it from others, as one; 0: they cannot be read. */
+static __attribute__((noinline)) u64 head_of(struct scratch_space *space, u64 code)
+{
+	u32 words = space->layout.code_words;
+	u64 head = 0;
+	if (words > MOST_HEAD || probe_read_user(space->words + 16, 8 * words, (void *)(code + space->layout.code_head)))
+		return 0;
+	for (u32 n = 0; n < MOST_HEAD; n++) {
+		if (n >= words)
+			break;
+		head = (head ^ space->words[16 + n]) * 0x9E3779B97F4A7C15ull;
+		head ^= head >> 32;
+	}
+	return head;
 }
 
 static long next_frame(u32 index, void *context)
@@ -248,13 +265,7 @@ static long next_frame(u32 index, void *context)
 	if (layout->frame_tlbc != NONE)
 		flags |= space->words[layout->frame_tlbc >> 3 & 15] >> (8 * (layout->frame_tlbc & 7)) << 32;
 	u64 previous = space->words[layout->frame_previous >> 3 & 15];
-	u64 head = 0;
-	if (code && !probe_read_user(space->words + 16, 32, (void *)(code + layout->code_head))) {
-		u32 words = layout->code_words;
-		head = turned(space->words[16], 0) ^ turned(space->words[17], 13) ^ turned(space->words[18], 26);
-		if (words > 3)
-			head ^= turned(space->words[19], 39);
-	}
+	u64 head = code ? head_of(space, code) : 0;
 	row->address = at;
 	row->code = code;
 	row->instr = instr;

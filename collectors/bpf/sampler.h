@@ -17,6 +17,7 @@ typedef long long s64;
 #define SIGNAL_STACK (16 << 10)   /* bytes of a second stack that are searched for the one below it */
 #define STACK_REACH (16ull << 20) /* sp is so near to the end of its own stack */
 #define MOST_ANCHORS 128         /* CFrames of CPython 3.10 to 3.12 */
+#define MOST_HEAD 16             /* words of a code object that are copied */
 #define MOST_TEXTS 256           /* in a record */
 #define TEXT_BYTES 240           /* of each */
 #define MOST_TOLD (1 << 15)      /* code objects of which it is known that their texts were in a record */
@@ -98,7 +99,6 @@ struct layout {
 	u32 interpreter_next;
 	u32 threads_head;
 	u32 thread_next;
-	u32 thread_interp;
 	u32 thread_id;
 	u32 native_id;
 	u32 thread_frame; /* of the pointer to the innermost frame */
@@ -113,7 +113,8 @@ struct layout {
 	u32 frame_flag; /* owner, or is_entry */
 	u32 frame_tlbc;
 	u32 code_head; /* words of a code object that tell it from others */
-	u32 code_words; /* so many, four at most */
+	u32 code_words; /* so many, MOST_HEAD at most */
+	u32 code_texts; /* so many of the last ones point to its names and lines, four at most */
 	u64 code_mask;
 	u32 gil_holder;
 	u32 gil_locked;

@@ -171,9 +171,10 @@ def packed(offsets: FrameOffsets) -> bytes:
     """struct layout."""
     o = offsets
     fields = (
-        o.interpreters_head, o.interpreter_next, o.threads_head, o.thread_next, 0, o.thread_id, o.native_id,
+        o.interpreters_head, o.interpreter_next, o.threads_head, o.thread_next, o.thread_id, o.native_id,
         o.thread_frame, o.thread_cframe, o.root_cframe, o.cframe_current, o.cframe_previous, o.base_frame,
         o.frame_code, o.frame_previous, o.frame_instr, o.frame_flag, o.frame_tlbc, o.code_head, o.code_words,
+        o.code_texts,
     )  # fmt: skip
     rest = (o.gil_holder, o.gil_locked, o.tid_in_pthread, o.instr_bytes, o.frame_bytes, o.run_ends)
     return abi.LAYOUT.pack(*(_NONE if field < 0 else field for field in fields), o.code_mask, *rest)

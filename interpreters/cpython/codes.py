@@ -1,8 +1,8 @@
 """Code objects: read once, after the stop in which they were seen; known again by what cannot stay when they go.
 
-The address of a code object is reused when it is freed. What stands in its head (the pointers to its names and its
-table of lines, its first line) is copied with each sample; it must be what it was when the names were read, before
-and after that.
+The address of a code object is reused when it is freed. What stands in its head (its first line, its version where it
+has one, the pointers to its names and its table of lines) is copied with each sample; it must be what it was when the
+names were read, before and after that.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class CodeReader:
         code = layout.code
         self.head_at = layout.object.type
         self.head_size = code.linetable + 8 - self.head_at
-        self._names = slice(code.filename - self.head_at, code.linetable + 8 - self.head_at)
+        self._identity = slice((code.firstlineno & ~7) - self.head_at, self.head_size)
         self._first = slice(code.firstlineno - self.head_at, code.firstlineno + 4 - self.head_at)
         self._memory = memory
         self._layout = layout
@@ -95,7 +95,7 @@ class CodeReader:
         return bytes(self._memory.bytes(address + self.head_at, self.head_size))
 
     def _entry(self, address: int, head: bytes) -> _Entry | None:
-        identity = head[self._names] + head[self._first]
+        identity = head[self._identity]
         entry = self._entries.get(address)
         if entry is not None and entry.identity == identity and self._book.has(entry.index):
             return entry
@@ -104,7 +104,7 @@ class CodeReader:
             now = self._memory.bytes(address + self.head_at, self.head_size)
         except Unreadable:
             return None
-        if now[self._names] + now[self._first] != identity:
+        if now[self._identity] != identity:
             return None
         if len(self._entries) >= _MOST_ENTRIES:
             self._entries.clear()

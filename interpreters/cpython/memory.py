@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
 from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+from typing import NamedTuple
 
 from pyprof.model.interpreter import Gather, Span
 from pyprof.model.modules import ReadMemory
@@ -65,25 +62,28 @@ class Memory:
         return data.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
+class Text(NamedTuple):
+    """A piece of memory as it was."""
+
+    avma: int
+    data: bytes
+
+
 class ToldMemory(Memory):
     """A process's memory, of which some was copied when it was sampled: that counts, and may be gone by now."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(self._now)
         self._memory = memory
-        self._told: dict[int, bytes] = {}
-        self._starts: list[int] = []
+        self._told: Sequence[Text] = ()
 
-    def tell(self, rows: npt.NDArray[np.uint64]) -> None:
-        """rows: as in model.interpreter.FrameRows.texts."""
-        self._told = {int(row[0]): row[2:].tobytes()[: int(row[1])] for row in rows}
-        self._starts = sorted(self._told)
+    def tell(self, texts: Sequence[Text]) -> None:
+        """What counts from now on; a few."""
+        self._told = texts
 
     def _now(self, avma: int, size: int) -> bytes:
-        place = bisect_right(self._starts, avma) - 1
-        if place >= 0:
-            start = self._starts[place]
-            data = self._told[start][avma - start : avma - start + size]
+        for start, told in self._told:
+            data = told[avma - start : avma - start + size] if start <= avma else b""
             if len(data) == size:
                 return data
         return self._memory.some(avma, size)

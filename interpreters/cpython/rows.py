@@ -7,6 +7,8 @@ remembered.
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +17,7 @@ from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import NONE, Layout
 from pyprof.interpreters.cpython.layout import Chain as ChainKind
-from pyprof.interpreters.cpython.memory import Memory, ToldMemory, Unreadable
+from pyprof.interpreters.cpython.memory import Memory, Text, ToldMemory, Unreadable
 from pyprof.interpreters.cpython.runtime import Runtime
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, Run, SampleState
 
@@ -23,7 +25,8 @@ _MOST_KNOWN = 1 << 16
 _FRAME_BYTES = 112
 _HIDDEN = -1
 _UNREAD = frame_pc(UNKNOWN, -1)
-_TURNS = (0, 13, 26, 39)
+_MOST_HEAD = 16
+_MIX = 0x9E3779B97F4A7C15
 _U64 = npt.NDArray[np.uint64]
 _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
 _BROKEN = "a frame could not be read"
@@ -33,10 +36,10 @@ _TID_IN_PTHREAD = 0x2D0
 
 
 def offsets_of(layout: Layout) -> FrameOffsets | None:
-    """None where a frame's fields lie too far apart."""
+    """None where the fields of a frame or of a code object lie too far apart."""
     thread, frame, code = layout.thread, layout.frame, layout.code
     named = thread.cframe != NONE and thread.cframe_current != NONE
-    if frame.size > _FRAME_BYTES:
+    if frame.size > _FRAME_BYTES or _head_words(layout) > _MOST_HEAD:
         return None
     return FrameOffsets(
         interpreters_head=layout.runtime.interpreters_head,
@@ -58,8 +61,9 @@ def offsets_of(layout: Layout) -> FrameOffsets | None:
         run_ends=ENTRY_OWNER if layout.chain is ChainKind.SHIMS else 1,
         frame_tlbc=frame.tlbc_index,
         frame_bytes=(frame.size + 7) & ~7,
-        code_head=code.filename,
-        code_words=4 if code.qualname != NONE else 3,
+        code_head=code.firstlineno & ~7,
+        code_words=_head_words(layout),
+        code_texts=_head_texts(layout),
         code_mask=frame.code_mask,
         instr_bytes=8 if code.bytecode != NONE else 4,
         gil_holder=layout.gil_holder,
@@ -71,9 +75,24 @@ def offsets_of(layout: Layout) -> FrameOffsets | None:
 def fold(words: tuple[int, ...]) -> int:
     """The head of a code object as the kernel's part folds it."""
     folded = 0
-    for value, turn in zip(words, _TURNS, strict=False):
-        folded ^= (value << turn | value >> (64 - turn)) & 2**64 - 1 if turn else value
+    for word in words:
+        folded = (folded ^ word) * _MIX & 2**64 - 1
+        folded ^= folded >> 32
     return folded
+
+
+def head_of(layout: Layout, data: bytes) -> tuple[int, ...]:
+    """The words that the kernel's part folds. data: of a code object, from its type on (CodeReader.head())."""
+    first = (layout.code.firstlineno & ~7) - layout.object.type
+    return struct.unpack_from(f"<{_head_words(layout)}Q", data, first)
+
+
+def _head_words(layout: Layout) -> int:
+    return (layout.code.linetable + 8 - (layout.code.firstlineno & ~7)) // 8
+
+
+def _head_texts(layout: Layout) -> int:
+    return (layout.code.linetable + 8 - layout.code.filename) // 8
 
 
 class RowReader:
@@ -87,8 +106,9 @@ class RowReader:
         self._evaluators = runtime.located.evaluators
         self._known: dict[tuple[int, int, int, int], int] = {}
         self._folded: dict[tuple[int, int], bytes] = {}
+        self._texts: dict[tuple[int, int], list[Text]] = {}
         self._kind = layout.chain
-        self._head = (layout.code.filename, 4 if layout.code.qualname != NONE else 3)
+        self._layout = layout
 
     @property
     def lost(self) -> int:
@@ -97,7 +117,7 @@ class RowReader:
 
     def chains(self, rows: FrameRows) -> list[Chain | None]:
         """What each thread ran, in order."""
-        self._memory.tell(rows.texts)
+        self._texts = self._told(rows.texts)
         pcs = self._pcs(rows.frames)
         flags = rows.frames[:, 3] & np.uint64(0xFF)
         ends = flags >= ENTRY_OWNER if self._kind is ChainKind.SHIMS else flags != 0
@@ -127,6 +147,19 @@ class RowReader:
                 )
             found.append(chain)
         return found
+
+    def _told(self, rows: _U64) -> dict[tuple[int, int], list[Text]]:
+        """What was told of each code object, by its address and folded head. A code object comes before what it refers
+        to; the next one may be another at the same address.
+        """
+        texts = [Text(int(row[0]), row[2:].tobytes()[: int(row[1])]) for row in rows]
+        told: dict[tuple[int, int], list[Text]] = {}
+        size = self._codes.head_at + self._codes.head_size
+        for n, (code, data) in enumerate(texts):
+            if len(data) >= size:
+                words = head_of(self._layout, data[self._codes.head_at :])
+                told.setdefault((code, fold(words)), texts[n : n + 1 + _head_texts(self._layout)])
+        return told
 
     def _pcs(self, frames: _U64) -> npt.NDArray[np.int64]:
         """FrameKey.pc of each row; _HIDDEN for the interpreter's own frames."""
@@ -172,14 +205,12 @@ class RowReader:
         known = self._folded.get((code, head))
         if known is not None:
             return known
-        at, count = self._head
+        self._memory.tell(self._texts.get((code, head), ()))
         try:
             data = self._codes.head(code)
         except Unreadable:
             return b""
-        first = at - self._codes.head_at
-        words = tuple(int.from_bytes(data[first + 8 * n : first + 8 * n + 8], "little") for n in range(count))
-        if fold(words) != head:
+        if fold(head_of(self._layout, data)) != head:
             return b""
         if len(self._folded) >= _MOST_KNOWN:
             self._folded.clear()

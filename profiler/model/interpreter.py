@@ -114,9 +114,10 @@ class FrameOffsets:
     program in the kernel. Byte offsets, -1 where a version has no such field; the names are those of CPython.
 
     frame_flag: a byte that ends a run (is_entry, owner) where it is at least run_ends. code_head, code_words: words of
-    a code object that no other one has. instr_bytes: 4 or 8. frame_bytes: that hold all of a frame's fields.
+    a code object that tell it from others; the last code_texts of them point to what its names and lines are read from.
+    instr_bytes: 4 or 8. frame_bytes: that hold all of a frame's fields.
 
-    It has 26 fields, one for each thing that a program in the kernel has to find.
+    It has 27 fields, one for each thing that a program in the kernel has to find.
     """
 
     interpreters_head: int
@@ -140,6 +141,7 @@ class FrameOffsets:
     frame_bytes: int
     code_head: int
     code_words: int
+    code_texts: int
     code_mask: int
     instr_bytes: int
     gil_holder: int

@@ -16,9 +16,17 @@ from tests.interpreters.runs import MOST_PIECES, Stacks, dump, record, stacks
 
 MADE = re.compile(r"f_(\d+) \(file_(\d+)\.py\)")
 
+CALL = re.compile(r"f_(\d+) \(file_\1\.py\);helper_(\d)")
+
 
 def functions_made(found: Stacks) -> list[re.Match[str]]:
     return [match for frames, _ in found for frame in frames if (match := MADE.fullmatch(frame))]
+
+
+def pairs(found: Stacks) -> list[tuple[str, str]]:
+    """N and K of each function f_N that calls helper_K (alike.py)."""
+    calls = [CALL.search(";".join(frames)) for frames, _ in found]
+    return [(call[1], call[2]) for call in calls if call]
 
 
 @KINDS
@@ -33,6 +41,18 @@ def test_functions_whose_memory_is_used_again_have_their_own_names(python: Pytho
     assert made
     assert all(match[1] == match[2] for match in made), "name of one function, file of another"
     assert not any("not read" in key for key in summary["errors"]), summary["errors"]
+
+
+@KINDS
+def test_code_objects_that_are_alike_to_the_last_pointer_have_their_own_names(python: Python, tmp_path: Path) -> None:
+    output = tmp_path / "out.collapsed"
+    with running(python, "alike.py", *(["1"] if python.minor >= 12 else [])) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        record(process.pid, output, until=lambda found: len(pairs(found)) > 20)
+    found = pairs(stacks(output))
+    assert len(found) > 20
+    assert {int(function) % 7 == int(helper) for function, helper in found} == {True}
 
 
 @KINDS

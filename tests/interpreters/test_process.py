@@ -22,11 +22,10 @@ from pyprof.collectors.targets.spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import Recording
 from pyprof.interpreters.code_book import CodeBook
-from pyprof.interpreters.cpython.layout import NONE
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.programs import Programs
-from pyprof.interpreters.cpython.rows import RowReader, fold
+from pyprof.interpreters.cpython.rows import RowReader, fold, head_of
 from pyprof.interpreters.cpython.runtime import Refused, open_runtime
 from pyprof.interpreters.symbols import Found, KnownSymbols, Wanted, read_symbols
 from pyprof.model.interpreter import FrameRows
@@ -155,10 +154,10 @@ def test_code_that_could_not_be_read_once_has_its_name_when_its_text_comes_with_
         reader.names()
         runtime = reader.process.runtime
         assert runtime is not None
-        read, fields = memory_reader(process.pid, lambda: True), runtime.layout.code
-        words = struct.unpack("<4Q", read(code + fields.filename, 32))[: 4 if fields.qualname != NONE else 3]
+        read, layout = memory_reader(process.pid, lambda: True), runtime.layout
+        words = head_of(layout, read(code + layout.object.type, 240))
         frames = np.array([[0, code, 0, 0, fold(words)]], np.uint64)
-        texts = b"".join(struct.pack("<QQ240s", at, 240, read(at, 240)) for at in (code, *words))
+        texts = b"".join(struct.pack("<QQ240s", at, 240, read(at, 240)) for at in (code, *words[-4:]))
 
     def name(rows: RowReader, told: bytes) -> str:
         one, none = np.array([0, 1]), np.array([False])
