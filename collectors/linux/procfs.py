@@ -298,10 +298,13 @@ def started(tid: int) -> int | None:
     return None if stat.is_zombie else stat.start
 
 
-def began_ns(pid: int) -> int:
-    """When a process began, in nanoseconds of the wall clock as it is set now; 0 if it has ended."""
-    ticks = started(pid)
-    if ticks is None:
+def began_ns(text: bytes) -> int:
+    """When a process began, in nanoseconds of the wall clock as it is set now; 0 if it has ended. text: its stat."""
+    try:
+        stat = parse_stat(text)
+    except FormatError:
+        return 0
+    if stat.is_zombie:
         return 0
     booted_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    return booted_ns + ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
+    return booted_ns + stat.start * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))

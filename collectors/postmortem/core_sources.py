@@ -14,10 +14,10 @@ from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.core.memory import CoreMemory
 from pyprof.objfile.core.notes import AT_ENTRY, AT_EXECFN, AT_PHDR, CoreNotes
-from pyprof.objfile.debug_files import debuginfod_cache
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import build_id_in_memory
 from pyprof.objfile.locate import accepted, candidates, find_bias, identify
+from pyprof.objfile.opener import debuginfod_cache
 from pyprof.records import dataclass, field
 
 BUILD_ID_DIR = "/usr/lib/debug/.build-id"

@@ -14,6 +14,7 @@ images          The object file behind an address: proved to be the mapped one, 
 jitdump         jitdump
 jitdump_tables  The unwind tables of a jitdump's UNWINDING_INFO, in the order and at the address of each writer
 locate          Which file on our disk is the one that the target has mapped
+opener          What readers of object files ask of the file system
 opening         Opens object files whose format is not known yet
 packages        Which command brings the symbols of a file
 pe              Windows modules in memory, of Wine

@@ -5,16 +5,17 @@ Source: GDB manual, "Debugging Information in Separate Files"; debuginfod(8), "F
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.objfile import foreign_path
 from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.opener import below, current, debuginfod_cache
 from pyprof.objfile.opening import open_object_file
 
 CRC_CHUNK = 1 << 20
@@ -49,7 +50,7 @@ class DebugFiles:
         for prefix in _prefixes(root):
             names = [f"{folder}/.build-id/{wanted[:2]}/{wanted[2:]}.debug" for folder in self._dirs]
             for candidate in [*names, path]:
-                found = self._open(prefix, candidate)
+                found = self._open(partial(below, prefix, candidate), candidate)
                 if found is not None and found.build_id == wanted:
                     return found
         self._diagnostics.count("shared debug file not found")
@@ -73,54 +74,41 @@ class DebugFiles:
             self._diagnostics.count("debug file of another build")
         return None
 
-    def _by_build_id(self, file: ObjectFile, root: str) -> Iterator[tuple[str, str]]:
-        """(root, name)."""
+    def _by_build_id(self, file: ObjectFile, root: str) -> Iterator[tuple[Callable[[], int], str]]:
+        """(opens it, name)."""
         build_id = file.build_id
         if len(build_id) < 4:
             return
         for prefix in _prefixes(root):
             for folder in self._dirs:
-                yield prefix, f"{folder}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
-        yield "", f"{debuginfod_cache()}/{build_id}/debuginfo"
+                name = f"{folder}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+                yield partial(below, prefix, name), name
+        yield partial(current().fetched, build_id), f"{debuginfod_cache()}/{build_id}/debuginfo"
 
-    def _by_link(self, name: str, path: str, root: str) -> Iterator[tuple[str, str]]:
+    def _by_link(self, name: str, path: str, root: str) -> Iterator[tuple[Callable[[], int], str]]:
         folder = os.path.dirname(path)
         if not path.startswith("/"):
             return
+        folders = [folder, f"{folder}/.debug", *(f"{debug_dir}{folder}" for debug_dir in self._dirs)]
         for prefix in _prefixes(root):
-            yield prefix, f"{folder}/{name}"
-            yield prefix, f"{folder}/.debug/{name}"
-            for debug_dir in self._dirs:
-                yield prefix, f"{debug_dir}{folder}/{name}"
+            yield from ((partial(below, prefix, f"{each}/{name}"), f"{each}/{name}") for each in folders)
 
-    def _open(self, root: str, name: str) -> ObjectFile | None:
-        """root: the target's, or "" for a name of our own."""
+    def _open(self, way: Callable[[], int], name: str) -> ObjectFile | None:
         try:
-            found = foreign_path.find(root, name) if root else os.open(name, os.O_PATH | os.O_CLOEXEC)
-        except (OSError, ValueError):
+            fd = way()
+        except OSError as error:
+            if error.errno == errno.EACCES:
+                self._diagnostics.count("unreadable debug file")
             return None
-        fd = -1
         try:
-            fd = foreign_path.reopen(found)
             file = open_object_file(fd)
             file.name = name
             return file
         except (OSError, ValueError):
-            if stat.S_ISREG(os.fstat(found).st_mode):
-                self._diagnostics.count("unreadable debug file")
+            self._diagnostics.count("unreadable debug file")
             return None
         finally:
-            for each in (found, fd):
-                if each >= 0:
-                    os.close(each)
-
-
-def debuginfod_cache() -> str:
-    """Where debuginfod clients keep what they fetched."""
-    home = os.path.expanduser("~")
-    return os.environ.get("DEBUGINFOD_CACHE_PATH") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache", "debuginfod_client"
-    )
+            os.close(fd)
 
 
 def debug_link(file: ObjectFile) -> tuple[str, int] | None:

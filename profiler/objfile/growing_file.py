@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from pyprof.objfile import foreign_path
 from pyprof.records import dataclass, field
 
 MAX_READ = 256 << 20
@@ -18,7 +17,7 @@ _TAIL = 256
 
 @dataclass(eq=False)
 class GrowingFile:
-    """find: gives a descriptor (O_PATH) of what has the name now, or raises OSError: it may come into being later.
+    """find: gives a descriptor of what has the name now, or raises OSError: it may come into being later.
     owners: user ids whose file is accepted. A file of another user could contain anything. since_ns: a file that was
     last written before this time (wall clock) is not accepted either: an earlier process wrote it. cut: there is more
     than MAX_READ bytes.
@@ -66,18 +65,13 @@ class GrowingFile:
     def _reopen(self) -> bool:
         """Follow the name if another file has it now."""
         try:
-            found = self.find()
+            fd = self.find()
         except OSError:
             return False  # what was open stays so: its process may have taken the name away
-        try:
-            status = os.fstat(found)
-            if (status.st_dev, status.st_ino) == self._identity or not self._accepts(status):
-                return False
-            fd = foreign_path.reopen(found)
-        except OSError:
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) == self._identity or not self._accepts(status):
+            os.close(fd)
             return False
-        finally:
-            os.close(found)
         self.close()
         self._fd, self._identity = fd, (status.st_dev, status.st_ino)
         replaced, self._offset, self._tail = self._offset > 0, 0, b""

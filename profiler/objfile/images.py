@@ -6,7 +6,6 @@ gone and whose memory cannot be read). Files are shared: two modules of one file
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from functools import cached_property
@@ -22,8 +21,9 @@ from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import build_id_in_memory, rebuilt_image, vdso_image
-from pyprof.objfile.foreign_path import Rights, rights_below
+from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.locate import Identity, accepted, candidates, find_bias, identify
+from pyprof.objfile.opener import current
 from pyprof.objfile.pe import PeImage, windows_module
 from pyprof.records import dataclass, field
 
@@ -241,8 +241,8 @@ class ImageStore:
         image.symbol_store = self._symbol_store
         if self._symbol_store:
             self._symbol_store.know(image.file, name or image.module.path)
-        image.rights = rights_below(image.root)
-        if _is_our_root(image.root):
+        ours, image.rights = current().root(image.root)
+        if ours:
             image.root = "/"  # the way through /proc ends with the target, ours does not
         else:
             _ = image.debug
@@ -274,10 +274,3 @@ def _is_whole(space: AddressSpace, elf: ElfFile, bias: int) -> bool:
     """Does a dump hold all of a file, or by chance its first page only?"""
     constant = [load for load in elf.loads if not load.writable]
     return all(len(space.read(bias + load.vaddr, load.filesz)) == load.filesz for load in constant)
-
-
-def _is_our_root(root: str) -> bool:
-    try:
-        return os.path.samefile(root or "/", "/")
-    except OSError:
-        return True

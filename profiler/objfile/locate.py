@@ -10,6 +10,7 @@ the content is proof, and what the user named is believed where the memory tells
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -17,10 +18,10 @@ from functools import partial
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile import foreign_path
 from pyprof.objfile.elf.dynamic import same_dynamic
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.headers import PAGE, PT_NOTE
+from pyprof.objfile.opener import below, current
 from pyprof.records import dataclass
 
 MAX_HANDLES = 4
@@ -56,10 +57,10 @@ def candidates(
     space: AddressSpace, module: Module, opened: dict[tuple[int, int, int, int], ElfFile]
 ) -> Iterator[Candidate]:
     """Files worth comparing, best first. opened: (device, inode, size, mtime) -> file, so that none is opened twice."""
-    for found, handle, named in _found(space, module):
+    for way, handle, named in _ways(space, module):
         try:
-            fd = foreign_path.reopen(found, mapped=handle and space.files is None)
-        except OSError:
+            fd = way()
+        except (OSError, ValueError):
             continue
         try:
             status = os.fstat(fd)
@@ -81,44 +82,29 @@ def candidates(
         yield Candidate(elf, handle, same_inode and device == module.dev, same_inode)
 
 
-def _found(space: AddressSpace, module: Module) -> Iterator[tuple[int, bool, bool]]:
-    """(descriptor for foreign_path.reopen, handle, named) of Candidate."""
-    for find, handle, named in _ways(space, module):
-        try:
-            found = find()
-        except (OSError, ValueError):
-            continue
-        try:
-            yield found, handle, named
-        finally:
-            os.close(found)
-
-
 def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], int], bool, bool]]:
+    """(opens it, handle, named) of Candidate."""
+    opener = current()
     if space.files is not None:
-        yield from ((partial(_ours, path), True, named) for path, named in space.files(module))
+        yield from ((partial(opener.named, path), True, named) for path, named in space.files(module))
         return
     name = module.path.replace("\\012", "\n")  # the one escape of /proc/PID/maps
     if not module.deleted:
-        yield partial(foreign_path.find, space.root, name), False, False
+        yield partial(below, space.root, name), False, False
     for mapping in sorted(module.mappings, key=lambda m: not m.executable)[:MAX_HANDLES]:
-        yield partial(_ours, f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}"), True, False
-    if _inode(f"/proc/{space.pid}/exe") == module.inode:
-        yield partial(_ours, f"/proc/{space.pid}/exe"), True, False
+        yield partial(opener.mapped, space.pid, mapping.start, mapping.end), True, False
+    yield partial(_program, space.pid, module.inode), True, False
     if not module.deleted:
-        yield partial(foreign_path.find, "/", name), False, False
+        yield partial(below, "", name), False, False
 
 
-def _ours(path: str) -> int:
-    """A name of the kernel's or the user's, whose links are followed."""
-    return os.open(path, os.O_PATH | os.O_CLOEXEC)
-
-
-def _inode(path: str) -> int:
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return 0
+def _program(pid: int, inode: int) -> int:
+    """The program that a process runs, if it is that file."""
+    fd = current().program(pid)
+    if os.fstat(fd).st_ino != inode:
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return fd
 
 
 def accepted(candidate: Candidate, identity: Identity) -> bool:

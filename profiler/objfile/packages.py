@@ -6,6 +6,7 @@ import os
 import re
 
 from pyprof.objfile import foreign_path
+from pyprof.objfile.opener import current
 
 MAX_LIST = 64 << 20
 _OF_DISTRIBUTIONS = ("/usr/", "/lib", "/bin/", "/sbin/")
@@ -25,7 +26,7 @@ class Packages:
         if not path.startswith(_OF_DISTRIBUTIONS) or _OF_OTHERS.search(path):
             return ""
         if (root, path) not in self._known:
-            self._known[root, path] = _owner(root, path)
+            self._known[root, path] = current().package(root, path)
         package = self._known[root, path]
         if package in ("libc6", "libc-bin"):
             return "apt-get install libc6-dbg"
@@ -36,8 +37,8 @@ class Packages:
         return ""
 
 
-def _owner(root: str, path: str) -> str | None:
-    """The package's name; "" if none has the file, None where dpkg is not at home."""
+def owner(root: str, path: str) -> str | None:
+    """The package's name; "" if none has the file, None where dpkg is not at home. Lists are searched, not parsed."""
     try:
         info = foreign_path.find(root, "var/lib/dpkg/info")
     except OSError:

@@ -12,9 +12,9 @@ from pyprof.model.arch import Arch
 from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import Trust
-from pyprof.objfile import foreign_path
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.jitdump import Closed, JitdumpReader, Loaded, Record
+from pyprof.objfile.opener import below, current
 from pyprof.records import dataclass
 from pyprof.runtime_code.base import Look, NoImage, Rows, RuleAt, problem
 from pyprof.unwind.formats.cfi.entries import CfiSection
@@ -148,11 +148,10 @@ def jitdump_mappings(space: AddressSpace) -> list[Mapping]:
 
 def open_mapped(space: AddressSpace, mapping: Mapping, owners: frozenset[int]) -> GrowingFile | None:
     """The mapped file, under the first of its names that leads to it (docs/names.md); None where none does."""
-    handle = f"/proc/{space.pid}/map_files/{mapping.start:x}-{mapping.end:x}"
     ways = (
-        partial(foreign_path.find, space.root, mapping.path),
-        partial(os.open, handle, os.O_PATH | os.O_CLOEXEC),
-        partial(foreign_path.find, "/", mapping.path),
+        partial(below, space.root, mapping.path),
+        partial(current().mapped, space.pid, mapping.start, mapping.end),
+        partial(below, "", mapping.path),
     )
     for find in ways:
         try:

@@ -13,8 +13,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.code import ALWAYS, Span
 from pyprof.model.modules import AddressSpace
-from pyprof.objfile import foreign_path
 from pyprof.objfile.growing_file import GrowingFile
+from pyprof.objfile.opener import below, current
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeSource, Look, Rows, RuleAt
 from pyprof.runtime_code.gdb_jit import GdbCode
@@ -143,8 +143,8 @@ def file_owners(space: AddressSpace) -> frozenset[int] | None:
 def _users(pid: int) -> frozenset[int] | None:
     """Those of a process, root and our own; None where it has ended or may not be read."""
     try:
-        status = procfs.thread_status(pid)
-    except (ProcessLookupError, PermissionError):
+        status = _status(pid)
+    except OSError:
         return None
     return frozenset({0, os.geteuid(), *map(int, status.get("Uid", "").split()[:2])})
 
@@ -169,11 +169,18 @@ def _perf_map(pid: int, root: str) -> GrowingFile | None:
         return None
     if owners is None:
         return None
-    since_ns = procfs.began_ns(pid) - _CLOCK_SLACK_NS
-    return GrowingFile(partial(foreign_path.find, root, name, follow=False), owners, since_ns)
+    try:
+        since_ns = procfs.began_ns(current().about(pid, "stat")) - _CLOCK_SLACK_NS
+    except OSError:
+        return None
+    return GrowingFile(partial(below, root, name, follow=False), owners, since_ns)
 
 
 def _perf_map_name(pid: int) -> str:
     """As the process names it: in its mount namespace, by its pid in its own namespace. Raises OSError."""
-    inner = procfs.thread_status(pid).get("NSpid", str(pid)).split()[-1]
+    inner = _status(pid).get("NSpid", str(pid)).split()[-1]
     return f"/tmp/perf-{inner}.map"
+
+
+def _status(pid: int) -> dict[str, str]:
+    return procfs.parse_status(current().about(pid, "status"))

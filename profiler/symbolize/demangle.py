@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 MAX_LENGTH = 1 << 16
 MAX_RESULT = 1 << 15
@@ -58,7 +58,7 @@ def demangle(names: Iterable[str]) -> dict[str, str]:
             doubtful.append(name)
     if doubtful:
         bare_names = [unversioned(name) for name in doubtful]
-        for name, bare, text in zip(doubtful, bare_names, isolated(bare_names), strict=True):
+        for name, bare, text in zip(doubtful, bare_names, _isolate(bare_names), strict=True):
             shown[name] = _tidy(bare, text)
     return shown
 
@@ -107,6 +107,15 @@ def isolated(names: Sequence[str]) -> list[str]:
         if len(results) < len(names):
             results.append(names[len(results)])  # what it died of
     return [*results, *names[len(results) :]]
+
+
+_isolate: Callable[[Sequence[str]], list[str]] = isolated
+
+
+def use(isolate: Callable[[Sequence[str]], list[str]]) -> None:
+    """From now on another one than isolated() does what it does: a process that may start none has it done."""
+    global _isolate
+    _isolate = isolate
 
 
 def _demangled(name: str) -> str:

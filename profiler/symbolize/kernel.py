@@ -8,6 +8,7 @@ from importlib import import_module
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARCHES
 from pyprof.model.kernel import Blocked, KernelFrame
+from pyprof.objfile.opener import current
 
 _ARCHES = {arch.name: arch for arch in ARCHES.values()}
 _CODE = b"tTwW"
@@ -25,9 +26,9 @@ HIDDEN = "addresses of the kernel's functions are hidden"
 
 
 class KernelNames:
-    """path: of the list of the kernel's symbols, read when it is first needed."""
+    """path: of the list of the kernel's symbols, "" for that of this machine; read when it is first needed."""
 
-    def __init__(self, diagnostics: Diagnostics, path: str = "/proc/kallsyms") -> None:
+    def __init__(self, diagnostics: Diagnostics, path: str = "") -> None:
         self._diagnostics = diagnostics
         self._path = path
         self._starts: list[int] | None = None
@@ -48,7 +49,7 @@ class KernelNames:
     def _read(self) -> list[int]:
         """Start of each function, ascending; where several names have one start, the last. Fills _names."""
         try:
-            with open(self._path, "rb") as file:
+            with open(self._path, "rb") if self._path else open(current().kernel_symbols(), "rb") as file:
                 text = file.read(_MOST)
         except OSError:
             text = b""

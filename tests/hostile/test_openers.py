@@ -1,6 +1,7 @@
 """Who opens files, read from the source: names that a target, a file or a server chose have one opener.
 
-objfile/foreign_path.py opens foreign names, objfile/source.py (open_regular) what the user named, and
+objfile/foreign_path.py opens foreign names, objfile/opener.py asks it to, and opens what the kernel or the user named;
+objfile/source.py (open_regular) what the user named, and
 exporters/output_file.py writes. Elsewhere a file is opened by a name of ours: one below /proc or /sys with numbers
 only, a constant, or a descriptor that somebody of the above has opened. Each exception stands below, with its reason.
 """
@@ -16,13 +17,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("profiler", "collectors", "interpreters", "unwind", "exporters", "start")
-OPENERS = {"profiler/objfile/foreign_path.py", "profiler/objfile/source.py", "exporters/output_file.py"}
+OPENERS = {
+    "profiler/objfile/foreign_path.py",
+    "profiler/objfile/opener.py",
+    "profiler/objfile/source.py",
+    "exporters/output_file.py",
+}
 ALLOWED = {
-    (
-        "profiler/objfile/debug_files.py",
-        "os.open",
-    ): "O_PATH of debuginfod's cache, ours; reopened as foreign",
-    ("profiler/objfile/locate.py", "os.open"): "O_PATH of the kernel's own handle of a mapping, reopened as foreign",
     ("profiler/objfile/breakpad/symbol_server.py", "os.open"): "a nameless file in the cache of this user",
     ("profiler/cli/main.py", "open"): "/dev/null by its constant",
     ("profiler/cli/main.py", "os.open"): "/dev/null by its constant",
@@ -63,7 +64,7 @@ def is_ours(name: ast.expr) -> bool:
                 isinstance(hole, ast.Name) and is_number(hole.id) for hole in holes
             )
         case ast.Call(ast.Name(opener) | ast.Attribute(_, opener)):
-            return opener in ("open_regular", "open_file", "reopen", "open")
+            return opener in ("open_regular", "open_file", "reopen", "open", "kernel_symbols")
     return isinstance(name, ast.Name) and name.id in ("fd", "packed_fd")
 
 

@@ -22,8 +22,8 @@ from pyprof.model.code import ALWAYS
 from pyprof.model.code_table import NamedRanges
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile import growing_file, held_bytes
-from pyprof.objfile.foreign_path import find
 from pyprof.objfile.growing_file import GrowingFile
+from pyprof.objfile.opener import below
 from pyprof.runtime_code.base import Look
 from pyprof.runtime_code.perf_map import PerfMapCode
 from pyprof.runtime_code.process import perf_map_head
@@ -116,7 +116,7 @@ def test_lines_over_the_bound_are_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def watched(path: Path) -> GrowingFile:
-    return GrowingFile(partial(find, "/", str(path), follow=False), frozenset({os.geteuid()}))
+    return GrowingFile(partial(below, "", str(path), follow=False), frozenset({os.geteuid()}))
 
 
 def test_file_that_grows_gives_what_is_new(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_links_pipes_and_files_of_others_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert watched(tmp_path / "pipe").more() == (b"", False)
     assert watched(secret).more() == (b"100 10 secret\n", False)
-    assert GrowingFile(partial(find, "/", str(secret)), frozenset({os.geteuid() + 1})).more() == (b"", False)
+    assert GrowingFile(partial(below, "", str(secret)), frozenset({os.geteuid() + 1})).more() == (b"", False)
 
 
 def test_map_that_an_earlier_process_of_the_same_pid_has_left_is_not_read() -> None:
