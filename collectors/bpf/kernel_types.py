@@ -26,6 +26,8 @@ def member_offset(structure: str, member: str, data: bytes | None = None) -> int
     if len(data) < 24 or struct.unpack_from("<H", data)[0] != _MAGIC:
         raise FormatError("BTF", 0, "another magic number")
     head, types, types_size, strings, strings_size = struct.unpack_from("<5I", data, 4)
+    if max(head + types + types_size // 4 * 4, head + strings + strings_size) > len(data):
+        raise FormatError("BTF", head, "past the end")
     text = data[head + strings : head + strings + strings_size]
     words = np.frombuffer(data[head + types : head + types + types_size // 4 * 4], "<u4")
     wanted, field = (text.find(f"\0{name}\0".encode()) + 1 for name in (structure, member))

@@ -117,3 +117,6 @@ def test_offset_of_a_field_is_found_in_the_kernels_types() -> None:
         member_offset("task_struct", "no_such_field")
     with pytest.raises(FormatError):
         member_offset("task_struct", "pid", b"\0" * 64)
+    cut = Path("/sys/kernel/btf/vmlinux").read_bytes()[:4097]
+    with pytest.raises(FormatError, match="past the end"):
+        member_offset("task_struct", "pid", cut)

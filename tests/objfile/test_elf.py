@@ -82,6 +82,15 @@ def test_compressed_sections_are_inflated(form: str, program: Path, tmp_path: Pa
         assert elf.section(name) == plain.section(name)
 
 
+def test_section_that_unpacks_to_nothing_is_absent(program: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    tool("objcopy", "--compress-debug-sections=zlib", program, packed)
+    data, header = bytearray(packed.read_bytes()), ElfFile.open(str(packed)).sections[".debug_info"]
+    empty = struct.pack("<IIQQ", 1, 0, 0, 1) + zlib.compress(b"")
+    data[header.offset : header.offset + len(empty)] = empty
+    assert ElfFile.from_bytes(bytes(data), "packed").section(".debug_info") is None
+
+
 def test_bytes_behind_addresses_end_with_their_segment(program: Path) -> None:
     elf = ElfFile.open(str(program))
     text = elf.sections[".text"]

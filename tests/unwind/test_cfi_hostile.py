@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,15 @@ def test_function_that_would_cost_too_much_is_refused(code: bytes, problem: str)
     table = frames.table()
     with pytest.raises(FormatError, match=problem):
         table.programs.rows(table.entries.fde(at))
+    assert list(table.functions()) == []
+
+
+@pytest.mark.parametrize("of", [1 << 63, (1 << 64) - 2, 1 << 40])
+def test_cie_beyond_all_addresses_is_a_format_error(of: int) -> None:
+    data = memoryview(struct.pack("<IQQ", 0xFFFF_FFFF, 32, of) + bytes(24))
+    table = CfiTable(CfiSection(".debug_frame", data, 0x1000, False), X86_64, Diagnostics())
+    with pytest.raises(FormatError, match="outside the section"):
+        table.entries.fde(0)
     assert list(table.functions()) == []
 
 

@@ -282,10 +282,10 @@ class ElfFile:
         if len(data) < section.size:
             raise FormatError(section.name, section.offset, "past the end of the file")
         if section.flags & SHF_COMPRESSED:
-            return inflate_section(section.name, data, self.elf_class, self.byteorder)
-        if section.name.startswith(".zdebug_"):
-            return inflate_zdebug(section.name, data)
-        return data
+            data = inflate_section(section.name, data, self.elf_class, self.byteorder)
+        elif section.name.startswith(".zdebug_"):
+            data = inflate_zdebug(section.name, data)
+        return data if len(data) else None
 
     def __repr__(self) -> str:
         return f"ElfFile({self.name!r})"

@@ -135,8 +135,8 @@ class CfiEntries:
     def _open(self, offset: int) -> tuple[int, int, int | None]:
         """(offset behind the CIE pointer, end of the entry, offset of its CIE or None if it is one)."""
         section = self.section
-        if offset < 0:
-            raise ValueError("before the section")
+        if not 0 <= offset <= len(section.data):
+            raise ValueError("outside the section")
         length, pointer = self._head.unpack_from(section.data, offset)
         at = offset + 4
         wide = length == EXTENDED
