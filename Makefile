@@ -34,6 +34,16 @@ quick: $(BIN)/pytest ## run the tests that need no compiler, no rights and no pr
 test-system: $(BIN)/pytest ## boot an AArch64 Debian in qemu and let pyprof sample there (minutes; tests/system)
 	$(BIN)/python -m tests.system
 
+SECONDS ?= 60
+
+$(VENV)/fuzz: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[fuzz]'
+	@touch $(BIN)/pyprof $(BIN)/pytest $@
+
+fuzz: $(VENV)/fuzz ## fuzz the readers of foreign data, guided by coverage: SECONDS=60 in all, READER=elf only that one
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(READER)
+
 test-kills: $(BIN)/pytest ## kill -9 a thousand profilers at random moments (tests/survival)
 	$(BIN)/python -m tests.survival
 
@@ -101,4 +111,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help bpf install demo test quick test-system test-kills coverage oracle lint lint-page types docs check bench format clean
+.PHONY: help bpf install demo fuzz test quick test-system test-kills coverage oracle lint lint-page types docs check bench format clean

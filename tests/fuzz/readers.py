@@ -1,0 +1,305 @@
+"""Each reader of foreign data as a function of bytes. It returns, or raises only what callers expect.
+
+The first bytes choose what a caller would choose (an architecture, a byte order). A reader that has a fuzz test of its
+own is used as that test uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from pyprof.collectors.bpf.abi import HEAD_WORDS
+from pyprof.collectors.bpf.kernel_types import member_offset
+from pyprof.collectors.bpf.records import read_records
+from pyprof.collectors.gdb.modules import parse_libraries
+from pyprof.collectors.gdb.stub import StopReply
+from pyprof.collectors.gdb.target import parse_description
+from pyprof.collectors.linux.procfs import parse_maps, parse_stat
+from pyprof.collectors.linux.syscalls import parse_syscall
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError, PyprofError, RemoteError
+from pyprof.interpreters.code_book import CodeBook
+from pyprof.interpreters.cpython.codes import CodeReader
+from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.interpreters.cpython.lines import line_of
+from pyprof.interpreters.cpython.memory import Memory as Words
+from pyprof.interpreters.cpython.memory import Unreadable
+from pyprof.interpreters.cpython.objects import Objects
+from pyprof.interpreters.cpython.tables import LAYOUTS
+from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
+from pyprof.objfile.core.memory import CoreMemory
+from pyprof.objfile.core.notes import read_notes
+from pyprof.objfile.elf.compressed import inflate_debugdata, inflate_section, inflate_zdebug
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf.memory_object import memory_object
+from pyprof.objfile.jitdump import JitdumpReader
+from pyprof.objfile.minidump.file import read_minidump
+from pyprof.objfile.minidump.microdump import read_microdump
+from pyprof.objfile.pe import PeImage, windows_module
+from pyprof.objfile.source import BytesSource
+from pyprof.runtime_code.gdb_jit import code_ranges
+from pyprof.symbolize.cython import places
+from pyprof.symbolize.demangle import demangle, is_harmless
+from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
+from pyprof.symbolize.dwarf.lines import SourceLines
+from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.perfmap import PerfMapReader
+from pyprof.symbolize.symbols import SymbolTable
+from pyprof.unwind.expr import Failed, Machine, evaluate
+from pyprof.unwind.formats.cfi.entries import CfiSection
+from pyprof.unwind.formats.gdb_jit import read_list, read_object
+from pyprof.unwind.formats.libunwind.dynamic import DynReader, Format
+from pyprof.unwind.formats.libunwind.tables import open_table
+from tests.breakpad.test_fuzz import exhaust as use_symbol_file
+from tests.jit.memory import Memory
+from tests.jit.test_libunwind_list import INFO, LIST, NAME, REGION
+from tests.objfile.test_fuzz_elf import use_everything
+from tests.objfile.test_pe import BASE, space
+from tests.perf.test_records import test_bodies_and_rings_of_any_bytes_are_taken_or_refused as use_records
+from tests.remote.test_packets import everything as packets
+from tests.unwind.exidx.test_hostile import use as use_exidx
+from tests.unwind.sframe.test_hostile import exhaust as use_sframe
+from tests.unwind.test_cfi_hostile import ask_everything
+
+Reader = Callable[[bytes], None]
+
+ARCHES: Sequence[Arch] = (X86_64, I386, AARCH64, ARM, S390X)
+MASK = (1 << 64) - 1
+_MOST_PLACES = 64
+
+
+def elf(data: bytes) -> None:
+    with suppress(FormatError):
+        use_everything(data)
+
+
+def symbol_tables(data: bytes) -> None:
+    with suppress(FormatError):
+        file = ElfFile.from_bytes(data, "fuzz")
+        sources = symbol_sources(file, lambda: None)
+        table = SymbolTable(sources.rows)
+        for row in range(min(len(table), _MOST_PLACES)):
+            assert int(table.start[row]) <= int(table.end[row])
+            table.name(row)
+        assert all(isinstance(error, FormatError) for error in sources.broken)
+
+
+def dwarf(data: bytes) -> None:
+    """Lines, inlined functions, ranges."""
+    with suppress(FormatError):
+        file = ElfFile.from_bytes(data, "fuzz")
+        lines = SourceLines(file)
+        text = file.sections.get(".text")
+        start = text.addr if text is not None else file.entry
+        with suppress(OutOfTime):
+            for svma in range(start, start + 16 * _MOST_PLACES, 16):
+                lines.find(svma & MASK, Deadline(2.0))
+        assert all(isinstance(error, FormatError) for error in lines.broken)
+
+
+def pe(data: bytes) -> None:
+    found = windows_module(space(data), BASE + 0x1000)
+    if found is not None:
+        _ = PeImage(*found, space(data).read).section_list
+
+
+def breakpad(data: bytes) -> None:
+    use_symbol_file(data[1:], ARCHES[data[0] % 4] if data else X86_64)
+
+
+def core(data: bytes) -> None:
+    with suppress(PyprofError):
+        file = ElfFile.from_bytes(data, "core")
+        CoreMemory(file).read(0, 4096)
+        read_notes(file)
+
+
+def minidump(data: bytes) -> None:
+    with suppress(PyprofError):
+        read_minidump(BytesSource(data))
+
+
+def microdump(data: bytes) -> None:
+    with suppress(PyprofError):
+        read_microdump(BytesSource(data))
+
+
+def _cfi(data: bytes, eh: bool) -> None:
+    if len(data) > 2:
+        arch, name = ARCHES[data[0] % len(ARCHES)], ".eh_frame" if eh else ".debug_frame"
+        order = "big" if data[1] & 1 else "little"
+        ask_everything(CfiSection(name, memoryview(data[2:]), 0x1000, eh, order, arch.word), arch, None)
+
+
+def eh_frame(data: bytes) -> None:
+    _cfi(data, eh=True)
+
+
+def debug_frame(data: bytes) -> None:
+    _cfi(data, eh=False)
+
+
+def expressions(data: bytes) -> None:
+    machine = Machine(X86_64, list(range(17)), lambda avma, size: avma & ((1 << 8 * size) - 1))
+    found = evaluate(data, machine, (7,))
+    assert isinstance(found, Failed) or 0 <= found <= MASK
+
+
+def sframe(data: bytes) -> None:
+    if data:
+        use_sframe(data[1:], 0x1000, (X86_64, AARCH64, S390X)[data[0] % 3])
+
+
+def exidx(data: bytes) -> None:
+    use_exidx(data, [0x15CE4, 0x16000])
+
+
+def perf_map(data: bytes) -> None:
+    reader = PerfMapReader(Diagnostics())
+    for at in range(0, len(data), 100):
+        for start, end, name in reader.read(data[at : at + 100]):
+            assert start < end <= 1 << 64
+            assert name
+
+
+def jitdump(data: bytes) -> None:
+    with suppress(FormatError):
+        JitdumpReader().read(data)
+
+
+def gdb_packets(data: bytes) -> None:
+    with suppress(RemoteError):
+        for item in packets(data, 7):
+            StopReply.parse(item.payload)
+
+
+def gdb_documents(data: bytes) -> None:
+    with suppress(RemoteError):
+        list(parse_libraries(data))
+    with suppress(RemoteError):
+        parse_description({"target.xml": data}.get)
+
+
+def python_objects(data: bytes) -> None:
+    """Memory of a CPython: code objects and values of nonsense that points into itself."""
+    if len(data) < 16:
+        return
+    minor = sorted(LAYOUTS)[data[0] % len(LAYOUTS)]
+    base, words = 0x7F00_0000_0000, bytearray(data[8 : 8 + (len(data) & -8)])
+    for at in range(0, len(words) - 7, 8):  # a word whose top byte is odd points into the memory
+        if words[at + 7] & 1:
+            offset = int.from_bytes(words[at : at + 2], "little") % len(words)
+            words[at : at + 8] = (base + (offset & -8)).to_bytes(8, "little")
+    held = bytes(words)
+    memory = Words(lambda avma, size: held[avma - base : avma - base + size] if base <= avma else b"")
+    layout = LAYOUTS[minor]
+    objects, codes = Objects(memory, layout.object, minor), CodeReader(memory, layout, CodeBook())
+    for at in range(base, base + min(len(held), 256), 8):
+        with suppress(Unreadable):
+            codes.frame(at, codes.head(at), at)
+        for read in (objects.text, objects.data, objects.items, objects.integer):
+            with suppress(Unreadable):
+                read(at)
+        with suppress(Unreadable):
+            assert len(list(objects.dict_items(at))) <= 1 << 16
+
+
+def python_lines(data: bytes) -> None:
+    if len(data) > 4:
+        kinds = list(LineTable)
+        line_of(kinds[data[0] % len(kinds)], data[4:], data[1], int.from_bytes(data[2:4], "little"))
+
+
+def compressed(data: bytes) -> None:
+    """.gnu_debugdata, SHF_COMPRESSED, .zdebug."""
+    view = memoryview(data)
+    with suppress(FormatError):
+        inflate_debugdata(view)
+    with suppress(FormatError):
+        inflate_section(".debug_info", view, 64, "little")
+    with suppress(FormatError):
+        inflate_section(".debug_info", view, 32, "big")
+    with suppress(FormatError):
+        inflate_zdebug(".zdebug_info", view)
+
+
+def cython(data: bytes) -> None:
+    for number, source, line in places(b"/* Generated by Cython" + data):
+        assert number > 0
+        assert (line == 0) >= (source == "")
+
+
+def procfs(data: bytes) -> None:
+    for parse in (parse_maps, parse_stat, parse_syscall):
+        with suppress(FormatError):
+            parse(data)
+
+
+def perf_records(data: bytes) -> None:
+    if len(data) >= 2:
+        inner: Callable[[bytes, int], None] = use_records.hypothesis.inner_test  # type: ignore[attr-defined]
+        inner(data[2:], int.from_bytes(data[:2], "little"))
+
+
+def bpf_records(data: bytes) -> None:
+    """The kernel has checked the counts that a record of the program's holds: they are within the ring here, too."""
+    words = np.zeros(1 << 13, np.uint64)
+    content = np.frombuffer(data[: len(data) & -8], np.uint64)[: 4 * HEAD_WORDS]
+    words[: len(content)] = content
+    halves = words.view(np.uint32)
+    halves[[43, 44, 55]] %= 16
+    records = read_records(words, [0])
+    for lane in range(len(records)):
+        records.take(np.array([lane]))
+
+
+def kernel_types(data: bytes) -> None:
+    with suppress(FormatError, PyprofError):
+        member_offset("task_struct", "pid", data)
+
+
+def libunwind(data: bytes) -> None:
+    memory, third = Memory(), len(data) // 3
+    for number, avma in enumerate((LIST, INFO, REGION)):
+        memory.put(avma, data[number * third : (number + 1) * third])
+    memory.put(NAME, b"name\0")
+    reader = DynReader(memory.read, X86_64)
+    with suppress(FormatError):
+        for found in reader.heads(LIST).heads:
+            info = reader.info(found, usual=True)
+            table = None
+            if found.format != Format.DYNAMIC:
+                table = open_table(info, memory.read, X86_64, Diagnostics())
+            if table is not None:
+                table.function_at(found.start)
+
+
+def gdb_jit(data: bytes) -> None:
+    memory = Memory()
+    memory.put(0, data)
+    with suppress(FormatError):
+        for entry in read_list(memory.read, X86_64, 0).entries:
+            if entry.size < 1000:
+                memory_object(read_object(memory.read, X86_64, entry), "x")
+    with suppress(FormatError):
+        code_ranges(memory_object(data, "x"))
+
+
+def names(data: bytes) -> None:
+    """Demangling, of what is demangled in our own process."""
+    name = data.decode("utf-8", "replace")
+    if is_harmless(name):
+        demangle([name])
+
+
+READERS: dict[str, Reader] = {
+    reader.__name__: reader
+    for reader in (
+        *(elf, symbol_tables, dwarf, pe, breakpad, core, minidump, microdump, eh_frame, debug_frame, expressions),
+        *(sframe, exidx, perf_map, jitdump, gdb_packets, gdb_documents, python_objects, python_lines, compressed),
+        *(cython, procfs, perf_records, bpf_records, kernel_types, libunwind, gdb_jit, names),
+    )
+}
