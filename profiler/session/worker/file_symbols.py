@@ -20,6 +20,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.symbols import MOST_SYMBOLS, Found, Symbol, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Mapping, Module, ProgramImage
 from pyprof.objfile.images import ImageStore
+from pyprof.objfile.opener import Opener
 from pyprof.session.worker.answers import Refused
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
 
@@ -58,7 +59,7 @@ class AskedSymbols:
         question = self._number, space.pid, space.root, mappings, contested, starts, tuple(wanted)
         fds = []
         with contextlib.suppress(OSError):  # without memory a file may be known by its inode
-            fds.append(os.open(f"/proc/{space.pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
+            fds.append(Opener().memory(space.pid, "mem"))
         try:
             self._channel.send([pickle.dumps(question)], fds)
         finally:
