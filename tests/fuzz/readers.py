@@ -160,9 +160,9 @@ def exidx(data: bytes) -> None:
 def perf_map(data: bytes) -> None:
     reader = PerfMapReader(Diagnostics())
     for at in range(0, len(data), 100):
-        for start, end, name in reader.read(data[at : at + 100]):
-            assert start < end <= 1 << 64
-            assert name
+        found = reader.read(data[at : at + 100])
+        assert (found.start < found.end).all()
+        assert int(found.length.sum()) == len(found.names)
 
 
 def jitdump(data: bytes) -> None:
