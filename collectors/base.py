@@ -26,6 +26,10 @@ class CollectorRefused(AccessDenied):
     reason = "collector_refused"
 
 
+class SeesPart(CollectorRefused):
+    """It can be used, but does not see all that it should: one that sees more comes first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Feedback:
     """What the walk of a batch teaches the collector; columns run along the batch's lanes.

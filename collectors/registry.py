@@ -69,7 +69,7 @@ COLLECTORS: tuple[CollectorSpec, ...] = (
         "the kernel takes the samples, only threads with stacks of over 64 KB are stopped",
         True,
     ),
-    CollectorSpec("ptrace", "ptrace.opening", "short stops", False),
+    CollectorSpec("ptrace", "hybrid.stops_opening", "short stops", False),
 )
 """In the order in which AUTO asks them."""
 
@@ -116,9 +116,10 @@ def open_collector(
 
 
 def _first_possible(request: Request) -> Collector:
-    from pyprof.collectors.base import CollectorRefused
+    from pyprof.collectors.base import CollectorRefused, SeesPart
 
     refusals: list[PyprofError] = []
+    partial: list[CollectorSpec] = []
     for spec in filter(lambda spec: spec.in_auto, COLLECTORS):
         refusal = spec.can(request.target, request.options)
         if refusal is None:
@@ -127,6 +128,10 @@ def _first_possible(request: Request) -> Collector:
             except CollectorRefused as error:
                 refusal = error
         refusals.append(refusal)
+        if isinstance(refusal, SeesPart):
+            partial.append(spec)
+    for spec in partial:
+        return spec.open(replace(request, refusals=tuple(refusals)))
     raise refusals[0]
 
 

@@ -6,6 +6,9 @@ collector          Threads whose stacks the kernel cannot copy
 opening            Opens the collector that samples by perf_events, with others beside it where it is not enough
 stop_candidates    Which threads are stopped for their samples, because the kernel cannot copy their stacks
 stops              Opens the collector that stops the threads and processes that one without stops cannot sample
+stops_opening      Opens the collector that samples by short stops
+succession         One collector, and at some moment of the recording another one in its place
 until_interpreter  One collector until a process runs an interpreter, another one from then on
+until_short_lives  Stops until they miss much because threads or processes end too soon
 whole_process      All processes without stops, or all of them by stops
 """

@@ -36,6 +36,7 @@ from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 
 USER_ONLY = "Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it"
+NEVER_STOPPED = ": the target was never stopped"
 
 _WATCH_NS = 10_000_000
 
@@ -278,7 +279,7 @@ class PerfCollector:
         event = self._events.scope.event
         note = f"Sampled by perf_events ({event.name})"
         if self.maker.elsewhere is None:
-            note += ": the target was never stopped"
+            note += NEVER_STOPPED
         return (note, *((USER_ONLY,) if event.user_only else ()), *self.members.refused)
 
     def stop(self) -> None:

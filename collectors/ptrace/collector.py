@@ -226,6 +226,16 @@ class PtraceCollector:
         """The processes that have not ended."""
         return list(self._targets.by_pid)
 
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Of the processes that have not ended, those that descend from no other one."""
+        roots = self._targets.roots
+        return tuple(pid for pid, root in roots.items() if pid == root or root not in roots)
+
+    def totals(self) -> tuple[int, int, int]:
+        """Threads and processes that were found, nanoseconds that samples should stand for, and those that they do."""
+        return (self._targets.births, *self._accounts.totals())
+
     def news(self) -> set[int]:
         """Processes that have come, or run other code than before, since this was asked last."""
         return self._targets.news()

@@ -140,6 +140,7 @@ class Target:
                     continue
                 thread.started = self._lives.seen(tid)
                 self.threads[tid] = thread
+                self._kin.born += 1
                 self.spaces.distrust()  # its stack may be new
 
     def round(self) -> list[tuple[Thread, int]]:

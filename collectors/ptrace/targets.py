@@ -27,9 +27,10 @@ Readers = Callable[[int], StackReader]
 
 
 class Targets:
-    """by_pid: the processes that are sampled now. refused: pids that may not be looked at.
+    """by_pid: the processes that are sampled now. refused: pids that may not be looked at. births: threads that were
+    found, and processes that ended before they could be looked at.
 
-    It has 22 methods because each step of a round asks for all processes, and what is remembered of them is one.
+    It has 23 methods because each step of a round asks for all processes, and what is remembered of them is one.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Targets:
         """See PtraceCollector."""
         self.by_pid: dict[int, Target] = {}
         self.refused: set[int] = set()
+        self._past_births = 0
         self._options = options
         self._diagnostics = diagnostics
         self._ids = ids
@@ -83,6 +85,7 @@ class Targets:
                 self.add(pid)
             except ProcessLookupError:
                 self._diagnostics.count(f"{what} ended before its first sample")
+                self._past_births += 1
                 self._seen.add(pid)
             except PermissionError:
                 self.refused.add(pid)
@@ -119,6 +122,10 @@ class Targets:
         now = time.monotonic_ns()
         for root, young in self._young.items():
             young.settle(now, spent_ns(root))
+
+    @property
+    def births(self) -> int:
+        return self._past_births + sum(young.born for young in self._young.values())
 
     def describe(self, target: Target, thread: Thread) -> None:
         """A thread's first sample."""
@@ -216,7 +223,8 @@ class Targets:
             self._seen.discard(pid)
             self._root_of.pop(pid, None)
         roots = set(self._root_of.values())
-        self._young = {root: young for root, young in self._young.items() if root in roots}
+        for root in self._young.keys() - roots:
+            self._past_births += self._young.pop(root).born
         self.refused = {pid for pid in self.refused if os.path.exists(f"/proc/{pid}")}
         self._ids.lives.retire()
 

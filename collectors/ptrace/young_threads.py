@@ -19,12 +19,13 @@ _MOST_BEHIND = 4
 
 class YoungThreads:
     """Of one tree of processes. share: of the times that a young thread is found, those at which it is to be sampled.
-    rounds: sampling times since settle(). What was sampled too often, while that was not known, is sampled less later.
+    rounds: sampling times since settle(). born: threads of all ages that were found so far. What was sampled too often,
+    while that was not known, is sampled less later.
     """
 
     def __init__(self) -> None:
         self.share = 1.0
-        self.rounds = 0
+        self.rounds = self.born = 0
         self._looks = self._taken = self._others = 0
         self._expected = self._found = self._ahead = 0.0
         self._since_ns = self._spent_ns = -1

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import cast
 
 import pytest
 
 from pyprof.cli.main import build_parser
 from pyprof.collectors import registry
-from pyprof.collectors.base import Collector, CollectorRefused
+from pyprof.collectors.base import Collector, CollectorRefused, SeesPart
 from pyprof.collectors.hybrid import opening as by_perf
+from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import Event
 from pyprof.collectors.perf.scope import Scope
 from pyprof.collectors.ptrace import opening as by_stops
+from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.registry import AUTO, COLLECTORS, CollectorSpec, open_collector
-from pyprof.collectors.targets.request import Request, Target
+from pyprof.collectors.targets.request import Interpreters, Request, Target
 from pyprof.collectors.targets.selection import select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, PyprofError, UnsupportedArchitecture, UsageError
@@ -94,6 +96,34 @@ def test_where_none_can_the_reason_of_the_best_one_is_raised(monkeypatch: pytest
     furnish(monkeypatch, Room("first", refusal=CollectorRefused("mend me", "so")), Room("second", PyprofError("nor I")))
     with pytest.raises(CollectorRefused, match="mend me"):
         opened()
+
+
+def test_one_that_sees_a_part_is_opened_where_no_other_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = (
+        Room("first", refusal=PyprofError("no")),
+        Room("part", refusal=SeesPart("hidden")),
+        Room("last", PyprofError("nor I")),
+    )
+    furnish(monkeypatch, *rooms)
+    assert opened() is cast("Collector", rooms[1])
+    rooms[2].refusal = None
+    assert opened() is cast("Collector", rooms[2])
+
+
+def test_events_may_follow_stops_that_were_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_perf, "can", lambda *_: SeesPart("hidden"))
+    selection, interpreters = (
+        select(TargetOptions(pids=(os.getppid(),))),
+        cast("Interpreters", SimpleNamespace(reader=None, needs_stops=None)),
+    )
+    for name, options, expected in (
+        (AUTO, OPTIONS, UntilShortLives),
+        ("ptrace", OPTIONS, PtraceCollector),
+        (AUTO, CollectOptions(idle=True), PtraceCollector),
+    ):
+        found = open_collector(name, selection, options, Diagnostics(), interpreters)
+        found.close()
+        assert type(found) is expected
 
 
 def test_the_one_that_was_asked_for_is_opened_whatever_it_says_and_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,35 @@
+"""Opens the collector that samples by short stops; perf_events follow where the user asked for no collector, they may
+be used but hide the time in the kernel, and stops turn out to miss much.
+"""
+
+from __future__ import annotations
+
+from pyprof.collectors.base import Collector, SeesPart
+from pyprof.collectors.ptrace import opening as ptrace
+from pyprof.collectors.targets.request import Request, Target
+from pyprof.errors import PyprofError
+from pyprof.options import CollectOptions
+from pyprof.records import replace
+
+
+def can(target: Target, options: CollectOptions) -> PyprofError | None:
+    """None, or why not: see ptrace.opening."""
+    return ptrace.can(target, options)
+
+
+def open(request: Request) -> Collector:
+    """Raises what PtraceCollector raises."""
+    stops = ptrace.open(request)
+    hides = any(isinstance(refusal, SeesPart) for refusal in request.refusals)
+    if not hides or request.options.idle or request.interpreters is None:
+        return stops
+    from pyprof.collectors.hybrid.until_short_lives import UntilShortLives
+
+    needs = request.interpreters.needs_stops
+    return UntilShortLives(stops, request.options.rate_hz, needs, lambda pids: _follower(request, pids))
+
+
+def _follower(request: Request, pids: tuple[int, ...]) -> Collector:
+    from pyprof.collectors.hybrid import opening
+
+    return opening.open(replace(request, selection=request.of(pids), program=""))

@@ -1,0 +1,102 @@
+"""One collector, and at some moment of the recording another one in its place.
+
+The second one is opened while the first one still samples, which then gives what it has up to that moment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.closed_collectors import ClosedCollectors, joined
+from pyprof.collectors.cpu_accounts import Account
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch
+from pyprof.records import replace
+
+
+class Succession:
+    """first: samples until follow() is called between or while it makes batches; whoever calls that ends it."""
+
+    def __init__(self, first: Collector) -> None:
+        self.stopping = False
+        self._now = self._first = first
+        self._then: Collector | None = None
+        self._past = ClosedCollectors()
+        self._accounts: Mapping[int, Account] = {}
+        self._began_ns = time.monotonic_ns()
+        self._for_ns = 0
+
+    @property
+    def followed(self) -> bool:
+        """Is there a second one?"""
+        return self._then is not None
+
+    def follow(self, then: Collector) -> None:
+        """then: samples when the first one has given its last batch."""
+        self._then = then
+
+    def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
+        """What the reader should know. notes: of the second one; for_s: so long the first one sampled."""
+        raise NotImplementedError
+
+    def batches(self) -> Iterator[SampleBatch]:
+        yield from self._first.batches()
+        if self._then is None or self.stopping:
+            return
+        self._for_ns = time.monotonic_ns() - self._began_ns
+        self._past.add(self._first)
+        self._accounts = self._first.stats().accounts
+        self._now = self._then
+        self._first.close()
+        yield from self._now.batches()
+
+    def learn(self, feedback: Feedback) -> None:
+        self._now.learn(feedback)
+
+    def threads(self) -> list[ThreadInfo]:
+        return self._past.threads(self._now)
+
+    def retire(self) -> None:
+        self._past.retire()
+        self._now.retire()
+
+    def stats(self) -> CollectorStats:
+        now = self._now.stats()
+        if self._now is self._first:
+            return now
+        before = self._past.stats
+        return replace(
+            joined(before, now),
+            notes=self.said(now.notes, self._for_ns / 1e9) if before.ticks else now.notes,
+            accounts=_together(self._accounts, now.accounts),
+        )
+
+    def stop(self) -> None:
+        self.stopping = True
+        self._first.stop()
+        if self._then is not None:
+            self._then.stop()
+
+    def close(self) -> None:
+        try:
+            self._first.close()
+        finally:
+            if self._then is not None:
+                self._then.close()
+
+
+def _together(first: Mapping[int, Account], then: Mapping[int, Account]) -> dict[int, Account]:
+    """Accounts of one period and the next."""
+    found = dict(first)
+    for root, account in then.items():
+        known = found.get(root, Account(account.name, 0, 0, 0))
+        found[root] = Account(
+            account.name,
+            known.spent_ns + account.spent_ns,
+            known.due_ns + account.due_ns,
+            known.seen_ns + account.seen_ns,
+            known.chance_ns + account.chance_ns,
+        )
+    return found

@@ -1,0 +1,84 @@
+"""Stops until they miss much because threads or processes end too soon; perf_events from then on.
+
+For whoever may not see time in the kernel by perf_events. Stops see it, so they are better as long as they see most of
+what runs. A process of a millisecond has mostly ended before it can be stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from pyprof.collectors.base import Collector
+from pyprof.collectors.hybrid.by_image import NeedsStops
+from pyprof.collectors.hybrid.succession import Succession
+from pyprof.collectors.ptrace.collector import PtraceCollector
+from pyprof.errors import NoSuchProcess, PyprofError
+from pyprof.model.sample import SampleBatch
+
+_MUCH, _SIGMAS = 0.15, 2
+_WINDOW_NS = 2_000_000_000
+"""Of processor time: what was missed is judged in parts of this length."""
+
+Successor = Callable[[tuple[int, ...]], Collector]
+"""pids -> the collector of these processes and what they start. Raises what collectors raise."""
+
+
+class Missed:
+    """Is much of the processor time without samples, more than by chance, and because threads or processes are short?
+    births: of these, so far.
+    """
+
+    def __init__(self, rate_hz: float, births: int) -> None:
+        self._period_ns = 1e9 / rate_hz
+        self._due_ns = self._seen_ns = 0
+        self._births = births
+
+    def much(self, births: int, due_ns: int, seen_ns: int) -> bool:
+        """due_ns: what samples should stand for; seen_ns: what they do; all since the beginning."""
+        due, seen, born = due_ns - self._due_ns, seen_ns - self._seen_ns, births - self._births
+        if due <= 0:
+            return False
+        least = max(_MUCH * due, _SIGMAS * math.sqrt(due * self._period_ns))
+        if due > _WINDOW_NS:
+            self._due_ns, self._seen_ns, self._births = due_ns, seen_ns, births
+        return least < due - seen < born * self._period_ns
+
+
+class UntilShortLives(Succession):
+    """stops: samples until it misses much. needs: of a process, see NeedsStops: as long as one needs stops, they stay.
+    then: opens the second one.
+    """
+
+    def __init__(self, stops: PtraceCollector, rate_hz: float, needs: NeedsStops, then: Successor) -> None:
+        super().__init__(stops)
+        self._stops = stops
+        self._missed = Missed(rate_hz, stops.totals()[0])
+        self._needs = needs
+        self._open = then
+        self._refused = False
+
+    def batches(self) -> Iterator[SampleBatch]:
+        for batch in super().batches():
+            yield batch
+            if not (self.followed or self._refused) and self._missed.much(*self._stops.totals()):
+                self._turn()
+
+    def _turn(self) -> None:
+        heads = self._stops.heads
+        if not heads or any(self._needs(pid) != "" for pid in self._stops.alive):
+            return
+        try:
+            self.follow(self._open(heads))
+        except NoSuchProcess:
+            return
+        except PyprofError:
+            self._refused = True
+            return
+        self._stops.stop()
+
+    def said(self, notes: tuple[str, ...], for_s: float) -> tuple[str, ...]:
+        from pyprof.collectors.perf.collector import NEVER_STOPPED
+
+        before = f"Until short stops had missed too much, because processes or threads ended first: {for_s:.1f} s"
+        return (*(note.removesuffix(NEVER_STOPPED) for note in notes), before)
