@@ -37,6 +37,11 @@ class Members:
         """The processes that were asked for, one after the other."""
         return dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
 
+    @property
+    def ours(self) -> set[int]:
+        """Processes of the profiler that would belong to the recording."""
+        return self._selection.ours if self._selection else set()
+
     def children(self) -> list[int]:
         """Those of the named ones that are there now, if they are followed."""
         return list(descendants(self.named)) if self._children else []

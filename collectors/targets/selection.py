@@ -17,7 +17,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.targets import attach
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
 from pyprof.options import TargetOptions
-from pyprof.records import dataclass
+from pyprof.records import dataclass, field
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
 _LOOK_NS = 500_000_000
@@ -45,7 +45,7 @@ class Processes(Protocol):
 class Selection:
     """pids: those named, or that fitted at the start; never empty. lasting: more may come, so that the recording goes
     on when all have ended. everything: all of the machine. refused: what keeps some of them from being recorded, a
-    sentence each.
+    sentence each. ours: processes of the profiler that have come since; they do not fit.
     """
 
     pids: tuple[int, ...]
@@ -53,13 +53,14 @@ class Selection:
     lasting: bool
     everything: bool
     _fits: Fits
+    ours: set[int] = field(default_factory=set)
     _not_before: int = 0
 
     def find(self, known: Container[int]) -> Iterable[int]:
         """Processes that fit and are not known yet, within a budget of the time."""
         if not self.lasting or (before := time.monotonic_ns()) < self._not_before:
             return ()
-        found = [pid for pid in procfs.all_pids() if pid not in known and self._fits(pid)]
+        found = [pid for pid in procfs.all_pids() if pid not in known and pid not in self.ours and self._fits(pid)]
         after = time.monotonic_ns()
         self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
         return found
@@ -90,7 +91,8 @@ def select(options: TargetOptions) -> Selection:
         raise errors[0]
     refused = tuple(f"Left out: {error.message}." for error in errors)
     if lasting and len(refused) > 1:
-        refused = (f"Left out: {len(refused)} processes that may not be sampled; as root, more of them may.",)
+        more = "; as root, more of them may" if os.geteuid() else ""
+        refused = (f"Left out: {len(refused)} processes that may not be sampled{more}.",)
     return Selection(tuple(possible), refused, lasting, options.everything and not criteria, fits)
 
 

@@ -90,6 +90,7 @@ def _of_selection(
     selection: Selection, options: RecordOptions, subject: Recorded, start: Start, command: Launched | None = None
 ) -> Recording:
     worker = start()
+    selection.ours.add(worker.pid)
     try:
         diagnostics = Diagnostics()
         runtimes = Runtimes(

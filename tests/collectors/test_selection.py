@@ -19,6 +19,7 @@ from pyprof.collectors.targets.selection import select
 from pyprof.errors import NoSuchProcess, UsageError
 from pyprof.options import TargetOptions
 from tests import warm
+from tests.cli.support import PYPROF
 from tests.support import PROGRAMS, build, missing
 
 
@@ -135,6 +136,34 @@ def test_the_whole_machine_holds_a_process_that_began_while_it_was_recorded(
     assert {root for root in roots if f"(pid {one.pid})" in root}
     assert {root for root in roots if f"(pid {two.pid})" in root}
     assert summary["threads"] >= 2  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--collector", "ptrace", "--mode", "wall", "--name", "chosen-spinner"),
+        ("--collector", "perf", "--mode", "wall", "--name", "chosen-spinner"),
+        ("--collector", "perf", "-r", "499", "-a"),
+    ],
+    ids=["name by stops", "name by perf", "whole machine"],
+)
+def test_processes_of_the_profiler_are_never_recorded(options: tuple[str, ...], program: Path, tmp_path: Path) -> None:
+    """The name stands in their command lines, too."""
+    out = tmp_path / "out.collapsed"
+    with spinning(program) as one, spinning(program):
+        command = [*PYPROF, "record", "--processes", *options, "-d", "1.5", "-o", str(out)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as profiler:
+            started: set[str] = set()
+            while not started and profiler.poll() is None:
+                started = set(Path(f"/proc/{profiler.pid}/task/{profiler.pid}/children").read_text().split())
+                time.sleep(0.02)
+            said = profiler.communicate(timeout=120)[1]
+    if "are not allowed" in said:
+        missing(f"needs perf_events of the whole machine: {said}")
+    roots = {line.split(";")[0] for line in out.read_text().splitlines()}
+    assert started
+    assert f"chosen-spinner (pid {one.pid})" in roots
+    assert not [root for root in roots if any(f"(pid {pid})" in root for pid in {str(profiler.pid), *started})]
 
 
 @pytest.mark.parametrize("collector", ["ptrace", "perf"])
