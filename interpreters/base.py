@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.interpreters.code_book import Code, CodeBook
 from pyprof.interpreters.symbols import KnownSymbols
-from pyprof.model.interpreter import KernelReader, StackReader
+from pyprof.model.interpreter import FunctionPlace, KernelReader, StackReader
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
 
@@ -83,7 +83,7 @@ class ProcessReader(StackReader, Protocol):
         """Learn the names of threads as they are now."""
         ...
 
-    def local_values(self, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
+    def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
         """(frame, name -> bounded repr) of the frames of a thread as they are now, innermost first."""
         ...
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Set
 from typing import Protocol
 
+from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.profile import Line
 from pyprof.records import dataclass, field
 
 UNKNOWN = 0
 """Number of the function that was gone before its name could be read."""
 
-INSTRUCTION_BITS = 32
+UNREAD = FunctionPlace(UNKNOWN)
+"""A frame of it."""
+
 _GONE = "[function freed before its name was read]"
 
 
@@ -57,33 +60,22 @@ class CodeBook:
         self._idle.discard(index)
         return index in self.codes
 
-    def keep(self, pcs: Set[int]) -> None:
-        """Drop the functions that no frame had in two windows. pcs: of all frames of the window that was closed; a
-        sample that was taken before is in the next one at the latest.
+    def keep(self, functions: Set[int]) -> None:
+        """Drop the functions that no frame had in two windows. functions: numbers of those in the window that was
+        closed; a sample that was taken before is in the next one at the latest.
         """
-        used = {pc >> INSTRUCTION_BITS for pc in pcs} | {UNKNOWN}
+        used = functions | {UNKNOWN}
         for index in self._idle - used:
             del self._index[self.codes.pop(index)]
         self._idle = self.codes.keys() - used
 
-    def code(self, pc: int) -> Code:
-        """Of a frame. pc: of a FrameKey, frame_pc()."""
-        return self.codes.get(pc >> INSTRUCTION_BITS) or self.codes[UNKNOWN]
+    def code(self, function: int) -> Code:
+        return self.codes.get(function) or self.codes[UNKNOWN]
 
-    def line(self, pc: int) -> Line:
+    def line(self, place: FunctionPlace) -> Line:
         """What to call a frame."""
-        return self.code(pc).line(instruction_of(pc))
+        return self.code(place.function).line(place.instruction)
 
     def begin_at(self, number: int) -> None:
         """No number below this one is given from now on."""
         self._next = max(self._next, number)
-
-
-def frame_pc(index: int, instruction: int) -> int:
-    """A frame as one word. instruction: as Code.line has it, -1 if it has not begun."""
-    return index << INSTRUCTION_BITS | instruction + 1
-
-
-def instruction_of(pc: int) -> int:
-    """What frame_pc was given."""
-    return (pc & (1 << INSTRUCTION_BITS) - 1) - 1

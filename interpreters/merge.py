@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.markers import Mark, MarkKind, long_chain_mark
 from pyprof.model.stacks import Inserts
 from pyprof.model.walk import StackEnd
@@ -101,7 +101,7 @@ def merge(
 def _by_markers(
     pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
 ) -> Merged:
-    inserts: list[tuple[int, tuple[int, ...]]] = []
+    inserts: list[tuple[int, tuple[FunctionPlace, ...]]] = []
     reasons = SampleState.BROKEN_CHAIN if chain.problem else SampleState(0)
     unplaced, outside = 0, 0
     owners: set[int] = set()
@@ -221,9 +221,9 @@ def _by_count(
     return Merged(_joined(inserts), len(rest), without, reasons)
 
 
-def _joined(inserts: list[tuple[int, tuple[int, ...]]]) -> Inserts:
+def _joined(inserts: list[tuple[int, tuple[FunctionPlace, ...]]]) -> Inserts:
     """One entry a place, ascending."""
-    joined: dict[int, tuple[int, ...]] = {}
+    joined: dict[int, tuple[FunctionPlace, ...]] = {}
     for at, frames in inserts:
         joined[at] = joined.get(at, ()) + frames
     return tuple(sorted((at, frames) for at, frames in joined.items() if frames))

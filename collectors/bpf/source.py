@@ -230,9 +230,12 @@ class BpfSource:
 
 
 def _rows(records: Records, texts: U64) -> FrameRows:
+    halves = np.ascontiguousarray(records.frames[:, 3]).view(np.uint32).reshape(-1, 2)
     return FrameRows(
         start=records.frame,
-        frames=records.frames,
+        frames=records.frames[:, [0, 1, 2, 4]],
+        flag=halves[:, 0].astype(np.uint8),
+        tlbc=halves[:, 1],
         stand_start=records.anchor,
         stands=records.anchors,
         texts=texts,

@@ -20,7 +20,7 @@ from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.replay.log import COLUMNS, PAGE, SLAB, VERSION
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARCHES, Arch
-from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.kernel import Blocked, KernelFrame
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.pauses import BUCKETS, Pauses
@@ -154,7 +154,10 @@ def _kernel_frame(stored: int | list[Any]) -> KernelFrame:
 
 
 def _chain(stored: dict[str, Any]) -> Chain:
-    runs = tuple(Run(run["marker"], tuple(run["frames"]), run["waits"]) for run in stored["runs"])
+    runs = tuple(
+        Run(run["marker"], tuple(FunctionPlace(*frame) for frame in run["frames"]), run["waits"])
+        for run in stored["runs"]
+    )
     plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
     return Chain(**(plain | {"runs": runs, "state": SampleState(stored["state"])}))
 

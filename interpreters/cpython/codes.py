@@ -7,11 +7,12 @@ names were read, before and after that.
 
 from __future__ import annotations
 
-from pyprof.interpreters.code_book import UNKNOWN, CodeBook, frame_pc
+from pyprof.interpreters.code_book import UNREAD, CodeBook
 from pyprof.interpreters.cpython.layout import NONE, Layout, LineTable
 from pyprof.interpreters.cpython.lines import line_of
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
+from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.profile import Line
 from pyprof.records import dataclass
 
@@ -72,23 +73,23 @@ class CodeReader:
         self._tlbc: dict[int, dict[int, int]] = {}
         self.lost = 0
 
-    def frame(self, address: int, head: bytes, instr: int, tlbc: int = 0) -> int | None:
-        """frame_pc of a frame that runs the code at address, None if it is the interpreter's own. head: as copied with
+    def frame(self, address: int, head: bytes, instr: int, tlbc: int = 0) -> FunctionPlace | None:
+        """A frame that runs the code at address, None if it is the interpreter's own. head: as copied with
         the sample, head_size bytes of the code from head_at on; instr: as the frame has it.
         """
         entry = self._entry(address, head)
         if entry is None:
             self.lost += 1
-            return frame_pc(UNKNOWN, -1)
+            return UNREAD
         if entry.hidden:
             return None
         if self._layout.code.bytecode == NONE:
-            return frame_pc(entry.index, instr if instr < 1 << 31 else -1)
+            return FunctionPlace(entry.index, instr if instr < 1 << 31 else -1)
         start = self._start(address, entry, tlbc) if tlbc else entry.start
         instruction = (instr - start) >> 1
         if not 0 <= instruction < max(entry.size, 1):
             instruction = -1
-        return frame_pc(entry.index, instruction)
+        return FunctionPlace(entry.index, instruction)
 
     def head(self, address: int) -> bytes:
         """What a sample copies of the code at an address, as it is now. Raises Unreadable."""

@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.tasks import Awaiters
 from pyprof.interpreters.cpython.threads import Known
-from pyprof.model.interpreter import Chain, Gather, Run, SampleState
+from pyprof.model.interpreter import Chain, FunctionPlace, Gather, Run, SampleState
 from pyprof.records import replace
 
 LOST = "python function freed before its name was read"
@@ -107,17 +107,17 @@ class FrameReader:
         there = sum(8 * len(words) for _, _, words in copied.regions[:-1])
         return max(missing * len(copied.frames) // max(there, 1), 1), _PART * (there + missing)
 
-    def local_values(self, redact: bool) -> list[tuple[int, dict[str, str]]]:
+    def local_values(self, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
         """Of the thread that was copied last: (frame, name -> bounded repr), innermost first. Values are read now."""
         layout = self._runtime.layout
         reader = LocalReader(self._memory, layout, redact)
         found = []
         for copied in self._copied:
             for words, at, avma in copied.frames:
-                pc = None if self._runs.is_shim(words, at) else self._runs.frame(copied, words, at)
-                if pc is not None:
+                place = None if self._runs.is_shim(words, at) else self._runs.frame(copied, words, at)
+                if place is not None:
                     code = words[at + (layout.frame.code >> 3)] & layout.frame.code_mask
-                    found.append((pc, reader.read(code, avma)))
+                    found.append((place, reader.read(code, avma)))
         return found
 
     def _lock_state(self, copied: Copied) -> SampleState:

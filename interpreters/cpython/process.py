@@ -18,7 +18,7 @@ from pyprof.interpreters.cpython.rows import RowReader
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.tasks import Awaiters, find_tasks
 from pyprof.interpreters.cpython.threads import NameBook, ThreadList
-from pyprof.model.interpreter import Chain, Gather, KernelReader
+from pyprof.model.interpreter import Chain, FunctionPlace, Gather, KernelReader
 from pyprof.model.modules import AddressSpace
 
 
@@ -160,7 +160,7 @@ class PythonProcess:
     def take(self) -> Chain | None:
         return self.frames.take(self._finder.greenlets) if self.frames is not None else None
 
-    def local_values(self, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
+    def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
         """Nobody stops the thread: whoever asks compares the frames with those that were sampled."""
         if self.frames is None:
             return []

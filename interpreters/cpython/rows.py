@@ -8,23 +8,22 @@ remembered.
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.interpreters.code_book import UNKNOWN, CodeBook, frame_pc
+from pyprof.interpreters.code_book import UNREAD, CodeBook
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import NONE, Layout
 from pyprof.interpreters.cpython.layout import Chain as ChainKind
 from pyprof.interpreters.cpython.memory import Memory, Text, ToldMemory, Unreadable
 from pyprof.interpreters.cpython.runtime import Runtime
-from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, Run, SampleState
+from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
 
 _MOST_KNOWN = 1 << 16
 _FRAME_BYTES = 112
-_HIDDEN = -1
-_UNREAD = frame_pc(UNKNOWN, -1)
 _MOST_HEAD = 16
 _MIX = 0x9E3779B97F4A7C15
 _U64 = npt.NDArray[np.uint64]
@@ -95,16 +94,26 @@ def _head_texts(layout: Layout) -> int:
     return (layout.code.linetable + 8 - layout.code.filename) // 8
 
 
+class _RowKey(NamedTuple):
+    """What a row says of its frame but for where that lies."""
+
+    code: int
+    instr: int
+    tlbc: int
+    head: int
+
+
 class RowReader:
     """Decodes the rows of one process. parent: of the process that forked it, whose code objects it has inherited."""
 
     def __init__(self, runtime: Runtime, memory: Memory, book: CodeBook, parent: RowReader | None) -> None:
         layout = runtime.layout
         self._parent = parent
+        self._book = book
         self._memory = ToldMemory(memory)
         self._codes = CodeReader(self._memory, layout, book, runtime.located.code_type)
         self._evaluators = runtime.located.evaluators
-        self._known: dict[tuple[int, int, int, int], int] = {}
+        self._known: dict[_RowKey, FunctionPlace | None] = {}
         self._folded: dict[tuple[int, int], bytes] = {}
         self._texts: dict[tuple[int, int], list[Text]] = {}
         self._kind = layout.chain
@@ -118,9 +127,8 @@ class RowReader:
     def chains(self, rows: FrameRows) -> list[Chain | None]:
         """What each thread ran, in order."""
         self._texts = self._told(rows.texts)
-        pcs = self._pcs(rows.frames)
-        flags = rows.frames[:, 3] & np.uint64(0xFF)
-        ends = flags >= ENTRY_OWNER if self._kind is ChainKind.SHIMS else flags != 0
+        places, which = self._places(rows)
+        ends = rows.flag >= ENTRY_OWNER if self._kind is ChainKind.SHIMS else rows.flag != 0
         made: dict[bytes, Chain] = {}
         found: list[Chain | None] = []
         start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
@@ -132,12 +140,15 @@ class RowReader:
         for lane, state in enumerate(states.tolist()):
             a, b, c, d = start[lane], start[lane + 1], stand_start[lane], stand_start[lane + 1]
             key = b"".join(
-                (pcs[a:b].tobytes(), address[a:b].tobytes(), rows.stands[c:d].tobytes(), bytes([state, broken[lane]]))
+                (which[a:b].tobytes(), address[a:b].tobytes(), rows.stands[c:d].tobytes(), bytes([state, broken[lane]]))
             )
             chain = made.get(key)
             if chain is None:
                 runs, problem = self._runs(
-                    pcs[a:b].tolist(), address[a:b].tolist(), ends[a:b].tolist(), rows.stands[c:d].tolist()
+                    [places[at] for at in which[a:b].tolist()],
+                    address[a:b].tolist(),
+                    ends[a:b].tolist(),
+                    rows.stands[c:d].tolist(),
                 )
                 lacking = MOST_ROWS if broken[lane] and b - a == MOST_ROWS else 0
                 problem = "" if lacking else _BROKEN if broken[lane] else problem
@@ -161,42 +172,44 @@ class RowReader:
                 told.setdefault((code, fold(words)), texts[n : n + 1 + _head_texts(self._layout)])
         return told
 
-    def _pcs(self, frames: _U64) -> npt.NDArray[np.int64]:
-        """FrameKey.pc of each row; _HIDDEN for the interpreter's own frames."""
+    def _places(self, rows: FrameRows) -> tuple[list[FunctionPlace | None], npt.NDArray[np.int64]]:
+        """(different frames, which of them each row is); None of the interpreter's own frames."""
+        frames = rows.frames
         if not len(frames):
-            return np.zeros(0, np.int64)
-        tlbc = frames[:, 3] >> np.uint64(32)
+            return [], np.zeros(0, np.int64)
         mixed = frames[:, 1] * np.uint64(0x9E3779B97F4A7C15) ^ frames[:, 2] * np.uint64(0xC2B2AE3D27D4EB4F)
-        mixed ^= frames[:, 4] * np.uint64(0x165667B19E3779F9) + tlbc
+        mixed ^= frames[:, 3] * np.uint64(0x165667B19E3779F9) + rows.tlbc
         _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
-        some = frames[first]
-        found = [
-            self._pc(code, instr, flag >> 32, head) for _, code, instr, flag, head in some.tolist()
-        ]  # fmt: skip
-        return np.array(found, np.int64)[place.ravel()]
+        some = zip(frames[first].tolist(), rows.tlbc[first].tolist(), strict=True)
+        found = [self._place(code, instr, tlbc, head) for (_, code, instr, head), tlbc in some]
+        return found, place.ravel()
 
-    def _pc(self, code: int, instr: int, tlbc: int, head: int) -> int:
-        key = (code, instr, tlbc, head)
-        known = self._inherited(key)
-        if known is None:
-            data = self._head_of(code, head)
-            if not data and self._parent is not None:
-                return self._parent._pc(code, instr, tlbc, head)
-            pc = self._codes.frame(code, data, instr, tlbc)
-            known = _HIDDEN if pc is None else pc
-            if known != _UNREAD:  # a child may have the same code at the same place, and its text with it
-                if len(self._known) >= _MOST_KNOWN:
-                    self._known.clear()
-                self._known[key] = known
-        return known
+    def _place(self, code: int, instr: int, tlbc: int, head: int) -> FunctionPlace | None:
+        key = _RowKey(code, instr, tlbc, head)
+        reader = self._knows(key)
+        if reader is not None:
+            return reader._known[key]
+        data = self._head_of(code, head)
+        if not data and self._parent is not None:
+            return self._parent._place(*key)
+        place = self._codes.frame(code, data, instr, tlbc)
+        if place != UNREAD:  # a child may have the same code at the same place, and its text with it
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = place
+        return place
 
-    def _inherited(self, key: tuple[int, int, int, int]) -> int | None:
-        """What it or a process before it has read. The same head at the same place is the same code."""
+    def _knows(self, key: _RowKey) -> RowReader | None:
+        """Who has read it: this one, or that of a process before it. The same head at the same place is the same code.
+        A function that no frame had for long has lost its number: it is read again.
+        """
         reader: RowReader | None = self
         while reader is not None:
-            known = reader._known.get(key)
-            if known is not None:
-                return known
+            if key in reader._known:
+                place = reader._known[key]
+                if place is None or self._book.has(place.function):
+                    return reader
+                del reader._known[key]
             reader = reader._parent
         return None
 
@@ -218,41 +231,41 @@ class RowReader:
         return data
 
     def _runs(
-        self, pcs: list[int], address: list[int], ends: list[bool], stands: list[list[int]]
+        self, places: list[FunctionPlace | None], address: list[int], ends: list[bool], stands: list[list[int]]
     ) -> tuple[list[Run], str]:
         """The runs of one chain, innermost first, and what they lack. As runs.RunReader has them."""
         if self._kind is ChainKind.SHIMS:
-            return _by_shims(pcs, address, ends)
+            return _by_shims(places, address, ends)
         if self._kind is ChainKind.ENTRIES:
-            return _by_entries(pcs, address, ends, [(mark, frame) for mark, frame in stands if frame])
+            return _by_entries(places, address, ends, [(mark, frame) for mark, frame in stands if frame])
         marks = [mark for mark, _ in stands]
-        lacks = _LACKS_MARKER if self._kind is ChainKind.CFRAMES and len(marks) < len(pcs) - 1 else ""
-        skip = len(marks) - len(pcs) if marks else 0
+        lacks = _LACKS_MARKER if self._kind is ChainKind.CFRAMES and len(marks) < len(places) - 1 else ""
+        skip = len(marks) - len(places) if marks else 0
         return [
-            Run(marks[skip + n] if 0 <= skip + n < len(marks) else 0, () if pc == _HIDDEN else (pc,))
-            for n, pc in enumerate(pcs)
+            Run(marks[skip + n] if 0 <= skip + n < len(marks) else 0, () if place is None else (place,))
+            for n, place in enumerate(places)
         ], lacks
 
 
-def _by_shims(pcs: list[int], address: list[int], ends: list[bool]) -> tuple[list[Run], str]:
+def _by_shims(places: list[FunctionPlace | None], address: list[int], ends: list[bool]) -> tuple[list[Run], str]:
     runs: list[Run] = []
-    run: list[int] = []
+    run: list[FunctionPlace] = []
     begun = False
-    for pc, avma, end in zip(pcs, address, ends, strict=True):
+    for place, avma, end in zip(places, address, ends, strict=True):
         if end:
             runs.append(Run(avma, tuple(run)))
             run, begun = [], False
             continue
         begun = True
-        if pc != _HIDDEN:
-            run.append(pc)
+        if place is not None:
+            run.append(place)
     if begun:
         runs.append(Run(0, tuple(run)))
     return runs, _LACKS_MARKER if begun else ""
 
 
 def _by_entries(
-    pcs: list[int], address: list[int], ends: list[bool], stands: list[tuple[int, int]]
+    places: list[FunctionPlace | None], address: list[int], ends: list[bool], stands: list[tuple[int, int]]
 ) -> tuple[list[Run], str]:
     runs: list[Run] = []
     problem = ""
@@ -269,6 +282,6 @@ def _by_entries(
             least = at + 1
         if not mark or not end:
             problem = _LACKS_MARKER
-        runs.append(Run(mark, tuple(pc for pc in pcs[first : n + 1] if pc != _HIDDEN)))
+        runs.append(Run(mark, tuple(place for place in places[first : n + 1] if place is not None)))
         first = n + 1
     return runs, problem

@@ -13,7 +13,7 @@ from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.copied import Copied
 from pyprof.interpreters.cpython.layout import NONE, Chain, Layout
-from pyprof.model.interpreter import Run
+from pyprof.model.interpreter import FunctionPlace, Run
 from pyprof.records import replace
 
 _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
@@ -51,18 +51,18 @@ class RunReader:
         return self._chain is Chain.SHIMS and owner >= ENTRY_OWNER
 
     def _by_shims(self, copied: Copied) -> Iterator[Run]:
-        run: list[int] = []
+        run: list[FunctionPlace] = []
         begun, last = False, 0
         flag, shift = self._flag, self._flag_shift
-        for (words, at, avma), pc in zip(copied.frames, self._pcs(copied), strict=True):
+        for (words, at, avma), place in zip(copied.frames, self._places(copied), strict=True):
             if words[at + flag] >> shift & 0xFF >= ENTRY_OWNER:
                 copied.outermost.append(last)
                 yield Run(avma, tuple(run))
                 run, begun, last = [], False, 0
                 continue
             begun, last = True, avma
-            if pc is not None:
-                run.append(pc)
+            if place is not None:
+                run.append(place)
         if begun:
             if not copied.cut:
                 copied.problem = copied.problem or _LACKS_MARKER
@@ -71,12 +71,12 @@ class RunReader:
     def _by_entries(self, copied: Copied) -> Iterator[Run]:
         flag, shift = self._flag, self._flag_shift
         stands = [(cframe, frame) for cframe, frame in copied.stands if frame]
-        run: list[int] = []
+        run: list[FunctionPlace] = []
         innermost = 0
-        for (words, at, avma), pc in zip(copied.frames, self._pcs(copied), strict=True):
+        for (words, at, avma), place in zip(copied.frames, self._places(copied), strict=True):
             innermost = innermost or avma
-            if pc is not None:
-                run.append(pc)
+            if place is not None:
+                run.append(place)
             if words[at + flag] >> shift & 0xFF:
                 yield Run(self._stand(copied, stands, innermost), tuple(run))
                 run, innermost = [], 0
@@ -85,13 +85,13 @@ class RunReader:
                 copied.problem = copied.problem or _LACKS_MARKER
             yield Run(self._stand(copied, stands, innermost), tuple(run))
 
-    def _pcs(self, copied: Copied) -> list[int | None]:
+    def _places(self, copied: Copied) -> list[FunctionPlace | None]:
         """frame() of each copied frame, None of an entry frame. A recursion has many frames at few places."""
         code, instr, shims = self._code, self._instr, self._chain is Chain.SHIMS
         tlbc = self._tlbc if self._tlbc >= 0 else code
         flag, shift = self._flag, self._flag_shift
-        known: dict[tuple[int, int, int], int | None] = {}
-        found: list[int | None] = []
+        known: dict[tuple[int, int, int], FunctionPlace | None] = {}
+        found: list[FunctionPlace | None] = []
         for words, at, _ in copied.frames:
             key = words[at + code], words[at + instr], words[at + tlbc]
             if key not in known:
@@ -117,12 +117,12 @@ class RunReader:
         # An evaluator enters its CFrame into the chain before its frame, and takes it out before its frame.
         skip = len(marks) - count if marks else 0
         copied.marks = tuple(marks) if skip > 0 else ()
-        for n, pc in enumerate(self._pcs(copied)):
+        for n, place in enumerate(self._places(copied)):
             marker = marks[skip + n] if 0 <= skip + n < len(marks) else 0
-            yield Run(marker, () if pc is None else (pc,))
+            yield Run(marker, () if place is None else (place,))
 
-    def frame(self, copied: Copied, words: memoryview, at: int) -> int | None:
-        """codes.frame_pc of one copied frame, None if it is the interpreter's own."""
+    def frame(self, copied: Copied, words: memoryview, at: int) -> FunctionPlace | None:
+        """One copied frame, None if it is the interpreter's own."""
         code = words[at + self._code] & self._mask
         instr = words[at + self._instr] >> self._instr_shift & self._instr_mask
         tlbc = words[at + self._tlbc] >> self._tlbc_shift & 0xFFFFFFFF if self._tlbc >= 0 else 0

@@ -16,6 +16,7 @@ from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import AwaitLayout, Layout
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.symbols import KnownSymbols, Wanted
+from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
 
@@ -81,9 +82,9 @@ class Awaiters:
         except Unreadable:
             return 0
 
-    def frames(self, task: int) -> tuple[int, ...]:
-        """codes.frame_pc of the coroutines of the tasks that await a task, innermost first."""
-        found: list[int] = []
+    def frames(self, task: int) -> tuple[FunctionPlace, ...]:
+        """The coroutines of the tasks that await a task, innermost first."""
+        found: list[FunctionPlace] = []
         seen = {task}
         try:
             for _ in range(MOST_TASKS):
@@ -112,15 +113,15 @@ class Awaiters:
         members = [key for key, hash_ in table if key and hash_ != 2**64 - 1]
         return members[0] if len(members) == 1 else 0
 
-    def _coroutines(self, coroutine: int) -> Iterator[int]:
+    def _coroutines(self, coroutine: int) -> Iterator[FunctionPlace]:
         """A suspended coroutine and those that it awaits, outermost first."""
         memory, layout, awaits = self._memory, self._layout, self._awaits
         kind = memory.u64(coroutine + layout.object.type)
         for _ in range(MOST_COROUTINES):
             frame = coroutine + awaits.iframe
-            pc = self._frame(frame)
-            if pc is not None:
-                yield pc
+            place = self._frame(frame)
+            if place is not None:
+                yield place
             top = memory.u64(frame + awaits.stackpointer)
             if not frame < top < frame + (1 << 20):
                 return
@@ -141,7 +142,7 @@ class Awaiters:
                 continue
         return 0
 
-    def _frame(self, frame: int) -> int | None:
+    def _frame(self, frame: int) -> FunctionPlace | None:
         memory, layout, codes = self._memory, self._layout.frame, self._codes
         code = memory.u64(frame + layout.code) & layout.code_mask
         head = memory.bytes(code + codes.head_at, codes.head_size)

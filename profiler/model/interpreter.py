@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from enum import IntFlag
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -38,16 +38,25 @@ PARTIAL: dict[SampleState, str] = {
 """Why the frames of an interpreter and the native ones could not all be matched, as it is counted."""
 
 
+class FunctionPlace(NamedTuple):
+    """A frame of an interpreter. function: the number that its function has in the recording. instruction: as the
+    function's table of lines counts, -1 if it has not begun.
+    """
+
+    function: int
+    instruction: int = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """The frames that one activation of the evaluator runs, innermost first.
 
-    marker: an address on the activation's own C stack, 0 where this version keeps none. frames: of FrameKey.word.
-    waits: the thread does not name this activation itself, it was found on its C stack.
+    marker: an address on the activation's own C stack, 0 where this version keeps none. waits: the
+    thread does not name this activation itself, it was found on its C stack.
     """
 
     marker: int
-    frames: tuple[int, ...]
+    frames: tuple[FunctionPlace, ...]
     waits: bool = False
 
 
@@ -163,14 +172,17 @@ class ThreadPlace:
 class FrameRows:
     """What a program in the kernel has copied of n threads' frames. start (n + 1,): where the rows of each begin.
 
-    frames (m, 5) uint64: address, code, instruction, flag | tlbc << 32, the code's head folded (fold()). stands (k, 2):
-    marks on the C stack, with the frames that they name; stand_start (n + 1,). texts (j, 32): code objects and what
-    these refer to, as they were when they were met first: avma, how many bytes, and these. holds, collecting, broken:
-    (n,) bool.
+    frames (m, 4) uint64: address, code, instruction, the code's head folded (fold()). flag (m,): what the frame says of
+    itself, its owner or whether it is an entry. tlbc (m,): which copy of the instructions it runs (free-threaded
+    builds). stands (k, 2): marks on the C stack, with the frames that they name; stand_start (n + 1,). texts (j, 32):
+    code objects and what these refer to, as they were when they were met first: avma, how many bytes, and these. holds,
+    collecting, broken: (n,) bool.
     """
 
     start: npt.NDArray[np.int64]
     frames: npt.NDArray[np.uint64]
+    flag: npt.NDArray[np.uint8]
+    tlbc: npt.NDArray[np.uint32]
     stand_start: npt.NDArray[np.int64]
     stands: npt.NDArray[np.uint64]
     texts: npt.NDArray[np.uint64]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.keys import ProcessKey, ThreadKey
 from pyprof.model.markers import Mark
 from pyprof.model.modules import base_name
@@ -57,10 +58,11 @@ class Line:
 class Frame:
     """One address and its names.
 
-    pc: avma as found on the stack, of an interpreter's or the kernel's frame its word, of a marker 0; lookup: avma
+    pc: avma as found on the stack, of the kernel's frames too, 0 of an interpreter's and of a marker; lookup: avma
     looked up (pc, or pc - 1 of a return address); rel: pc minus the base of its module. module: index into
     Profile.modules, -1 if none. lines: innermost inline function first, () if no name is known. title: what to show for
-    the whole frame: function, "module!0xstart", "module+0xrel", or a marker's text. mark: what a marker says.
+    the whole frame: function, "module!0xstart", "module+0xrel", or a marker's text. mark: what a marker says. place: of
+    an interpreter's frame, as the recording numbers functions.
     """
 
     kind: FrameKind
@@ -72,6 +74,7 @@ class Frame:
     trust: Trust
     title: str
     mark: Mark | None = None
+    place: FunctionPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.kernel import Blocked, KernelFrame, KernelStack
 from pyprof.model.markers import CUTS, LEFT_OUT, Mark, MarkKind
 from pyprof.model.profile import FrameKind
@@ -30,7 +31,7 @@ class FrameKey(NamedTuple):
 
     NATIVE: space (AddressSpace.id), pc (avma as found), exact (else it is a return address), trust. Of code that no
     file describes, code is the number of its description, from 1 on, and there is no space.
-    INTERPRETER: word, which the interpreter's reader can name, and trust. KERNEL: pc, or blocked.
+    INTERPRETER: place, which the interpreter's reader can name, and trust. KERNEL: pc, or blocked.
     MARKER: mark; the frames above it are cut off there.
     """
 
@@ -40,12 +41,12 @@ class FrameKey(NamedTuple):
     code: int = 0
     pc: int = 0
     exact: bool = True
-    word: int = 0
+    place: FunctionPlace | None = None
     mark: Mark | None = None
     blocked: Blocked | None = None
 
 
-_PlainKey = tuple[FrameKind, int, int, int, int, bool, int, Mark | None, Blocked | None]
+_PlainKey = tuple[FrameKind, int, int, int, int, bool, FunctionPlace | None, Mark | None, Blocked | None]
 """A FrameKey's fields. It is equal to the FrameKey, and quickly made."""
 
 
@@ -53,8 +54,8 @@ def native_key(space: int, pc: int, exact: bool, trust: int, code: int = 0) -> F
     return FrameKey(FrameKind.NATIVE, trust, NO_SPACE if code else space, code, pc, exact)
 
 
-def interpreter_key(word: int, trust: int = Trust.INTERPRETER) -> FrameKey:
-    return FrameKey(FrameKind.INTERPRETER, trust, word=word)
+def interpreter_key(place: FunctionPlace, trust: int = Trust.INTERPRETER) -> FrameKey:
+    return FrameKey(FrameKind.INTERPRETER, trust, place=place)
 
 
 def kernel_key(frame: KernelFrame) -> FrameKey:
@@ -67,8 +68,8 @@ def marker_key(mark: Mark) -> FrameKey:
     return FrameKey(FrameKind.MARKER, Trust.CONTEXT, mark=mark)
 
 
-Inserts = tuple[tuple[int, tuple[int, ...]], ...]
-"""(index of a native frame, words of interpreter frames that stand just inside it, innermost first), ascending."""
+Inserts = tuple[tuple[int, tuple[FunctionPlace, ...]], ...]
+"""(index of a native frame, interpreter frames that stand just inside it, innermost first), ascending."""
 
 Merge = tuple[Inserts, Mark | None]
 """(the interpreter's frames of one stack, the marker below which it hangs)"""
@@ -235,12 +236,12 @@ class StackTable:
         if merged[1]:
             node = self.child(node, marker_key(merged[1]))
         inside, count = dict(merged[0]), native.end - native.begin
-        if words := inside.get(count):
-            node = self._chain(node, self._interpreted(words))[-1]
+        if places := inside.get(count):
+            node = self._chain(node, self._interpreted(places))[-1]
         high = count
         while high > 0:
             low = max(high - _BLOCK, 0)
-            part = tuple((high - at, words) for at, words in merged[0] if low <= at < high) if inside else ()
+            part = tuple((high - at, places) for at, places in merged[0] if low <= at < high) if inside else ()
             key = (node, native.space, native.digest(low, high), part)
             known = self._blocks.get(key) if low else None
             if known is None:
@@ -250,19 +251,21 @@ class StackTable:
             node, high = known, low
         return node
 
-    def _insert_block(self, keys: Iterable[_PlainKey], low: int, node: int, inside: dict[int, tuple[int, ...]]) -> int:
+    def _insert_block(
+        self, keys: Iterable[_PlainKey], low: int, node: int, inside: dict[int, tuple[FunctionPlace, ...]]
+    ) -> int:
         """keys: innermost first; low: index of the first one in its stack."""
         numbers: list[int] = []
         for at, key in reversed(list(enumerate(keys, low))):
             numbers.append(self._number_of(key))
-            if inside and (words := inside.get(at)):
-                numbers += self._interpreted(words)
+            if inside and (places := inside.get(at)):
+                numbers += self._interpreted(places)
         return self._chain(node, numbers)[-1]
 
-    def _interpreted(self, words: tuple[int, ...]) -> list[int]:
+    def _interpreted(self, places: tuple[FunctionPlace, ...]) -> list[int]:
         """Numbers of the frames of an interpreter, outermost first."""
-        numbers = {word: self._number(interpreter_key(word)) for word in dict.fromkeys(reversed(words))}
-        return [numbers[word] for word in reversed(words)]
+        numbers = {place: self._number(interpreter_key(place)) for place in dict.fromkeys(reversed(places))}
+        return [numbers[place] for place in reversed(places)]
 
     def _number_of(self, key: _PlainKey) -> int:
         """Like _number(). Making a FrameKey of frames that are known, too, would take as long as all the rest."""
@@ -316,7 +319,9 @@ class _Native:
         if self.code is not None:
             codes = self.code[part].tolist()
             spaces = [NO_SPACE if code else self.space for code in codes]
-        return zip(repeat(FrameKind.NATIVE), trusts, spaces, codes, pcs, exacts, repeat(0), repeat(None), repeat(None))
+        return zip(
+            repeat(FrameKind.NATIVE), trusts, spaces, codes, pcs, exacts, repeat(None), repeat(None), repeat(None)
+        )
 
 
 UNREADABLE = Mark(MarkKind.CUT, StackEnd.UNREADABLE)

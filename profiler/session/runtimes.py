@@ -16,12 +16,12 @@ from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, LiveProcess, NotBegun, Recording
-from pyprof.interpreters.code_book import INSTRUCTION_BITS, Code, CodeBook, frame_pc, instruction_of
+from pyprof.interpreters.code_book import Code, CodeBook
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
 from pyprof.interpreters.scripts import run_by
 from pyprof.interpreters.symbols import KnownSymbols, ReadSymbols
-from pyprof.model.interpreter import KernelReader, SampleState, StackReader
+from pyprof.model.interpreter import FunctionPlace, KernelReader, SampleState, StackReader
 from pyprof.model.modules import Module
 from pyprof.model.profile import Line, ThreadInfo
 from pyprof.model.sample import SampleBatch
@@ -152,30 +152,30 @@ class Runtimes:
             for t in threads
         )
 
-    def local_values(self, pid: int, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
-        """Of the frames that a thread has now, innermost first: (their FrameKey.word, name -> bounded repr)."""
+    def local_values(self, pid: int, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
+        """Of the frames that a thread has now, innermost first, with name -> bounded repr."""
         readers = self.processes.get(pid)
         return readers.current.local_values(tid, redact) if readers else []
 
-    def keep(self, pcs: Set[int]) -> None:
-        """Forget the names of code that has not run for long. pcs: of the interpreters' frames of a closed window."""
-        self.book.keep(pcs)
+    def keep(self, functions: Set[int]) -> None:
+        """Forget the names of code that has not run for long. functions: numbers of those in a closed window."""
+        self.book.keep(functions)
 
-    def compiled(self, name: str) -> int:
-        """FrameKey.word of the function that generated code of this name runs, 0 if it is no interpreter's."""
+    def compiled(self, name: str) -> FunctionPlace | None:
+        """The function that generated code of this name runs, None if it is no interpreter's."""
         code = self._interpreters.compiled(name) if name else None
-        return frame_pc(self.book.add(code), -1) if code is not None else 0
+        return FunctionPlace(self.book.add(code)) if code is not None else None
 
-    def line(self, pc: int) -> Line:
-        """The name of an interpreter's frame, from its FrameKey.word."""
-        return self._code(pc).line(instruction_of(pc))
+    def line(self, place: FunctionPlace) -> Line:
+        """The name of an interpreter's frame."""
+        return self._code(place.function).line(place.instruction)
 
-    def language(self, pc: int) -> str:
+    def language(self, place: FunctionPlace) -> str:
         """Of an interpreter's frame: what users call the interpreter."""
-        return self._code(pc).language
+        return self._code(place.function).language
 
-    def _code(self, pc: int) -> Code:
-        return self.sent.get(pc >> INSTRUCTION_BITS) or self.book.code(pc)
+    def _code(self, function: int) -> Code:
+        return self.sent.get(function) or self.book.code(function)
 
     def _live(self, pid: int) -> LiveProcess:
         return LiveProcess(

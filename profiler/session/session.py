@@ -11,7 +11,8 @@ from pyprof.collectors.base import Collector
 from pyprof.collectors.thread_lives import Leaving
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.symbols import read_symbols
-from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.interpreter import FunctionPlace
+from pyprof.model.profile import Profile
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk import lookup_pc
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
@@ -127,8 +128,8 @@ class Session:
 
     def retire(self, window: Window) -> Set[int]:
         """A closed window is done with: what only it needed goes. Address spaces come and go with each dlopen and each
-        child, code with each function that is compiled: a recording of days keeps only those in use. FrameKey.words of
-        the interpreters' frames that it had.
+        child, code with each function that is compiled: a recording of days keeps only those in use. Returns the
+        numbers of the interpreters' functions that it had.
         """
         for space in window.spaces.keys() - self.recorder.spaces:
             self.unwinder.forget(space)
@@ -142,10 +143,10 @@ class Session:
             space.root for number, space in window.spaces.items() if space.ended and number not in self.recorder.spaces
         }
         self.files.names.retire(gone, left)
-        words = {key.word for key in window.stacks.frames if key.kind == FrameKind.INTERPRETER}
-        self.runtimes.keep(words)
+        functions = {key.place.function for key in window.stacks.frames if key.place is not None}
+        self.runtimes.keep(functions)
         self.code.keep(self.recorder.codes, time.monotonic_ns() - window.duration_ns)
-        return words
+        return functions
 
     def snapshot(self, alive: Callable[[], set[int]], most_looks: int = 12, most_s: float = 2.0) -> Window:
         """Look until every thread's stack is whole, or further looks do not help.
@@ -167,14 +168,14 @@ class Session:
             self.collector.close()
         return self.recorder.cut()
 
-    def _compiled(self, window: Window, key: FrameKey) -> int:
-        """FrameKey.word of the interpreter's function for which a frame's code was generated; 0 if there is none."""
+    def _compiled(self, window: Window, key: FrameKey) -> FunctionPlace | None:
+        """The interpreter's function for which a frame's code was generated; None if there is none."""
         if key.code:
             found: Described | None = self.code.described(key.code)
         else:
             space = window.spaces.get(key.space)
             found = self.code.late(space, lookup_pc(key.pc, key.exact)) if space else None
-        return self.runtimes.compiled(found.name.name) if found is not None and found.name is not None else 0
+        return self.runtimes.compiled(found.name.name) if found is not None and found.name is not None else None
 
     def profile(
         self, window: Window, title: str, rate_hz: float, mode: str, shown: ViewOptions = EVERYTHING

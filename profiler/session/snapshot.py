@@ -11,6 +11,8 @@ from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets import attach
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import Detected
+from pyprof.interpreters.code_book import UNREAD
+from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.model.threads import FrameDetail, ThreadStack, thread_stacks
 from pyprof.model.walk import StackEnd
@@ -104,12 +106,12 @@ def _detailed(pid: int, threads: list[ThreadStack], runtimes: Runtimes, options:
     sources = _SourceFiles(pid)
     for thread in threads:
         frames = thread.interpreted
-        values: list[tuple[int, dict[str, str]]] = []
+        values: list[tuple[FunctionPlace, dict[str, str]]] = []
         if options.locals and frames:
             values = runtimes.local_values(pid, thread.tid, options.redact)
-        same = [pc for pc, _ in values] == [frame.pc for frame in frames]
+        same = [place for place, _ in values] == [frame.place for frame in frames]
         details = tuple(
-            FrameDetail(runtimes.language(frame.pc), sources.line(frame), values[nth][1] if same else None)
+            FrameDetail(runtimes.language(frame.place or UNREAD), sources.line(frame), values[nth][1] if same else None)
             for nth, frame in enumerate(frames)
         )
         yield replace(thread, details=details)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pyprof.model.columns import distinct
-from pyprof.model.interpreter import SampleState
+from pyprof.model.interpreter import FunctionPlace, SampleState
 from pyprof.model.modules import Module
 from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
@@ -48,14 +48,14 @@ def view(
     return _rewritten(window, VIEWS[options.native](window.stacks, is_own), lambda interpreted: interpreted)
 
 
-def with_compiled(window: Window, compiled: Callable[[FrameKey], int]) -> Window:
+def with_compiled(window: Window, compiled: Callable[[FrameKey], FunctionPlace | None]) -> Window:
     """Functions of an interpreter that stand on the stack as code of their own (perf trampolines) are its frames in
-    stacks that have no others: those of samples without stops. compiled: FrameKey.word of a function, 0 if it is
-    none.
+    stacks that have no others: those of samples without stops. compiled: the function that a frame's code was
+    generated for, None if there is none.
     """
     old = window.stacks
-    words = {at: compiled(key) for at, key in enumerate(old.frames) if in_code(key)}
-    named = {at: interpreter_key(word, old.frames[at].trust) for at, word in words.items() if word}
+    places = {at: compiled(key) for at, key in enumerate(old.frames) if in_code(key)}
+    named = {at: interpreter_key(place, old.frames[at].trust) for at, place in places.items() if place}
     if not named:
         return window
 

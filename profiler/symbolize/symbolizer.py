@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from pyprof.model.code import CodeName
+from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.markers import Mark
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
@@ -21,8 +22,8 @@ from pyprof.symbolize.dwarf.lines import Place
 from pyprof.symbolize.name_cache import FileNames, NameCache, Named
 from pyprof.symbolize.unnamed import MADE, NAMELESS, Labels, name_it, runtime_code, unnamed
 
-InterpreterName = Callable[[int], Line]
-"""(FrameKey.word of an interpreter's frame) -> its function, file and line."""
+InterpreterName = Callable[[FunctionPlace], Line]
+"""(an interpreter's frame) -> its function, file and line."""
 
 FunctionStart = Callable[[Image, int], int | None]
 """(image, lookup pc) -> svma where the function there begins, None if not known."""
@@ -261,14 +262,14 @@ class Symbolizer:
         return cython.find(place.file, place.line) or (place.file, place.line)
 
     def _frame(self, item: _Found, shown: Mapping[str, str], modules: _Modules) -> Frame:
-        kind, trust, _, _, pc, _, word, mark, blocked = item.key
+        kind, trust, _, _, pc, _, place, mark, blocked = item.key
         if mark is not None:
             return marker(mark)
         if kind == FrameKind.KERNEL:
             return Frame(kind, pc, pc, 0, -1, (), Trust(trust), self._names.kernel.title(blocked or pc))
-        if kind == FrameKind.INTERPRETER:
-            line = self._interpreter(word) if self._interpreter else Line("[unknown]", "")
-            return Frame(kind, word, word, 0, -1, (line,), Trust(trust), line.function)
+        if place is not None:
+            line = self._interpreter(place) if self._interpreter else Line("[unknown]", "")
+            return Frame(kind, 0, 0, 0, -1, (line,), Trust(trust), line.function, place=place)
         module, image = item.module, item.image
         if module is None:
             return Frame(FrameKind.NATIVE, pc, item.lookup, pc, -1, (), Trust(trust), f"[unknown]+{pc:#x}")

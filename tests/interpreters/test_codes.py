@@ -7,11 +7,12 @@ import os
 from dataclasses import replace
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.interpreters.code_book import INSTRUCTION_BITS, UNKNOWN, CodeBook, frame_pc
+from pyprof.interpreters.code_book import UNKNOWN, CodeBook
 from pyprof.interpreters.cpython.codes import Code, CodeReader
 from pyprof.interpreters.cpython.layout import Layout, LineTable
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.tables import LAYOUTS
+from pyprof.model.interpreter import FunctionPlace
 
 FREED = "[function freed before its name was read]"
 
@@ -65,26 +66,26 @@ def test_code_at_the_address_of_another_has_its_own_instructions() -> None:
     found, reader, book = made()
     for n, start in ((0, 0x1000), (1, 0x8000)):
         found.become("ab"[n], n, start)
-        pc = reader.frame(found.at, found.head(reader), start + 6, 1)
-        assert pc is not None
-        assert book.line(pc).function == "ab"[n]
-        assert pc == frame_pc(pc >> INSTRUCTION_BITS, 3)
+        place = reader.frame(found.at, found.head(reader), start + 6, 1)
+        assert place is not None
+        assert book.line(place).function == "ab"[n]
+        assert place.instruction == 3
 
 
 def test_code_that_runs_again_after_its_name_was_dropped_has_it_again() -> None:
     found, reader, book = made()
     found.become("a", 0, 0x1000)
-    pcs = set()
+    numbers = set()
     for _ in range(3):
-        pc = reader.frame(found.at, found.head(reader), 0, 0)
-        assert pc is not None
-        assert book.line(pc).function == "a"
-        pcs.add(pc)
+        place = reader.frame(found.at, found.head(reader), 0, 0)
+        assert place is not None
+        assert book.line(place).function == "a"
+        numbers.add(place.function)
         book.keep(set())
         book.keep(set())
         assert len(book.codes) == 1
-        assert book.line(pc).function == FREED
-    assert len(pcs) == 3, "an index was given twice"
+        assert book.line(place).function == FREED
+    assert len(numbers) == 3, "an index was given twice"
 
 
 def test_names_stay_as_long_as_a_window_may_ask_for_them() -> None:
@@ -92,9 +93,9 @@ def test_names_stay_as_long_as_a_window_may_ask_for_them() -> None:
     for window in range(100):
         index = book.add(code(window))
         waiting = book.add(code(window + 1000))  # of a sample that comes with the next window
-        book.keep({frame_pc(index, 5)})
-        assert book.line(frame_pc(waiting, 5)).function == f"f_{window + 1000}"
-        assert book.line(frame_pc(index, 5)).function == f"f_{window}"
+        book.keep({index})
+        assert book.line(FunctionPlace(waiting, 5)).function == f"f_{window + 1000}"
+        assert book.line(FunctionPlace(index, 5)).function == f"f_{window}"
     assert len(book.codes) <= 5
     assert UNKNOWN in book.codes
 

@@ -27,7 +27,7 @@ from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread
 from pyprof.interpreters.cpython.tables import LAYOUTS
 from pyprof.interpreters.merge import Evaluators, merge
-from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 
 BASE = 0x7F00_0000_0000
@@ -188,7 +188,7 @@ def test_no_run_is_lost_by_a_merge_and_their_order_stays(
 ) -> None:
     chain_runs, number = [], 0
     for marker, count in runs:
-        chain_runs.append(Run(marker, tuple(range(number, number + count))))
+        chain_runs.append(Run(marker, tuple(map(FunctionPlace, range(number, number + count)))))
         number += count
     chain = Chain(tuple(chain_runs), SampleState.INTERPRETED, "", (0x100,), marked)
     evaluators = Evaluators(lambda pc, exact: (pc & ~0xFF, (pc & ~0xFF) + 0x80))
@@ -198,7 +198,7 @@ def test_no_run_is_lost_by_a_merge_and_their_order_stays(
     places = [at for at, _ in merged.inserts]
     assert places == sorted(set(places))
     assert all(0 <= at <= len(sps) for at in places)
-    assert [frame for _, frames in merged.inserts for frame in frames] == list(range(number))
+    assert [frame.function for _, frames in merged.inserts for frame in frames] == list(range(number))
     assert bool(merged.reasons) >= bool(merged.unplaced or merged.without_run)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyprof.interpreters.merge import Evaluators, Merged, merge
-from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
 
 EVALUATOR = 0x1000
@@ -33,7 +33,10 @@ def placed(
     sps = [0x100 * (1 + at) for at in range(len(stack))]
     exacts = [at == 0 and leaf_exact for at in range(len(stack))]
     chain = Chain(
-        tuple(Run(marker, (number,), number >= len(markers) - waiting) for number, marker in enumerate(markers)),
+        tuple(
+            Run(marker, (FunctionPlace(number),), number >= len(markers) - waiting)
+            for number, marker in enumerate(markers)
+        ),
         SampleState.INTERPRETED,
         "",
         (EVALUATOR,),
@@ -46,20 +49,25 @@ def placed(
     return merge(pcs, sps, exacts, end, chain, Evaluators(function_range))
 
 
+def numbers(merged: Merged) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """The runs that stand inside each native frame."""
+    return tuple((at, tuple(place.function for place in places)) for at, places in merged.inserts)
+
+
 def test_runs_stand_inside_the_frames_whose_stack_holds_their_markers() -> None:
     merged = placed("nEnnEn", 0x210, 0x5F8)
-    assert merged.inserts == ((1, (0,)), (4, (1,)))
+    assert numbers(merged) == ((1, (0,)), (4, (1,)))
     assert not merged.reasons
 
 
 def test_cold_part_of_the_evaluator_is_found_by_its_marker_alone() -> None:
-    assert placed("nCnE", 0x210, 0x410, end=StackEnd.NO_RULE).inserts == ((1, (0,)), (3, (1,)))
+    assert numbers(placed("nCnE", 0x210, 0x410, end=StackEnd.NO_RULE)) == ((1, (0,)), (3, (1,)))
 
 
 def test_evaluator_without_run_is_counted() -> None:
     merged = placed("nEnnEnn", 0x210)
     assert (merged.without_run, merged.reasons) == (1, SampleState.NO_RUN)
-    assert merged.inserts == ((1, (0,)),)
+    assert numbers(merged) == ((1, (0,)),)
 
 
 def test_evaluator_at_the_leaf_may_be_about_to_enter_its_frame() -> None:
@@ -70,72 +78,72 @@ def test_evaluator_at_the_leaf_may_be_about_to_enter_its_frame() -> None:
 
 def test_innermost_run_without_marker_belongs_to_the_evaluator_that_it_leaves() -> None:
     merged = placed("EnnEn", 0, 0x410)
-    assert merged.inserts == ((0, (0,)), (3, (1,)))
+    assert numbers(merged) == ((0, (0,)), (3, (1,)))
     assert not merged.reasons
 
 
 def test_run_beyond_a_stack_that_is_cut_short_stands_outside() -> None:
     merged = placed("nEn", 0x210, 0x9000, end=StackEnd.UNREADABLE)
-    assert merged.inserts == ((1, (0,)), (3, (1,)))
+    assert numbers(merged) == ((1, (0,)), (3, (1,)))
     assert (merged.unplaced, merged.reasons) == (1, SampleState.NATIVE_CUT)
 
 
 def test_run_in_no_frame_stands_by_its_order() -> None:
     merged = placed("nEnEn", 0x210, 0x50, 0x410)
-    assert merged.inserts == ((1, (0,)), (2, (1,)), (3, (2,)))
+    assert numbers(merged) == ((1, (0,)), (2, (1,)), (3, (2,)))
     assert (merged.unplaced, merged.reasons) == (1, SampleState.NO_PLACE)
 
 
 def test_without_markers_each_activation_has_one_frame() -> None:
     merged = placed("nEnnEnEn", 0, 0, 0, marked=False)
-    assert merged.inserts == ((1, (0,)), (4, (1,)), (6, (2,)))
+    assert numbers(merged) == ((1, (0,)), (4, (1,)), (6, (2,)))
     assert not merged.reasons
 
 
 def test_without_markers_the_root_is_where_counting_begins() -> None:
     merged = placed("nEnnEnEn", 0, 0, marked=False)
-    assert merged.inserts == ((4, (0,)), (6, (1,)))
+    assert numbers(merged) == ((4, (0,)), (6, (1,)))
 
 
 def test_without_markers_a_stack_that_is_cut_short_is_counted_from_its_leaf() -> None:
     merged = placed("nEnE", 0, 0, 0, end=StackEnd.UNREADABLE, marked=False)
-    assert merged.inserts == ((1, (0,)), (3, (1,)), (4, (2,)))
+    assert numbers(merged) == ((1, (0,)), (3, (1,)), (4, (2,)))
     assert merged.reasons == SampleState.NATIVE_CUT
 
 
 def test_run_that_waits_stands_in_its_evaluator() -> None:
     merged = placed("nEnnEn", 0x210, 0x5F8, waiting=1)
-    assert merged.inserts == ((1, (0,)), (4, (1,)))
+    assert numbers(merged) == ((1, (0,)), (4, (1,)))
     assert not merged.reasons
 
 
 def test_run_that_waits_in_no_evaluator_is_a_memory_of_one_that_was_left() -> None:
     merged = placed("nEnnEn", 0x210, 0x410, 0x5F8, waiting=2)
-    assert merged.inserts == ((1, (0,)), (4, (2,)))
+    assert numbers(merged) == ((1, (0,)), (4, (2,)))
     assert not merged.reasons
 
 
 def test_mark_with_which_a_greenlet_begins_belongs_to_no_run() -> None:
     merged = placed("nEnEnnEn", 0x420, 0x520, marks=(0x220, 0x420, 0x520), others=True)
-    assert merged.inserts == ((1, (0,)), (3, (1,)))
+    assert numbers(merged) == ((1, (0,)), (3, (1,)))
     assert (merged.without_run, merged.unplaced) == (1, 0)
 
 
 def test_mark_of_an_evaluator_that_enters_belongs_to_no_run() -> None:
     merged = placed("nEnEnEn", 0x420, 0x620, marks=(0x220, 0x420, 0x620))
-    assert merged.inserts == ((3, (0,)), (5, (1,)))
+    assert numbers(merged) == ((3, (0,)), (5, (1,)))
     assert not merged.reasons
 
 
 def test_without_markers_greenlets_are_counted_from_the_leaf() -> None:
     merged = placed("nEnnEnEn", 0, 0, marked=False, others=True)
-    assert merged.inserts == ((1, (0,)), (4, (1,)))
+    assert numbers(merged) == ((1, (0,)), (4, (1,)))
     assert (merged.without_run, merged.reasons) == (1, SampleState.NO_RUN)
 
 
 def test_outermost_run_of_a_chain_that_is_too_long_stands_in_the_next_evaluator() -> None:
     merged = placed("nEnnEnnEnn", 0x210, 0, lacking=700)
-    assert merged.inserts == ((1, (0,)), (4, (1,)))
+    assert numbers(merged) == ((1, (0,)), (4, (1,)))
     assert (merged.unplaced, merged.without_run) == (0, 0)
     assert merged.reasons == SampleState.LONG_CHAIN
     assert merged.mark is not None
@@ -149,11 +157,11 @@ def test_evaluator_inside_the_runs_of_a_chain_that_is_too_long_still_lacks_its_r
 
 def test_runs_beyond_those_whose_marks_were_copied_stand_in_the_next_evaluators() -> None:
     merged = placed("nEnEnEnEn", 0x210, 0, 0, lacking=700)
-    assert merged.inserts == ((1, (0,)), (3, (1,)), (5, (2,)))
+    assert numbers(merged) == ((1, (0,)), (3, (1,)), (5, (2,)))
     assert (merged.unplaced, merged.without_run, merged.reasons) == (0, 0, SampleState.LONG_CHAIN)
 
 
 def test_without_markers_a_chain_that_is_too_long_is_counted_from_the_leaf() -> None:
     merged = placed("nEnEnEnEn", 0, 0, marked=False, lacking=700)
-    assert merged.inserts == ((1, (0,)), (3, (1,)))
+    assert numbers(merged) == ((1, (0,)), (3, (1,)))
     assert (merged.unplaced, merged.without_run, merged.reasons) == (0, 0, SampleState.LONG_CHAIN)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from pyprof.collectors.linux import procfs
@@ -26,10 +27,10 @@ from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.programs import Programs
 from pyprof.interpreters.cpython.rows import RowReader, fold, head_of
-from pyprof.interpreters.cpython.runtime import Refused, open_runtime
+from pyprof.interpreters.cpython.runtime import Refused, Runtime, open_runtime
 from pyprof.interpreters.symbols import Found, KnownSymbols, Wanted, read_symbols
-from pyprof.model.interpreter import FrameRows
-from pyprof.model.modules import AddressSpace, Mapping, Module
+from pyprof.model.interpreter import FrameRows, FunctionPlace
+from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.images import ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons
 
@@ -133,6 +134,26 @@ def test_list_that_changes_while_it_is_read_is_read_again(torn: int) -> None:
                 open_runtime(runtime.located, Memory(tearing), {process.pid}.__contains__)
 
 
+FUNCTION_THAT_WAITS = "def f():\n    print(id(f.__code__), flush=True)\n    sys.stdin.read()\nimport sys\nf()\n"
+
+
+def row_of(runtime: Runtime, read: ReadMemory, code: int) -> tuple[npt.NDArray[np.uint64], tuple[int, ...]]:
+    """(the row of one frame, the words of its code that were folded), as the program in the kernel copies them."""
+    layout = runtime.layout
+    words = head_of(layout, read(code + layout.object.type, 240))
+    return np.array([[0, code, 0, fold(words)]], np.uint64), words
+
+
+def decoded(rows: RowReader, frames: npt.NDArray[np.uint64], told: bytes = b"") -> FunctionPlace:
+    """The frame of a sample that has no other."""
+    one, none = np.array([0, 1]), np.array([False])
+    copied = np.frombuffer(told, np.uint64).reshape(-1, 32)
+    flag, tlbc = np.zeros(1, np.uint8), np.zeros(1, np.uint32)
+    (chain,) = rows.chains(FrameRows(one, frames, flag, tlbc, 0 * one, frames[:0, :2], copied, none, none, none))
+    assert chain is not None
+    return chain.runs[0].frames[0]
+
+
 def test_what_is_known_of_a_process_that_has_ended_says_what_its_last_samples_mean() -> None:
     with started(sys.executable, "-c", "print(1, flush=True); import sys; sys.stdin.read()") as process:
         assert said(process) == "1\n"
@@ -147,30 +168,40 @@ def test_what_is_known_of_a_process_that_has_ended_says_what_its_last_samples_me
 
 def test_code_that_could_not_be_read_once_has_its_name_when_its_text_comes_with_a_sample() -> None:
     """After a child that ended too early come others, with the same code at the same place."""
-    program = "def f():\n    print(id(f.__code__), flush=True)\n    sys.stdin.read()\nimport sys\nf()\n"
-    with started(sys.executable, "-c", program) as process:
+    with started(sys.executable, "-c", FUNCTION_THAT_WAITS) as process:
         code = int(said(process))
         reader = Reader(process.pid)
         reader.names()
         runtime = reader.process.runtime
         assert runtime is not None
-        read, layout = memory_reader(process.pid, lambda: True), runtime.layout
-        words = head_of(layout, read(code + layout.object.type, 240))
-        frames = np.array([[0, code, 0, 0, fold(words)]], np.uint64)
+        read = memory_reader(process.pid, lambda: True)
+        frames, words = row_of(runtime, read, code)
         texts = b"".join(struct.pack("<QQ240s", at, 240, read(at, 240)) for at in (code, *words[-4:]))
 
     def name(rows: RowReader, told: bytes) -> str:
-        one, none = np.array([0, 1]), np.array([False])
-        copied = np.frombuffer(told, np.uint64).reshape(-1, 32)
-        (chain,) = rows.chains(FrameRows(one, frames, 0 * one, frames[:0, :2], copied, none, none, none))
-        assert chain is not None
-        return reader.book.line(chain.runs[0].frames[0]).function
+        return reader.book.line(decoded(rows, frames, told)).function
 
     gone = Memory(lambda avma, size: b"")
     parent = RowReader(runtime, gone, reader.book, None)
     unread = name(RowReader(runtime, gone, reader.book, parent), b"")
     assert (unread, name(RowReader(runtime, gone, reader.book, parent), texts)) == (unread, "f")
     assert unread != "f"
+
+
+def test_function_that_runs_again_after_its_name_was_dropped_is_read_again() -> None:
+    with started(sys.executable, "-c", FUNCTION_THAT_WAITS) as process:
+        code = int(said(process))
+        reader = Reader(process.pid)
+        reader.names()
+        runtime = reader.process.runtime
+        assert runtime is not None
+        memory = Memory(memory_reader(process.pid, lambda: True))
+        rows = RowReader(runtime, memory, reader.book, None)
+        frames, _ = row_of(runtime, memory_reader(process.pid, lambda: True), code)
+        for _ in range(2):
+            assert reader.book.line(decoded(rows, frames)).function == "f"
+            reader.book.keep(set())
+            reader.book.keep(set())
 
 
 def test_program_without_python_is_searched_once_however_its_code_grows() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, Interpreter, LiveProcess, NotBegun, Recording
-from pyprof.interpreters.code_book import CodeBook, frame_pc
+from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.codes import Code
 from pyprof.interpreters.cpython.layout import LineTable
 from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
 from pyprof.interpreters.symbols import KnownSymbols
-from pyprof.model.interpreter import Chain, Gather, SampleState
+from pyprof.model.interpreter import Chain, FunctionPlace, Gather, SampleState
 from pyprof.model.modules import AddressSpace
 
 SPACE = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
@@ -44,7 +44,7 @@ class Reader:
     def take(self) -> Chain:
         return Chain((), SampleState(0), self.module, (), False)
 
-    def local_values(self, tid: int, redact: bool) -> list[tuple[int, dict[str, str]]]:
+    def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
         return []
 
     def in_kernel(self) -> None:
@@ -128,5 +128,5 @@ def test_generated_code_is_named_by_the_interpreter_that_knows_its_name() -> Non
 def test_languages_are_told_apart_by_their_frames() -> None:
     book = CodeBook()
     index = book.add(Code("f", "f", "a.py", 1, LineTable.LOCATIONS, b""))
-    assert book.code(frame_pc(index, -1)).language == "Python"
-    assert book.code(frame_pc(index + 1, -1)).language == ""
+    assert book.code(index).language == "Python"
+    assert book.code(index + 1).language == ""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pyprof.model import stacks
+from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.markers import LEFT_OUT, Mark, cut_mark
-from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
 
@@ -44,12 +44,12 @@ Step = tuple[int, int] | Mark
 
 
 def path(table: StackTable, node: int) -> list[Step]:
-    """(space or number of the code, pc), a marker's Mark, (INTERPRETER, word); innermost first."""
+    """(space or number of the code, pc), a marker's Mark, (INTERPRETER, number of the function); innermost first."""
     found: list[Step] = []
     while node > 0:
         (key,) = table.key(node)
         native = (-key.code or key.space, key.pc)
-        found.append(key.mark or (native if key.kind == FrameKind.NATIVE else (INTERPRETER, key.word)))
+        found.append(key.mark or ((INTERPRETER, key.place.function) if key.place else native))
         node = table.parent[node]
     return found
 
@@ -104,11 +104,11 @@ def test_deep_stacks_are_whole_frame_by_frame_wherever_they_part() -> None:
         kept = outer[int(rng.integers(0, 500)) :]
         stack = rng.integers(1, 5, int(rng.integers(0, 90))).tolist() + kept
         places = sorted(set(rng.integers(0, len(stack) + 1, 6).tolist()))
-        inserts = tuple((at, tuple(rng.integers(100, 103, 2).tolist())) for at in places)
+        inserts = tuple((at, tuple(map(FunctionPlace, rng.integers(100, 103, 2).tolist()))) for at in places)
         (node,) = table.intern(walk([stack]), np.full(1, 1, np.int32), merged={0: (inserts, None)}).tolist()
         expected: list[Step] = []
         for at in range(len(stack) + 1):
-            expected += [(INTERPRETER, pc) for pc in dict(inserts).get(at, ())]
+            expected += [(INTERPRETER, place.function) for place in dict(inserts).get(at, ())]
             expected += [(1, stack[at])] if at < len(stack) else []
         assert path(table, node) == expected
 
@@ -125,7 +125,7 @@ def test_many_stacks_at_once_are_the_nodes_of_each_alone(seed: int) -> None:
         stacks = [made.pc[made.start[n] : made.start[n + 1]].tolist() for n in range(300)]
     spaces = rng.integers(1, 3, 300).astype(np.int32)
     code = np.where(rng.integers(0, 9, len(made.pc)) == 0, 10, 0).astype(np.int32)
-    merged = dict.fromkeys(range(0, 300, 17), (((0, (153,)),), None))
+    merged = dict.fromkeys(range(0, 300, 17), (((0, (FunctionPlace(153),)),), None))
     together, alone = StackTable(), StackTable()
     nodes = together.intern(made, spaces, code, merged).tolist()
     single = []

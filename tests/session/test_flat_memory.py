@@ -21,11 +21,11 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.thread_lives import Leaving
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.code_book import CodeBook, frame_pc
+from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.codes import Code
 from pyprof.interpreters.cpython.layout import LineTable
 from pyprof.model.arch import X86_64
-from pyprof.model.interpreter import Chain, Run, SampleState
+from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.keys import ThreadKey
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.model.profile import Profile, ThreadInfo
@@ -102,7 +102,7 @@ class Churn:
         self._infos |= {info.key: info for info in infos}
         self._diagnostics.problem(f"{self._library}.{number}", "is only here to be forgotten")
         code = self._book.add(Code(f"f{number}", f"C.f{number}", f"{number}.py", 1, LineTable.LOCATIONS, b""))
-        chain = Chain((Run(0, (frame_pc(code, 0),)),), SampleState.INTERPRETED, "", (), marked=False)
+        chain = Chain((Run(0, (FunctionPlace(code, 0),)),), SampleState.INTERPRETED, "", (), marked=False)
         regs = np.zeros((THREADS, len(X86_64.registers)), np.uint64)
         regs[:, X86_64.pc], regs[:, X86_64.sp] = np.resize(functions, THREADS) + 1, 0x7000
         slab = StackSlab(np.zeros(64, np.uint8), 0x7000 * ones.astype(np.uint64), 0 * ones, 64 * ones)

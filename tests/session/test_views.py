@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyprof.model.interpreter import SampleState
+from pyprof.model.interpreter import FunctionPlace, SampleState
 from pyprof.model.markers import cut_mark
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key, kernel_key, marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
@@ -73,7 +73,7 @@ def stacks_of(window: Window) -> list[list[FrameKey]]:
 
 
 def test_without_native_frames_only_threads_of_the_interpreter_lose_them() -> None:
-    a, b, python = native(1), native(2), interpreter_key(7)
+    a, b, python = native(1), native(2), interpreter_key(FunctionPlace(7))
     shown = view(
         window_of([CUT, a, python, b], [a, b]), ViewOptions(native="none"), lambda module: False, lambda key: False
     )
@@ -81,21 +81,21 @@ def test_without_native_frames_only_threads_of_the_interpreter_lose_them() -> No
 
 
 def test_own_frames_of_the_interpreter_are_hidden_but_for_the_root() -> None:
-    root, own, helper, python = native(1), native(2), native(3), interpreter_key(7)
+    root, own, helper, python = native(1), native(2), native(3), interpreter_key(FunctionPlace(7))
     window = window_of([root, own, python, own, helper], [root, own])
     shown = view(window, ViewOptions(native="extensions"), lambda module: False, lambda key: key in (root, own))
     assert stacks_of(shown) == [[root, python, helper], [root, own]]
 
 
 def test_trampoline_is_a_function_of_the_interpreter_where_there_is_no_other() -> None:
-    root, trampoline, python = native(1), native(2), interpreter_key(7)
+    root, trampoline, python = native(1), native(2), interpreter_key(FunctionPlace(7))
     window = window_of([root, trampoline], [root, trampoline, python])
-    named = with_compiled(window, lambda key: 9 if key == trampoline else 0)
-    assert stacks_of(named) == [[root, interpreter_key(9, Trust.EH_FRAME)], [root, trampoline, python]]
+    named = with_compiled(window, lambda key: FunctionPlace(9) if key == trampoline else None)
+    assert stacks_of(named) == [[root, interpreter_key(FunctionPlace(9), Trust.EH_FRAME)], [root, trampoline, python]]
 
 
 def test_of_native_code_that_is_called_one_function_is_shown_for_each_call() -> None:
-    root, own, outer, inner, python = native(1), native(2), native(3), native(4), interpreter_key(7)
+    root, own, outer, inner, python = native(1), native(2), native(3), native(4), interpreter_key(FunctionPlace(7))
     kernel = kernel_key(1 << 63)
     window = window_of([root, outer, python, own, outer, inner, own, python, inner, outer, kernel], [outer, inner])
     shown = view(window, ViewOptions(native="calls"), lambda module: False, lambda key: key in (root, own))

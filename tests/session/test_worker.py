@@ -295,7 +295,7 @@ def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
 def test_answers_come_as_they_were_sent(answer: answers.Answer) -> None:
     found = answers.unpack([memoryview(part) for part in answers.pack(answer)])
     if isinstance(found, Done):
-        found = Done(found.number, found.words, tuple(bytes(part) for part in found.data))
+        found = Done(found.number, found.functions, tuple(bytes(part) for part in found.data))
     assert found == answer
 
 

@@ -79,12 +79,12 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An Ask was met. data: the profile, unless a sink took it (see unpacked_profile). words: of the interpreters'
-    frames of a window that was cut.
+    """An Ask was met. data: the profile, unless a sink took it (see unpacked_profile). functions: numbers of the
+    interpreters' functions in a window that was cut.
     """
 
     number: int
-    words: tuple[int, ...]
+    functions: tuple[int, ...]
     data: tuple[Part, ...]
 
 
@@ -129,8 +129,8 @@ def pack(answer: Answer) -> list[Part]:
         case Taken(number, top, missing, stop, look):
             head = "Taken", number, look
             parts = [top.tobytes(), missing.tobytes(), stop.tobytes()]
-        case Done(number, words, data):
-            head = "Done", number, words
+        case Done(number, functions, data):
+            head = "Done", number, functions
             parts = list(data)
         case Failed(number, kind, message, hint, trace):
             head = "Failed", number, kind, message, hint, trace
@@ -147,8 +147,8 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
             case ["Taken", int(number), bool(look)]:
                 top, missing = (np.frombuffer(part, np.uint64) for part in parts[1:3])
                 return Taken(number, top, missing, np.frombuffer(parts[3], np.bool_), look)
-            case ["Done", int(number), list(words)]:
-                return Done(number, tuple(map(int, words)), tuple(parts[1:]))
+            case ["Done", int(number), list(functions)]:
+                return Done(number, tuple(map(int, functions)), tuple(parts[1:]))
             case ["Failed", int(number), str(kind), str(message), str(hint), str(trace)]:
                 return Failed(number, kind, message, hint, trace)
             case ["Call", str(what), int(space), int(at), int(size)]:

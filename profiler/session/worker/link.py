@@ -1,6 +1,7 @@
 """The sampler's end of the socket to the worker: messages, answers, and the end of the worker.
 
-Several threads may send and wait for answers. What an answer means is for the loop: `taken` and `words` queue it there.
+Several threads may send and wait for answers. What an answer means is for the loop: `taken` and `functions` queue it
+there.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Pending:
 
 
 class WorkerLink:
-    """taken, words: answers that the loop has not used yet, of batches and of Asks. broken: what went wrong in the
+    """taken, functions: answers that the loop has not used yet, of batches and of Asks. broken: what went wrong in the
     worker, None where nothing did; dead: what its end is reported as.
     """
 
@@ -67,7 +68,7 @@ class WorkerLink:
         self.worker = worker
         self.packer = Packer()
         self.taken: deque[Taken] = deque()
-        self.words: deque[tuple[int, ...]] = deque()
+        self.functions: deque[tuple[int, ...]] = deque()
         self.dead: BaseException | None = None
         self.broken: BaseException | None = None
         self._asked: dict[int, Pending] = {}
@@ -123,8 +124,8 @@ class WorkerLink:
         match answer:
             case Taken():
                 self.taken.append(answer)
-            case Done(number, words, data):
-                self.words.append(words)
+            case Done(number, functions, data):
+                self.functions.append(functions)
                 if (pending := self._asked.pop(number, None)) is not None:
                     pending.finish(data)
             case Failed(number):

@@ -130,8 +130,8 @@ class Sampling:
             self._link.send(Standing(self._gathered(cut=False), self.sink, self.delivered))
             after = time.monotonic()
             self._standing_at = after + max(_STANDING_S, _STANDING_BUDGET * (after - now))
-        while link.words:
-            self._runtimes.keep(set(link.words.popleft()))
+        while link.functions:
+            self._runtimes.keep(set(link.functions.popleft()))
         while link.taken:
             self._learn(link.taken.popleft())
         if link.broken is not None:

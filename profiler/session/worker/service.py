@@ -179,19 +179,19 @@ class Service:
         observed, state = self._observed, ask.state
         self._unpacker.update(ask.news)
         answer: Done | Failed
-        words: tuple[int, ...] = ()
+        functions: tuple[int, ...] = ()
         try:
             window = observed.window(state, ask.cut)
             try:
                 profile = observed.profile(window, state)
             finally:
                 if ask.cut:
-                    words = tuple(observed.session.retire(window))
+                    functions = tuple(observed.session.retire(window))
             if ask.sink is None:
-                answer = Done(ask.number, words, answers.packed_profile(profile))
+                answer = Done(ask.number, functions, answers.packed_profile(profile))
             else:
                 ask.sink.take(profile, ask.delivered)
-                answer = Done(ask.number, words, ())
+                answer = Done(ask.number, functions, ())
         except Closed:
             raise
         except Exception as error:
