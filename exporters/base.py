@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO, Protocol
 
-from pyprof.model.profile import Profile
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.records import dataclass
 
 
@@ -38,8 +42,68 @@ class Exporter(Protocol):
     def write(self, profile: Profile, out: BinaryIO, options: ExportOptions) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What is known of a window before its first sample."""
+
+    title: str
+    start_ns: int
+    period_ns: int
+    value_types: tuple[ValueType, ...]
+    options: Mapping[str, str]
+
+    @classmethod
+    def of(cls, profile: Profile) -> Beginning:
+        return cls(profile.title, profile.start_ns, profile.period_ns, profile.value_types, profile.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Columns as Profile has them; thread and stack are indices of what a journal, or a file, has by then."""
+
+    time_ns: npt.NDArray[np.int64]
+    thread: npt.NDArray[np.int32]
+    stack: npt.NDArray[np.int32]
+    values: npt.NDArray[np.int64]
+    state: npt.NDArray[np.int32] | None
+    cpu: npt.NDArray[np.int32] | None
+
+    @classmethod
+    def of(cls, profile: Profile) -> Samples:
+        return cls(profile.time_ns, profile.thread, profile.stack, profile.values, profile.state, profile.cpu)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What came to a window since the last part. Indices are of all that came so far. renamed: threads by index that
+    have another name by now. parent, frame: new nodes of the tree, as in Profile.
+    """
+
+    modules: Sequence[ModuleInfo]
+    threads: Sequence[ThreadInfo]
+    renamed: Mapping[int, ThreadInfo]
+    frames: Sequence[Frame]
+    parent: Sequence[int]
+    frame: Sequence[int]
+    samples: Samples
+
+
+class Journal(Protocol):
+    """Keeps a window that is under way, so that little is lost if we are killed. Never raises."""
+
+    def add(self, part: Part) -> None: ...
+
+    def close(self) -> None:
+        """Returns when all parts are kept."""
+        ...
+
+
 class Sink(Protocol):
     """What receives profile after profile: files, a spool, a server, a terminal."""
+
+    def journal(self, beginning: Beginning, number: int) -> Journal | None:
+        """Where the window of that number is kept while it is under way, until take() gets all of it; None: nowhere."""
+        ...
 
     def take(self, profile: Profile, number: int) -> None:
         """number: of the window, from 0. May run in another process than the recording: what a sink keeps in memory

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pyprof.frame_sources import SCAN, selectable
-from pyprof.records import dataclass
+from pyprof.records import dataclass, field_names
 
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
@@ -167,6 +167,17 @@ class RecordOptions(StackOptions):
     @property
     def view(self) -> ViewOptions:
         return ViewOptions(self.native, self.lock_holder)
+
+    def as_text(self) -> dict[str, str]:
+        """All fields that were given or have a default, for a recording that is kept."""
+        fields = {name: getattr(self, name) for name in field_names(type(self))}
+        return {name: _as_text(value) for name, value in fields.items() if value is not None}
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, re.Pattern):
+        return str(value.pattern)
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,6 +73,7 @@ TABLE = {
     "perf/test_spaces.py": "unit",
     "perf/*": "live system",
     "recording/test_hostile.py": "fuzz",
+    "recording/test_journal.py": "live",
     "recording/*": "unit",
     "remote/test_packets.py": "fuzz",
     "remote/test_descriptions.py": "fuzz",

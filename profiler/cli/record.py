@@ -58,7 +58,7 @@ examples:
   pyprof record -p 1234 -d 30 -r 199 -o checkout.speedscope.json
   pyprof record -d 10 -o - -f collapsed -p 1234 | awk '{print $NF, $0}' | sort -n
   pyprof record -s --every 60 -o 'web-%t.pb.gz' -p 1234
-  pyprof record -o build.html -- make -j4
+  pyprof record -o build.html --save build.pyprof -- make -j4
   pyprof record -p 1234 -p 1240 -d 10
   pyprof record --name 'postgres|pgbouncer' -d 30
   sudo pyprof record -a -d 10 -o machine.html
@@ -185,6 +185,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="FILE",
         help="default: pyprof-NAME-PID-TIME.html; - is standard output for text formats",
     )
+    out.add_argument("--save", metavar="FILE", help="also keep the recording, for pyprof report: NAME.pyprof")
     out.add_argument("-f", "--format", metavar="FORMAT", help=f"{', '.join(registry.names())} (default: by the suffix)")
     out.add_argument("-t", "--threads", action="store_true", help="the thread as root frame of its stacks")
     out.add_argument("--processes", action="store_true", help="the process as root frame, where there are several")
@@ -220,13 +221,17 @@ def run(arguments: argparse.Namespace) -> int:
     template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if arguments.every else ''}{exporter.suffixes[0]}"
     if arguments.idle and arguments.mode not in (None, "wall"):
         raise UsageError("-i is --mode wall", "give one of them")
-    if arguments.every and template != "-" and not any(mark in template for mark in ("%i", "%t")):
-        raise UsageError("--every writes several files: they need different names", "-o 'name-%i.html'")
-    for path in filter(None, (template, arguments.summary)):
+    for path in filter(None, (template, arguments.save)):
+        if arguments.every and path != "-" and not any(mark in path for mark in ("%i", "%t")):
+            raise UsageError("--every writes several files: they need different names", "-o 'name-%i.html'")
+    if arguments.save in (template, "-"):
+        raise UsageError("--save needs a file of its own", "--save NAME.pyprof")
+    for path in filter(None, (template, arguments.save, arguments.summary)):
         check_writable(Names(0, "x", time.time(), 0).expand(path))
     how = WindowOptions(
         exporter=exporter,
         output=template,
+        save=arguments.save,
         summary=arguments.summary,
         export=ExportOptions(arguments.threads, arguments.processes, arguments.full_paths),
         target="command" if command else "pid" if targets and targets.pids else "",

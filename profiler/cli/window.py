@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.terminal import line, refuse
@@ -11,21 +12,29 @@ from pyprof.errors import OutputError
 from pyprof.records import dataclass
 
 if TYPE_CHECKING:
-    from pyprof.exporters.base import Exporter, ExportOptions
+    from collections.abc import Sequence
+
+    from pyprof.cli.output import Names
+    from pyprof.exporters.base import Beginning, Exporter, ExportOptions, Journal
     from pyprof.model.profile import Profile
     from pyprof.model.summary import Summary
     from pyprof.options import RecordOptions
     from pyprof.session.recording import Recorded
 
 
+RECORDING = "recording"
+"""The format of what --save writes."""
+
+
 @dataclass(frozen=True, slots=True)
 class WindowOptions:
-    """output, summary: names of files, with %p %n %t %i; summary: None for none. target: "pid", "command" or what else
-    the recorded processes were chosen by.
+    """output, save, summary: names of files, with %p %n %t %i; save: of a recording; save, summary: None for none.
+    target: "pid", "command" or what else the recorded processes were chosen by.
     """
 
     exporter: Exporter
     output: str
+    save: str | None
     summary: str | None
     export: ExportOptions
     target: str
@@ -45,18 +54,38 @@ class WindowWriter:
         if not self.how.quiet:
             line(text, sys.stderr)
 
+    def _names(self, start_ns: int, number: int) -> Names:
+        from pyprof.cli.output import Names
+
+        return Names(self.subject.pid, self.subject.name, start_ns / 1e9, number)
+
+    def journal(self, beginning: Beginning, number: int) -> Journal | None:
+        """The file of the recording, where one is written."""
+        from pyprof.exporters import output_file
+        from pyprof.recording.journal import Journal
+
+        kept = self.how.output if self.how.exporter.name == RECORDING else self.how.save
+        place = self._names(beginning.start_ns, number).expand(kept) if kept else ""
+        if not place or place in output_file.DEVICES or output_file.stream(place) is not None:
+            return None
+        return Journal(place, beginning)
+
     def take(self, profile: Profile, number: int) -> None:
         """Write and report one window. OutputError is raised after the error was reported."""
         from pyprof.cli import output
+        from pyprof.exporters import registry
 
-        how = self.how
-        names = output.Names(self.subject.pid, self.subject.name, profile.start_ns / 1e9, number)
-        place, failed = "", None
-        try:
-            place = output.write(names.expand(how.output), lambda out: how.exporter.write(profile, out, how.export))
-        except OutputError as error:
-            refuse(error)
-            failed = error
+        how, names = self.how, self._names(profile.start_ns, number)
+        profiles: list[tuple[Exporter, str]] = [(how.exporter, how.output)]
+        if how.save:
+            profiles.append((registry.by_name(RECORDING), how.save))
+        places, failed = [], None
+        for exporter, place in profiles:
+            try:
+                places.append(output.write(names.expand(place), partial(exporter.write, profile, options=how.export)))
+            except OutputError as error:
+                refuse(error)
+                failed = error
         if how.summary:
             try:
                 output.write(names.expand(how.summary), lambda out: _write_summary(profile.summary, out))
@@ -64,12 +93,12 @@ class WindowWriter:
                 refuse(error)
                 failed = error
         if not how.quiet:
-            self._tell(profile, number, place)
+            self._tell(profile, number, places)
         if failed is not None:
             raise failed
 
-    def _tell(self, profile: Profile, number: int, place: str) -> None:
-        """place: where the profile is now, "" if nowhere."""
+    def _tell(self, profile: Profile, number: int, places: Sequence[str]) -> None:
+        """places: where the profile is now."""
         from pyprof.cli.outcome import brief, report
 
         width = min(max(shutil.get_terminal_size().columns, 60), 120)
@@ -79,7 +108,7 @@ class WindowWriter:
             self.say(text)
         if not profile.summary.samples and not self.options.lock_holder:
             self.say("  nothing was sampled: " + self._why_empty(profile))
-        if place:
+        for place in places:
             self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
 
     def _why_empty(self, profile: Profile) -> str:

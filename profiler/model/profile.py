@@ -6,7 +6,7 @@ Stacks are a prefix tree over frames (parents first, node 0 is no frame), sample
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import cached_property
 from os import PathLike
@@ -21,7 +21,7 @@ from pyprof.model.markers import Mark
 from pyprof.model.modules import base_name
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
-from pyprof.records import dataclass
+from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.model.call_tree import Call
@@ -132,9 +132,9 @@ class Profile:
     """n samples over t threads.
 
     parent, frame: (nodes,) int32, the prefix tree; frame[0] is -1. time_ns: (n,) int64 since the epoch; stack: (n,)
-    int32 node of the leaf; thread: (n,) int32 index into threads; values: (n, len(value_types)) int64, the
-    primary value last. Samples of one thread are in time order. start_ns: since the epoch. state: (n,) int32
-    SampleState; cpu: (n,) int32, the processor, -1 where nobody said; None: known of no sample.
+    int32 node of the leaf; thread: (n,) int32 index into threads; values: (n, len(value_types)) int64, the primary
+    value last. Samples of one thread are in time order. start_ns: since the epoch. state: (n,) int32 SampleState; cpu:
+    (n,) int32, the processor, -1 where nobody said; None: known of no sample. options: fields of RecordOptions as text.
 
     It has more fields than other classes: each is a column that exporters read, or one fact of the recording.
     """
@@ -156,6 +156,7 @@ class Profile:
     summary: Summary
     state: npt.NDArray[np.int32] | None = None
     cpu: npt.NDArray[np.int32] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return (

@@ -6,6 +6,7 @@ cells    The rows of a recording file, which is foreign input: each cell has the
 codes    Numbers that stand for names in a recording file
 columns  Columns of samples as bytes: the data of a window
 facts    What a recording did (model/summary.py) as rows of its file, and back
+journal  A recording file that grows while its window is under way
 opening  A recording file as a database in memory, which nothing else can change
 query    A recording for SQL: views with the samples and the names, made by the reader
 reader   A recording file as a Profile

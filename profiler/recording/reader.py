@@ -91,6 +91,7 @@ class _Reader:
             summary=summary or Summary(),
             state=None if samples.state is None else self._codes.bits(samples.state),
             cpu=None if samples.cpu is None else samples.cpu.astype(np.int32),
+            options=dict(self._rows("options")),
         )
         return profile if whole and summary else _interrupted(profile)
 

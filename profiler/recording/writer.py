@@ -6,22 +6,21 @@ The database is made in memory and written out as it is: equal profiles are equa
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.base import Beginning, ExportOptions, Samples
 from pyprof.model.keys import ProcessKey
-from pyprof.model.profile import Frame, Line, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.profile import Frame, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.recording.cells import Row, cell
 from pyprof.recording.codes import code_rows
 from pyprof.recording.columns import pack
 from pyprof.recording.facts import summary_rows
 from pyprof.recording.schema import create, insertion
-from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]
 
@@ -50,36 +49,6 @@ def store(database: sqlite3.Connection, profile: Profile) -> None:
     tables.add_samples(Samples.of(profile), profile.start_ns)
     tables.end(profile)
     database.execute("COMMIT")
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """What is known of a recording before its first sample."""
-
-    title: str
-    start_ns: int
-    period_ns: int
-    value_types: tuple[ValueType, ...]
-
-    @classmethod
-    def of(cls, profile: Profile) -> Beginning:
-        return cls(profile.title, profile.start_ns, profile.period_ns, profile.value_types)
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Columns as Profile has them; stack and thread are indices of what was added."""
-
-    time_ns: I64
-    thread: npt.NDArray[np.int32]
-    stack: npt.NDArray[np.int32]
-    values: I64
-    state: npt.NDArray[np.int32] | None
-    cpu: npt.NDArray[np.int32] | None
-
-    @classmethod
-    def of(cls, profile: Profile) -> Samples:
-        return cls(profile.time_ns, profile.thread, profile.stack, profile.values, profile.state, profile.cpu)
 
 
 class Tables:
@@ -111,6 +80,7 @@ class Tables:
         self._add("name_sources", [(RECORDED, "recorded")])
         self._add("meta", [("title", cell(beginning.title)), ("start_ns", beginning.start_ns)])
         self._add("meta", [("period_ns", beginning.period_ns)])
+        self._add("options", [(name, cell(value)) for name, value in sorted(beginning.options.items())])
         self._add("value_types", [(at, each.type, each.unit) for at, each in enumerate(beginning.value_types, 1)])
 
     def add_modules(self, modules: Iterable[ModuleInfo]) -> None:
@@ -118,6 +88,11 @@ class Tables:
 
     def add_threads(self, threads: Iterable[ThreadInfo]) -> None:
         self._add("threads", [(self._number("threads"), *self._thread(thread)) for thread in threads])
+
+    def rename_threads(self, threads: Mapping[int, ThreadInfo]) -> None:
+        """By index."""
+        change = "UPDATE threads SET process = ?, tid = ?, started_ns = ?, name = ? WHERE id = ?"
+        self._database.executemany(change, [(*self._thread(thread), at + 1) for at, thread in threads.items()])
 
     def _thread(self, thread: ThreadInfo) -> Row:
         key: ProcessKey = thread.process_key

@@ -8,6 +8,7 @@ evaluator_resume        Walks that go on beyond what cannot be unwound
 held_samples            Samples of sleeping threads whose stacks need a register
 inlined                 Functions inlined into a frame that runs an interpreter's frames
 interning               From a batch to nodes of the tree of stacks
+keeping                 What a window under way has so far, for the journal of its sink
 last_stacks             The last stack of each thread
 native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view
 opening                 From a target and options to a Recording that has not begun

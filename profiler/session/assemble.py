@@ -14,6 +14,7 @@ from pyprof.objfile.images import ImageStore
 from pyprof.records import replace
 from pyprof.session.inlined import inlined_inside
 from pyprof.session.recorder import Window
+from pyprof.session.rows import Rows
 from pyprof.session.summarize import summarize
 from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.name_cache import NameCache
@@ -46,7 +47,7 @@ def assemble(
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)
     frame = np.array(window.stacks.frame, np.int32)
-    values = _values(window, period_ns)
+    values = amounts(window, period_ns)
     profile = Profile(
         value_types=(ValueType("samples", "count"), ValueType(mode, "nanoseconds")),
         period_ns=period_ns,
@@ -70,7 +71,7 @@ def assemble(
     return inlined_inside(replace(profile, summary=summary))
 
 
-def _values(window: Window, period_ns: int) -> npt.NDArray[np.int64]:
+def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
     """(samples, nanoseconds) of each row. A stretch of known length has as many samples as sampling times were in it:
     what is left of a period counts for the thread's next one, so that a thread has as many as its time has periods.
     """

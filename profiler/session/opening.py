@@ -116,7 +116,7 @@ def _sampling(
     options: RecordOptions,
     subject: Recorded,
 ) -> Sampling:
-    naming = Naming(subject.title, options.rate, options.mode, options.view, options.kernel)
+    naming = Naming(subject.title, options.rate, options.mode, options.view, options.kernel, options.as_text())
     runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, diagnostics), diagnostics)
     try:
         return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming)

@@ -19,7 +19,7 @@ from pyprof.model.keys import ThreadKey
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
-from pyprof.model.stacks import StackTable
+from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass
 from pyprof.session.held_samples import HeldSamples
@@ -81,6 +81,27 @@ class _Beginning:
     ns: int
     stats: CollectorStats
     counts: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """How much of a window was seen by since(): parts of its rows, frames, nodes of its tree."""
+
+    rows: int = 0
+    frames: int = 0
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """What came to a window: see Begun. threads: all of these samples', by their numbers."""
+
+    upto: Begun
+    rows: Rows
+    frames: list[FrameKey]
+    parent: list[int]
+    frame: list[int]
+    threads: list[tuple[int, ThreadInfo]]
 
 
 class Recorder:
@@ -209,6 +230,30 @@ class Recorder:
             errors=dict(counts),
             keys=keys,
         )
+
+    def since(self, begun: Begun) -> Fresh:
+        """What came after that. Nodes of rows may change later: stacks are repaired until the window is cut."""
+        rows, stacks = joined(self._rows[begun.rows :]), self._stacks
+        keys = self._threads.keys(set(rows.thread.tolist()))
+        listed = {thread.key: thread for thread in self._collector.threads()}
+        infos = listed | {thread.key: thread for thread in _nameless(set(keys.values()), [*listed.values()])}
+        return Fresh(
+            Begun(len(self._rows), len(stacks.frames), len(stacks)),
+            rows,
+            stacks.frames[begun.frames :],
+            stacks.parent[begun.nodes :],
+            stacks.frame[begun.nodes :],
+            [(number, infos[key]) for number, key in keys.items()],
+        )
+
+    @property
+    def began_ns(self) -> int:
+        """Of the window under way, since the epoch."""
+        return self._began.ns
+
+    @property
+    def known_spaces(self) -> Mapping[int, AddressSpace]:
+        return self._spaces
 
     def cut(self) -> Window:
         """Close the window and begin the next; stacks of sleeping threads are carried over."""

@@ -64,7 +64,8 @@ class _Found:
 class Symbolizer:
     """Resolves frames at the end of a recording, or of a window of one. names: keeps what is read of each file.
 
-    source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit.
+    source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit, 0:
+    none are wanted.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class Symbolizer:
 
     def _add_source(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> bool:
         """Fill in source, and the names that only DWARF knows. Was there time for all?"""
-        lines = file.lines
+        lines = file.lines if self._source_budget_s != 0 else None
         if lines is None:
             return True
         path = image.module.path

@@ -21,6 +21,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.thread_lives import Leaving
 from pyprof.diagnostics import Diagnostics
+from pyprof.exporters.base import Beginning
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.codes import Code
 from pyprof.interpreters.cpython.layout import LineTable
@@ -139,6 +140,9 @@ class Measured:
     """A sink in the worker: counts blocks there."""
 
     path: Path
+
+    def journal(self, beginning: Beginning, number: int) -> None:
+        """Nothing is kept."""
 
     def take(self, profile: Profile, number: int) -> None:
         assert len(profile.threads) == THREADS

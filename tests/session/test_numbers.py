@@ -20,7 +20,7 @@ from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.stacks import StackTable
 from pyprof.model.summary import Summary, lacks
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.session.assemble import _values
+from pyprof.session.assemble import amounts
 from pyprof.session.recorder import Window
 from pyprof.session.summarize import summarize
 from tests.exporters.profiles import Builder, code, marker
@@ -144,7 +144,7 @@ def test_lengths_become_as_many_samples_as_periods_lie_in_them(
     window = replace(
         _window(Builder().build(), empty, empty, 1), thread=tid.astype(np.int32), weight=weight, length_ns=length
     )
-    samples, ns = _values(window, period_ns).T
+    samples, ns = amounts(window, period_ns).T
     assert (samples >= 0).all()
     assert (ns >= 0).all()
     assert int(ns.sum()) == sum(at if at >= 0 else times * period_ns for _, at, times in rows)

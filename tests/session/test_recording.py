@@ -18,6 +18,7 @@ import pytest
 
 from pyprof.collectors.targets.launch import launch
 from pyprof.errors import NoSuchProcess, OutputError, UsageError
+from pyprof.exporters.base import Beginning
 from pyprof.model.profile import Profile
 from pyprof.model.sample import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions
@@ -104,6 +105,9 @@ class Numbers:
     """A sink that leaves a file a window; the second one is one too many."""
 
     folder: Path
+
+    def journal(self, beginning: Beginning, number: int) -> None:
+        """Nothing is kept."""
 
     def take(self, profile: Profile, number: int) -> None:
         (self.folder / f"{number} {seen(profile)}").touch()

@@ -21,13 +21,16 @@ from pyprof.session.unfollowed import Spent
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How a window becomes a profile; see Session.profile. kernel: the kernel's frames were asked for."""
+    """How a window becomes a profile; see Session.profile. kernel: the kernel's frames were asked for. options: see
+    Profile.
+    """
 
     title: str
     rate_hz: float
     mode: str
     view: ViewOptions
     kernel: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,7 @@ class Sampling:
             if cut:
                 self.samples = 0
                 self.delivered += sink is not None
+                self._standing_at = 0.0  # the worker is told at once whose window begins
                 self._retire()
         return pending
 

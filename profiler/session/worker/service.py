@@ -15,10 +15,12 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
+from pyprof.exporters.base import Beginning, Sink
 from pyprof.model.modules import StatedId
-from pyprof.model.profile import Profile, ThreadInfo
+from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
+from pyprof.session.keeping import Keeping
 from pyprof.session.recorder import Clock, Window
 from pyprof.session.session import Session
 from pyprof.session.worker import answers
@@ -75,6 +77,7 @@ class _Observed:
         clock = Clock(lambda: self.now_ns, lambda: begin.monotonic_ns)
         self.session = Session(self.collector, begin.unwind, self.diagnostics, clock=clock)
         self._counts: Counter[str] = Counter()
+        self.keeping: Keeping | None = None
         self.failed = False
 
     def take(self, message: Batch) -> Taken:
@@ -111,7 +114,21 @@ class _Observed:
             profiler_max_rss_kb=found.summary.profiler_max_rss_kb + state.max_rss_kb,
             functions_missing=tuple(replace(each, kernel=naming.kernel) for each in found.summary.functions_missing),
         )
-        return replace(found, summary=summary)
+        return replace(found, summary=summary, options=naming.options)
+
+    def begin_keeping(self, sink: Sink, number: int) -> None:
+        """The window under way goes to the sink's journal as it grows."""
+        naming = self.naming
+        kinds = ValueType("samples", "count"), ValueType(naming.mode, "nanoseconds")
+        start_ns, period_ns = self.session.recorder.began_ns, round(1e9 / naming.rate_hz)
+        journal = sink.journal(Beginning(naming.title, start_ns, period_ns, kinds, naming.options), number)
+        self.keeping = Keeping(self.session, naming, journal) if journal is not None else None
+
+    def end_keeping(self) -> None:
+        """Before the window is cut."""
+        if self.keeping is not None:
+            self.keeping.close()
+            self.keeping = None
 
 
 class Service:
@@ -122,6 +139,7 @@ class Service:
         self._unpacker = Unpacker(self)
         self._waiting: deque[Message] = deque()
         self._standing: Standing | None = None
+        self._kept = -1
         self._of: _Observed | None = None
 
     def run(self) -> None:
@@ -155,6 +173,14 @@ class Service:
             case Look():
                 self._observed.session.code.look()
 
+    def _keep(self, observed: _Observed) -> None:
+        standing = self._standing
+        if standing is not None and standing.sink is not None and standing.delivered > self._kept:
+            self._kept = standing.delivered
+            observed.begin_keeping(standing.sink, standing.delivered)
+        if observed.keeping is not None:
+            observed.keeping.turn()
+
     @property
     def _observed(self) -> _Observed:
         assert self._of is not None, "the first message is Begin"
@@ -168,6 +194,7 @@ class Service:
             answer = Taken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
             if not observed.failed:
                 answer = observed.take(message)
+                self._keep(observed)
         except Closed:
             raise
         except Exception as error:
@@ -181,6 +208,9 @@ class Service:
         answer: Done | Failed
         functions: tuple[int, ...] = ()
         try:
+            if ask.cut:
+                observed.end_keeping()
+                self._kept = max(self._kept, ask.delivered)
             window = observed.window(state, ask.cut)
             try:
                 profile = observed.profile(window, state)
@@ -201,6 +231,7 @@ class Service:
     def _bequeath(self) -> None:
         if self._of is None or self._standing is None or self._standing.sink is None:
             return
+        self._of.end_keeping()
         state = replace(self._standing.state, now_ns=time.time_ns())
         window = self._of.window(state, cut=True)
         self._standing.sink.take(self._of.profile(window, state), self._standing.delivered)

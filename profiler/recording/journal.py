@@ -1,0 +1,85 @@
+"""A recording file that grows while its window is under way: what a kill or a power cut leaves can be read.
+
+A thread of its own adds each part in one short transaction, with a write-ahead log (FILE-wal) that it syncs. close()
+makes a single file of both. It has no row in `end`: the whole recording takes its place afterwards, in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from contextlib import closing
+from functools import partial
+from queue import SimpleQueue
+from typing import BinaryIO
+
+from pyprof.errors import PyprofError
+from pyprof.exporters import output_file
+from pyprof.exporters.base import Beginning, Part
+from pyprof.recording.schema import create
+from pyprof.recording.writer import Tables
+
+_WAL = b"\2\2"
+"""Bytes 18 and 19 of a database with a write-ahead log."""
+
+
+class Journal:
+    """Where the file cannot be written, nothing is kept: the recording goes on, and its end says so."""
+
+    def __init__(self, path: str, beginning: Beginning) -> None:
+        self._path = path
+        self._beginning = beginning
+        self._parts: SimpleQueue[Part | None] = SimpleQueue()
+        self._failed = False
+        self._thread = threading.Thread(target=self._run, name="pyprof-journal", daemon=True)
+        self._thread.start()
+
+    def add(self, part: Part) -> None:
+        if not self._failed:
+            self._parts.put(part)
+
+    def close(self) -> None:
+        self._parts.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with closing(_begun(self._path, self._beginning)) as database:
+                tables = Tables(database)
+                while (part := self._parts.get()) is not None:
+                    database.execute("BEGIN")
+                    _add(tables, part, self._beginning)
+                    database.execute("COMMIT")
+        except (sqlite3.Error, OSError, PyprofError):
+            self._failed = True
+
+
+def _begun(path: str, beginning: Beginning) -> sqlite3.Connection:
+    """An empty recording at the path; what was there is gone. Raises OSError, OutputError, sqlite3.Error."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
+        create(empty)
+        Tables(empty).begin(beginning)
+        data = empty.serialize()
+    for left in ("-wal", "-shm"):  # of a recording of that name that was killed
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + left)
+    output_file.replace(path, partial(_write, data[:18] + _WAL + data[20:]))
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("PRAGMA synchronous = FULL")
+    database.execute("PRAGMA wal_autocheckpoint = 0")  # so that file and log can be copied while they grow
+    return database
+
+
+def _write(data: bytes, out: BinaryIO) -> None:
+    out.write(data)
+
+
+def _add(tables: Tables, part: Part, beginning: Beginning) -> None:
+    tables.add_modules(part.modules)
+    tables.add_threads(part.threads)
+    tables.rename_threads(part.renamed)
+    tables.add_frames(part.frames)
+    tables.add_stacks(part.parent, part.frame)
+    tables.add_samples(part.samples, beginning.start_ns)

@@ -1,0 +1,155 @@
+"""A recording while it is under way: what was added can be read at any moment, and after any kill."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyprof.errors import RecordingError
+from pyprof.exporters.base import Beginning, Part, Samples
+from pyprof.model.profile import Profile, ThreadInfo
+from pyprof.recording.journal import Journal
+from pyprof.recording.reader import INTERRUPTED, load
+from pyprof.records import replace
+from tests.exporters.profiles import golden
+from tests.exporters.support import THREADS, export
+from tests.warm import run as pyprof
+
+KILLS = 4
+
+
+def parts(profile: Profile, count: int) -> list[Part]:
+    """Everything but samples with the first one; the samples in so many."""
+    first = Part(
+        profile.modules,
+        profile.threads,
+        {},
+        profile.frames,
+        profile.parent[1:].tolist(),
+        profile.frame[1:].tolist(),
+        _rows(profile, slice(0, 0)),
+    )
+    bounds = np.linspace(0, len(profile.stack), count + 1).astype(int).tolist()
+    nothing = replace(first, modules=(), threads=(), frames=(), parent=(), frame=())
+    more = [replace(nothing, samples=_rows(profile, slice(a, b))) for a, b in itertools.pairwise(bounds)]
+    return [first, *more]
+
+
+def _rows(profile: Profile, rows: slice) -> Samples:
+    return Samples(profile.time_ns[rows], profile.thread[rows], profile.stack[rows], profile.values[rows], None, None)
+
+
+def kept(path: Path, profile: Profile, count: int) -> Journal:
+    journal = Journal(str(path), Beginning.of(profile))
+    for part in parts(profile, count):
+        journal.add(part)
+    return journal
+
+
+def test_closed_journal_is_one_file_with_everything_and_is_called_interrupted(tmp_path: Path) -> None:
+    path = tmp_path / "a.pyprof"
+    kept(path, golden(), 5).close()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.pyprof"]
+    found = load(path)
+    assert export("collapsed", found, THREADS) == export("collapsed", golden(), THREADS)
+    assert found.summary.notes == (INTERRUPTED,)
+    assert found.summary.samples == len(golden().stack)
+
+
+def test_thread_that_gets_another_name_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.pyprof"
+    journal = kept(path, golden(), 1)
+    nothing = replace(parts(golden(), 1)[1], samples=_rows(golden(), slice(0, 0)))
+    journal.add(replace(nothing, renamed={1: ThreadInfo(100, 101, "renamed", "server")}))
+    journal.close()
+    assert [thread.name for thread in load(path).threads][:2] == ["main", "renamed"]
+
+
+def test_what_a_killed_recording_of_that_name_left_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "a.pyprof"
+    Path(f"{path}-wal").write_bytes(b"left")
+    Path(f"{path}-shm").write_bytes(b"left")
+    kept(path, golden(), 2).close()
+    assert len(load(path).stack) == len(golden().stack)
+
+
+@pytest.mark.parametrize("place", ["missing/a.pyprof", "."])
+def test_journal_that_cannot_be_written_lets_the_recording_go_on(place: str, tmp_path: Path) -> None:
+    kept(tmp_path / place, golden(), 2).close()
+    with pytest.raises(RecordingError):
+        load(tmp_path / place)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from pyprof.exporters.base import Beginning
+from pyprof.recording.journal import Journal
+from tests.exporters.profiles import golden
+from tests.recording.test_journal import parts
+
+first, *more = parts(golden(), len(golden().stack))
+journal = Journal(sys.argv[1], Beginning.of(golden()))
+journal.add(first)
+while True:
+    for number, part in enumerate(more):
+        journal.add(part)
+        while journal._parts.qsize():
+            pass
+        print(flush=True)
+"""
+
+
+def test_recording_opens_whenever_its_writer_is_killed(tmp_path: Path) -> None:
+    """What the writer had said to be written is there but for the part under way."""
+    rng = random.Random(3)
+    for turn in range(KILLS):
+        path = tmp_path / f"{turn}.pyprof"
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline()
+            time.sleep(rng.random() * 0.1)
+            writer.kill()
+            said = 1 + writer.stdout.read().count(b"\n")
+        assert len(load(path).stack) >= said - 1
+
+
+def test_killed_recorder_leaves_what_it_had_sampled(tmp_path: Path) -> None:
+    """Sampler and worker are killed at once."""
+    path = tmp_path / "a.pyprof"
+    busy = "import time\nend = time.time() + 60\nwhile time.time() < end: sum(range(1000))"
+    outputs = ["-o", str(tmp_path / "a.html"), "--save", str(path)]
+    command = [sys.executable, "-m", "pyprof", "record", "-q", "-r", "199", *outputs, "--", sys.executable, "-c", busy]
+    with subprocess.Popen(command, start_new_session=True) as recorder:
+        deadline = time.monotonic() + 50
+        while _samples(path) < 30 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        before = _samples(path)
+        os.killpg(recorder.pid, signal.SIGKILL)
+    found = load(path)
+    assert len(found.stack) >= before >= 30
+    assert INTERRUPTED in found.summary.notes
+    assert found.options["rate"] == "199.0"
+    assert any("sum" in cost.name for cost in found.top(100, by="total"))
+
+
+def test_saved_recording_gives_the_output_that_was_written_beside_it(tmp_path: Path) -> None:
+    out, path = tmp_path / "a.collapsed", tmp_path / "a.pyprof"
+    busy = "import time\nend = time.time() + 1.5\nwhile time.time() < end: sum(range(1000))"
+    done = pyprof("record", "-t", "-o", str(out), "--save", str(path), "--", sys.executable, "-c", busy)
+    assert f"pyprof: wrote {path}" in done.stderr
+    assert pyprof("report", str(path), "-t", "-f", "collapsed").stdout == out.read_text() != ""
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.collapsed", "a.pyprof"]
+
+
+def _samples(path: Path) -> int:
+    return len(load(path).stack) if path.exists() else 0
