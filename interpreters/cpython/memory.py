@@ -69,21 +69,21 @@ class Text(NamedTuple):
     data: bytes
 
 
-class ToldMemory(Memory):
+class CopiedMemory(Memory):
     """A process's memory, of which some was copied when it was sampled: that counts, and may be gone by now."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(self._now)
         self._memory = memory
-        self._told: Sequence[Text] = ()
+        self._copied: Sequence[Text] = ()
 
-    def tell(self, texts: Sequence[Text]) -> None:
+    def prefer(self, texts: Sequence[Text]) -> None:
         """What counts from now on; a few."""
-        self._told = texts
+        self._copied = texts
 
     def _now(self, avma: int, size: int) -> bytes:
-        for start, told in self._told:
-            data = told[avma - start : avma - start + size] if start <= avma else b""
+        for start, there in self._copied:
+            data = there[avma - start : avma - start + size] if start <= avma else b""
             if len(data) == size:
                 return data
         return self._memory.some(avma, size)

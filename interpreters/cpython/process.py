@@ -37,7 +37,7 @@ class PythonProcess:
         )
         self._names = NameBook()
         self._opened: Runtime | None = None
-        self._told = False
+        self._without_tasks_counted = False
         self.threads: ThreadList | None = None
         self.frames: FrameReader | None = None
 
@@ -125,8 +125,8 @@ class PythonProcess:
         tasks = find_tasks(space, recording.symbols, memory) if layout.awaits else None
         if layout.awaits is not None and tasks is not None:
             frames.awaiters = Awaiters(memory, layout, layout.awaits, tasks, frames.codes)
-        elif layout.awaits is None and not self._told:
-            self._told = True
+        elif layout.awaits is None and not self._without_tasks_counted:
+            self._without_tasks_counted = True
             recording.diagnostics.count(
                 f"--async: CPython {layout.version} does not say which tasks await which: from 3.14 on"
             )

@@ -18,7 +18,7 @@ from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import NONE, Layout
 from pyprof.interpreters.cpython.layout import Chain as ChainKind
-from pyprof.interpreters.cpython.memory import Memory, Text, ToldMemory, Unreadable
+from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
 from pyprof.interpreters.cpython.runtime import Runtime
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
 
@@ -110,7 +110,7 @@ class RowReader:
         layout = runtime.layout
         self._parent = parent
         self._book = book
-        self._memory = ToldMemory(memory)
+        self._memory = CopiedMemory(memory)
         self._codes = CodeReader(self._memory, layout, book, runtime.located.code_type)
         self._evaluators = runtime.located.evaluators
         self._known: dict[_RowKey, FunctionPlace | None] = {}
@@ -126,7 +126,7 @@ class RowReader:
 
     def chains(self, rows: FrameRows) -> list[Chain | None]:
         """What each thread ran, in order."""
-        self._texts = self._told(rows.texts)
+        self._texts = self._texts_of(rows.texts)
         places, which = self._places(rows)
         ends = rows.flag >= ENTRY_OWNER if self._kind is ChainKind.SHIMS else rows.flag != 0
         made: dict[bytes, Chain] = {}
@@ -159,18 +159,18 @@ class RowReader:
             found.append(chain)
         return found
 
-    def _told(self, rows: _U64) -> dict[tuple[int, int], list[Text]]:
-        """What was told of each code object, by its address and folded head. A code object comes before what it refers
-        to; the next one may be another at the same address.
+    def _texts_of(self, rows: _U64) -> dict[tuple[int, int], list[Text]]:
+        """What was copied of each code object, by its address and folded head. A code object comes before what it
+        refers to; the next one may be another at the same address.
         """
         texts = [Text(int(row[0]), row[2:].tobytes()[: int(row[1])]) for row in rows]
-        told: dict[tuple[int, int], list[Text]] = {}
+        copied: dict[tuple[int, int], list[Text]] = {}
         size = self._codes.head_at + self._codes.head_size
         for n, (code, data) in enumerate(texts):
             if len(data) >= size:
                 words = head_of(self._layout, data[self._codes.head_at :])
-                told.setdefault((code, fold(words)), texts[n : n + 1 + _head_texts(self._layout)])
-        return told
+                copied.setdefault((code, fold(words)), texts[n : n + 1 + _head_texts(self._layout)])
+        return copied
 
     def _places(self, rows: FrameRows) -> tuple[list[FunctionPlace | None], npt.NDArray[np.int64]]:
         """(different frames, which of them each row is); None of the interpreter's own frames."""
@@ -218,7 +218,7 @@ class RowReader:
         known = self._folded.get((code, head))
         if known is not None:
             return known
-        self._memory.tell(self._texts.get((code, head), ()))
+        self._memory.prefer(self._texts.get((code, head), ()))
         try:
             data = self._codes.head(code)
         except Unreadable:

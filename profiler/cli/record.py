@@ -325,7 +325,7 @@ class _Run:
             recording.deliveries.every(self._every, sink)
         recording.run(lambda: progress.update(recording.stats, recording.samples))
         progress.clear()
-        if not (recording.told_to_end or self._command or recording.failure):
+        if not (recording.asked_to_end or self._command or recording.failure):
             sink.say("pyprof: the target has ended")
         failures: list[BaseException] = []
         try:

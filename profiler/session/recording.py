@@ -45,7 +45,7 @@ class Recording:
     """Made by session.opening; close(), or the end of its `with` block, ends it and leaves nothing behind.
 
     subject: what is recorded. command: the program that was started for it, None where none was. failure: what ended
-    the recording early, None where nothing did; what was recorded until then is good. told_to_end: was it the duration
+    the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
     or a call that ended it? deliveries: what goes to a sink.
     """
 
@@ -56,7 +56,7 @@ class Recording:
         self.options = options
         self.command = command
         self.failure: BaseException | None = None
-        self.told_to_end = False
+        self.asked_to_end = False
         self.deliveries = Deliveries(sampling)
         self._kept: Sampling | None = sampling
         self._between = BetweenBatches()
@@ -133,12 +133,12 @@ class Recording:
             self._sampling.stop()
         now = time.monotonic()
         self._between.answer(now)
-        if not self.told_to_end:
+        if not self.asked_to_end:
             self.deliveries.send_due(now)
 
     def end(self) -> None:
         """Record nothing from now on; does not wait. From any thread, or a signal handler."""
-        self.told_to_end = True
+        self.asked_to_end = True
         if (sampling := self._kept) is not None:
             sampling.end()
 
@@ -183,7 +183,7 @@ class Recording:
         due = time.monotonic() + every
 
         def cut() -> Pending | None:
-            return None if self.told_to_end else self._sampling.ask(cut=True)
+            return None if self.asked_to_end else self._sampling.ask(cut=True)
 
         while (asked := self._between.ask(due, cut)) is not None:
             yield asked.profile()

@@ -127,7 +127,7 @@ def test_sink_takes_windows_and_its_errors_are_told(target: subprocess.Popen[str
         recording.run()
         assert [repr(error) for error in recording.deliveries.failures()] == ["OutputError('enough')"]
         assert recording.deliveries.count >= 3
-        assert recording.told_to_end
+        assert recording.asked_to_end
     names = sorted((path.name.split() for path in tmp_path.iterdir()), key=lambda name: int(name[0]))
     assert [int(number) for number, _ in names] == list(range(recording.deliveries.count))
     assert any(int(samples) for _, samples in names)
@@ -140,7 +140,7 @@ def test_end_of_the_target_ends_the_recording(target: subprocess.Popen[str]) -> 
         assert recording.running
         target.kill()
         assert recording.wait(5)
-        assert not recording.told_to_end
+        assert not recording.asked_to_end
         assert seen(recording.peek()) >= 20
         assert len(list(recording.windows(1))) == 1
 

@@ -33,7 +33,7 @@ _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
 
 
-class ToldCollector:
+class ReportedCollector:
     """What a Recorder asks of a collector, as the sampler said it last."""
 
     def __init__(self, stats: CollectorStats) -> None:
@@ -72,7 +72,7 @@ class _Observed:
     def __init__(self, begin: Begin) -> None:
         self.now_ns = begin.begin_ns
         self.naming: Naming = begin.naming
-        self.collector = ToldCollector(begin.stats)
+        self.collector = ReportedCollector(begin.stats)
         self.diagnostics = Diagnostics()
         clock = Clock(lambda: self.now_ns, lambda: begin.monotonic_ns)
         self.session = Session(self.collector, begin.unwind, self.diagnostics, clock=clock)
