@@ -8,6 +8,7 @@ flame_tree    The profile as the flame graph's page wants it: functions instead 
 flamegraph    One self-contained HTML page
 names         How frames, threads and weights are named; the same in every format
 output_file   How an output comes to its place
+page_samples  The samples of the page one by one, in compact columns of bytes
 pprof         pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1
 protobuf      The wire format of protocol buffers, as far as profile.proto needs it: varints and length-delimited fields
 registry      The one list of output formats

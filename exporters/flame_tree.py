@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
+
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.names import Level, functions, module_name, script_name
 from pyprof.exporters.start_up import start_nodes
@@ -32,7 +35,8 @@ class FlameTree:
     parents first, node 0 is the root (frame -1). how: CALLED, INLINED or both. start: nodes of
     what starts programs and threads. trust: bit set of Trust values.
     place: "file:line" or "", of the heaviest address in the node; places: how many different ones it has. leaf,
-    thread, values: what was sampled, values one column a value type.
+    thread, values: what was sampled, values one column a value type; one row a thread and leaf. row: (samples,)
+    int64, of each sample of the profile.
     """
 
     frames: list[FrameRow] = field(default_factory=list)
@@ -46,6 +50,7 @@ class FlameTree:
     leaf: list[int] = field(default_factory=list)
     thread: list[int] = field(default_factory=list)
     values: list[list[int]] = field(default_factory=list)
+    row: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ class _Builder:
 
 def build(profile: Profile, options: ExportOptions) -> FlameTree:
     """Nodes that no sample reaches are left out."""
-    tree = FlameTree(values=[[] for _ in profile.value_types])
+    tree = FlameTree()
     builder = _Builder(tree)
     ids: dict[Function, int] = {}
     found: list[list[tuple[int, Level]] | None] = [None] * len(profile.frames)
@@ -118,7 +123,7 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
     merged = rewrite(parent, rows, builder, (node for node in range(1, len(parent)) if used[node]))
     tree.places = builder.places()
     tree.start = start_nodes(profile, tree.parent, builder.levels)
-    _add_samples(tree, totals, merged)
+    _add_samples(tree, profile, np.array(merged, np.int64))
     return tree
 
 
@@ -136,17 +141,15 @@ def _weights(parent: list[int], totals: list[tuple[int, int, list[int]]]) -> tup
     return weight, used
 
 
-def _add_samples(tree: FlameTree, totals: list[tuple[int, int, list[int]]], merged: list[int]) -> None:
-    sums: dict[tuple[int, int], list[int]] = {}
-    for thread, leaf, values in totals:
-        row = sums.setdefault((thread, merged[leaf]), [0] * len(values))
-        for column, value in enumerate(values):
-            row[column] += value
-    for (thread, leaf), row in sums.items():
-        tree.thread.append(thread)
-        tree.leaf.append(leaf)
-        for column, value in enumerate(row):
-            tree.values[column].append(value)
+def _add_samples(tree: FlameTree, profile: Profile, merged: npt.NDArray[np.int64]) -> None:
+    """merged: (nodes of the profile,) the node that each became."""
+    pairs = profile.thread * np.int64(len(tree.parent)) + merged[profile.stack]
+    found, tree.row = np.unique(pairs, return_inverse=True)
+    tree.thread = (found // len(tree.parent)).tolist()
+    tree.leaf = (found % len(tree.parent)).tolist()
+    sums = np.zeros((len(found), len(profile.value_types)), np.int64)
+    np.add.at(sums, tree.row, profile.values)
+    tree.values = sums.T.tolist()
 
 
 def _levels(

@@ -2,6 +2,7 @@
 /* The page's state and what changes it. */
 
 const VIEWS = /** @type {const} */ (["graph", "table"]);
+const STRIPS = /** @type {const} */ (["threads", "cpus", "offsets", "off"]);
 const SORT_COLUMNS = /** @type {const} */ (["self", "total", "name", "group"]);
 
 /** @type {State} */
@@ -22,6 +23,8 @@ const state = {
   picked: -1,
   hit: -1,
   zoom: "",
+  range: null,
+  strip: "threads",
   sort: ["self", true],
   theme: "light",
 };
@@ -38,6 +41,8 @@ let tree;
 let plain = null;
 /** @type {Graph} */
 let graph;
+/** @type {Strip} */
+let strip;
 /** @type {string[]} */
 let colours;
 /**
@@ -64,6 +69,8 @@ async function start() {
     focus: announce,
     open: unfold,
   });
+  strip = new Strip(byId("timeline"), chooseRange);
+  for (const part of queryAll(".timed")) part.hidden = !model.timeline.count;
   showHeader();
   showSummary(model);
   setTheme(storedTheme(), false);
@@ -102,7 +109,9 @@ function showHeader() {
 
 /** After a change of what is in the tree. */
 function rebuild() {
+  select(model, state.range);
   plain = null;
+  strip.show(model, state);
   tree = buildTree(model, { ...state, rounds: state.fold ? 2 : DEEP_ROUNDS });
   graph.totalText = formatValue(tree.total, model.valueTypes[state.metric]);
   byId("empty").hidden = tree.total > 0;
@@ -134,10 +143,21 @@ function rebuild() {
 /** The one total: of the graph, the table and every share. */
 function showTotal() {
   const type = model.valueTypes[state.metric];
-  const whole = model.values[state.metric].reduce((sum, value) => sum + value, 0);
+  const whole = model.whole[state.metric].reduce((sum, value) => sum + value, 0);
   const parts = [formatValue(tree.total, type)];
   if (tree.total !== whole) parts.push(`of ${formatValue(whole, type)} (${formatShare(tree.total, whole)})`);
   byId("total").textContent = parts.join(" ");
+  const [from, to] = state.range ?? [strip.begin, strip.begin + strip.span];
+  byId("from").value = String(Math.round(from / 1e6) / 1e3);
+  byId("to").value = String(Math.round(to / 1e6) / 1e3);
+  byId("whole").toggleAttribute("disabled", !state.range);
+}
+
+/** @type {(range: TimeRange | null, done?: boolean) => void} */
+function chooseRange(range, done = true) {
+  dragging = !done;
+  state.range = range && [Math.round(range[0]), Math.round(range[1])];
+  rebuild();
 }
 
 function recolour() {
@@ -213,6 +233,7 @@ function setTheme(theme, keep = true) {
   }
   if (slots) {
     recolour();
+    strip.draw();
     if (state.view === "table") showFunctions();
   }
 }
@@ -337,6 +358,8 @@ function reflect() {
   for (const [id, on] of Object.entries(pressed)) byId(/** @type {ButtonId} */ (id)).setAttribute("aria-pressed", String(on));
   for (const part of queryAll(".graph-only")) part.hidden = state.view !== "graph";
   byId("levels").textContent = `${groupThousands(tree.rows)} levels`;
+  byId("strip-mode").value = state.strip;
+  byId("strip").hidden = state.strip === "off" || !model.timeline.count;
   byId("levels").hidden = tree.rows < DEEP;
   byId("start").hidden = state.view !== "graph" || !model.startFrames.length;
   byId("by-thread").checked = state.byThread;

@@ -8,17 +8,24 @@ const KIND = { NATIVE: 0, INLINE: 1, INTERPRETER: 2, KERNEL: 3, MARKER: 4, ROOT:
 
 /** @type {() => Promise<Model>} */
 async function loadModel() {
-  const packed = Uint8Array.from(atob((byId("profile").textContent ?? "").trim()), (c) => c.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return makeModel(JSON.parse(await new Response(stream).text()));
+  const [text, bytes] = await Promise.all([inflated("profile").text(), inflated("samples").arrayBuffer()]);
+  return makeModel(JSON.parse(text), new Uint8Array(bytes));
+}
+
+/** @type {(id: "profile" | "samples") => Response} */
+function inflated(id) {
+  const text = atob((byId(id).textContent ?? "").trim());
+  const packed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 
 /**
  * Frames first, then made-up frames for the root, the processes and the threads: a view's nodes all have a frame.
- * leavesOf: thread index -> indices into samples.
- * @type {(data: Data) => Model}
+ * rowsOf: thread index -> indices into samples. bytes: the samples one by one.
+ * @type {(data: Data, bytes: Uint8Array) => Model}
  */
-function makeModel(data) {
+function makeModel(data, bytes) {
   const { strings, nodes, samples } = data;
   const count = nodes.parent.length;
   const parent = new Int32Array(count);
@@ -53,10 +60,11 @@ function makeModel(data) {
   for (let i = 1; i < count; i++) cut[i] = frames[frame[i]].kind === KIND.MARKER ? frame[i] : cut[parent[i]];
 
   /** @type {number[][]} */
-  const leavesOf = threads.map(() => []);
+  const rowsOf = threads.map(() => []);
   samples.thread.forEach((thread, i) => {
-    leavesOf[thread].push(i);
+    rowsOf[thread].push(i);
   });
+  const whole = samples.values.map((column) => Float64Array.from(column));
   const valueTypes = data.valueTypes;
   const countColumn = Math.max(0, valueTypes.findIndex(([type, unit]) => type === "samples" && unit === "count"));
   return {
@@ -78,8 +86,11 @@ function makeModel(data) {
     place: (node) => strings[nodes.place[node]],
     places: nodes.places,
     leaf: Int32Array.from(samples.leaf),
-    values: samples.values.map((column) => Float64Array.from(column)),
-    leavesOf,
+    whole,
+    rowsOf,
+    values: whole,
+    leavesOf: rowsOf,
+    timeline: unpackSamples(data.timeline, bytes, data),
     valueTypes,
     countColumn,
     modules: data.modules.map(([path, buildId]) => ({ path: strings[path], buildId: strings[buildId] })),

@@ -51,6 +51,14 @@ const FIELDS = {
       state.sort = column ? [column, text.endsWith("-")] : ["self", true];
     },
   },
+  range: {
+    text: () => listText(state.range ?? []),
+    read: (text) => {
+      const [from, to] = listOf(text).map(Number);
+      state.range = from < to ? [from, to] : null;
+    },
+  },
+  strip: { text: () => state.strip, read: (text) => (state.strip = STRIPS.find((strip) => strip === text) ?? "threads") },
   zoom: { text: () => state.zoom, read: (text) => (state.zoom = text) },
 };
 
@@ -62,6 +70,7 @@ let shownValue = "";
 const past = [];
 /** The last change was another letter of what is looked for: the next one belongs to it. */
 let typing = false;
+let dragging = false; // eslint-disable-line prefer-const -- page.app.js sets it
 /**
  * Of each frame, by its name.
  * @type {Int32Array | null}
@@ -78,8 +87,9 @@ function currentValue() {
   return parts.toString();
 }
 
-/** After anything that changes what is shown. All changes of one event are one step. */
+/** After anything that changes what is shown. All changes of one event are one step, and so is a drag. */
 function remember() {
+  if (dragging) return;
   queueMicrotask(() => {
     const value = currentValue();
     if (value === shownValue) return;

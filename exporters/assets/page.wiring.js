@@ -18,6 +18,7 @@ function wire() {
   click("help", () => byId("help-dialog").showModal());
   click("reset", resetZoom);
   click("undo", undo);
+  click("whole", () => chooseRange(null));
   click("next", () => step(1));
   click("previous", () => step(-1));
   click("all-threads", () => change("hidden", new Set()));
@@ -27,6 +28,11 @@ function wire() {
   byId("by-thread").addEventListener("change", () => change("byThread", byId("by-thread").checked));
   byId("by-process").addEventListener("change", () => change("byProcess", byId("by-process").checked));
   byId("metric").addEventListener("change", () => change("metric", Number(byId("metric").value)));
+  byId("strip-mode").addEventListener("change", () => {
+    state.strip = STRIPS.find((mode) => mode === byId("strip-mode").value) ?? "threads";
+    rebuild();
+  });
+  for (const id of /** @type {const} */ (["from", "to"])) byId(id).addEventListener("change", typedRange);
   for (const button of queryAll("aside .close")) button.addEventListener("click", () => togglePanel(null));
   for (const button of queryAll("dialog .close")) button.addEventListener("click", () => byId("help-dialog").close());
   for (const button of queryAll("[data-sort]")) {
@@ -45,6 +51,12 @@ function wire() {
     width = innerWidth;
   });
   document.addEventListener("keydown", onKey);
+}
+
+/** The fields' range of time, if it is one. */
+function typedRange() {
+  const [from, to] = [byId("from"), byId("to")].map((field) => field.valueAsNumber * 1e9);
+  if (from < to) chooseRange([from, to]);
 }
 
 /** @type {Record<string, () => unknown>} */
@@ -84,7 +96,8 @@ function onKey(event) {
   } else if (searching) {
     if (event.key === "Enter") step(event.shiftKey ? -1 : 1);
   } else if (!event.ctrlKey && !event.metaKey && !event.altKey) {
-    if (event.target === byId("graph") && canvasKey(event)) event.preventDefault();
+    if (event.target === byId("timeline") && strip.key(event.key, event.shiftKey)) event.preventDefault();
+    else if (event.target === byId("graph") && canvasKey(event)) event.preventDefault();
     else if (!isField(event.target) && KEYS[event.key]) KEYS[event.key]();
   }
 }

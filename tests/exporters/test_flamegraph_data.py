@@ -8,10 +8,13 @@ import hashlib
 import html
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from pyprof.exporters.flamegraph import LIBRARIES, SCRIPTS, _asset
 from pyprof.exporters.names import levels
@@ -170,3 +173,52 @@ def test_text_on_every_colour_can_be_read(theme: str) -> None:
     for colour in [*colours, named["root"], named["thread"], named["unknown"], named["marker"]]:
         assert contrast(colour, named["text"]) >= 4.5, colour
     assert contrast(named["hit"], named["hitText"]) >= 4.5
+
+
+def in_time(page: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """The header of the samples, and their columns: time, row, processor, each value."""
+    header = data(page)["timeline"]
+    found = re.search(rb'<script type="text/plain" id="samples">([A-Za-z0-9+/=]*)</script>', page)
+    assert found
+    raw = np.frombuffer(gzip.decompress(base64.b64decode(found.group(1))), np.uint8)
+    columns = []
+    for width, same in zip(header["widths"], header["same"], strict=True):
+        columns.append(np.full(header["count"], same, np.int64))
+        for byte in range(width):
+            columns[-1] += raw[: header["count"]].astype(np.int64) << (8 * byte)
+            raw = raw[header["count"] :]
+    assert not len(raw)
+    return header, columns
+
+
+@given(profiles(), st.integers(-5, 5), st.data())
+def test_samples_have_their_times_stacks_and_values(profile: Profile, early: int, draw: st.DataObject) -> None:
+    cpus = draw.draw(
+        st.none() | st.lists(st.integers(-1, 300), min_size=len(profile.stack), max_size=len(profile.stack))
+    )
+    time_ns = profile.time_ns + early * 1_234_567
+    profile = replace(profile, time_ns=time_ns, cpu=None if cpus is None else np.array(cpus, np.int32))
+    page = export("flamegraph", profile)
+    header, (time, row, cpu, *values) = in_time(page)
+    assert header["count"] == len(profile.stack)
+    samples = data(page)["samples"]
+    order = np.lexsort((profile.time_ns, profile.thread))
+    at = header["originNs"] + header["tickNs"] * (np.cumsum(time) % header["ticks"])
+    row = np.cumsum(row) % max(1, len(samples["leaf"]))
+    late = profile.time_ns[order] - profile.start_ns - at
+    assert ((late >= 0) & (late < header["tickNs"])).all()
+    assert (at + header["tickNs"] <= header["originNs"] + header["spanNs"] + header["tickNs"]).all()
+    assert (cpu == (0 if cpus is None else np.array(cpus, np.int64)[order] + 1)).all()
+    assert [samples["thread"][each] for each in row] == profile.thread[order].tolist()
+    for column, unit, wanted in zip(values, header["units"], samples["values"], strict=True):
+        sums = np.zeros(len(wanted), np.int64)
+        np.add.at(sums, row, column * unit)
+        assert (2 * np.abs(sums - np.array(wanted, np.int64)) <= unit).all() or unit == 1
+        assert unit > 1 or sums.tolist() == wanted
+
+
+def test_difference_of_two_profiles_has_no_time() -> None:
+    profile = golden()
+    header, columns = in_time(export("flamegraph", replace(profile, values=profile.values - 1)))
+    assert header["count"] == 0
+    assert all(not len(column) for column in columns)

@@ -13,10 +13,10 @@ READABLE = ("collapsed", "summary")
 
 
 def page_data(page: bytes) -> bytes:
-    """The data of a flame graph's page, without the page's program."""
-    found = re.search(rb'<script type="text/plain" id="profile">([A-Za-z0-9+/=\s]+)</script>', page)
-    assert found, "the page has no data"
-    return gzip.decompress(base64.b64decode(found[1]))
+    """The data of a flame graph's page, without the page's program: the profile, and after it the samples."""
+    found = re.findall(rb'<script type="text/plain" id="(?:profile|samples)">([A-Za-z0-9+/=\s]+)</script>', page)
+    assert len(found) == 2, "the page has no data"
+    return b"".join(gzip.decompress(base64.b64decode(each)) for each in found)
 
 
 def as_text(outputs: dict[str, bytes]) -> str:

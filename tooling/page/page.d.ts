@@ -41,10 +41,23 @@ interface Data {
     places: number[];
   };
   /** values: one column a value type. */
+  timeline: Timeline;
   samples: { leaf: number[]; thread: number[]; values: number[][] };
   threads: [pid: number, tid: number, name: number, process: number][];
   summary: Summary;
   strings: string[];
+}
+
+/** See page_samples.py. */
+interface Timeline {
+  count: number;
+  tickNs: number;
+  ticks: number;
+  originNs: number;
+  spanNs: number;
+  widths: number[];
+  same: number[];
+  units: number[];
 }
 
 interface Problem {
@@ -105,7 +118,27 @@ interface Process {
   frame: number;
 }
 
-interface Model extends Omit<Data, "frames" | "threads" | "modules"> {
+/** The samples one by one, in order of time. time: in ticks. cpu: plus 1. longest: of a column's waits. */
+interface Samples extends Timeline {
+  time: Int32Array;
+  row: Int32Array;
+  cpu: Int32Array;
+  values: Int32Array[];
+  longest: number[];
+  hasCpu: boolean;
+  periodNs: number;
+}
+
+/** Nanoseconds since the recording began; the second is outside. */
+type TimeRange = [from: number, to: number];
+
+interface Lane {
+  title: string;
+  bins: Float64Array;
+}
+
+interface Model extends Omit<Data, "frames" | "threads" | "modules" | "timeline"> {
+  timeline: Samples;
   frames: Frame[];
   /** How many of the frames are functions: the first ones. */
   functions: number;
@@ -127,8 +160,11 @@ interface Model extends Omit<Data, "frames" | "threads" | "modules"> {
   startFrames: number[];
   /** By sample. */
   leaf: Int32Array;
-  values: Float64Array[];
+  whole: Float64Array[];
   /** Thread index -> samples. */
+  rowsOf: number[][];
+  /** The same, of the range of time that is shown. */
+  values: Float64Array[];
   leavesOf: number[][];
   countColumn: number;
   modules: { path: string; buildId: string }[];
@@ -226,6 +262,8 @@ interface State {
   hit: number;
   /** Where the graph is zoomed to: see placesOf. */
   zoom: string;
+  range: TimeRange | null;
+  strip: (typeof STRIPS)[number];
   sort: Sort;
   theme: Theme;
 }
@@ -256,6 +294,10 @@ interface Elements extends Record<ButtonId | OtherId, HTMLElement> {
   graph: HTMLCanvasElement;
   metric: HTMLSelectElement;
   search: HTMLInputElement;
+  from: HTMLInputElement;
+  to: HTMLInputElement;
+  "strip-mode": HTMLSelectElement;
+  timeline: HTMLCanvasElement;
   "by-thread": HTMLInputElement;
   "by-process": HTMLInputElement;
   "help-dialog": HTMLDialogElement;
@@ -263,8 +305,8 @@ interface Elements extends Record<ButtonId | OtherId, HTMLElement> {
 type ButtonId =
   | "summary" | "theme" | "help" | "view-graph" | "view-table" | "icicle" | "flame" | "top-down" | "bottom-up" | "fold"
   | "start" | "threads" | "previous" | "next" | "reset" | "all-threads" | "no-threads" | "collapse-threads" | "expand-threads"
-  | "undo";
+  | "undo" | "whole";
 type OtherId =
   | "title" | "warnings" | "facts" | "problems" | "levels" | "matched" | "graph-view" | "scroller" | "spacer" | "zoom-bar"
   | "zoom-name" | "zoom-share" | "empty" | "table-view" | "function-head" | "by-process-row" | "rows" | "rows-note" | "threads-panel" | "thread-list"
-  | "summary-panel" | "summary-body" | "legend" | "tooltip" | "announce" | "profile" | "shown" | "total";
+  | "summary-panel" | "summary-body" | "legend" | "tooltip" | "announce" | "profile" | "shown" | "total" | "samples" | "strip";

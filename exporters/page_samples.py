@@ -1,0 +1,111 @@
+"""The samples of the flame graph's page one by one, as compact columns of bytes: when each was taken, of which thread
+and stack, on which processor, with which values. Read by page.samples.js.
+
+They stand thread by thread, each in order of time; time and row are differences to the sample before, in the numbers
+modulo how many there are. So what stays the same is 0. A column is as many bytes wide as its largest number needs. All
+lowest bytes come first, then the next ones. Times are rounded down to a tick, some millionths of the recording. Values
+in nanoseconds are rounded to a 32nd of the sampling period; what one is rounded up, the next one of the same thread and
+stack is rounded down, so that sums stay right to half a unit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.profile import Profile
+from pyprof.records import dataclass
+
+I64 = npt.NDArray[np.int64]
+
+_TICKS = 19
+"""The recording has at most two to the power of so many ticks."""
+_LEAST_TICK_NS = 1000
+_STEPS = 32
+"""Of a sampling period, that values in nanoseconds are rounded to."""
+_WIDEST = 30
+"""Bits of the largest number in a column."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSamples:
+    """header: what JSON says of the columns: count; tickNs; ticks; originNs, when the first tick begins, before or at
+    the profile's start; spanNs, from there to the end; widths, in bytes, of time, row, processor + 1 and each value, 0
+    of a column that is left out because all of it is `same`; units of the values. data: the columns.
+    """
+
+    header: dict[str, object]
+    data: bytes
+
+
+def in_time(profile: Profile, row: I64) -> PageSamples:
+    """row: (n,) what the page calls each sample's thread and stack. A difference of two profiles, which has negative
+    values, has no time: no sample is written.
+    """
+    order = np.lexsort((profile.time_ns, profile.thread))
+    if len(order) and profile.values.min() < 0:
+        order = order[:0]
+    row, values, since = row[order], profile.values[order], profile.time_ns[order] - profile.start_ns
+    first = int(since.min(initial=0))
+    last = int(since.max(initial=profile.duration_ns - 1)) + 1
+    tick_ns = _tick_ns(last - first)
+    first = first // tick_ns * tick_ns
+    ticks = (last - first) // tick_ns + 1
+    time = (since - first) // tick_ns
+    cpu = np.zeros(len(order), np.int64) if profile.cpu is None else profile.cpu[order].astype(np.int64) + 1
+    columns = [np.diff(time, prepend=0) % ticks, np.diff(row, prepend=0) % (int(row.max(initial=0)) + 1), cpu]
+    units = []
+    for column, value_type in enumerate(profile.value_types):
+        unit = _unit(values[:, column], profile.period_ns if value_type.unit == "nanoseconds" else 1)
+        units.append(unit)
+        columns.append(_rounded(values[:, column], row, unit))
+    packed = [_packed(column) for column in columns]
+    header = {
+        "count": len(order),
+        "tickNs": tick_ns,
+        "ticks": ticks,
+        "originNs": first,
+        "spanNs": last - first,
+        "widths": [width for width, _, _ in packed],
+        "same": [same for _, same, _ in packed],
+        "units": units,
+    }
+    return PageSamples(header, b"".join(data for _, _, data in packed))
+
+
+def _tick_ns(span_ns: int) -> int:
+    """1, 2 or 5 of a decimal unit, so that round times are ticks."""
+    least = max(_LEAST_TICK_NS, span_ns >> _TICKS)
+    ten = int(10 ** (len(str(least)) - 1))
+    return next(part * ten for part in (1, 2, 5, 10) if part * ten >= least)
+
+
+def _unit(values: I64, period: int) -> int:
+    largest = int(values.max()) if len(values) else 0
+    if len(values) and largest == int(values.min()):
+        return max(1, largest)
+    return max(1, period // _STEPS, largest >> _WIDEST)
+
+
+def _rounded(values: I64, row: I64, unit: int) -> I64:
+    """Values in whole units; those of one row add up to their sum, rounded."""
+    if unit == 1:
+        return values
+    by_row = np.argsort(row, kind="stable")
+    sums = np.cumsum(values[by_row])
+    starts = np.flatnonzero(np.diff(row[by_row], prepend=-1))
+    before = np.repeat((sums - values[by_row])[starts], np.diff(np.append(starts, len(row))))
+    upto = sums - before
+    whole = (upto + unit // 2) // unit - (upto - values[by_row] + unit // 2) // unit
+    found = np.empty_like(values)
+    found[by_row] = whole
+    return found
+
+
+def _packed(column: I64) -> tuple[int, int, bytes]:
+    """(width, what all of it is where the width is 0, bytes) of numbers that are not negative."""
+    if not len(column) or column.min() == column.max():
+        return 0, int(column[0]) if len(column) else 0, b""
+    width = (int(column.max()).bit_length() + 7) // 8
+    planes = column.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :width].T
+    return width, 0, planes.tobytes()
