@@ -1,9 +1,9 @@
 "use strict";
 /* The page's state and what changes it. */
 
-const VIEWS = /** @type {const} */ (["graph", "table"]);
+const VIEWS = /** @type {const} */ (["graph", "table", "sandwich"]);
 const STRIPS = /** @type {const} */ (["threads", "cpus", "offsets", "off"]);
-const SORT_COLUMNS = /** @type {const} */ (["self", "total", "name", "group"]);
+const SORT_COLUMNS = /** @type {const} */ (["self", "total", "count", "name", "group"]);
 
 /** @type {State} */
 const state = {
@@ -21,6 +21,7 @@ const state = {
   query: "",
   group: null,
   picked: -1,
+  center: -1,
   hit: -1,
   zoom: "",
   range: null,
@@ -41,6 +42,11 @@ let tree;
 let plain = null;
 /** @type {Graph} */
 let graph;
+/**
+ * Made when it is asked for first.
+ * @type {Sandwich | null}
+ */
+let halves = null;
 /** @type {Strip} */
 let strip;
 /** @type {string[]} */
@@ -66,7 +72,7 @@ async function start() {
       showZoom(node);
       remember();
     },
-    focus: announce,
+    focus: (node) => announce(tree, node),
     open: unfold,
   });
   strip = new Strip(byId("timeline"), chooseRange);
@@ -163,6 +169,7 @@ function chooseRange(range, done = true) {
 function recolour() {
   colours = frameColours(model, slots, state.theme);
   graph.setColours(colours, state.theme);
+  halves?.setColours(colours, state.theme);
   showModules();
 }
 
@@ -243,17 +250,45 @@ function setView(view) {
   state.view = view;
   byId("graph-view").hidden = view !== "graph";
   byId("table-view").hidden = view !== "table";
+  byId("sandwich-view").hidden = view !== "sandwich";
   if (view === "graph") graph.resize();
   byId("tooltip").hidden = true;
   if (view === "table") showFunctions();
+  if (view === "sandwich") showSandwich();
   reflect();
 }
 
-function showFunctions() {
+/** @type {() => Tree} */
+function plainTree() {
   plain ||= buildTree(model, { ...state, ...UNFOLDED, bottomUp: false, byThread: false, byProcess: false });
-  const type = model.valueTypes[state.metric];
+  return plain;
+}
+
+function showFunctions() {
   const asked = found && state.picked < 0 ? found.matches : null;
-  showTable(model, plain, type, asked, state.sort, colours, graph.charWidth, pick);
+  showTable(model, plainTree(), state, asked, colours, graph.charWidth, { pick, look: lookAt });
+}
+
+/** Of the function that was chosen, or of the one with the most of its own. */
+function showSandwich() {
+  if (state.center < 0) state.center = state.picked;
+  if (state.center < 0) {
+    const { rows } = tallyFunctions(model, plainTree());
+    state.center = rows.reduce((best, row) => (row.self > best.self ? row : best), rows[0] ?? { frame: -1, self: 0 }).frame;
+  }
+  if (state.center < 0) return;
+  if (!halves) {
+    halves = new Sandwich();
+    halves.setColours(colours, state.theme);
+  }
+  halves.show(state.center, tree.total);
+}
+
+/** @type {(frame: number) => void} */
+function lookAt(frame) {
+  if (frame >= model.functions) return;
+  state.center = frame;
+  setView("sandwich");
 }
 
 /** @type {(flipped: boolean) => void} */
@@ -335,11 +370,11 @@ function showZoom(node) {
   byId("zoom-share").textContent = formatShare(tree.value[node], tree.total);
 }
 
-/** @type {(node: number) => void} */
-function announce(node) {
+/** @type {(of: Tree, node: number) => void} */
+function announce(of, node) {
   if (node < 0) return;
-  const { pairs } = describe(model, tree, node, state.metric, graph.zoomed);
-  byId("announce").textContent = [nameOf(model, tree, node), ...pairs.map((pair) => pair.join(" "))].join(", ");
+  const { pairs } = describe(model, of, node, state.metric, of === tree ? graph.zoomed : 0);
+  byId("announce").textContent = [nameOf(model, of, node), ...pairs.map((pair) => pair.join(" "))].join(", ");
 }
 
 /** Buttons say what is on. */
@@ -348,6 +383,7 @@ function reflect() {
   const pressed = {
     "view-graph": state.view === "graph",
     "view-table": state.view === "table",
+    "view-sandwich": state.view === "sandwich",
     icicle: !state.flipped,
     flame: state.flipped,
     "top-down": !state.bottomUp,

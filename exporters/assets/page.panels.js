@@ -46,10 +46,10 @@ function describe(model, tree, node, metric, zoomed) {
   const samples = formatCount(count, "sample");
   const measured = type[1] === "count" ? samples : `${formatValue(value, type)} · ${samples}`;
   /** @type {[string, string][]} */
-  const pairs = [["Total", `${formatShare(value, tree.total)} · ${measured}`]];
+  const pairs = [["Total", `${formatShare(value, tree.whole)} · ${measured}`]];
   if (zoomed > 0 && zoomed !== node) pairs.push(["Of zoomed", formatShare(value, tree.value[zoomed])]);
   if (!tree.bottomUp && tree.self[node] > 0 && frame.kind < KIND.ROOT) {
-    pairs.push(["Self", `${formatShare(tree.self[node], tree.total)} · ${formatValue(tree.self[node], type)}`]);
+    pairs.push(["Self", `${formatShare(tree.self[node], tree.whole)} · ${formatValue(tree.self[node], type)}`]);
   }
   if (frame.kind === KIND.START) pairs.push(["Folded", startNames(model).join(", ")]);
   if (tree.rounds[node]) pairs.push(["Recursion", `${formatCount(tree.rounds[node], "round")} at most, folded: click to open`]);

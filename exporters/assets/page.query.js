@@ -84,12 +84,15 @@ function searchTree(tree, matches) {
 }
 
 /**
- * Self and total of each function; recursion counts once. The tree must be top-down.
- * @type {(model: Model, tree: Tree) => FunctionRow[]}
+ * Self, total and samples of each function; recursion counts once. outermost: the nodes that count for the total. The tree
+ * must be top-down.
+ * @type {(model: Model, tree: Tree) => { rows: FunctionRow[]; outermost: number[] }}
  */
 function tallyFunctions(model, tree) {
   const self = new Float64Array(model.frames.length);
   const total = new Float64Array(model.frames.length);
+  const count = new Float64Array(model.frames.length);
+  const outermost = [];
   const open = new Int32Array(model.frames.length);
   const next = Int32Array.from(tree.firstChild);
   const stack = [0];
@@ -97,7 +100,11 @@ function tallyFunctions(model, tree) {
     const at = stack[stack.length - 1];
     const frame = tree.frame[at];
     if (next[at] === tree.firstChild[at]) {
-      if (!open[frame]) total[frame] += tree.value[at];
+      if (!open[frame]) {
+        total[frame] += tree.value[at];
+        count[frame] += tree.count[at];
+        outermost.push(at);
+      }
       self[frame] += tree.self[at];
     }
     if (next[at] < tree.endChild[at]) {
@@ -110,7 +117,7 @@ function tallyFunctions(model, tree) {
   }
   const rows = [];
   for (let i = 0; i < model.frames.length; i++) {
-    if (model.frames[i].kind < KIND.ROOT && total[i] > 0) rows.push({ frame: i, self: self[i], total: total[i] });
+    if (model.frames[i].kind < KIND.ROOT && total[i] > 0) rows.push({ frame: i, self: self[i], total: total[i], count: count[i] });
   }
-  return rows;
+  return { rows, outermost };
 }

@@ -25,6 +25,7 @@ function search() {
   byId("next").hidden = byId("previous").hidden = !found?.hits.length;
   graph.setSearch(found?.functions ? found.nodes : null);
   if (state.view === "table") showFunctions();
+  if (state.view === "sandwich") showSandwich();
 }
 
 /** @type {(group: string) => Uint8Array} */

@@ -2,20 +2,21 @@
 /* The functions as a table: the same data for those who do not see the graph, or want a list. */
 
 const TABLE_ROWS = 500;
-const TABLE_PADDING = 28;
+const TABLE_PADDING = 52;
 
 /**
- * sort: [column, descending]. colours: per frame. letter: a letter's width. pick(frame): a function was chosen.
- * @type {(model: Model, tree: Tree, type: ValueType, matches: Uint8Array | null, sort: Sort, colours: string[], letter: number, pick: (frame: number) => void) => void}
+ * matches: the frames that are looked for, or null. colours: per frame. letter: a letter's width. on: a function was chosen.
+ * @type {(model: Model, tree: Tree, state: State, matches: Uint8Array | null, colours: string[], letter: number, on: { pick: (frame: number) => void; look: (frame: number) => void }) => void}
  */
-function showTable(model, tree, type, matches, sort, colours, letter, pick) {
-  let rows = tallyFunctions(model, tree);
-  if (matches) rows = rows.filter((row) => matches[row.frame]);
-  const [column, descending] = sort;
+function showTable(model, tree, state, matches, colours, letter, on) {
+  const tally = tallyFunctions(model, tree);
+  const rows = matches ? tally.rows.filter((row) => matches[row.frame]) : tally.rows;
+  const [column, descending] = state.sort;
+  const type = model.valueTypes[state.metric];
   /** @type {(row: FunctionRow) => string} */
   const name = (row) => model.frames[row.frame].name;
   /** @type {Record<SortColumn, (row: FunctionRow) => string | number>} */
-  const keys = { self: (row) => row.self, total: (row) => row.total, name, group: (row) => model.frames[row.frame].group };
+  const keys = { self: (row) => row.self, total: (row) => row.total, count: (row) => row.count, name, group: (row) => model.frames[row.frame].group };
   const key = keys[column];
   /** @type {(a: FunctionRow, b: FunctionRow) => number} */
   const ascending = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0);
@@ -31,18 +32,25 @@ function showTable(model, tree, type, matches, sort, colours, letter, pick) {
     );
   const wide = byId("function-head").clientWidth;
   const room = Math.max(8, Math.floor((wide - TABLE_PADDING) / letter));
+  const shown = rows.slice(0, TABLE_ROWS);
+  const when = trends(model, tree, shown.map((row) => row.frame), tally.outermost, state);
+  for (const part of queryAll("#table-view .trend")) part.hidden = !when.size;
   byId("rows").replaceChildren(
-    ...rows.slice(0, TABLE_ROWS).map((row) => {
+    ...shown.map((row) => {
+      const trend = when.get(row.frame);
       const frame = model.frames[row.frame];
       return element(
         "tr",
         null,
         cell(row.self),
         cell(row.total),
+        element("td", { class: "count" }, groupThousands(row.count)),
+        trend && element("td", { class: "trend" }, sparkline(trend)),
         element(
           "td",
           { title: frame.name },
-          element("button", { onclick: () => pick(row.frame), "aria-label": frame.name }, fitName(frame.name, room)),
+          element("button", { class: "name", onclick: () => on.pick(row.frame), "aria-label": frame.name }, fitName(frame.name, room)),
+          element("button", { class: "look", onclick: () => on.look(row.frame), title: "Callers and callees", "aria-label": `Callers and callees of ${frame.name}` }, "⇅"),
           element("small", { class: "where" }, frame.group),
         ),
         element("td", { title: frame.group, class: "module" }, element("span", { class: "swatch", colour: colours[row.frame] }), frame.group),

@@ -221,19 +221,27 @@ function emitTopDown(model, leaves, root, raw, options) {
  * @type {(model: Model, leaves: number[], root: number, raw: RawTree, options: TreeOptions) => void}
  */
 function emitBottomUp(model, leaves, root, raw, options) {
-  const { rep, parent, key, trust } = raw.folded;
+  const { rep } = raw.folded;
   const values = model.values[options.metric];
   const counts = model.values[model.countColumn];
-  /** @type {Pointer[]} */
-  const first = [];
-  for (const leaf of leaves) {
-    if (model.leaf[leaf] > 0) first.push([rep[model.leaf[leaf]], values[leaf], counts[leaf]]);
-  }
+  addTotals(model, leaves, root, raw, options);
+  growCallers(
+    raw,
+    root,
+    leaves.filter((leaf) => model.leaf[leaf] > 0).map((leaf) => [rep[model.leaf[leaf]], values[leaf], counts[leaf]]),
+  );
+}
+
+/**
+ * Below a root that has its total, the nodes that are pointed at and their callers.
+ * @type {(raw: RawTree, root: number, first: Pointer[]) => void}
+ */
+function growCallers(raw, root, first) {
+  const { parent, key, trust } = raw.folded;
   /** @type {[below: number, pointers: Pointer[]][]} */
   let level = [[root, first]];
   /** @type {[below: number, pointers: Pointer[]][]} */
   let thin = [];
-  addTotals(model, leaves, root, raw, options);
   const least = raw.value[root] * BOTTOM_UP_THIN;
   while (level.length || thin.length) {
     const second = !level.length;
@@ -315,6 +323,7 @@ function layOut(model, raw) {
     rowStart: [0],
     total: raw.value[0],
     totalCount: raw.count[0],
+    whole: raw.value[0],
     rows: 0,
   };
   const order = new Int32Array(n);

@@ -43,6 +43,10 @@ const FIELDS = {
       if (state.picked >= 0) state.query = model.frames[state.picked].name;
     },
   },
+  center: {
+    text: () => (state.center < 0 ? "" : String(state.center)),
+    read: (text) => (state.center = placeOf(text, model.functions)),
+  },
   module: { text: () => state.group ?? "", read: (text) => (state.group = text || null) },
   sort: {
     text: () => `${state.sort[0]}${state.sort[1] ? "-" : ""}`,

@@ -6,6 +6,8 @@ function wire() {
   const click = (id, action) => byId(id).addEventListener("click", action);
   click("view-graph", () => setView("graph"));
   click("view-table", () => setView("table"));
+  click("view-sandwich", () => setView("sandwich"));
+  click("center-pick", () => pick(state.center));
   click("icicle", () => setFlipped(false));
   click("flame", () => setFlipped(true));
   click("top-down", () => change("bottomUp", false));
@@ -68,6 +70,11 @@ const KEYS = {
   t: () => change("byThread", !state.byThread),
   p: () => change("byProcess", !state.byProcess),
   f: () => setView(state.view === "graph" ? "table" : "graph"),
+  c: () => {
+    const node = graph.hover < 0 ? graph.focus : graph.hover;
+    if (state.view === "graph" && node > 0) lookAt(tree.frame[node]);
+    else setView("sandwich");
+  },
   s: () => togglePanel("summary"),
   z: undo,
   "?": () => byId("help-dialog").showModal(),
@@ -97,7 +104,7 @@ function onKey(event) {
     if (event.key === "Enter") step(event.shiftKey ? -1 : 1);
   } else if (!event.ctrlKey && !event.metaKey && !event.altKey) {
     if (event.target === byId("timeline") && strip.key(event.key, event.shiftKey)) event.preventDefault();
-    else if (event.target === byId("graph") && canvasKey(event)) event.preventDefault();
+    else if (graphKey(event)) event.preventDefault();
     else if (!isField(event.target) && KEYS[event.key]) KEYS[event.key]();
   }
 }
@@ -111,13 +118,14 @@ function isField(target) {
 }
 
 /** @type {(event: KeyboardEvent) => boolean} */
-function canvasKey(event) {
-  const away = state.flipped ? "ArrowUp" : "ArrowDown";
+function graphKey(event) {
+  const on = [graph, ...Object.values(halves?.halves ?? {})].find((each) => each.canvas === event.target);
+  if (!on) return false;
   /** @type {Record<string, Direction>} */
-  const moves = { ArrowLeft: "left", ArrowRight: "right", [away]: "in", [state.flipped ? "ArrowDown" : "ArrowUp"]: "out" };
-  if (moves[event.key]) graph.moveFocus(moves[event.key]);
-  else if ((event.key === "Enter" || event.key === " ") && graph.focus >= 0) {
-    if (!unfold(graph.focus, false)) graph.zoomTo(graph.focus);
+  const moves = { ArrowLeft: "left", ArrowRight: "right", [on.flipped ? "ArrowUp" : "ArrowDown"]: "in", [on.flipped ? "ArrowDown" : "ArrowUp"]: "out" };
+  if (moves[event.key]) on.moveFocus(moves[event.key]);
+  else if ((event.key === "Enter" || event.key === " ") && on.focus >= 0) {
+    if (!on.on.open(on.focus, false)) on.zoomTo(on.focus);
   } else return false;
   return true;
 }

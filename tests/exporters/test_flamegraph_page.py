@@ -313,11 +313,14 @@ def test_functions_table_counts_self_and_total_and_leads_back_to_the_graph(open_
     page = open_page(golden())
     page.browser.press("f")
     table = page.browser.run("[...document.querySelectorAll('#rows tr')].map(r => [...r.cells].map(c => c.innerText))")
-    assert table[0] == ["120 ms52.17 %", "120 ms52.17 %", "memcpy", "libc.so.6"]
-    assert ["20 ms8.70 %", "90 ms39.13 %", "parse", "server"] in table
+    assert table[0] == ["120 ms52.17 %", "120 ms52.17 %", "12", "", "memcpy⇅", "libc.so.6"]
+    assert ["20 ms8.70 %", "90 ms39.13 %", "9", "", "parse⇅", "server"] in table
     page.browser.click_on("[data-sort=name]")
-    names = page.browser.run("[...document.querySelectorAll('#rows tr')].map(r => r.cells[2].innerText)")
+    names = page.browser.run("[...document.querySelectorAll('#rows tr')].map(r => r.cells[4].innerText)")
     assert names == sorted(names)
+    page.browser.click_on("[data-sort=count]")
+    counts = page.browser.run("[...document.querySelectorAll('#rows tr')].map(r => Number(r.cells[2].innerText))")
+    assert counts == sorted(counts, reverse=True)
     page.browser.click_on("#rows tr:first-child button")
     assert page.pressed("#view-graph")
     assert page.browser.run("graph.zoomed") > 0
@@ -519,7 +522,7 @@ def test_search_sees_what_the_start_row_hides_only_if_nothing_else_fits(open_pag
 def picked(page: Page, name: str) -> None:
     """Chooses a function in the table; it must be marked where one looks."""
     page.browser.press("f")
-    row = f"[...document.querySelectorAll('#rows button')].findIndex(b => b.ariaLabel === '{name}')"
+    row = f"[...document.querySelectorAll('#rows .name')].findIndex(b => b.ariaLabel === '{name}')"
     at = page.browser.run(row)
     assert at >= 0
     page.browser.click_on(f"#rows tr:nth-child({at + 1}) button")
@@ -568,11 +571,11 @@ def test_function_whose_name_is_part_of_others_is_chosen_alone(open_page: OpenPa
 def test_functions_are_named_on_a_narrow_screen(open_page: OpenPage) -> None:
     page = open_page(golden(), width=390, height=844)
     page.browser.press("f")
-    cell = page.browser.run("(() => { const r = document.querySelector('#rows tr').cells[2].getBoundingClientRect();"
+    cell = page.browser.run("(() => { const r = document.querySelector('#rows tr').cells[4].getBoundingClientRect();"
                             "return [r.x, r.width, document.body.scrollWidth]; })()")  # fmt: skip
     assert cell[1] > 200
     assert cell[0] + cell[1] <= 390 == cell[2]
-    assert page.text("#rows tr td:nth-child(3)").split("\n") == ["memcpy", "libc.so.6"]
+    assert page.text("#rows tr td:nth-child(5)").split("\n") == ["memcpy⇅", "libc.so.6"]
 
 
 def test_link_restores_what_is_shown_and_undo_goes_back_step_by_step(open_page: OpenPage) -> None:
@@ -655,7 +658,7 @@ def test_range_of_time_shows_what_a_profile_of_that_time_does(open_page: OpenPag
     page.browser.click_on("#bottom-up")
     assert weighty(page.paths()) == expected(part, bottom_up=True)
     page.browser.press("f")
-    shown = page.browser.run("tallyFunctions(model, plain).reduce((sum, row) => sum + row.self, 0)")
+    shown = page.browser.run("tallyFunctions(model, plain).rows.reduce((sum, row) => sum + row.self, 0)")
     assert shown == page.browser.run("tree.total") == part.total
     for _ in range(3):
         page.browser.press("z")
@@ -753,3 +756,83 @@ def test_half_a_million_samples_with_times_take_less_than_two_megabytes(open_pag
     assert page.browser.run("tree.total") == pytest.approx(part.total, rel=1e-4)
     work = {name[:2]: value for name, value in expected(part).items() if len(name) == 2}
     assert {name: page.paths()[name] for name in work} == pytest.approx(work, rel=0.02, abs=5 * PERIOD_NS)
+
+
+HALF = """((half) => Array.from({ length: half.n }, (_, i) =>
+  [half.parent[i], model.frames[half.frame[i]].name, half.value[i], half.self[i]]))"""
+
+
+def half(page: Page, name: str) -> Paths:
+    """Names from the function on -> value, of the callers or the callees that are shown."""
+    names: list[tuple[str, ...]] = []
+    values: Paths = {}
+    for parent, function, value, _ in page.browser.run(f"{HALF}(halves.trees.{name})"):
+        names.append((*names[parent], function) if parent >= 0 else (function,))
+        values[names[-1]] = value / PERIOD_NS
+    return values
+
+
+def test_callers_and_callees_of_a_function_hold_its_samples_once(open_page: OpenPage) -> None:
+    builder = Builder()
+    a, b, f, leaf = (code(name, rel=0x100 * at) for at, name in enumerate(("a", "b", "f", "leaf"), 1))
+    for stack, times in (([a, f, leaf], 3), ([b, f], 2), ([a, f, b, f, leaf], 4), ([b, leaf], 8), ([f], 1)):
+        for _ in range(times):
+            builder.sample(builder.node(stack))
+    page = open_page(builder.build())
+    page.browser.press("f")
+    row = "[...document.querySelectorAll('#rows tr')].findIndex(r => r.cells[4].innerText === 'f⇅')"
+    page.browser.click_on(f"#rows tr:nth-child({page.browser.run(row) + 1}) .look")
+    assert page.pressed("#view-sandwich")
+    assert half(page, "callers") == {("f",): 10, ("f", "a"): 7, ("f", "b"): 2}
+    callees = {("f",): 10, ("f", "leaf"): 3, ("f", "b"): 4, ("f", "b", "f"): 4, ("f", "b", "f", "leaf"): 4}
+    assert half(page, "callees") == callees
+    assert page.text("#center-facts") == "total 100 ms (55.56 %) · self 30 ms (16.67 %)"
+    page.browser.run("halves.halves.callees.canvas.focus()")
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        page.browser.press(key)
+    assert page.text("#center-name") == "b"
+    assert half(page, "callers") == {("b",): 14, ("b", "f"): 4, ("b", "f", "a"): 4}
+    box = page.browser.run("(r => [r.x, r.y, r.width])(document.getElementById('callees').getBoundingClientRect())")
+    page.browser.click(box[0] + 20, box[1] + 30)
+    assert page.text("#center-name") == "leaf"
+    page.browser.press("z")
+    assert page.text("#center-name") == "b"
+    page.browser.click_on("#center-pick")
+    assert page.text("#zoom-name") == "b"
+    page.browser.press("Escape")
+    x, y = page.centre("a", "f", "leaf")
+    page.browser.move(x, y)
+    page.browser.press("c")
+    assert page.text("#center-name") == "leaf"
+    page.browser.run("chooseRange([0, 30e6])")
+    assert half(page, "callers") == {("leaf",): 3, ("leaf", "f"): 3, ("leaf", "f", "a"): 3}
+
+
+def test_callers_and_callees_have_the_total_of_the_table_for_every_function(open_page: OpenPage) -> None:
+    page = open_page(golden(), folded=True)
+    page.browser.run("change('hidden', new Set([1])), chooseRange([0, 150e6])")
+    rows = page.browser.run("tallyFunctions(model, plainTree()).rows")
+    assert len(rows) > 10
+    for row in rows:
+        page.browser.run(f"lookAt({row['frame']})")
+        callers, callees = half(page, "callers"), half(page, "callees")
+        assert next(iter(callers.values())) == next(iter(callees.values())) == row["total"] / PERIOD_NS
+        own = page.browser.run("halves.trees.callees.self.reduce((a, b) => a + b, 0)")
+        assert own == row["total"]
+
+
+def test_table_draws_when_a_function_ran(open_page: OpenPage) -> None:
+    builder = Builder()
+    early, late = builder.node([code("main"), code("early")]), builder.node([code("main"), code("late", rel=0x200)])
+    for nth in range(96):
+        builder.sample(early if nth < 32 else late)
+    page = open_page(builder.build(duration_ns=960_000_000))
+    script = """(() => { const { rows, outermost } = tallyFunctions(model, plainTree());
+      const found = trends(model, plainTree(), rows.map(row => row.frame), outermost, state);
+      return rows.map(row => [model.frames[row.frame].name, [...found.get(row.frame)]]); })()"""
+    when = dict(page.browser.run(script))
+    assert when["main"] == [2 * PERIOD_NS] * 48
+    assert when["early"] == [2 * PERIOD_NS] * 16 + [0] * 32
+    assert when["late"] == [0] * 16 + [2 * PERIOD_NS] * 32
+    page.browser.press("f")
+    assert page.browser.run("document.querySelectorAll('#rows tr svg path').length") == 3

@@ -219,6 +219,8 @@ interface Tree {
   rows: number;
   total: number;
   totalCount: number;
+  /** What shares are of: the page's total. */
+  whole: number;
   bottomUp: boolean;
   thin: number;
 }
@@ -237,6 +239,7 @@ interface FunctionRow {
   frame: number;
   self: number;
   total: number;
+  count: number;
 }
 
 // What page.app.js holds
@@ -259,6 +262,8 @@ interface State {
   query: string;
   group: string | null;
   picked: number;
+  /** The function whose callers and callees are shown. */
+  center: number;
   hit: number;
   /** Where the graph is zoomed to: see placesOf. */
   zoom: string;
@@ -298,6 +303,8 @@ interface Elements extends Record<ButtonId | OtherId, HTMLElement> {
   to: HTMLInputElement;
   "strip-mode": HTMLSelectElement;
   timeline: HTMLCanvasElement;
+  "callers-graph": HTMLCanvasElement;
+  "callees-graph": HTMLCanvasElement;
   "by-thread": HTMLInputElement;
   "by-process": HTMLInputElement;
   "help-dialog": HTMLDialogElement;
@@ -305,8 +312,9 @@ interface Elements extends Record<ButtonId | OtherId, HTMLElement> {
 type ButtonId =
   | "summary" | "theme" | "help" | "view-graph" | "view-table" | "icicle" | "flame" | "top-down" | "bottom-up" | "fold"
   | "start" | "threads" | "previous" | "next" | "reset" | "all-threads" | "no-threads" | "collapse-threads" | "expand-threads"
-  | "undo" | "whole";
+  | "undo" | "whole" | "view-sandwich" | "center-pick";
 type OtherId =
   | "title" | "warnings" | "facts" | "problems" | "levels" | "matched" | "graph-view" | "scroller" | "spacer" | "zoom-bar"
   | "zoom-name" | "zoom-share" | "empty" | "table-view" | "function-head" | "by-process-row" | "rows" | "rows-note" | "threads-panel" | "thread-list"
-  | "summary-panel" | "summary-body" | "legend" | "tooltip" | "announce" | "profile" | "shown" | "total" | "samples" | "strip";
+  | "summary-panel" | "summary-body" | "legend" | "tooltip" | "announce" | "profile" | "shown" | "total" | "samples" | "strip"
+  | "sandwich-view" | "center" | "center-name" | "center-facts" | "callers" | "callers-spacer" | "callees" | "callees-spacer";
