@@ -41,7 +41,7 @@ SCRIPTS = (
         "strip",
         "panels",
     ),
-    *("summary", "trend", "table", "sandwich", "search", "view", "wiring", "app"),
+    *("summary", "trend", "table", "sandwich", "save", "legend", "search", "view", "wiring", "app"),
 )
 EARLY = "page.theme.js"
 STYLE = "page.css"

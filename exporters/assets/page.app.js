@@ -3,6 +3,7 @@
 
 const VIEWS = /** @type {const} */ (["graph", "table", "sandwich"]);
 const STRIPS = /** @type {const} */ (["threads", "cpus", "offsets", "off"]);
+const COLOURS = /** @type {const} */ (["module", "kind", "wait"]);
 const SORT_COLUMNS = /** @type {const} */ (["self", "total", "count", "name", "group"]);
 
 /** @type {State} */
@@ -26,6 +27,7 @@ const state = {
   zoom: "",
   range: null,
   strip: "threads",
+  colour: "module",
   sort: ["self", true],
   theme: "light",
 };
@@ -164,61 +166,6 @@ function chooseRange(range, done = true) {
   dragging = !done;
   state.range = range && [Math.round(range[0]), Math.round(range[1])];
   rebuild();
-}
-
-function recolour() {
-  colours = frameColours(model, slots, state.theme);
-  graph.setColours(colours, state.theme);
-  halves?.setColours(colours, state.theme);
-  showModules();
-}
-
-/**
- * group -> weight of all its nodes; heavy modules choose their colours first.
- * @type {() => Map<string, number>}
- */
-function groupWeights() {
-  const weights = new Map();
-  for (let i = 1; i < tree.n; i++) {
-    const { group, kind } = model.frames[tree.frame[i]];
-    if (kind >= KIND.ROOT) continue;
-    weights.set(group, (weights.get(group) || 0) + tree.value[i]);
-  }
-  return weights;
-}
-
-function showModules() {
-  /** @type {Map<string, number>} */
-  const own = new Map();
-  for (const group of slots.keys()) own.set(group, 0);
-  const values = model.values[state.metric];
-  const cut = new Map();
-  let whole = 0;
-  model.leaf.forEach((leaf, i) => {
-    if (!leaf || state.hidden.has(model.samples.thread[i])) return;
-    const { group } = model.frames[model.frame[leaf]];
-    own.set(group, (own.get(group) || 0) + values[i]);
-    if (model.cut[leaf] >= 0) cut.set(model.cut[leaf], (cut.get(model.cut[leaf]) || 0) + values[i]);
-    whole += values[i];
-  });
-  for (const [frame, value] of cut) own.set(model.frames[frame].group, value + (own.get(model.frames[frame].group) || 0));
-  const sample = new Map();
-  model.frames.forEach((frame, i) => {
-    if (!sample.has(frame.group)) sample.set(frame.group, i);
-  });
-  /** @type {(group: string) => number} */
-  const isMarker = (group) => Number(model.frames[sample.get(group)].kind === KIND.MARKER);
-  /** @type {(a: [string, number], b: [string, number]) => number} */
-  const order = (a, b) => isMarker(a[0]) - isMarker(b[0]) || b[1] - a[1] || (a[0] < b[0] ? -1 : 1);
-  /** @type {[name: string, share: number, colour: string, striped: boolean][]} */
-  const rows = [...own].sort(order).map(([group, value]) => {
-    const slot = group === "[unknown]" ? undefined : slots.get(group);
-    const base = slot === undefined ? SPECIAL[state.theme].unknown : PALETTE[state.theme][slot];
-    return [group, whole ? value / whole : 0, base, isMarker(group) > 0];
-  });
-  showLegend(rows, state.group, (group) => {
-    seek({ group: state.group === group ? null : group });
-  });
 }
 
 /** @type {() => number[]} */
@@ -395,6 +342,7 @@ function reflect() {
   for (const part of queryAll(".graph-only")) part.hidden = state.view !== "graph";
   byId("levels").textContent = `${groupThousands(tree.rows)} levels`;
   byId("strip-mode").value = state.strip;
+  byId("colour").value = state.colour;
   byId("strip").hidden = state.strip === "off" || !model.timeline.count;
   byId("levels").hidden = tree.rows < DEEP;
   byId("start").hidden = state.view !== "graph" || !model.startFrames.length;

@@ -19,6 +19,11 @@ class Graph extends Viewport {
   /** @type {CanvasPattern} */
   pattern;
   totalText = "";
+  /**
+   * By node, where frames do not decide.
+   * @type {string[] | null}
+   */
+  nodeColours = null;
 
   /** @param {HTMLElement} scroller @param {HTMLElement} spacer @param {HTMLCanvasElement} canvas @param {GraphEvents} on */
   constructor(scroller, spacer, canvas, on) {
@@ -311,7 +316,7 @@ class Graph extends Viewport {
   fill(node) {
     const frame = this.tree.frame[node];
     if (this.search?.[node]) return this.theme.hit;
-    return this.model.frames[frame].kind === KIND.MARKER ? this.pattern : this.colours[frame];
+    return this.model.frames[frame].kind === KIND.MARKER ? this.pattern : this.nodeColours && this.model.frames[frame].kind < KIND.ROOT ? this.nodeColours[node] : this.colours[frame];
   }
 
   /** @type {(node: number, left: number, y: number, width: number, height: number, faded: boolean) => void} */

@@ -50,11 +50,64 @@ function makeShades(theme) {
   return PALETTE[theme].map((colour) => [0, 0.1, 0.2].map((part) => d3.interpolateRgb(colour, towards)(part)));
 }
 
+/** By kind of frame: KIND.NATIVE and so on. */
+const KIND_LABELS = ["native code", "inlined functions", "interpreted functions", "kernel", "cut short"];
+const RUNNING = "on a processor";
+/** What the innermost frame of a wait is called: profiler/symbolize/kernel.py. */
+const WAIT = /^\[(sleeping|uninterruptible sleep|stopped|stopped by a debugger|idle|woken|waiting for a processor|blocked)[\]:]/;
+/** Places in the palette of what is not a module. */
+/** @type {Record<string, number>} */
+const LABEL_SLOTS = {
+  "native code": 1, "inlined functions": 8, "interpreted functions": 2, kernel: 5, [RUNNING]: 0, sleeping: 1,
+  "uninterruptible sleep": 4, "waiting for a processor": 5, stopped: 6, "stopped by a debugger": 6, idle: 8, woken: 2, blocked: 12,
+};
+
+/**
+ * What a frame's colour stands for.
+ * @type {(frame: Frame, colour: State["colour"]) => string}
+ */
+function labelOf(frame, colour) {
+  if (colour === "kind") return KIND_LABELS[frame.kind] ?? "";
+  if (colour === "wait") return (frame.kind === KIND.KERNEL && WAIT.exec(frame.name)?.[1]) || RUNNING;
+  return frame.group;
+}
+
+/**
+ * Of each node the colour of what most of its time was: running, or one of the waits. Whose callers alone are known (a tree
+ * of callers of one function) is grey.
+ * @type {(model: Model, tree: Tree, theme: Theme) => string[]}
+ */
+function waitColours(model, tree, theme) {
+  const labels = model.frames.map((frame) => labelOf(frame, "wait"));
+  const kinds = [...new Set(labels)];
+  const of = Uint8Array.from(labels, (label) => kinds.indexOf(label));
+  const sums = new Float64Array(tree.n * kinds.length);
+  const colours = kinds.map((label) => PALETTE[theme][LABEL_SLOTS[label]]);
+  /** @type {string[]} */
+  const found = new Array(tree.n).fill(SPECIAL[theme].unknown);
+  for (let node = tree.n - 1; node > 0; node--) {
+    const [own, up] = [node * kinds.length, tree.parent[node] * kinds.length];
+    sums[own + of[tree.frame[node]]] += tree.self[node];
+    let best = 0;
+    for (let kind = 0; kind < kinds.length; kind++) {
+      sums[up + kind] += sums[own + kind];
+      if (sums[own + kind] > sums[own + best]) best = kind;
+    }
+    if (!tree.bottomUp) found[node] = colours[best];
+  }
+  if (!tree.bottomUp || tree.total !== tree.whole) return found;
+  for (let node = 1; node < tree.n; node++) {
+    const leaf = model.frames[tree.frame[tree.parent[node]]].kind >= KIND.ROOT;
+    found[node] = leaf ? colours[of[tree.frame[node]]] : found[tree.parent[node]];
+  }
+  return found;
+}
+
 /**
  * frame index -> CSS colour; markers are drawn as stripes over theirs.
- * @type {(model: Model, slots: Map<string, number>, theme: Theme) => string[]}
+ * @type {(model: Model, slots: Map<string, number>, theme: Theme, colour: State["colour"]) => string[]}
  */
-function frameColours(model, slots, theme) {
+function frameColours(model, slots, theme, colour) {
   const shades = makeShades(theme);
   const special = SPECIAL[theme];
   return model.frames.map((frame) => {
@@ -62,10 +115,15 @@ function frameColours(model, slots, theme) {
     if (frame.kind === KIND.START) return special.unknown;
     if (frame.kind >= KIND.PROCESS) return special.thread;
     if (frame.kind === KIND.MARKER) return special.marker;
-    const slot = slots.get(frame.group);
+    const slot = slotOf(slots, labelOf(frame, colour), colour);
     if (slot === undefined || frame.group === "[unknown]") return special.unknown;
     return shades[slot][hashText(frame.name) % 3];
   });
+}
+
+/** @type {(slots: Map<string, number>, label: string, colour: State["colour"]) => number | undefined} */
+function slotOf(slots, label, colour) {
+  return colour === "module" ? slots.get(label) : LABEL_SLOTS[label];
 }
 
 /** @type {(canvas: HTMLCanvasElement) => CanvasRenderingContext2D} */

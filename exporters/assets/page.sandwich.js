@@ -72,11 +72,19 @@ class Sandwich {
   /** @type {(colours: string[], theme: Theme) => void} */
   setColours(colours, theme) {
     for (const half of Object.values(this.halves)) half.setColours(colours, theme);
+    this.colourNodes();
+  }
+
+  colourNodes() {
+    for (const half of /** @type {const} */ (["callers", "callees"])) {
+      this.halves[half].nodeColours = state.colour === "wait" ? waitColours(model, this.trees[half], state.theme) : null;
+    }
   }
 
   /** @type {(center: number, whole: number) => void} */
   show(center, whole) {
     this.trees = sandwich(model, center, { ...state, whole });
+    this.colourNodes();
     this.halves.callers.setTree(model, this.trees.callers);
     this.halves.callees.setTree(model, this.trees.callees);
     const type = model.valueTypes[state.metric];

@@ -30,7 +30,7 @@ function search() {
 
 /** @type {(group: string) => Uint8Array} */
 function matchGroup(group) {
-  return matching(model, (frame) => frame.kind < KIND.ROOT && frame.group === group);
+  return matching(model, (frame) => frame.kind < KIND.ROOT && labelOf(frame, state.colour) === group && group !== RUNNING);
 }
 
 /**

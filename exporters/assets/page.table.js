@@ -49,7 +49,7 @@ function showTable(model, tree, state, matches, colours, letter, on) {
         element(
           "td",
           { title: frame.name },
-          element("button", { class: "name", onclick: () => on.pick(row.frame), "aria-label": frame.name }, fitName(frame.name, room)),
+          element("button", { class: "name", onclick: () => on.pick(row.frame), title: frame.name }, fitName(frame.name, room)),
           element("button", { class: "look", onclick: () => on.look(row.frame), title: "Callers and callees", "aria-label": `Callers and callees of ${frame.name}` }, "⇅"),
           element("small", { class: "where" }, frame.group),
         ),

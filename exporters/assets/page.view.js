@@ -62,6 +62,7 @@ const FIELDS = {
       state.range = from < to ? [from, to] : null;
     },
   },
+  colour: { text: () => state.colour, read: (text) => (state.colour = COLOURS.find((colour) => colour === text) ?? "module") },
   strip: { text: () => state.strip, read: (text) => (state.strip = STRIPS.find((strip) => strip === text) ?? "threads") },
   zoom: { text: () => state.zoom, read: (text) => (state.zoom = text) },
 };

@@ -34,6 +34,14 @@ function wire() {
     state.strip = STRIPS.find((mode) => mode === byId("strip-mode").value) ?? "threads";
     rebuild();
   });
+  byId("colour").addEventListener("change", () => {
+    Object.assign(state, { colour: COLOURS.find((colour) => colour === byId("colour").value) ?? "module", group: null });
+    rebuild();
+  });
+  byId("save").addEventListener("change", () => {
+    save(byId("save").value);
+    byId("save").value = "";
+  });
   for (const id of /** @type {const} */ (["from", "to"])) byId(id).addEventListener("change", typedRange);
   for (const button of queryAll("aside .close")) button.addEventListener("click", () => togglePanel(null));
   for (const button of queryAll("dialog .close")) button.addEventListener("click", () => byId("help-dialog").close());

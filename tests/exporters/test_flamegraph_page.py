@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from pyprof.exporters.names import levels, process_name, thread_name
-from pyprof.model.profile import Profile, ValueType
+from pyprof.model.profile import Frame, FrameKind, Profile, ValueType
 from pyprof.model.summary import FunctionsMissing, Shown
+from pyprof.model.walk import Trust
 from tests.exporters.browser import Browser
 from tests.exporters.conftest import OpenPage
 from tests.exporters.page import Page
@@ -522,7 +524,7 @@ def test_search_sees_what_the_start_row_hides_only_if_nothing_else_fits(open_pag
 def picked(page: Page, name: str) -> None:
     """Chooses a function in the table; it must be marked where one looks."""
     page.browser.press("f")
-    row = f"[...document.querySelectorAll('#rows .name')].findIndex(b => b.ariaLabel === '{name}')"
+    row = f"[...document.querySelectorAll('#rows .name')].findIndex(b => b.title === '{name}')"
     at = page.browser.run(row)
     assert at >= 0
     page.browser.click_on(f"#rows tr:nth-child({at + 1}) button")
@@ -836,3 +838,77 @@ def test_table_draws_when_a_function_ran(open_page: OpenPage) -> None:
     assert when["late"] == [0] * 16 + [2 * PERIOD_NS] * 32
     page.browser.press("f")
     assert page.browser.run("document.querySelectorAll('#rows tr svg path').length") == 3
+
+
+def waits() -> Profile:
+    """Of main's 10 samples 6 sleep, 1 waits for a processor; some of it in what another process runs."""
+    builder = Builder()
+    main, work = code("main"), code("work", rel=0x200)
+    sleep = Frame(FrameKind.KERNEL, 0, 0, 0, -1, (), Trust.CONTEXT, "[sleeping: futex]")
+    queued = replace(sleep, title="[waiting for a processor]")
+    for stack, times in (([main, work, sleep], 5), ([main, sleep], 1), ([main, work], 3), ([main, work, queued], 1)):
+        for _ in range(times):
+            builder.sample(builder.node(stack))
+    return builder.build()
+
+
+def choose(page: Page, selector: str, value: str) -> None:
+    page.browser.run(
+        f"(s => {{ s.value = {value!r}; s.dispatchEvent(new Event('change')); }})(document.querySelector({selector!r}))"
+    )
+    page.browser.settle()
+
+
+def test_colours_by_waiting_and_by_kind_of_code_have_their_legend(open_page: OpenPage) -> None:
+    page = open_page(waits())
+    choose(page, "#colour", "wait")
+    assert page.text("#legend").split("\n") == [
+        *("sleeping", "60.00 %", "on a processor", "30.00 %", "waiting for a processor", "10.00 %")
+    ]
+    palette = "PALETTE.light[LABEL_SLOTS[{}]]"
+    sleeping, running = (page.browser.run(palette.format(repr(label))) for label in ("sleeping", "on a processor"))
+    colour = "graph.nodeColours[{}]"
+    assert page.browser.run(colour.format(page.node("main", "work"))) == sleeping
+    page.browser.click_on("#legend button:first-child")
+    assert page.text("#matched").startswith("60.00 %")
+    page.browser.press("Escape")
+    page.browser.press("b")
+    assert page.browser.run(colour.format(page.node("work", "main"))) == running, "bottom-up: what its samples did"
+    assert page.browser.run(colour.format(page.node("[sleeping: futex]", "work"))) == sleeping
+    choose(page, "#colour", "kind")
+    assert page.text("#legend").split("\n") == ["kernel", "70.00 %", "native code", "30.00 %"]
+    link = page.browser.run("location.hash")
+    page.browser.run(f"show(''), show({link[1:]!r})")
+    assert page.browser.run("document.getElementById('colour').value") == "kind"
+
+
+def saved(page: Page, kind: str) -> tuple[str, str]:
+    """Name and text of what the page saves; of a picture its first bytes."""
+    page.browser.run(
+        "window.download = async (name, blob) => { const bytes = new Uint8Array(await blob.arrayBuffer());"
+        "window.kept = [name, bytes[0] === 0x89 ? String.fromCharCode(...bytes.slice(1, 4)) : await blob.text()]; }"
+    )
+    choose(page, "#save", kind)
+    page.browser.wait("window.kept")
+    name, text = page.browser.run("(kept => { window.kept = null; return kept; })(window.kept)")
+    return name, text
+
+
+def test_what_is_shown_is_saved_as_collapsed_stacks_svg_and_png(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    choose(page, "#metric", "0")
+    name, text = saved(page, "collapsed")
+    assert name == "server-pid-100.collapsed"
+    ours = text.splitlines()
+    assert sorted(ours) == sorted(export("collapsed", golden()).decode().replace(" (app.py)", "").splitlines())
+    page.click("clone", "work")
+    assert all(line.startswith("clone;work") for line in saved(page, "collapsed")[1].splitlines())
+    page.browser.press("Escape")
+    name, text = saved(page, "svg")
+    assert name.endswith(".svg")
+    labels = [part.text for part in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+    assert "_start" in labels
+    assert any(label and label.startswith("</script") for label in labels), "a name is text, not markup"
+    assert saved(page, "png") == ("server-pid-100.png", "PNG")
+    page.browser.run("setView('sandwich')")
+    assert saved(page, "svg")[1].count("<svg") == 3

@@ -269,6 +269,7 @@ interface State {
   zoom: string;
   range: TimeRange | null;
   strip: (typeof STRIPS)[number];
+  colour: (typeof COLOURS)[number];
   sort: Sort;
   theme: Theme;
 }
@@ -302,6 +303,8 @@ interface Elements extends Record<ButtonId | OtherId, HTMLElement> {
   from: HTMLInputElement;
   to: HTMLInputElement;
   "strip-mode": HTMLSelectElement;
+  colour: HTMLSelectElement;
+  save: HTMLSelectElement;
   timeline: HTMLCanvasElement;
   "callers-graph": HTMLCanvasElement;
   "callees-graph": HTMLCanvasElement;

@@ -1,0 +1,37 @@
+"""The page for readers who do not see it: axe-core (npm, run in Chromium) has no serious finding in any view."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.exporters.conftest import OpenPage
+from tests.exporters.profiles import golden
+from tests.support import missing
+
+AXE = Path(__file__).parents[2] / "tooling/page/node_modules/axe-core/axe.min.js"
+FINDINGS = """axe.run({ resultTypes: ["violations"] }).then(found => found.violations
+  .filter(each => each.impact === "serious" || each.impact === "critical" || each.id === "region")
+  .map(each => [each.id, each.nodes.map(node => node.html)]))"""
+VIEWS = (
+    "setView('table')",
+    "setView('sandwich')",
+    "setView('graph'), togglePanel('threads')",
+    "togglePanel('summary')",
+)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_no_view_has_a_serious_finding(open_page: OpenPage, scheme: str, width: int) -> None:
+    if not AXE.is_file():
+        missing("needs axe-core: make lint-page")
+    page = open_page(golden(), scheme=scheme, width=width, height=844)
+    page.browser.run("chooseRange([20e6, 150e6])")
+    page.browser.run(AXE.read_text(encoding="utf-8") + ";0")
+    for view in VIEWS:
+        page.browser.run(f"{view};0")
+        page.browser.settle()
+        assert page.browser.run(FINDINGS) == [], view
+    page.browser.run("document.getElementById('help-dialog').showModal()")
+    assert page.browser.run(FINDINGS) == [], "keys and hints"
