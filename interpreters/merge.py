@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.markers import Mark, MarkKind, long_chain_mark
+from pyprof.model.markers import Mark, MarkKind, long_chain_mark, scattered_mark
 from pyprof.model.stacks import Inserts
 from pyprof.model.walk import StackEnd
 from pyprof.records import dataclass, replace
@@ -31,7 +31,8 @@ class Merged:
 
     unplaced: runs that stand by their order only; without_run: activations of the evaluator without frames.
 
-    reasons: bits of model.interpreter.PARTIAL, none if all was matched. lacking, enough: as in model.interpreter.Chain.
+    reasons: bits of model.interpreter.PARTIAL, none if all was matched. lacking, enough: as in model.interpreter.Chain;
+    scattered: no option would copy what is lacking.
     """
 
     inserts: Inserts
@@ -40,12 +41,15 @@ class Merged:
     reasons: SampleState = NOTHING
     lacking: int = 0
     enough: int = 0
+    scattered: bool = False
 
     @property
     def mark(self) -> Mark | None:
         """The marker below which the stack hangs; None if all was matched."""
         if not self.reasons:
             return None
+        if self.scattered:
+            return scattered_mark(self.lacking)
         if self.lacking:
             return long_chain_mark(self.lacking, self.enough)
         return Mark(MarkKind.MERGE, unplaced=self.unplaced, without_run=self.without_run)
@@ -95,7 +99,11 @@ def merge(
         found = _by_count(pcs, exacts, end, chain, evaluators)
     if not chain.lacking:
         return found
-    return replace(found, reasons=found.reasons | SampleState.LONG_CHAIN, lacking=chain.lacking, enough=chain.enough)
+    reasons = found.reasons | SampleState.LONG_CHAIN
+    if not chain.scattered:
+        return replace(found, reasons=reasons, lacking=chain.lacking, enough=chain.enough)
+    count = sum(map(evaluators, pcs, exacts)) if end == StackEnd.ROOT else 0
+    return replace(found, reasons=reasons, lacking=max(chain.lacking, count), scattered=True)
 
 
 def _by_markers(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pyprof.interpreters.cpython.copied import (
     MOST_IN_STOP,
+    MOST_SCATTERED,
     NOTHING,
     Copied,
     Habits,
@@ -57,6 +58,7 @@ class Copier:
         self._frame_size = (layout.frame.size + 7) & ~7
         self._frames = FrameWords(layout)
         self._entry = ENTRY_OWNER if layout.chain is Chain.SHIMS else 1
+        self._in_stop = MOST_SCATTERED if layout.thread.chunk == NONE else MOST_IN_STOP
         self._chunks = ChunkCopier(layout, most_stack)
         self._greenlets = greenlet_search(layout)
 
@@ -144,7 +146,7 @@ class Copier:
         layout = self._layout.thread
         root = copied.thread.address + layout.root_cframe
         size = layout.cframe_previous + 8
-        most = MOST_IN_STOP if gather else self._most_frames
+        most = self._in_stop if gather else self._most_frames
         while cframe and cframe != root:
             if len(copied.stands) >= most:
                 copied.rest_stand = cframe
@@ -162,7 +164,7 @@ class Copier:
         previous, code, size = self._frames.previous, self._frames.code, self._frame_size
         mask = self._layout.frame.code_mask
         frames, codes = copied.frames, copied.codes
-        most = MOST_IN_STOP if gather else self._most_frames
+        most = self._in_stop if gather else self._most_frames
         base_frame = self._layout.thread.base_frame
         stop = copied.head[base_frame >> 3] if base_frame != NONE else 0
         new: list[int] = []
@@ -174,6 +176,8 @@ class Copier:
                 break
             if low <= frame and frame + size <= high and not frame & 7:
                 at = frame - low >> 3
+            elif (known := loose.get(frame)) is not None and 8 * len(known) >= size:
+                words, at, low, high = known, 0, frame, frame + 8 * len(known)
             else:
                 found, at = copied.find(frame, size, loose, gather)
                 if found is None:
@@ -243,6 +247,8 @@ class Copier:
     def finish(self, copied: Copied) -> None:
         """The rest of a deep stack, from the copy."""
         frame, copied.rest = copied.rest, 0
+        if frame and self._layout.thread.chunk == NONE:  # each lies elsewhere: none of the rest is in the copy
+            copied.unread, frame, copied.rest_stand = True, 0, 0
         stand, copied.rest_stand = copied.rest_stand, 0
         if frame:
             self._follow(copied, frame, {}, None)

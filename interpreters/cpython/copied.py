@@ -11,6 +11,9 @@ from pyprof.records import dataclass, field
 
 MOST_IN_STOP = 2048
 """Frames that are followed while the thread stands still; the rest of a deep stack is followed in the copy."""
+MOST_SCATTERED = 1024
+"""The same of a version without a data stack: each frame is a read of its own, and the rest is in no copy. Python's own
+limit of recursion is 1,000."""
 MOST_FAILURES = 16
 """So many code objects of one sample may be unreadable; then the others are not tried."""
 NOTHING = memoryview(b"").cast("Q")
@@ -36,6 +39,7 @@ class Copied:
     address. stands: avma of each CFrame, innermost first, and the frame that it names. rest: the frame at which the
     stop ended early, rest_stand the CFrame. problem: why the chain ends there, "" at its root. outermost:
     of each run, the avma of its outermost frame. habits: to learn what was needed, None once that is done.
+    unread: the chain goes on outside of what is copied, after so many frames as are copied at most.
     beyond: the first chunk of the data stack that is not copied, 0 if all are; cut: the chain ends there.
     objects: other places that the next sample needs. waiting: markers of activations that are not in the thread's
     chain. marks: see model.interpreter.Chain.
@@ -56,6 +60,7 @@ class Copied:
     problem: str = ""
     beyond: int = 0
     cut: bool = False
+    unread: bool = False
     stale: bool = False
     objects: list[int] = field(default_factory=list)
     outermost: list[int] = field(default_factory=list)

@@ -79,10 +79,11 @@ class FrameReader:
         layout = self._runtime.layout
         runs: list[Run] = []
         state, problem = SampleState.INTERPRETED, ""
-        lost, lacking, enough = self.codes.lost, 0, 0
+        lost, lacking, enough, scattered = self.codes.lost, 0, 0, False
         for copied in self._copied:
             self._copier.finish(copied)
             self._copier.learn(copied)
+            scattered = scattered or copied.unread
             part_lacks, part_enough = self._lacking(copied)
             lacking, enough = lacking + part_lacks, max(enough, part_enough)
             runs += self._with_awaiters(copied, self._runs.runs(copied))
@@ -95,10 +96,14 @@ class FrameReader:
             runs.sort(key=lambda run: run.marker)
         marks = self._copied[0].marks if len(self._copied) == 1 else ()
         evaluators = self._runtime.located.evaluators
-        return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough)
+        return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough, scattered)
 
     def _lacking(self, copied: Copied) -> tuple[int, int]:
-        """About how many frames lie beyond what was copied, and the --stack-size that would copy all; 0, 0 if none."""
+        """About how many frames lie beyond what was copied, and the --stack-size that would copy all; 0, 0 if none.
+        Where each frame lies elsewhere: how many there are at least, and 0.
+        """
+        if copied.unread:
+            return len(copied.frames), 0
         missing = self._beyond.bytes_from(copied.beyond) if copied.cut else 0
         if not missing:
             if copied.cut:  # the chunk was freed before its frame was

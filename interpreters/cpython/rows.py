@@ -154,7 +154,13 @@ class RowReader:
                 problem = "" if lacking else _BROKEN if broken[lane] else problem
                 marked = self._kind is not ChainKind.OBJECTS
                 chain = made[key] = Chain(
-                    tuple(runs), SampleState(state), problem, self._evaluators, marked, lacking=lacking
+                    tuple(runs),
+                    SampleState(state),
+                    problem,
+                    self._evaluators,
+                    marked,
+                    lacking=lacking,
+                    scattered=self._kind < ChainKind.ENTRIES,
                 )
             found.append(chain)
         return found

@@ -67,7 +67,7 @@ class Chain:
     first, where it is not known which of them belongs to which run. others: the C stack may hold activations that are
     not in the chain, outside it (those of other greenlets). lacking: about so many of the outermost frames are missing,
     because more is copied of no chain; enough: bytes of --stack-size that would copy all of it, 0 if none
-    would.
+    would; scattered: nothing would, each frame is a read of its own.
     """
 
     runs: tuple[Run, ...]
@@ -79,6 +79,7 @@ class Chain:
     others: bool = False
     lacking: int = 0
     enough: int = 0
+    scattered: bool = False
 
 
 Span = tuple[int, int]

@@ -18,6 +18,7 @@ class MarkKind(IntEnum):
     MERGE = 2  # an interpreter's frames and the native ones could not all be matched
     NOT_SAMPLED = 3  # processor time without a sample
     LONG_CHAIN = 4  # an interpreter's outermost functions are missing
+    SCATTERED = 5  # the same, where each is read on its own, so that no option copies them
 
 
 class Mark(NamedTuple):
@@ -26,7 +27,7 @@ class Mark(NamedTuple):
     end, enough: of CUT, why, and how many bytes of stack or frames would have been enough, 0 where that is not known.
     unplaced, without_run: of MERGE, runs that stand by their order only, activations of the evaluator without a run.
     lacking, enough: of LONG_CHAIN, about how many functions are missing, and how many bytes of stack would copy them.
-    enough is 0 where no size would: then lacking is how many functions there are, at least.
+    enough is 0 where no size would: then lacking is how many functions there are, at least; so it is of SCATTERED.
     """
 
     kind: MarkKind
@@ -45,6 +46,8 @@ class Mark(NamedTuple):
             return f"[truncated: more than {self.lacking:,} functions, --collector ptrace copies them]"
         if self.kind is MarkKind.LONG_CHAIN:
             return f"[truncated: about {self.lacking:,} functions, --stack-size {_size(self.enough)} copies them]"
+        if self.kind is MarkKind.SCATTERED:
+            return f"[truncated: more than {self.lacking:,} functions, too many to read one by one]"
         return _merge_title(self) if self.kind is MarkKind.MERGE else _TITLES[self.kind]
 
 
@@ -73,6 +76,12 @@ def long_chain_mark(lacking: int, enough: int) -> Mark:
     digit = 10 ** (len(str(lacking)) - 1)
     whole = 1 << max(enough - 1, 1).bit_length()
     return Mark(MarkKind.LONG_CHAIN, lacking=(lacking + digit // 2) // digit * digit, enough=whole)
+
+
+def scattered_mark(count: int) -> Mark:
+    """count: functions that there are at least, named by their first digit only."""
+    digit = 10 ** (len(str(count)) - 1)
+    return Mark(MarkKind.SCATTERED, lacking=count // digit * digit)
 
 
 def _cut_title(mark: Mark) -> str:

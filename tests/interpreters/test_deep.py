@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pyprof.interpreters.cpython.copied import MOST_SCATTERED
 from pyprof.interpreters.cpython.data_stack import ChunkSizes
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.model.markers import long_chain_mark
@@ -73,6 +74,20 @@ def test_outermost_functions_of_a_stack_that_is_followed_after_the_stop_have_nam
     found, _ = recorded(python, 3_000, tmp_path)
     named = [frames for frames in found if functions(frames, "deep.py")[:3] == ["<module>", "main", "down"]]
     assert len(named) >= len(found) - 1  # the first sample has learned it
+
+
+@pytest.mark.parametrize(
+    "python", [python for python in pythons() if python.minor in (8, 10)], ids=lambda python: python.name
+)
+def test_of_frames_that_lie_apart_the_innermost_are_read_and_the_marker_says_so(python: Python, tmp_path: Path) -> None:
+    found, summary = recorded(python, 3_000, tmp_path)
+    for frames in found:
+        assert frames[0] in {f"[truncated: more than {n},000 functions, too many to read one by one]" for n in (1, 3)}
+        assert functions(frames, "deep.py") in ([*["down"] * (MOST_SCATTERED - 1), "leaf"], [])
+    assert any(functions(frames, "deep.py") for frames in found)
+    assert summary["errors"]["more python frames than are copied"] >= len(found)
+    assert "chain of python frames not whole" not in summary["errors"]
+    assert "evaluator on the stack without python frames" not in summary["errors"]
 
 
 def test_chunks_of_a_data_stack_are_summed_up_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pyprof.interpreters.merge import Evaluators, Merged, merge
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.walk import StackEnd
@@ -25,6 +27,7 @@ def placed(
     marks: tuple[int, ...] = (),
     others: bool = False,
     lacking: int = 0,
+    scattered: bool = False,
 ) -> Merged:
     """stack: innermost first, a letter a frame of 0x100 bytes: E evaluator, C its cold part, n native. markers: of
     runs, innermost first; run k has the one frame k. waiting: so many outermost ones are not in the thread's chain.
@@ -44,7 +47,8 @@ def placed(
         marks,
         others,
         lacking,
-        1 << 20,
+        0 if scattered else 1 << 20,
+        scattered,
     )
     return merge(pcs, sps, exacts, end, chain, Evaluators(function_range))
 
@@ -165,3 +169,18 @@ def test_without_markers_a_chain_that_is_too_long_is_counted_from_the_leaf() -> 
     merged = placed("nEnEnEnEn", 0, 0, marked=False, lacking=700)
     assert numbers(merged) == ((1, (0,)), (3, (1,)))
     assert (merged.unplaced, merged.without_run, merged.reasons) == (0, 0, SampleState.LONG_CHAIN)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_functions_that_no_option_copies_are_as_many_as_activations_at_least(marked: bool) -> None:
+    markers = (0x210, 0x410) if marked else (0, 0)
+    for end, stack, title in (
+        (StackEnd.ROOT, "n" + 1230 * "En", "1,000"),
+        (StackEnd.ROOT, "n" + 40 * "En", "700"),
+        (StackEnd.UNREADABLE, "n" + 1230 * "En", "700"),
+    ):
+        merged = placed(stack, *markers, end=end, marked=marked, lacking=765, scattered=True)
+        assert numbers(merged) == ((1, (0,)), (3, (1,)))
+        assert merged.reasons == SampleState.LONG_CHAIN
+        assert merged.mark is not None
+        assert merged.mark.title == f"[truncated: more than {title} functions, too many to read one by one]"
