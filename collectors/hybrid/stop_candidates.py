@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import MOST_STACK
-from pyprof.collectors.perf.copy_size import beyond_copy
+from pyprof.collectors.perf.copy_size import beyond_copy, elsewhere
 from pyprof.model.columns import among
 from pyprof.model.sample import SampleBatch
 from pyprof.records import dataclass
@@ -28,6 +28,9 @@ I32 = npt.NDArray[np.int32]
 
 _OF = 4000
 """A thread is chosen when one of so many samples is cut where the kernel's copy ends, more if that was no help."""
+_AWAY = 20
+"""One sample in so many, and two at least, must have gone on in another stack. The handlers by which Go preempts
+goroutines are in one of fifty to a hundred: stops of such a thread cost more than they bring."""
 _LEAST_BACK = 512
 """So many stops in a row that perf_events could have spared give a thread back; twice as many each time."""
 _PATIENCE = 8
@@ -39,7 +42,8 @@ _MOST_CASES = 4096
 
 @dataclass(slots=True)
 class _Case:
-    """A thread, or all threads of a process. seen, cut: samples by perf_events. since_ns: stopped for its samples from
+    """A thread, or all threads of a process. seen, cut, away: samples by perf_events, those that are cut where the copy
+    ends, and those that go on in another stack. since_ns: stopped for its samples from
     then on, until until_ns. fitting: stops in a row that were not needed; enough: how many give it back; useful: one
     was needed. most_cut: so many cut samples choose it. started: when, to know it from a later one of its number.
     """
@@ -47,6 +51,7 @@ class _Case:
     pid: int
     seen: int = 0
     cut: int = 0
+    away: int = 0
     since_ns: float = math.inf
     until_ns: float = math.inf
     fitting: int = 0
@@ -108,24 +113,28 @@ class StopCandidates:
     def learn_copied(self, feedback: Feedback) -> None:
         """What walks of the kernel's copies needed."""
         tids, pids = feedback.batch.tid, feedback.batch.pid
-        beyond = beyond_copy(feedback, self._most_copy)
+        beyond, away = beyond_copy(feedback, self._most_copy), elsewhere(feedback, self._most_copy)
         self._prune()
         for tid, first, count in zip(*np.unique(tids, return_index=True, return_counts=True), strict=True):
-            self._judge(int(tid), int(pids[first]), int(count), int(np.count_nonzero(beyond & (tids == tid))))
+            mine = tids == tid
+            far = int(np.count_nonzero(away & mine))
+            self._judge(int(tid), int(pids[first]), int(count), int(np.count_nonzero(beyond & mine)) - far, far)
 
-    def _judge(self, tid: int, pid: int, seen: int, cut: int) -> None:
+    def _judge(self, tid: int, pid: int, seen: int, cut: int, away: int) -> None:
         case = self._cases.get(tid)
         if case is None or case.pid != pid:
             case = self._cases[tid] = _Case(pid)
         case.seen += seen
         case.cut += cut
-        if case.cut >= case.most_cut and tid not in self._refused and not self.wants(pid, tid):
+        case.away += away
+        often = case.away >= max(case.most_cut, 2) and _AWAY * case.away >= case.seen
+        if (often or case.cut >= case.most_cut) and tid not in self._refused and not self.wants(pid, tid):
             self._choose(tid, case)
             self.threads += 1
             if sum(self._cases[key].pid == pid for key in self._stopped) >= _MANY:
                 self._choose_process(pid)
         if case.seen >= _OF:
-            case.seen = case.cut = 0
+            case.seen = case.cut = case.away = 0
 
     def _choose(self, key: int, case: _Case) -> None:
         self._stopped.add(key)
@@ -222,7 +231,7 @@ class StopCandidates:
         for each in self._left:
             case = self._cases[each]
             if each == key or (key < 0 and case.pid == pid):
-                case.until_ns, case.seen, case.cut = min(case.until_ns, now), 0, 0
+                case.until_ns, case.seen, case.cut, case.away = min(case.until_ns, now), 0, 0, 0
 
     def _prune(self) -> None:
         """Threads end, and their numbers come again."""

@@ -22,6 +22,8 @@ TOO_LONG = "stacks that are longer than the kernel copies, or go on in another s
 _MOST_RING = 16 << 20
 _MOST_RINGS = 32 << 20
 _LEAST = 2048
+_FAR = 4
+"""What lies so many times the longest copy away is in another stack."""
 _SURE_AFTER = 256
 _LIKELY_AFTER, _LIKELY_ROOM = 8, 4
 
@@ -46,7 +48,7 @@ class StackSize:
         need = reach[reach > base] - base[reach > base]
         self._seen += len(base)
         if len(need):
-            near = need[need < 4 * self.most]  # farther: another stack
+            near = need[need < _FAR * self.most]  # farther: another stack
             self._need = max(self._need, int(near.max()) if len(near) else 0)
         self._short = self._need > self.bytes
 
@@ -97,6 +99,13 @@ def ring_size(options: CollectOptions, cpus: int) -> int:
     while size > most:
         size //= 2
     return size
+
+
+def elsewhere(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:
+    """Whose walks needed what lies so far away, or below, that it is in another stack? most: as in beyond_copy()."""
+    missing, base = feedback.missing, feedback.batch.stack.base
+    found: npt.NDArray[np.bool_] = (missing > 0) & ((missing < base) | (missing - base >= _FAR * most))
+    return found
 
 
 def beyond_copy(feedback: Feedback, most: int = MOST_STACK) -> npt.NDArray[np.bool_]:

@@ -261,6 +261,21 @@ def test_threads_that_end_too_soon_have_their_process_stopped() -> None:
     assert not candidates.elsewhere(np.array([own]), np.array([6], np.int32), np.array([10**18])).any()
 
 
+def test_handlers_on_another_stack_are_stopped_for_where_they_are_not_seldom() -> None:
+    candidates = StopCandidates()
+    away = feedback([1], 1 << 30, cut=True)
+    for _ in range(30):
+        candidates.learn_copied(away)
+        candidates.learn_copied(feedback([1] * 49, 2000))
+        assert not candidates
+    assert candidates._cases[1].cut == 0
+    for _ in range(60):
+        candidates.learn_copied(away)
+    assert candidates.wants(5, 1)
+    candidates.learn_copied(replace(away, batch=replace(away.batch, tid=np.array([2], np.int32))))
+    assert not candidates.wants(5, 2)
+
+
 def test_many_deep_threads_have_their_process_stopped() -> None:
     candidates = StopCandidates()
     candidates.learn_copied(feedback(list(range(1, 17)), 65200, cut=True))
