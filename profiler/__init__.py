@@ -8,6 +8,7 @@ The names below are imported when they are first used: `import pyprof` alone loa
 
 api            The library: what `import pyprof` gives
 cli/           The command line; one file a subcommand
+importers/     Files of other profilers as Profiles
 model/         The values that travel through pyprof: samples in, walks, stacks, profiles out
 objfile/       Object files: which file is behind a mapping, and what is in it
 recording/     Recordings that last: a SQLite database that holds all of a profile
@@ -30,9 +31,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyprof.api import attach, dump, record
     from pyprof.errors import PyprofError
+    from pyprof.importers.registry import load
     from pyprof.model.profile import Profile
     from pyprof.options import DumpOptions, RecordOptions, RemoteOptions, TargetOptions
-    from pyprof.recording.reader import load
     from pyprof.session.recording import Recording
     from pyprof.session.snapshot import ThreadStacks
 
@@ -64,7 +65,7 @@ _PLACES = {
     "ThreadStacks": "pyprof.session.snapshot",
     "attach": "pyprof.api",
     "dump": "pyprof.api",
-    "load": "pyprof.recording.reader",
+    "load": "pyprof.importers.registry",
     "record": "pyprof.api",
 }
 

@@ -72,6 +72,8 @@ TABLE = {
     "perf/test_wall_clock.py": "unit",
     "perf/test_spaces.py": "unit",
     "perf/*": "live system",
+    "importers/test_hostile.py": "fuzz",
+    "importers/*": "unit",
     "recording/test_hostile.py": "fuzz",
     "recording/test_journal.py": "live",
     "recording/*": "unit",

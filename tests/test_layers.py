@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "pyprof.runtime_code": {*OBJECTS, "pyprof.options", "pyprof.unwind", "pyprof.symbolize", "pyprof.collectors"},
     "pyprof.exporters": {"pyprof.model", "pyprof.errors", "pyprof.records"},
     "pyprof.recording": {*OBJECTS, "pyprof.exporters"},
+    "pyprof.importers": {"pyprof.model", "pyprof.recording", *LEAVES},
 }
 """Layer -> layers that it may import, besides itself."""
 LATE = {("pyprof.model.profile", "pyprof.exporters.save")}

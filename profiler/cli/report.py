@@ -22,7 +22,8 @@ TOP = "top"
 _ROWS = 30
 
 DESCRIPTION = """\
-Read a recording (pyprof record -o NAME.pyprof) and write it in any format, whole or in part.
+Read a recording (pyprof record -o NAME.pyprof), or another profiler's pprof, speedscope or
+collapsed file, and write it in any format, whole or in part.
 Without -o and -f it prints the functions that cost most.
 """
 
@@ -34,6 +35,7 @@ examples:
   pyprof report a.pyprof --callers malloc
   pyprof report a.pyprof --exclude '^idle_' -f collapsed | sort -k2 -n
   pyprof report a.pyprof --missing
+  pyprof report cpu.pb.gz -o cpu.html
 """
 
 
@@ -45,7 +47,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", metavar="FILE", help="a recording: NAME.pyprof")
+    parser.add_argument(
+        "file", metavar="FILE", help="a recording (NAME.pyprof), or a pprof, speedscope or collapsed file"
+    )
     what = parser.add_argument_group("which samples (each option given must fit)")
     for name, meaning in (("from", "from this moment on"), ("to", "before this moment")):
         what.add_argument(
@@ -96,7 +100,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.recording.reader import INTERRUPTED, load
+    from pyprof.importers.registry import load
+    from pyprof.recording.reader import INTERRUPTED
 
     exporter = _exporter(arguments)
     if arguments.sql is not None:

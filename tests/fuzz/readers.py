@@ -21,6 +21,7 @@ from pyprof.collectors.linux.procfs import parse_maps, parse_stat
 from pyprof.collectors.linux.syscalls import parse_syscall
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, RemoteError
+from pyprof.importers import collapsed, pprof, speedscope
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.layout import LineTable
@@ -40,6 +41,7 @@ from pyprof.objfile.minidump.file import read_minidump
 from pyprof.objfile.minidump.microdump import read_microdump
 from pyprof.objfile.pe import PeImage, windows_module
 from pyprof.objfile.source import BytesSource
+from pyprof.recording.columns import unpack
 from pyprof.runtime_code.gdb_jit import code_ranges
 from pyprof.symbolize.cython import places
 from pyprof.symbolize.demangle import demangle, is_harmless
@@ -295,11 +297,24 @@ def names(data: bytes) -> None:
         demangle([name])
 
 
+def imported(data: bytes) -> None:
+    """Other profilers' files; the first byte says which."""
+    kind = (speedscope, pprof, collapsed)[data[0] % 3] if data else collapsed
+    with suppress(FormatError, OverflowError):
+        kind.read(data[1:], "x")
+
+
+def sample_columns(data: bytes) -> None:
+    with suppress(FormatError):
+        unpack(data, 5, 3)
+
+
 READERS: dict[str, Reader] = {
     reader.__name__: reader
     for reader in (
         *(elf, symbol_tables, dwarf, pe, breakpad, core, minidump, microdump, eh_frame, debug_frame, expressions),
         *(sframe, exidx, perf_map, jitdump, gdb_packets, gdb_documents, python_objects, python_lines, compressed),
         *(cython, procfs, perf_records, bpf_records, kernel_types, libunwind, gdb_jit, names),
+        *(imported, sample_columns),
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import lzma
 import os
@@ -12,12 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
+from pyprof.recording.columns import pack
 from pyprof.tools.symbol_writer import SymbolWriter
 from tests.breakpad.support import HEAD
 from tests.breakpad.test_reader import SMALL
 from tests.core.writer import CoreWriter, Load, R, W, X
+from tests.exporters.profiles import golden
+from tests.exporters.support import export
 from tests.jit import test_jitdump as jit
 from tests.jit.test_libunwind_list import INFO, LIST, REGION, with_procedure
 from tests.minidump.test_fuzz import seed as dump
@@ -115,6 +121,12 @@ def seeds() -> Mapping[str, list[bytes]]:
         "kernel_types": [Path("/sys/kernel/btf/vmlinux").read_bytes()[: 1 << 16]]
         if Path("/sys/kernel/btf/vmlinux").exists()
         else [],
+        "imported": [
+            b"\0" + export("speedscope", golden()),
+            b"\1" + gzip.decompress(export("pprof", golden())),
+            b"\2" + export("collapsed", golden()),
+        ],
+        "sample_columns": [pack([np.arange(5), None, np.arange(5) << 20])],
         "libunwind": [b"".join(bytes(memory.pieces[at]).ljust(200, b"\0") for at in (LIST, INFO, REGION))],
         "gdb_jit": [struct.pack("<IIQQ4Q", 1, 1, 24, 24, 0, 0, 64, 64)],
         "names": [

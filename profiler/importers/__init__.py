@@ -1,0 +1,11 @@
+"""Files of other profilers as Profiles. They are foreign input: bounded, checked, and refused with one sentence.
+
+In: bytes of a file that the user named. Out: a Profile. What a format does not say is not known: most have no time.
+
+builder     From frames and stacks in any order to a Profile
+collapsed   Collapsed stacks: `root;caller;leaf COUNT`
+pprof       pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not
+protobuf    Fields of a protocol buffer's message
+registry    Which format a file has, by its content; a recording of ours is one of them
+speedscope  speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), sampled and evented profiles
+"""

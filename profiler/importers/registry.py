@@ -1,0 +1,39 @@
+"""Which format a file has, by its content; a recording of ours is one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike, fspath
+
+from pyprof.errors import FormatError, RecordingError
+from pyprof.importers import collapsed, pprof, speedscope
+from pyprof.model.profile import Profile
+from pyprof.recording import reader
+from pyprof.recording.opening import MAGIC, read_bytes
+
+IsOne = Callable[[bytes], bool]
+Read = Callable[[bytes, str], Profile]
+"""(data, title); raises FormatError."""
+
+FORMATS: dict[str, tuple[IsOne, Read]] = {
+    "speedscope": (speedscope.is_one, speedscope.read),
+    "pprof": (pprof.is_one, pprof.read),
+    "collapsed": (collapsed.is_one, collapsed.read),
+}
+"""In the order in which they are asked."""
+
+
+def load(path: str | PathLike[str]) -> Profile:
+    """The profile of a recording (NAME.pyprof), or of a pprof, speedscope or collapsed file. Raises RecordingError."""
+    name = fspath(path)
+    data = read_bytes(name)
+    if data.startswith(MAGIC):
+        return reader.load(name)
+    for kind, (is_one, read) in FORMATS.items():
+        if is_one(data):
+            try:
+                return read(data, name.rsplit("/", 1)[-1])
+            except (FormatError, OverflowError) as error:
+                raise RecordingError(f"{name} is broken, or no {kind} file: {error}") from None
+    known = ", ".join(["recordings", *FORMATS])
+    raise RecordingError(f"{name} is no file that is known", f"what is read: {known}")

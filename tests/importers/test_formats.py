@@ -1,0 +1,104 @@
+"""Other profilers' files: what is written of what was read is what was there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+import pyprof
+from pyprof.errors import RecordingError
+from pyprof.importers.registry import load
+from pyprof.model.profile import FrameKind, ValueType
+from tests.exporters.pprof_reader import read as read_pprof
+from tests.exporters.profiles import golden
+from tests.exporters.support import THREADS, export
+from tests.recording.support import stored
+
+
+def file(folder: Path, data: bytes | str, name: str = "file") -> Path:
+    path = folder / name
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def test_format_is_known_by_content_whatever_the_name(tmp_path: Path) -> None:
+    for name in ("speedscope", "pprof", "collapsed"):
+        found = load(file(tmp_path, export(name, golden()), "x.bin"))
+        assert f"Read from {'collapsed stacks' if name == 'collapsed' else f'a {name} file'}" in found.summary.notes[0]
+    assert load(stored(golden(), tmp_path, "x.bin")).frames == golden().frames
+
+
+def test_collapsed_stacks_come_back(tmp_path: Path) -> None:
+    text = export("collapsed", golden(), THREADS)
+    assert export("collapsed", load(file(tmp_path, text))) == text
+
+
+def test_lines_that_are_no_stacks_are_counted(tmp_path: Path) -> None:
+    found = load(file(tmp_path, "main;f 3\r\nrubbish\nmain;g 2.5\n\n"))
+    assert found.total == 5
+    assert "1 lines that are no stacks" in found.summary.notes[0]
+
+
+def test_pprof_comes_back(tmp_path: Path) -> None:
+    data = export("pprof", golden())
+    found = load(file(tmp_path, data))
+    again, before = read_pprof(export("pprof", found)), read_pprof(data)
+    assert again.sample_types == before.sample_types
+    assert sorted(again.functions) == sorted(before.functions)
+    assert sorted(address for _, address, _ in again.locations) == sorted(address for _, address, _ in before.locations)
+    assert found.total == golden().total
+    assert {(thread.pid, thread.tid, thread.name) for thread in found.threads} == {
+        (thread.pid, thread.tid, thread.name) for thread in golden().threads
+    }
+    assert {module.build_id for module in found.modules} == {module.build_id for module in golden().modules}
+
+
+def test_pprof_has_the_same_collapsed_stacks(tmp_path: Path) -> None:
+    found = load(file(tmp_path, export("pprof", golden())))
+    lines, expected = (export("collapsed", each).decode().splitlines() for each in (found, golden()))
+    named = [line for line in expected if "+0x" not in line]  # an address in pprof is that of the call
+    assert len(named) > 6
+    assert [line for line in lines if "+0x" not in line] == named
+
+
+def test_speedscope_has_the_same_stacks(tmp_path: Path) -> None:
+    found = load(file(tmp_path, export("speedscope", golden(), THREADS)))
+    assert found.total == golden().total
+    assert found.value_types[-1] == ValueType("time", "nanoseconds")
+    weights = {cost.name: cost.own for cost in found.top(50)}
+    assert weights == {cost.name: weights[cost.name] for cost in golden().top(50) if cost.name in weights}
+    assert {thread.name for thread in found.threads} >= {"server (pid 100): main (tid 100)"}
+
+
+def test_evented_speedscope_is_the_time_between_events(tmp_path: Path) -> None:
+    events = [("O", 0, 0), ("O", 1, 2), ("C", 1, 5), ("C", 0, 6)]
+    document = {
+        "shared": {"frames": [{"name": "main"}, {"name": "f", "file": "f.c", "line": 3}]},
+        "profiles": [
+            {
+                "type": "evented",
+                "name": "thread",
+                "unit": "milliseconds",
+                "startValue": 0,
+                "endValue": 6,
+                "events": [{"type": kind, "frame": frame, "at": at} for kind, frame, at in events],
+            }
+        ],
+    }
+    found = load(file(tmp_path, orjson.dumps(document)))
+    assert {cost.name: cost.own for cost in found.top()} == {"main": 3_000_000, "f": 3_000_000}
+    assert found.time_ns.tolist() == [0, 2_000_000, 5_000_000]
+
+
+def test_library_loads_any_of_them(tmp_path: Path) -> None:
+    profile = pyprof.load(file(tmp_path, "main;f 3\n", "a.txt"))
+    assert [cost.name for cost in profile.top()] == ["f", "main"][: len(profile.top())]
+    assert all(frame.kind is FrameKind.NATIVE for frame in profile.frames)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\1\2", b"no stack\n", b"\x7fELF"])
+def test_file_that_nobody_knows_is_refused(data: bytes, tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="no file that is known"):
+        load(file(tmp_path, data))
