@@ -78,17 +78,22 @@ class FileNames:
         return self.shown
 
 
+_SOME_USES = 8
+"""What is used often is measured again after one in so many more uses: measuring takes a millisecond a file."""
+
+
 @dataclass(slots=True)
 class _Entry:
     """value: a FileNames or what one root's folders say. root: where it was found, "" where that does not matter.
 
-    grew: it may be larger than size says.
+    uses: windows and other callers that asked for it. due: how many of them measure it again; see _SOME_USES.
     """
 
     value: object
     root: str
     size: int = 0
-    grew: bool = True
+    uses: int = 1
+    due: int = 1
 
 
 @dataclass
@@ -153,15 +158,15 @@ class NameCache:
     def _entry(self, key: Hashable) -> _Entry | None:
         entry = self._entries.get(key)
         if entry is not None:
-            entry.grew = True
+            entry.uses += 1
             self._entries.move_to_end(key)
         return entry
 
     def trim(self) -> None:
-        """Measure what has grown, and drop what was used least recently until the rest is small enough."""
+        """Measure what may have grown, and drop what was used least recently until the rest is small enough."""
         for entry in self._entries.values():
-            if entry.grew:
-                entry.size, entry.grew = footprint(entry.value), False
+            if entry.uses >= entry.due:
+                entry.size, entry.due = footprint(entry.value), entry.uses + 1 + entry.uses // _SOME_USES
         total = self.nbytes
         while total > self.most_bytes:
             _, entry = self._entries.popitem(last=False)

@@ -8,11 +8,14 @@ import subprocess
 import tracemalloc
 from pathlib import Path
 
+import pytest
+
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.stacks import native_key
 from pyprof.model.summary import NameCounts
 from pyprof.model.walk import Trust
 from pyprof.objfile.images import Image, ImageStore
+from pyprof.symbolize import name_cache
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.footprint import footprint
 from pyprof.symbolize.name_cache import FileNames, NameCache
@@ -124,3 +127,19 @@ def test_containers_of_many_elements_are_measured_by_a_sample() -> None:
 
 def test_images_and_counters_belong_to_others() -> None:
     assert footprint([Diagnostics(), Image, footprint]) < 200
+
+
+def test_what_is_used_often_is_measured_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[object] = []
+
+    def counted(value: object) -> int:
+        measured.append(value)
+        return 1000 * len(measured)
+
+    monkeypatch.setattr(name_cache, "footprint", counted)
+    cache = NameCache(Diagnostics())
+    for _ in range(400):
+        cache.packages("/srv")
+        cache.trim()
+    assert 30 < len(measured) < 60
+    assert cache.nbytes == 1000 * len(measured)
