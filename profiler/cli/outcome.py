@@ -88,7 +88,7 @@ def _sampled(summary: Summary) -> str:
     slow = 0 < summary.rate_reached < _SLOW * summary.rate_wanted
     times = many(summary.samples, "sample") + f" of {many(summary.threads, 'thread')}"
     if slow:
-        times += f", {summary.rate_reached:.3g} a second instead of {summary.rate_wanted:g}"
+        times += f", {_rate(summary.rate_reached)} a second instead of {summary.rate_wanted:g}"
     how = note.removeprefix("Sampled ").rstrip(".") if note.startswith("Sampled ") else ""
     stops = summary.stops
     if stops.count >= summary.samples and how.startswith(BY_PERF):
@@ -101,6 +101,10 @@ def _sampled(summary: Summary) -> str:
     if stops.count:
         price = f"; {many(stops.count, 'stop')} of {stops.p50_us:.0f} µs, {percent(stops.share, 1)} of the time"
     return times + (f" {how}" if how else "") + price + (f". {note}" if note and not how else "")
+
+
+def _rate(hz: float) -> str:
+    return f"{hz:.0f}" if hz >= 100 else f"{hz:.3g}"
 
 
 def _quality(summary: Summary) -> str:

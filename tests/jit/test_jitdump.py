@@ -222,12 +222,10 @@ def test_functions_of_cpythons_jitdump_are_unwound_by_its_tables(tmp_path: Path)
 
 def test_functions_of_nodes_jitdump_have_names_and_tables(tmp_path: Path) -> None:
     script = tmp_path / "work.js"
-    script.write_text(
-        (PROGRAMS / "work.js").read_text().replace("for(;;)", "const t = Date.now(); while (Date.now() - t < 2000)")
-    )
+    script.write_text((PROGRAMS / "work.js").read_text().replace("for(;;)", "while (process.cpuUsage().user < 2e6)"))
     output, summary = recorded(tmp_path, need("node"), "--perf-prof", "--perf-prof-unwinding-info", str(script))
-    assert sum("JS:*fib" in stack for stack in output) > 5
-    assert summary["trust"][Trust.JITDUMP.label] > summary["samples"]
+    assert sum(":*fib " in stack for stack in output) > 5  # LazyCompile:, and JS: from node 20 on
+    assert summary["trust"][Trust.JITDUMP.label] > 20
     assert summary["ends"]["root"] > 0.98 * summary["samples"]
 
 
@@ -239,9 +237,9 @@ def test_lines_of_nodes_functions_are_those_that_run(tmp_path: Path) -> None:
     profile = read((tmp_path / "out.pb.gz").read_bytes())
     here: Counter[int] = Counter()
     for locations, (count, *_), _ in profile.samples:
-        function, line = profile.locations[locations[0] - 1][2][-1]
-        if "spin" in profile.functions[function - 1][0]:
-            here[line] += count
+        for function, line in profile.locations[locations[0] - 1][2][-1:]:
+            if "spin" in profile.functions[function - 1][0]:
+                here[line] += count
     assert sum(here.values()) > 20
     assert sum(here[line] for line in (4, 5, 6, 7)) > 0.9 * sum(here.values()), here
 

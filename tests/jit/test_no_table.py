@@ -30,7 +30,7 @@ def test_return_address_that_no_call_left_is_followed_where_the_records_lead_to_
     """As HotSpot's interpreter does: it pushes where its bytecode goes on, and jumps."""
     program = build(PROGRAMS / "pushed_return.c", tmp_path / "pushed", "-O1", "-g")
     with running(program) as process:
-        recording = record(process.pid, tmp_path, "--full-paths")
+        recording = record(process.pid, tmp_path, "--full-paths", until=lambda recording: recording.samples > 100)
     assert recording.whole > 0.99
     inside = {stack: n for stack, n in recording.stacks.items() if stack[-1] == "[JIT code of pushed]"}
     assert sum(inside.values()) > 50
