@@ -139,6 +139,7 @@ class RecordOptions(StackOptions):
     max_overhead: most share (0..1) of the time that the target may be stopped, None for no limit; the rate falls to
     keep it.
     lock_holder: only samples of threads that hold the interpreter's lock.
+    sandbox: the process that parses files of others gives up its rights before.
     """
 
     duration: float | None = None
@@ -150,6 +151,7 @@ class RecordOptions(StackOptions):
     thread: str | re.Pattern[str] | None = None
     max_overhead: float | None = None
     lock_holder: bool = False
+    sandbox: bool = True
 
     def collecting(self, subprocesses: bool) -> CollectOptions:
         """The part that a collector gets. subprocesses: where None was given."""

@@ -338,3 +338,37 @@ def bpf(command: int, attr: bytearray) -> int:
         return -errno.ENOSYS
     result = _bpf(number, command, (ctypes.c_char * len(attr)).from_buffer(attr), len(attr))
     return int(result) if result >= 0 else -_get_errno()
+
+
+PR_SET_DUMPABLE = 4
+PR_SET_NO_NEW_PRIVS = 38
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_ALL_THREADS = 1
+
+_prctl = _libc.prctl
+_prctl.argtypes = (ctypes.c_int, _ulong, _ulong, _ulong, _ulong)
+
+
+def prctl(option: int, value: int) -> int:
+    """prctl(2) with one argument. 0 or -errno."""
+    return 0 if _prctl(option, value, 0, 0, 0) == 0 else -_get_errno()
+
+
+_seccomp = _libc["syscall"]
+_seccomp.argtypes = (ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p)
+_seccomp.restype = ctypes.c_long
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def filter_calls(program: bytes) -> int:
+    """seccomp(2): a filter of struct sock_filter for all threads of this process, for ever. 0 or -errno."""
+    number = _SYS_SECCOMP.get(os.uname().machine)
+    if number is None:
+        return -errno.ENOSYS
+    held = _Program(len(program) // 8, program)
+    got = _seccomp(number, _SECCOMP_SET_MODE_FILTER, _SECCOMP_ALL_THREADS, ctypes.addressof(held))
+    return 0 if got == 0 else -(_get_errno() if got < 0 else errno.ESRCH)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyprof.collectors.linux.map_query import vma_at
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.errors import FormatError
 from pyprof.model.modules import Mapping, ReadMemory
+
+_CHUNK = 1 << 16
 
 
 def mapping_at(mappings: Sequence[Mapping], avma: int) -> Mapping | None:
@@ -19,12 +21,12 @@ def mapping_at(mappings: Sequence[Mapping], avma: int) -> Mapping | None:
     return mappings[at] if at >= 0 and avma < mappings[at].end else None
 
 
-def guarded(read: ReadMemory, pid: int, then: Sequence[Mapping]) -> ReadMemory:
+def guarded(read: ReadMemory, open_maps: Callable[[], int], then: Sequence[Mapping]) -> ReadMemory:
     """Reads a file's memory only if, before and after, the place holds the part of that file that it held then.
 
-    read: of the process's memory now. Memory that had no file is read as it is. What was not known to be mapped is
-    read if it belongs to no file now, or to one that was mapped elsewhere then (the data of a library whose code is
-    known).
+    read: of the process's memory now. open_maps: gives a descriptor of its mappings (maps_of), or raises OSError.
+    Memory that had no file is read as it is. What was not known to be mapped is read if it belongs to no file now, or
+    to one that was mapped elsewhere then (the data of a library whose code is known).
     """
     files = {mapping.inode for mapping in then} | {0}
 
@@ -32,36 +34,53 @@ def guarded(read: ReadMemory, pid: int, then: Sequence[Mapping]) -> ReadMemory:
         was = mapping_at(then, avma)
         if was is not None and not was.inode:
             return read(avma, size)
-        place = _place(pid, avma)
+        place = _place(open_maps, avma)
         if place is None or (was is None and place[0] not in files):
             return b""
         if was is not None and place != (was.inode, was.start - was.offset):
             return b""
         data = read(avma, size)
-        return data if _place(pid, avma) == place else b""
+        return data if _place(open_maps, avma) == place else b""
 
     return guarded_read
 
 
-def _place(pid: int, avma: int) -> tuple[int, int] | None:
+def maps_of(pid: int) -> Callable[[], int]:
+    """For guarded: of a process that we may look at."""
+
+    def opened() -> int:
+        directory = ProcDir(pid)
+        try:
+            return directory.open("maps")
+        finally:
+            directory.close()
+
+    return opened
+
+
+def _place(open_maps: Callable[[], int], avma: int) -> tuple[int, int] | None:
     """(inode, where the file's first byte would stand) of the mapping at avma now; None without one."""
     try:
-        directory = ProcDir(pid)
+        fd = open_maps()
     except OSError:
         return None
     try:
-        fd = directory.open("maps")
-        try:
-            start, _, offset, inode, _, _ = vma_at(fd, avma)
-            return inode, start - offset
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ESRCH):
-                return None
-        finally:
-            os.close(fd)
-        now = mapping_at(parse_maps(directory.maps()), avma)  # an older kernel
-        return (now.inode, now.start - now.offset) if now else None
+        start, _, offset, inode, _, _ = vma_at(fd, avma)
+        return inode, start - offset
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESRCH):
+            return None
+        return _place_in_text(fd, avma)  # an older kernel
+    finally:
+        os.close(fd)
+
+
+def _place_in_text(fd: int, avma: int) -> tuple[int, int] | None:
+    try:
+        text = bytearray()
+        while chunk := os.pread(fd, _CHUNK, len(text)):
+            text += chunk
+        now = mapping_at(parse_maps(bytes(text)), avma)
     except (OSError, FormatError):
         return None
-    finally:
-        directory.close()
+    return (now.inode, now.start - now.offset) if now else None

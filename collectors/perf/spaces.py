@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.collectors.linux.mapped_memory import guarded
+from pyprof.collectors.linux.mapped_memory import guarded, maps_of
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory
@@ -197,7 +197,9 @@ class History:
         if self._space is None:
             self._generation += 1
             mappings = self.mappings
-            read = _uncontested(guarded(memory_reader(self.pid, self.image.is_alive), self.pid, mappings), self.image)
+            read = _uncontested(
+                guarded(memory_reader(self.pid, self.image.is_alive), maps_of(self.pid), mappings), self.image
+            )
             self._space = AddressSpace(
                 self.next_id(), self.pid, self._generation, mappings, read, f"/proc/{self.pid}/root", image=self.image
             )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.map_query import Answer, MapQuery
-from pyprof.collectors.linux.mapped_memory import guarded
+from pyprof.collectors.linux.mapped_memory import guarded, maps_of
 from pyprof.collectors.linux.procfs import ProcDir, program_arch
 from pyprof.collectors.targets.map_changes import MapChanges
 from pyprof.collectors.targets.maps_text import MapsText, StackMapping
@@ -94,7 +94,7 @@ class SpaceTracker:
 
     def _space(self, mappings: Mappings, generation: int) -> AddressSpace:
         pid = self.directory.pid
-        read = guarded(memory_reader(pid, self.image.is_alive), pid, mappings)
+        read = guarded(memory_reader(pid, self.image.is_alive), maps_of(pid), mappings)
         return AddressSpace(self._next_id(), pid, generation, mappings, read, f"/proc/{pid}/root", image=self.image)
 
     def took(self, lane: int, pc: int, sp: int, evidence: MapsEvidence = _NOBODY_LOOKED) -> None:

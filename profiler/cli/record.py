@@ -133,6 +133,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="share of time the target may be stopped; the rate falls to keep it",
     )
     what.add_argument(
+        "--no-sandbox",
+        action="store_true",
+        help="the process that parses files of others keeps the rights of pyprof: a hole in a parser is then one with "
+        "these rights (docs/security.md)",
+    )
+    what.add_argument(
         "--stack-size",
         type=bytes_size,
         default=DEFAULT_STACK_SIZE,
@@ -259,6 +265,7 @@ def record_options(arguments: argparse.Namespace) -> RecordOptions:
         native=arguments.native,
         follow_tasks=arguments.follow_tasks,
         lock_holder=arguments.gil,
+        sandbox=not arguments.no_sandbox,
     )
 
 

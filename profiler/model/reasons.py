@@ -114,6 +114,9 @@ _SAMPLING = (
            "The first sample of a thread came while its process changed its mappings. 64 KB of its stack were copied."),
     Reason("thread of an interpreter's process without a state in it", Stage.INTERPRETER,
            "The interpreter did not know the thread when it was sampled: it runs native code only, or has just begun."),
+    Reason("the process that parses is not confined", Stage.OPTIONS,
+           "The kernel refused a filter of system calls (seccomp), or there is none for this machine: a hole in a "
+           "parser would be one with the rights that are left."),
     Reason("search for an interpreter in files that took too long", Stage.INTERPRETER,
            "The process that parses did not say in ten seconds whether a program's files hold an interpreter: its "
            "functions are missing.",

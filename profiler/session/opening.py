@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pyprof.collectors import registry
 from pyprof.collectors.base import Collector
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.children import descendants
 from pyprof.collectors.targets.launch import Launched
 from pyprof.collectors.targets.selection import Selection, select
 from pyprof.diagnostics import Diagnostics
@@ -37,7 +38,8 @@ from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.process import Worker, spawned
 from pyprof.session.worker.sampling import Sampling
 
-Start = Callable[[], Worker]
+Start = Callable[[bool], Worker]
+"""Starts a worker that gives up its rights, or does not."""
 
 
 def of_processes(targets: TargetOptions, options: RecordOptions, start: Start = spawned) -> Recording:
@@ -75,7 +77,7 @@ def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawne
         raise UsageError("children cannot be followed behind a stub: it shows one process")
     if options.kernel:
         raise no_kernel()
-    worker = start()
+    worker = start(_confined(options))
     try:
         diagnostics = Diagnostics()
         collector = GdbRemoteCollector(remote, options.collecting(subprocesses=False), diagnostics)
@@ -89,12 +91,15 @@ def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawne
 def _of_selection(
     selection: Selection, options: RecordOptions, subject: Recorded, start: Start, command: Launched | None = None
 ) -> Recording:
-    worker = start()
+    worker = start(_confined(options))
     selection.ours.add(worker.pid)
     try:
         diagnostics = Diagnostics()
         runtimes = Runtimes(
-            AskedSymbols(worker.questions, diagnostics), diagnostics, options.follow_tasks, options.stack_size
+            AskedSymbols(worker.questions, worker.tell, diagnostics),
+            diagnostics,
+            options.follow_tasks,
+            options.stack_size,
         )
         collect = options.collecting(subprocesses=command is not None)
         program = (shutil.which(command.command[0]) or command.command[0]) if command is not None else ""
@@ -103,6 +108,7 @@ def _of_selection(
         worker.close()
         raise
     sampling = _sampling(collector, worker, runtimes, diagnostics, options, subject)
+    selection.ours.update(descendants([worker.pid]))  # its keeper, which it has started by now
     if command is None and not selection.lasting and not collect.subprocesses:
         sampling.unfollowed = Unfollowed(selection.pids)
     return Recording(sampling, subject, options, command)
@@ -117,13 +123,18 @@ def _sampling(
     subject: Recorded,
 ) -> Sampling:
     naming = Naming(subject.title, options.rate, options.mode, options.view, options.kernel, options.as_text())
-    runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, diagnostics), diagnostics)
+    runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, worker.tell, diagnostics), diagnostics)
     try:
-        return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming)
+        return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming, _confined(options))
     except BaseException:
         collector.close()
         worker.close()
         raise
+
+
+def _confined(options: RecordOptions) -> bool:
+    """Symbol files that the user named, and servers, are read with the user's rights."""
+    return options.sandbox and not options.symbols
 
 
 def _name(targets: TargetOptions, selection: Selection) -> str:

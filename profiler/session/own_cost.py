@@ -7,6 +7,7 @@ import resource
 from typing import NamedTuple
 
 from pyprof.collectors.linux import procfs
+from pyprof.objfile.opener import current
 
 
 class OwnCost(NamedTuple):
@@ -19,5 +20,8 @@ class OwnCost(NamedTuple):
 
 def own_cost() -> OwnCost:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    words = procfs.thread_status(os.getpid()).get("VmHWM", "0").split()
+    try:
+        words = procfs.parse_status(current().about(os.getpid(), "status")).get("VmHWM", "0").split()
+    except OSError:  # what could open it is gone
+        words = ["0"]
     return OwnCost(usage.ru_utime + usage.ru_stime, int(words[0]))

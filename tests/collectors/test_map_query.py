@@ -15,7 +15,7 @@ import pytest
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.map_query import Answer, MapQuery, executable_vmas, vma_at
-from pyprof.collectors.linux.mapped_memory import guarded
+from pyprof.collectors.linux.mapped_memory import guarded, maps_of
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.model.modules import Mapping
 
@@ -125,7 +125,7 @@ def test_memory_of_a_file_is_read_only_while_it_is_the_same_file_there(tmp_path:
     code = map_code(one)
     then = own_mappings()
     place = next(m for m in then if m.path == str(one))
-    guarded_read = guarded(read, os.getpid(), then)
+    guarded_read = guarded(read, maps_of(os.getpid()), then)
     assert guarded_read(place.start, 4) == b"1111"
     code.close()
     assert guarded_read(place.start, 4) == b""
@@ -133,15 +133,15 @@ def test_memory_of_a_file_is_read_only_while_it_is_the_same_file_there(tmp_path:
     code = map_code(one)
     again = next(m for m in own_mappings() if m.path == str(one))
     moved = Mapping(again.start, again.end, "r-xp", 0, pretended.dev, pretended.inode, "other")
-    assert guarded(read, os.getpid(), (moved,))(again.start, 4) == b""
-    assert guarded(read, os.getpid(), (again,))(again.start, 4) == b"1111"
+    assert guarded(read, maps_of(os.getpid()), (moved,))(again.start, 4) == b""
+    assert guarded(read, maps_of(os.getpid()), (again,))(again.start, 4) == b"1111"
     elsewhere = Mapping(0x1000, 0x2000, "r-xp", 0, again.dev, again.inode, again.path)
-    assert guarded(read, os.getpid(), (elsewhere,))(again.start, 4) == b"1111"
-    assert guarded(read, os.getpid(), ())(again.start, 4) == b""
+    assert guarded(read, maps_of(os.getpid()), (elsewhere,))(again.start, 4) == b"1111"
+    assert guarded(read, maps_of(os.getpid()), ())(again.start, 4) == b""
     buffer = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     buffer[:4] = b"4444"
     at = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-    assert guarded(read, os.getpid(), ())(at, 4) == b"4444"
+    assert guarded(read, maps_of(os.getpid()), ())(at, 4) == b"4444"
     code.close()
 
 
@@ -154,4 +154,4 @@ def test_what_is_no_address_is_not_mapped(avma: int) -> None:
     finally:
         os.close(fd)
     assert found.value.errno == errno.ENOENT
-    assert guarded(lambda _, size: bytes(size), os.getpid(), ())(avma, 8) == b""
+    assert guarded(lambda _, size: bytes(size), maps_of(os.getpid()), ())(avma, 8) == b""

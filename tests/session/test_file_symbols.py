@@ -43,7 +43,7 @@ def test_answer_is_what_reading_the_files_here_gives(ends: tuple[Channel, Channe
     ours, theirs = ends
     answer_questions(theirs)
     modules = [module for module in candidates(here) if module.mappings]
-    found = AskedSymbols(ours, Diagnostics())(here, modules, WANTED)
+    found = AskedSymbols(ours, lambda space: None, Diagnostics())(here, modules, WANTED)
     assert found == read_symbols(ImageStore(Diagnostics()), here, modules, WANTED)
     assert found[-1]
     assert {symbol.name for symbol in (found[-1] or Found()).symbols} >= {b"_PyRuntime"}
@@ -74,7 +74,7 @@ def test_search_that_takes_too_long_finds_nothing_and_its_answer_is_no_other_one
     ours, theirs = ends
     monkeypatch.setattr(file_symbols, "PATIENCE_S", 0.01)
     diagnostics = Diagnostics()
-    ask = AskedSymbols(ours, diagnostics)
+    ask = AskedSymbols(ours, lambda space: None, diagnostics)
     modules = here.modules[:3]
     assert ask(here, modules, WANTED) == [Found()] * 3
     assert diagnostics.counts[LATE] == 1
@@ -85,7 +85,7 @@ def test_search_that_takes_too_long_finds_nothing_and_its_answer_is_no_other_one
 
 def test_worker_that_is_gone_or_lies_finds_no_file(ends: tuple[Channel, Channel], here: AddressSpace) -> None:
     ours, theirs = ends
-    ask = AskedSymbols(ours, Diagnostics())
+    ask = AskedSymbols(ours, lambda space: None, Diagnostics())
     theirs.send([b"[1, [[[], [-1, 0]]]]"])
     assert ask(here, here.modules[:1], WANTED) == []
     theirs.close()

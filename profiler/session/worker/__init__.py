@@ -1,12 +1,15 @@
 """The process boundary: the sampler on one side, everything that parses what is foreign on the other.
 
 answers       What the worker answers, as bytes, and back in the sampler
+asking        How the worker asks the keeper
 channel       One end of a socket between two processes of ours: whole messages, with descriptors
 file_symbols  What files say of interpreters, asked by the sampler and read in the worker, on a channel of its own
+keeper        A process that has the rights which the worker gives up, and parses nothing
 link          The sampler's end of the socket to the worker: messages, answers, and the end of the worker
 messages      What the sampler tells the worker
 process       The worker process: how it is started, how it is ended
 sampling      The sampler's half of a recording: the collector runs here, what it finds goes to the worker
+sandbox       What the worker gives up before it parses anything
 service       The worker's loop: batches are unwound and interned, windows named, whatever the sampler asks for
 wire          Messages of the sampler's as bytes, and back in the worker
 """

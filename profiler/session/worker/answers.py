@@ -13,13 +13,14 @@ import json
 import pickle
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof import errors
 from pyprof.errors import PyprofError
+from pyprof.exporters import base
 from pyprof.model.profile import Profile
 from pyprof.records import dataclass, is_record
 from pyprof.session.worker.channel import Part
@@ -50,9 +51,14 @@ def _member(member: Enum) -> tuple[type[Enum], tuple[object]]:
 _FROM_BUFFER: Any = np.arange(1).__reduce_ex__(5)[0]
 """How numpy makes an array of bytes that travel beside a pickle; it refuses arrays of objects."""
 _PLAIN: tuple[Any, ...] = (_FROM_BUFFER, np.dtype)
-_ALLOWED = _values(Profile, {}) | {(value.__module__, value.__qualname__): value for value in _PLAIN}
+_ALLOWED = _values(Profile, _values(base.Part, _values(base.Beginning, {}))) | {
+    (value.__module__, value.__qualname__): value for value in _PLAIN
+}
 _BY_VALUE: Any = {kind: _member for kind in _ALLOWED.values() if _is_enum(kind)}
 _ERRORS = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
+
+
+Value = TypeVar("Value")
 
 
 class WorkerFailed(RuntimeError):
@@ -158,7 +164,7 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
     raise Refused("an answer of no known kind")
 
 
-def packed_profile(found: Profile) -> tuple[Part, ...]:
+def packed_value(found: Profile | base.Part | base.Beginning) -> tuple[Part, ...]:
     buffers: list[pickle.PickleBuffer] = []
     data = io.BytesIO()
     pickler = pickle.Pickler(data, protocol=5, buffer_callback=buffers.append)
@@ -168,6 +174,11 @@ def packed_profile(found: Profile) -> tuple[Part, ...]:
 
 
 def unpacked_profile(parts: Sequence[Part]) -> Profile:
+    """Raises Refused."""
+    return unpacked_value(parts, Profile)
+
+
+def unpacked_value(parts: Sequence[Part], kind: type[Value]) -> Value:
     """Raises Refused."""
     try:
         found = _Values(io.BytesIO(parts[0]), buffers=parts[1:], allowed=_ALLOWED).load()
@@ -182,8 +193,8 @@ def unpacked_profile(parts: Sequence[Part]) -> Profile:
         OverflowError,
     ) as error:
         raise Refused(str(error)) from None
-    if not isinstance(found, Profile):
-        raise Refused("no profile")
+    if not isinstance(found, kind):
+        raise Refused(f"no {kind.__name__}")
     return found
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from pyprof.collectors.linux.mapped_memory import guarded
@@ -23,6 +23,8 @@ from pyprof.objfile.images import ImageStore
 from pyprof.objfile.opener import Opener
 from pyprof.session.worker.answers import Refused
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
+from pyprof.session.worker.keeper import Space
+from pyprof.session.worker.wire import MEMORY
 
 PATIENCE_S = 10.0
 LATE = "search for an interpreter in files that took too long"
@@ -32,7 +34,9 @@ _NOTHING = Found()
 class AskedSymbols:
     """The sampler's end: an interpreters.symbols.ReadSymbols."""
 
-    def __init__(self, channel: Channel, diagnostics: Diagnostics) -> None:
+    def __init__(self, channel: Channel, tell: Callable[[Space], None], diagnostics: Diagnostics) -> None:
+        """tell: called with what the worker's keeper must know before the worker."""
+        self._tell = tell
         self._channel = channel
         self._diagnostics = diagnostics
         self._number = 0
@@ -57,9 +61,10 @@ class AskedSymbols:
         contested = space.image.contested if space.image is not None else []
         starts = [module.start for module in modules]
         question = self._number, space.pid, space.root, mappings, contested, starts, tuple(wanted)
-        fds = []
+        fds: list[int] = []
         with contextlib.suppress(OSError):  # without memory a file may be known by its inode
-            fds.append(Opener().memory(space.pid, "mem"))
+            fds += (Opener().memory(space.pid, what) for what in MEMORY)
+        self._tell(Space(space.pid, space.root))
         try:
             self._channel.send([pickle.dumps(question)], fds)
         finally:
@@ -132,7 +137,7 @@ def _answered(received: Received) -> list[Part]:
         number, pid, root, mappings, contested, starts, wanted = pickle.loads(received.parts[0])
         image = ProgramImage(contested=contested)
         places = tuple(Mapping(*each) for each in mappings)
-        read = guarded(partial(_read, received.fds, image), pid, places)
+        read = guarded(partial(_read, received.fds, image), partial(_maps, received.fds), places)
         space = AddressSpace(0, pid, 0, places, read, root, image=image)
         by_start = {module.start: module for module in space.modules}
         modules = [by_start[start] for start in starts]
@@ -140,6 +145,13 @@ def _answered(received: Received) -> list[Part]:
     finally:
         for fd in received.fds:
             os.close(fd)
+
+
+def _maps(fds: Sequence[int]) -> int:
+    """Raises OSError."""
+    if len(fds) < len(MEMORY):
+        raise ProcessLookupError
+    return os.dup(fds[1])
 
 
 def _read(fds: Sequence[int], image: ProgramImage, avma: int, size: int) -> bytes:

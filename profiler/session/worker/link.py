@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from pyprof.errors import PyprofError
+from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.session.worker import answers
 from pyprof.session.worker.answers import Answer, Call, Done, Failed, Refused, Taken
 from pyprof.session.worker.channel import Closed, Part
+from pyprof.session.worker.keeper import Files, Numbered
 from pyprof.session.worker.messages import Ask, Message, Reply
 from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.wire import Packer
@@ -66,12 +68,13 @@ class WorkerLink:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.packer = Packer()
+        self.packer = Packer(worker.tell)
         self.taken: deque[Taken] = deque()
         self.functions: deque[tuple[int, ...]] = deque()
         self.dead: BaseException | None = None
         self.broken: BaseException | None = None
         self._asked: dict[int, Pending] = {}
+        self._sinks: list[Sink] = []
         self._abandoned = False
         self._sending = threading.RLock()
         self._receiving = threading.Lock()
@@ -101,6 +104,15 @@ class WorkerLink:
                 for fd in fds:
                     os.close(fd)
             return sum(map(len, parts))
+
+    def number(self, sink: Sink | None) -> int:
+        """By which the worker and the keeper know a sink; 0 for none."""
+        if sink is None:
+            return 0
+        if sink not in self._sinks:
+            self._sinks.append(sink)
+            self.worker.tell(Numbered(len(self._sinks), sink))
+        return self._sinks.index(sink) + 1
 
     def receive(self, timeout_s: float) -> None:
         """Take all answers that there are; one thread at a time does so for all."""
@@ -146,7 +158,9 @@ class WorkerLink:
                 if call.what == "read":
                     value = space.read(call.at, call.size)
                 elif call.what == "files" and space.files is not None and module is not None:
-                    value = list(space.files(module))
+                    files = list(space.files(module))
+                    self.worker.tell(Files(tuple(path for path, _ in files)))
+                    value = files
                 elif call.what == "stated" and space.stated is not None and module is not None:
                     value = space.stated(module)
             except (PyprofError, OSError):

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
-from pyprof.exporters.base import Sink
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import UnwindOptions, ViewOptions
@@ -35,8 +34,11 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The first message. begin_ns: since the epoch, at the same moment as monotonic_ns."""
+    """The first message. begin_ns: since the epoch, at the same moment as monotonic_ns. confined: the worker should
+    have given up its rights.
+    """
 
+    confined: bool
     unwind: UnwindOptions
     naming: Naming
     stats: CollectorStats
@@ -86,24 +88,24 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state from time to time, and the sink for what there is should the sampler be killed; None: nobody."""
+    """The state from time to time, and the number of the sink for what there is should the sampler be killed."""
 
     state: State
-    sink: Sink | None
+    sink: int
     delivered: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A profile is wanted. cut: close the window and begin the next, else only look. sink: takes the profile there, as
-    its `delivered`th; None: it is the answer.
+    """A profile is wanted. cut: close the window and begin the next, else only look. sink: the number of the sink that
+    takes the profile, as its `delivered`th; 0: it is the answer.
     """
 
     number: int
     cut: bool
     state: State
     news: News
-    sink: Sink | None = None
+    sink: int = 0
     delivered: int = 0
 
 

@@ -11,18 +11,23 @@ import contextlib
 import gc
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyprof.collectors.linux.file_limit import raise_file_limit
 from pyprof.errors import PyprofError
-from pyprof.session.worker.channel import Channel
+from pyprof.session.worker.channel import Channel, Closed
+
+if TYPE_CHECKING:
+    from pyprof.session.worker.keeper import Notice
 
 NICENESS = 2
 """Below the sampler and the target. Not far below: on a machine that is busy all the time the worker must keep up."""
@@ -50,11 +55,25 @@ class Worker:
     behind.
     """
 
-    def __init__(self, child: Child, channel: Channel, questions: Channel) -> None:
+    def __init__(self, child: Child, channel: Channel, questions: Channel, notices: Channel) -> None:
+        """notices: to its keeper, which only listens."""
         self._child = child
         self.channel = channel
         self.questions = questions
+        self._notices = notices
+        self._untold: deque[bytes] = deque()
+        self._telling = threading.Lock()
         self.pid = child.pid
+
+    def tell(self, notice: Notice) -> None:
+        """The keeper, before the worker hears of it. One that has no time does not hold us up: it hears of it later."""
+        with self._telling:
+            self._untold.append(pickle.dumps(notice))
+            try:
+                while self._untold and self._notices.try_send([self._untold[0]]):
+                    self._untold.popleft()
+            except Closed:
+                self._untold.clear()
 
     def died(self) -> WorkerDied:
         """Why the channel is closed."""
@@ -78,6 +97,7 @@ class Worker:
         """After Bye, or at once. Safe to call twice."""
         self.channel.close()
         self.questions.close()
+        self._notices.close()
         if self._ended(patience_s) is None:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
@@ -102,21 +122,21 @@ class _Forked:
             return self._code
 
 
-def forked() -> Worker:
-    """Where all of this process is ours."""
-    (ours, theirs), (asks, answers) = Channel.pair(), Channel.pair()
+def forked(confined: bool = True) -> Worker:
+    """Where all of this process is ours. confined: the worker gives up its rights."""
+    pairs = [Channel.pair() for _ in range(3)]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of numpy's, which take care of themselves
             pid = os.fork()
         if not pid:
-            _run(lambda: _child(theirs, answers))
+            _run(lambda: _child([theirs for _, theirs in pairs], confined))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    theirs.close()
-    answers.close()
-    return Worker(_Forked(pid), ours, asks)
+    for _, theirs in pairs:
+        theirs.close()
+    return Worker(_Forked(pid), *(ours for ours, _ in pairs))
 
 
 def _run(job: Callable[[], None]) -> None:
@@ -131,18 +151,19 @@ def _run(job: Callable[[], None]) -> None:
         os._exit(code)
 
 
-def _child(channel: Channel, questions: Channel) -> None:
+def _child(ends: Sequence[Channel], confined: bool) -> None:
     gc.freeze()
     for number in _ENDS:
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGCHLD, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    _close_all_but(channel.fileno(), questions.fileno())
-    _serve(channel, questions)
+    close_all_but(*(end.fileno() for end in ends))
+    _serve(*ends, confined=confined)
 
 
-def _close_all_but(*kept: int) -> None:
+def close_all_but(*kept: int) -> None:
+    """The standard streams stay open, too."""
     bounds = [2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]
     for below, above in pairwise(bounds):
         os.closerange(below + 1, above)
@@ -153,39 +174,41 @@ _FRESH = (
 )
 
 
-def spawned() -> Worker:
-    """Where this process is somebody else's. Raises OSError."""
+def spawned(confined: bool = True) -> Worker:
+    """Where this process is somebody else's. confined: see forked(). Raises OSError."""
     import subprocess
 
-    (ours, theirs), (asks, answers) = Channel.pair(), Channel.pair()
-    ends = theirs.fileno(), answers.fileno()
+    pairs = [Channel.pair() for _ in range(3)]
+    ends = [theirs.fileno() for _, theirs in pairs]
     try:
         child = subprocess.Popen(
-            [sys.executable, "-c", _FRESH.format(here=__name__), json.dumps(ends), json.dumps(sys.path)],
+            [sys.executable, "-c", _FRESH.format(here=__name__), json.dumps([confined, *ends]), json.dumps(sys.path)],
             pass_fds=ends,
             stdin=subprocess.DEVNULL,
             process_group=0,
         )
     except BaseException:
-        ours.close()
-        asks.close()
+        for ours, _ in pairs:
+            ours.close()
         raise
     finally:
-        theirs.close()
-        answers.close()
-    return Worker(child, ours, asks)
+        for _, theirs in pairs:
+            theirs.close()
+    return Worker(child, *(ours for ours, _ in pairs))
 
 
-def main(fd: int, questions: int) -> None:
-    """Of a fresh interpreter. fd, questions: its ends of the channels."""
+def main(confined: bool, *ends: int) -> None:
+    """Of a fresh interpreter. ends: descriptors, see _serve()."""
     import socket
 
     for number in _ENDS:
         signal.signal(number, signal.SIG_IGN)
-    _serve(Channel(socket.socket(fileno=fd)), Channel(socket.socket(fileno=questions)))
+    _serve(*(Channel(socket.socket(fileno=fd)) for fd in ends), confined=confined)
 
 
-def _serve(channel: Channel, questions: Channel) -> None:
+def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: bool) -> None:
+    """What is needed later is loaded and the keeper is started before rights are given up."""
+    from pyprof.session.worker import sandbox
     from pyprof.session.worker.file_symbols import answer_questions
     from pyprof.session.worker.service import Service
 
@@ -193,5 +216,11 @@ def _serve(channel: Channel, questions: Channel) -> None:
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    sandbox.load()
+    box = sandbox.Sandbox(notices)
+    confined = confined and box.confine()
     answer_questions(questions)
-    Service(channel).run()
+    try:
+        Service(channel, box.keeper, confined).run()
+    finally:
+        box.close()

@@ -53,6 +53,7 @@ class Sampling:
         diagnostics: Diagnostics,
         unwind: UnwindOptions,
         naming: Naming,
+        confined: bool = True,
     ) -> None:
         self.failure: BaseException | None = None
         self.unfollowed: Unfollowed | None = None
@@ -74,7 +75,7 @@ class Sampling:
         self._flying[0] = None, 0
         while 0 in self._flying:  # it says so when it is ready
             self._turn(TURN_S)
-        self._link.send(Begin(unwind, naming, collector.stats(), time.time_ns(), time.monotonic_ns()))
+        self._link.send(Begin(confined, unwind, naming, collector.stats(), time.time_ns(), time.monotonic_ns()))
 
     def abandon(self) -> None:
         """Nobody wants the answers any more. From any thread, or a signal handler."""
@@ -127,7 +128,7 @@ class Sampling:
             self.unfollowed.look()
         now = time.monotonic()
         if self.sink is not None and now >= self._standing_at:
-            self._link.send(Standing(self._gathered(cut=False), self.sink, self.delivered))
+            self._link.send(Standing(self._gathered(cut=False), self._link.number(self.sink), self.delivered))
             after = time.monotonic()
             self._standing_at = after + max(_STANDING_S, _STANDING_BUDGET * (after - now))
         while link.functions:
@@ -156,7 +157,8 @@ class Sampling:
         with self._state:
             state, self._rest = self._rest or self._gathered(cut), None if cut else self._rest
             self._number += 1
-            pending = self._link.ask(Ask(self._number, cut, state, self._link.packer.news(), sink, self.delivered))
+            number = self._link.number(sink)
+            pending = self._link.ask(Ask(self._number, cut, state, self._link.packer.news(), number, self.delivered))
             if cut:
                 self.samples = 0
                 self.delivered += sink is not None

@@ -8,14 +8,15 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
-from pyprof.exporters.base import Beginning, Sink
+from pyprof.exporters.base import Beginning, Journal
 from pyprof.model.modules import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.sample import SampleBatch
@@ -25,12 +26,14 @@ from pyprof.session.recorder import Clock, Window
 from pyprof.session.session import Session
 from pyprof.session.worker import answers
 from pyprof.session.worker.answers import Call, Done, Failed, Taken
+from pyprof.session.worker.asking import AskingOpener
 from pyprof.session.worker.channel import Channel, Closed
 from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Look, Message, Naming, Reply, Standing, State
 from pyprof.session.worker.wire import Unpacker
 
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
+UNCONFINED = "the process that parses is not confined"
 
 
 class ReportedCollector:
@@ -116,12 +119,12 @@ class _Observed:
         )
         return replace(found, summary=summary, options=naming.options)
 
-    def begin_keeping(self, sink: Sink, number: int) -> None:
+    def begin_keeping(self, begin: Callable[[Beginning, int], Journal | None], number: int) -> None:
         """The window under way goes to the sink's journal as it grows."""
         naming = self.naming
         kinds = ValueType("samples", "count"), ValueType(naming.mode, "nanoseconds")
         start_ns, period_ns = self.session.recorder.began_ns, round(1e9 / naming.rate_hz)
-        journal = sink.journal(Beginning(naming.title, start_ns, period_ns, kinds, naming.options), number)
+        journal = begin(Beginning(naming.title, start_ns, period_ns, kinds, naming.options), number)
         self.keeping = Keeping(self.session, naming, journal) if journal is not None else None
 
     def end_keeping(self) -> None:
@@ -134,8 +137,11 @@ class _Observed:
 class Service:
     """Serves one sampler until it says Bye, or is gone."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, keeper: AskingOpener, confined: bool) -> None:
+        """keeper: who gives profiles to sinks. confined: rights were given up."""
         self._channel = channel
+        self._keeper = keeper
+        self._confined = confined
         self._unpacker = Unpacker(self)
         self._waiting: deque[Message] = deque()
         self._standing: Standing | None = None
@@ -162,7 +168,7 @@ class Service:
     def _serve(self, message: Message) -> None:
         match message:
             case Begin():
-                self._of = _Observed(message)
+                self._begin(message)
             case Batch():
                 self._take(message)
             case Standing(state):
@@ -175,11 +181,16 @@ class Service:
 
     def _keep(self, observed: _Observed) -> None:
         standing = self._standing
-        if standing is not None and standing.sink is not None and standing.delivered > self._kept:
+        if standing is not None and standing.sink and standing.delivered > self._kept:
             self._kept = standing.delivered
-            observed.begin_keeping(standing.sink, standing.delivered)
+            observed.begin_keeping(partial(self._keeper.journal, standing.sink), standing.delivered)
         if observed.keeping is not None:
             observed.keeping.turn()
+
+    def _begin(self, begin: Begin) -> None:
+        self._of = _Observed(begin)
+        if begin.confined and not self._confined:
+            self._of.diagnostics.count(UNCONFINED)
 
     @property
     def _observed(self) -> _Observed:
@@ -217,10 +228,10 @@ class Service:
             finally:
                 if ask.cut:
                     functions = tuple(observed.session.retire(window))
-            if ask.sink is None:
-                answer = Done(ask.number, functions, answers.packed_profile(profile))
+            if not ask.sink:
+                answer = Done(ask.number, functions, answers.packed_value(profile))
             else:
-                ask.sink.take(profile, ask.delivered)
+                self._keeper.deliver(ask.sink, profile, ask.delivered)
                 answer = Done(ask.number, functions, ())
         except Closed:
             raise
@@ -229,12 +240,12 @@ class Service:
         self._channel.send(answers.pack(answer))
 
     def _bequeath(self) -> None:
-        if self._of is None or self._standing is None or self._standing.sink is None:
+        if self._of is None or self._standing is None or not self._standing.sink:
             return
         self._of.end_keeping()
         state = replace(self._standing.state, now_ns=time.time_ns())
         window = self._of.window(state, cut=True)
-        self._standing.sink.take(self._of.profile(window, state), self._standing.delivered)
+        self._keeper.deliver(self._standing.sink, self._of.profile(window, state), self._standing.delivered)
 
     # what only the sampler can tell: wire.Asking
 

@@ -5,7 +5,7 @@ Arrays travel as parts of their own, without a copy on the way. Things that live
 and by number from then on:
 
     address space        its mappings; its memory is read through its program image, or by asking the sampler
-    program image        with a descriptor of /proc/PID/mem: needs no rights in the worker, and ends with the image
+    program image        with descriptors of /proc/PID/mem and maps: they need no rights in the worker, and end with it
     outer part of a stack   up to megabytes, shared by the samples of a thread
     architecture         by name
 """
@@ -19,6 +19,7 @@ import pickle
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -29,13 +30,17 @@ from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter import Chain, Run, SampleState
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
 from pyprof.model.sample import OuterStack
+from pyprof.objfile.opener import Opener, current
 from pyprof.records import dataclass, replace
 from pyprof.session.worker.channel import MOST_FDS, Part, Received
+from pyprof.session.worker.keeper import Space
 from pyprof.session.worker.messages import Message, News
 
 _MOST_READ = 1 << 30
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
-"""How the memory of a program image is sent: before, with a descriptor, not at all: the worker opens it if it may."""
+"""How the memory of a program image is sent: before, with descriptors, not at all: the worker asks the keeper."""
+MEMORY = ("mem", "maps")
+"""Of /proc/PID, in the order in which they are sent."""
 
 
 @dataclass(slots=True)
@@ -66,7 +71,9 @@ class _SpaceFacts(NamedTuple):
 class Packer:
     """The sampler's end. What it has sent is known by number as long as somebody here refers to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[Space], None]) -> None:
+        """tell: called with each address space before its message is sent."""
+        self._tell = tell
         self._numbers = itertools.count(1)
         self._images: weakref.WeakKeyDictionary[ProgramImage, int] = weakref.WeakKeyDictionary()
         self._sent: dict[int, _SentImage] = {}
@@ -112,12 +119,16 @@ class Packer:
             return known, KNOWN
         number = self._images[image] = next(self._numbers)
         self._sent[number] = _SentImage(weakref.ref(image))
-        if len(fds) >= MOST_FDS:
+        if len(fds) + 2 > MOST_FDS:
             return number, BY_PID
+        opened: list[int] = []
         try:
-            fds.append(_memory_of(pid))
+            opened += (Opener().memory(pid, what) for what in MEMORY)
         except OSError:
+            for fd in opened:
+                os.close(fd)
             return number, BY_PID
+        fds += opened
         return number, BY_DESCRIPTOR
 
     def sent_space(self, space: AddressSpace) -> bool:
@@ -125,6 +136,7 @@ class Packer:
         if space.id in self._spaces:
             return True
         self._spaces[space.id] = space
+        self._tell(Space(space.pid, space.root))
         weakref.finalize(space, self._spaces_gone.append, space.id).atexit = False
         if space.image is None:
             self._kept.append(space)  # the worker asks us for its memory
@@ -141,10 +153,6 @@ class Packer:
 
 def _taken(numbers: deque[int]) -> tuple[int, ...]:
     return tuple(numbers.popleft() for _ in range(len(numbers)))
-
-
-def _memory_of(pid: int) -> int:
-    return os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
 
 
 class _Pickler(pickle.Pickler):
@@ -214,7 +222,7 @@ class Unpacker:
 
     def __init__(self, ask: Asking) -> None:
         self._ask = ask
-        self._images: dict[int, tuple[ProgramImage, int]] = {}
+        self._images: dict[int, tuple[ProgramImage, tuple[int, ...]]] = {}
         self._spaces: dict[int, AddressSpace] = {}
         self._outers: dict[int, OuterStack] = {}
         self._fds: deque[int] = deque()
@@ -235,11 +243,11 @@ class Unpacker:
                 self._images[number][0].contested[:] = places
         for number in {*news.ended, *news.images}:
             if number in self._images:
-                image, fd = self._images[number]
+                image, fds = self._images[number]
                 image.alive = False
-                if fd >= 0:
+                for fd in fds:
                     os.close(fd)
-                self._images[number] = image, -1
+                self._images[number] = image, ()
         for number in news.images:
             self._images.pop(number, None)
         for number in news.spaces:
@@ -272,13 +280,18 @@ class Unpacker:
         )
         return space
 
-    def _opened(self, memory: int, pid: int) -> int:
+    def _opened(self, memory: int, pid: int) -> tuple[int, ...]:
+        """Descriptors of its memory and its mappings, () if it is gone."""
         if memory == BY_DESCRIPTOR:
-            return self._fds.popleft()
-        try:
-            return _memory_of(pid)
-        except OSError:
-            return -1
+            return self._fds.popleft(), self._fds.popleft()
+        opened: list[int] = []
+        with suppress(OSError):
+            opened += (current().memory(pid, what) for what in MEMORY)
+        if len(opened) < len(MEMORY):
+            for fd in opened:
+                os.close(fd)
+            return ()
+        return tuple(opened)
 
     def outer(self, number: int, avma: int = 0, words: npt.NDArray[np.unsignedinteger] | None = None) -> OuterStack:
         """A new one of these words, or the one of that number."""
@@ -291,16 +304,23 @@ class Unpacker:
     def _memory(self, number: int, pid: int, mappings: tuple[Mapping, ...]) -> ReadMemory:
         image = self._images[number][0]
 
+        def fds() -> tuple[int, ...]:
+            return self._images[number][1] if number in self._images else ()
+
+        def maps() -> int:
+            if not fds():
+                raise ProcessLookupError(pid)
+            return os.dup(fds()[1])
+
         def read(avma: int, size: int) -> bytes:
-            fd = self._images[number][1] if number in self._images else -1
-            if fd < 0 or size <= 0 or avma < 0:
+            if not fds() or size <= 0 or avma < 0:
                 return b""
             try:
-                return os.pread(fd, min(size, _MOST_READ), avma)
+                return os.pread(fds()[0], min(size, _MOST_READ), avma)
             except (OSError, OverflowError):
                 return b""
 
-        inner = guarded(read, pid, mappings)
+        inner = guarded(read, maps, mappings)
 
         def uncontested(avma: int, size: int) -> bytes:
             return b"" if image.is_contested(avma) else inner(avma, size)

@@ -1,0 +1,243 @@
+"""A process that has the rights which the worker gives up, and parses nothing: the keeper.
+
+It opens files for the worker, of what the sampler told it to record and by the rights of those targets, and gives
+finished profiles to their sink. What the worker asks is a list of plain values (asking.py). It ends with the worker.
+
+A worker that somebody has taken over can ask for: files that a target's own user may read below that target's root,
+files that are mapped, programs with debug information that everybody may read, what is in debuginfod's cache, the
+names of the kernel's functions. It can have the outputs written that the user named, with a content of its choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import pickle
+import traceback
+from collections.abc import Sequence
+from io import BytesIO
+
+from pyprof.errors import PyprofError
+from pyprof.exporters import base
+from pyprof.exporters.base import Sink
+from pyprof.objfile.foreign_path import Rights
+from pyprof.objfile.opener import ELF_MAGIC, Opener
+from pyprof.records import dataclass
+from pyprof.session.worker import answers
+from pyprof.session.worker.channel import Channel, Closed, Part, Received
+from pyprof.symbolize.demangle import isolated
+
+_EVERYBODY = Rights()
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A process that is recorded, and where its file names start."""
+
+    pid: int
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Names that the user gave, or of files below a folder that the user gave."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A sink. It is known by its number from then on."""
+
+    number: int
+    sink: Sink
+
+
+Notice = Space | Files | Numbered
+"""What the sampler tells the keeper, before the worker can know of it."""
+
+
+class GuardedOpener(Opener):
+    """Opens what the worker may have, as root by the rights of the targets' users. worker: its pid."""
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+        self._pids: set[int] = set()
+        self._roots: dict[str, Rights | None] = {}
+        self._files: set[str] = set()
+        self._as_root = os.geteuid() == 0
+
+    def tell(self, notice: Space | Files) -> None:
+        match notice:
+            case Space(pid, root):
+                self._pids.add(pid)
+                self._roots[root] = self._seen(root)
+            case Files(paths):
+                self._files.update(paths)
+
+    def _seen(self, root: str) -> Rights | None:
+        """What the process whose root it is may read: now, or when that was seen last."""
+        rights = super().root(root)[1]
+        return self._roots.get(root, rights) if rights == _EVERYBODY else rights
+
+    def below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:
+        if root in ("", "/"):
+            return self._ours(name, rights, follow)
+        _check(root in self._roots)
+        self._roots[root] = self._seen(root)
+        return super().below(root, name, self._roots[root], follow)
+
+    def _ours(self, name: str, rights: Rights | None, follow: bool) -> int:
+        """By the rights of a target whose root is ours, too; else of what everybody may read, object files only."""
+        if not self._as_root or (rights is not None and rights in self._roots.values()):
+            return super().below("", name, rights, follow)
+        fd = super().below("", name, _EVERYBODY, follow)
+        if os.pread(fd, len(ELF_MAGIC), 0) != ELF_MAGIC:
+            os.close(fd)
+            _check(False)
+        return fd
+
+    def mapped(self, pid: int, start: int, end: int) -> int:
+        _check(pid in self._pids)
+        return super().mapped(pid, start, end)
+
+    def program(self, pid: int) -> int:
+        _check(pid in self._pids)
+        return super().program(pid)
+
+    def named(self, path: str) -> int:
+        _check(path in self._files)
+        return super().named(path)
+
+    def about(self, pid: int, what: str) -> bytes:
+        _check(what in ("status", "stat") and pid in {*self._pids, self._worker})
+        return super().about(pid, what)
+
+    def memory(self, pid: int, what: str) -> int:
+        _check(what in ("mem", "maps") and pid in self._pids)
+        return super().memory(pid, what)
+
+    def root(self, root: str) -> tuple[bool, Rights | None]:
+        ours, _ = super().root(root)
+        return ours, self._roots.get(root)
+
+    def package(self, root: str, path: str) -> str | None:
+        _check(root in ("", "/", *self._roots))
+        return super().package(root, path)
+
+
+def _check(allowed: bool) -> None:
+    if not allowed:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+class Keeper:
+    """Serves one worker until that is gone. notices: the sampler's, which may end before."""
+
+    def __init__(self, channel: Channel, notices: Channel, worker: int) -> None:
+        self._channel = channel
+        self._notices: Channel | None = notices
+        self._opener = GuardedOpener(worker)
+        self._sinks: dict[int, Sink] = {}
+        self._journal: base.Journal | None = None
+
+    def run(self) -> None:
+        with contextlib.suppress(Closed):
+            while (received := self._channel.receive()) is not None:
+                self._listen()
+                self._answer(received)
+        self._end_journal()
+
+    def _end_journal(self) -> None:
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
+
+    def _listen(self) -> None:
+        """Take what the sampler has told until now: it did so before the worker heard of it."""
+        try:
+            while self._notices is not None and (received := self._notices.receive(0)) is not None:
+                notice: Notice = pickle.load(BytesIO(received.parts[0]))
+                if isinstance(notice, Numbered):
+                    self._sinks[notice.number] = notice.sink
+                else:
+                    self._opener.tell(notice)
+        except Closed:
+            self._notices = None
+
+    def _answer(self, received: Received) -> None:
+        for fd in received.fds:
+            os.close(fd)
+        fds: list[int] = []
+        try:
+            value = self._served(received.parts, fds)
+            reply: list[object] = ["is", value]
+        except PyprofError as error:
+            reply = ["failed", type(error).__name__, error.message, error.hint, ""]
+        except OSError as error:
+            reply = ["error", error.errno or errno.EIO]
+        except Exception as error:
+            reply = ["failed", type(error).__name__, str(error), "", "".join(traceback.format_exception(error))]
+        try:
+            self._channel.send([json.dumps(reply).encode()], fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _served(self, parts: Sequence[Part], fds: list[int]) -> object:
+        """What is answered; descriptors into fds. Raises OSError, and what a sink raises."""
+        opener = self._opener
+        match json.loads(bytes(parts[0])):
+            case ["below", str(root), str(name), rights, bool(follow)]:
+                fds.append(opener.below(root, name, rights_of(rights), follow))
+            case ["mapped", int(pid), int(start), int(end)]:
+                fds.append(opener.mapped(pid, start, end))
+            case ["program", int(pid)]:
+                fds.append(opener.program(pid))
+            case ["named", str(path)]:
+                fds.append(opener.named(path))
+            case ["fetched", str(build_id)]:
+                fds.append(opener.fetched(build_id))
+            case ["memory", int(pid), str(what)]:
+                fds.append(opener.memory(pid, what))
+            case ["kernel_symbols"]:
+                fds.append(opener.kernel_symbols())
+            case ["about", int(pid), str(what)]:
+                return opener.about(pid, what).decode("latin-1")
+            case ["root", str(root)]:
+                ours, known = opener.root(root)
+                return [ours, plain(known)]
+            case ["package", str(root), str(path)]:
+                return opener.package(root, path)
+            case ["demangled", list(names)]:
+                return isolated([str(name) for name in names])
+            case ["journal", int(number), int(window)] if number in self._sinks:
+                self._end_journal()
+                beginning = answers.unpacked_value(parts[1:], base.Beginning)
+                self._journal = self._sinks[number].journal(beginning, window)
+                return self._journal is not None
+            case ["part"] if self._journal is not None:
+                self._journal.add(answers.unpacked_value(parts[1:], base.Part))
+            case ["journal ends"]:
+                self._end_journal()
+            case ["deliver", int(number), int(delivered)] if number in self._sinks:
+                self._sinks[number].take(answers.unpacked_profile(parts[1:]), delivered)
+            case _:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return None
+
+
+def plain(rights: Rights | None) -> object:
+    return None if rights is None else [rights.uid, sorted(rights.groups), rights.everything]
+
+
+def rights_of(value: object) -> Rights | None:
+    """What plain() made. Raises OSError."""
+    match value:
+        case None:
+            return None
+        case [int(uid), list(groups), bool(everything)]:
+            return Rights(uid, frozenset(map(int, groups)), everything)
+    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))

@@ -1,0 +1,103 @@
+"""What the worker gives up before it parses anything: its user, its capabilities, and nearly all system calls.
+
+A Sandbox begins with the keeper, which goes on with the rights there were; confine() is for ever. Python loads modules
+when they are first used, and reads files for it: load() loads what the worker will need.
+"""
+
+from __future__ import annotations
+
+import codecs
+import importlib
+import os
+import pkgutil
+from contextlib import suppress
+
+from pyprof.collectors.linux import rights, seccomp
+from pyprof.objfile import opener
+from pyprof.session.worker.asking import AskingOpener
+from pyprof.session.worker.channel import Channel
+from pyprof.session.worker.keeper import Keeper
+from pyprof.session.worker.process import close_all_but
+from pyprof.symbolize import demangle
+
+_ROOMS = ("model", "objfile", "unwind", "symbolize", "runtime_code", "session")
+_LATE = (
+    *(
+        "bz2",
+        "gzip",
+        "hashlib",
+        "lzma",
+        "zlib",
+        "tempfile",
+        "traceback",
+        "linecache",
+        "tokenize",
+        "pycxxfilt",
+        "zstandard",
+    ),
+    *(f"ptrace.syscall.linux.{machine}" for machine in ("x86_64", "i386", "aarch64")),
+)
+_ENCODINGS = ("ascii", "latin-1", "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+_WITHOUT = (
+    *("pyprof.model.call_tree", "pyprof.model.functions", "pyprof.model.selected", "pyprof.model.table"),
+    *("pyprof.objfile.breakpad.symbol_server", "pyprof.objfile.core.", "pyprof.objfile.minidump."),
+    *("pyprof.session.opening", "pyprof.session.recording", "pyprof.session.snapshot"),
+    *("pyprof.unwind.columns", "pyprof.unwind.describe"),
+)
+"""Of the rooms, what no worker uses."""
+_CALLS = ("wait4",)
+"""Besides those of seccomp.ALLOWED: the worker waits for the keeper."""
+
+
+def load() -> None:
+    """All that may be imported later."""
+    for room in _ROOMS:
+        package = importlib.import_module(f"pyprof.{room}")
+        for found in pkgutil.walk_packages(package.__path__, f"pyprof.{room}."):
+            if not found.name.startswith(_WITHOUT):
+                importlib.import_module(found.name)
+    for name in _LATE:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    for name in _ENCODINGS:
+        codecs.lookup(name)
+
+
+class Sandbox:
+    """The worker's side. From now on files are asked for. keeper: who is asked."""
+
+    def __init__(self, notices: Channel) -> None:
+        """notices: the sampler's to the keeper, which takes it."""
+        ours, theirs = Channel.pair()
+        worker = os.getpid()
+        self._pid = os.fork()
+        if not self._pid:
+            try:
+                close_all_but(theirs.fileno(), notices.fileno())
+                Keeper(theirs, notices, worker).run()
+            finally:
+                os._exit(0)
+        theirs.close()
+        notices.close()
+        self.keeper = AskingOpener(ours)
+        opener.use(self.keeper)
+        demangle.use(self.keeper.demangled)
+
+    def confine(self) -> bool:
+        """Give up all rights. False where calls cannot be filtered; the rest is done all the same."""
+        code = b""
+        with suppress(NotImplementedError):
+            code = seccomp.program(os.uname().machine, os.getpid(), _CALLS)
+        rights.become_nobody()
+        rights.hide()
+        try:
+            seccomp.confine(code)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Nothing is asked any more."""
+        self.keeper.close()
+        with suppress(OSError):
+            os.waitpid(self._pid, 0)

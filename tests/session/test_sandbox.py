@@ -1,0 +1,175 @@
+"""What a worker that somebody has taken over could do: nothing but compute, and ask the keeper for what is its own."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyprof.collectors.linux import libc, procfs, seccomp
+from pyprof.collectors.linux.rights import NOBODY
+from pyprof.objfile.opener import Opener
+from pyprof.session.worker.channel import Channel
+from pyprof.session.worker.keeper import Files, GuardedOpener, Space
+from pyprof.session.worker.sandbox import Sandbox
+
+ROOT = os.geteuid() == 0
+SECRET = "/etc/shadow"
+
+
+def attempts(victim: int) -> dict[str, Callable[[], object]]:
+    """All of them work for root. victim: a process of somebody else's."""
+    return {
+        "open": lambda: os.close(os.open(SECRET, os.O_RDONLY)),
+        "create": lambda: os.close(os.open(".", os.O_TMPFILE | os.O_RDWR)),
+        "rename": lambda: os.rename("/nowhere/a", "/nowhere/b"),
+        "connect": lambda: socket.socket().close(),
+        "exec": lambda: os.execv("/nowhere/program", ["program"]),
+        "fork": lambda: os.fork() or os._exit(0),
+        "kill": lambda: os.kill(victim, signal.SIGCONT),
+        "trace": lambda: _called(libc.seize(victim)),
+        "memory": lambda: _called(libc.PtraceCalls().read_memory(victim, 0x1000, 8, _room())),
+        "code": lambda: mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC).close(),
+        "perf": lambda: _called(libc.perf_event_open(bytes(128), victim, -1)),
+        "bpf": lambda: _called(libc.bpf(0, bytearray(128))),
+        "root": lambda: os.setresuid(0, 0, 0),
+        "mount": lambda: _called(-ctypes.get_errno() if ctypes.CDLL(None, use_errno=True).chroot(b"/") else 0),
+    }
+
+
+_held = ctypes.create_string_buffer(8)
+
+
+def _room() -> int:
+    return ctypes.addressof(_held)
+
+
+def _called(result: int) -> None:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+
+
+def outcomes(victim: int, confined: bool) -> dict[str, int]:
+    """Of a child that starts as workers do: attempt -> error number, 0: it went well. "seccomp", ...: of its status."""
+    taken, given = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            _, notices = Channel.pair()
+            tries = attempts(victim)
+            box = Sandbox(notices)
+            found = {"confined": int(box.confine()) if confined else 0}
+            for name, attempt in tries.items():
+                try:
+                    attempt()
+                    found[name] = 0
+                except OSError as error:
+                    found[name] = error.errno or -1
+            said = procfs.parse_status(box.keeper.about(os.getpid(), "status"))
+            found["uid"], found["filter"] = int(said["Uid"].split()[1]), int(said["Seccomp"])
+            found["rights"] = int(said["CapEff"], 16)
+            os.write(given, json.dumps(found).encode())
+        finally:
+            os._exit(0)
+    os.close(given)
+    with open(taken, "rb") as file:
+        text = file.read()
+    os.waitpid(child, 0)
+    found = json.loads(text)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture
+def victim() -> Iterator[int]:
+    """A process of nobody's, which has the rights that everybody has."""
+    become: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if ROOT else {}
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    interpreter = os.path.realpath("/usr/bin/python3") if ROOT else sys.executable
+    pipe = subprocess.PIPE
+    with subprocess.Popen([interpreter, "-c", code], stdin=pipe, stdout=pipe, **become) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.live
+def test_confined_worker_is_refused_whatever_needs_a_right(victim: int) -> None:
+    free, confined = outcomes(victim, confined=False), outcomes(victim, confined=True)
+    assert confined["confined"] == 1
+    assert {name: confined[name] for name in attempts(victim)} == dict.fromkeys(attempts(victim), errno.EPERM)
+    assert confined["filter"] == 2
+    assert confined["rights"] == 0
+    if ROOT:
+        assert confined["uid"] == NOBODY
+        assert [name for name in attempts(victim) if free[name] == errno.EPERM] == []
+    assert free["filter"] == 0
+
+
+@pytest.fixture
+def opener(victim: int) -> GuardedOpener:
+    made = GuardedOpener(os.getpid())
+    made.tell(Space(victim, f"/proc/{victim}/root"))
+    return made
+
+
+@pytest.mark.live
+@pytest.mark.skipif(not ROOT, reason="only root has rights that the target lacks")
+def test_keeper_opens_by_the_rights_of_the_target_and_object_files_of_everybody(
+    victim: int, opener: GuardedOpener, tmp_path: Path
+) -> None:
+    root = f"/proc/{victim}/root"
+    (tmp_path / "own").write_text("the user's")
+    opener.tell(Files((str(tmp_path / "own"),)))
+    program = os.path.realpath("/usr/bin/python3")
+    for way in (
+        lambda: opener.below(root, SECRET, None, True),
+        lambda: opener.below(root, SECRET, Opener().root("/proc/1/root")[1], True),
+        lambda: opener.below("", SECRET, None, True),
+        lambda: opener.below("", "/etc/passwd", None, True),
+        lambda: opener.below("/proc/1/root", "/etc/passwd", None, True),
+        lambda: opener.below("/", SECRET, Opener().root("/proc/1/root")[1], True),
+        lambda: opener.named(SECRET),
+        lambda: opener.program(1),
+        lambda: opener.mapped(1, 0x1000, 0x2000),
+        lambda: opener.memory(1, "mem"),
+        lambda: opener.memory(victim, "environ"),
+        lambda: opener.about(victim, "environ"),
+        lambda: opener.about(1, "status"),
+    ):
+        with pytest.raises(PermissionError):
+            way()
+    for fd in (
+        opener.below(root, "/etc/passwd", None, True),
+        opener.below("", program, None, True),
+        opener.below("/", "/etc/passwd", Opener().root(root)[1], True),
+        opener.named(str(tmp_path / "own")),
+        opener.program(victim),
+        opener.memory(victim, "maps"),
+    ):
+        assert os.read(fd, 4)
+        os.close(fd)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_filter_knows_every_call_by_its_number_here(machine: str) -> None:
+    """Numbers above 512 are those of x32, which the filter kills."""
+    code = seccomp.program(machine, 7)
+    compared = {int.from_bytes(code[at + 4 : at + 8], "little") for at in range(0, len(code), 8) if code[at] == 0x15}
+    expected = {"x86_64": {0, 46, 47, 202, 262, 435}, "aarch64": {63, 211, 212, 98, 79, 435}}
+    assert expected[machine] <= compared
+    assert not {322, 321, 101, 59} & compared if machine == "x86_64" else not {221, 280, 117} & compared
+    with pytest.raises(NotImplementedError):
+        seccomp.program("m68k", 7)
