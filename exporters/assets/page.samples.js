@@ -8,7 +8,7 @@
 
 /** A time in nanoseconds stands for a wait from so many sampling periods on. */
 const LONG_PERIODS = 2;
-const WAITING = new Set(["off_cpu", "wall"]);
+const WAITING = new Set(["offcpu", "wall"]);
 
 /** @type {(header: Timeline, bytes: Uint8Array, data: Data) => Samples} */
 function unpackSamples(header, bytes, data) {

@@ -279,7 +279,7 @@ class Strip {
     const step = [1, 2, 5, 10].map((part) => part * ten).find((size) => size >= least) || 10 * ten;
     const y = this.height - AXIS / 2;
     pen.fillStyle = colours.text;
-    for (let at = Math.ceil(this.begin / step) * step; at < this.begin + this.whole; at += step) {
+    for (let at = Math.ceil(this.begin / step) * step; at <= this.begin + this.span; at += step) {
       pen.fillRect(this.pixel(at), this.height - AXIS, 1, 3);
       pen.fillText(this.clock(at), this.pixel(at) + 3, y + 1);
     }

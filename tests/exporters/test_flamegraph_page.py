@@ -717,7 +717,7 @@ def test_wait_that_is_one_sample_counts_for_its_part_in_the_range(open_page: Ope
         builder.sample(work, cpu_ns=PERIOD_NS)
         if nth == 20:
             builder.sample(wait, thread=0, cpu_ns=500_000_000)
-    types = (ValueType("samples", "count"), ValueType("off_cpu", "nanoseconds"))
+    types = (ValueType("samples", "count"), ValueType("offcpu", "nanoseconds"))
     page = open_page(builder.build(value_types=types, duration_ns=1_010_000_000))
     page.browser.run("chooseRange([400e6, 600e6])")
     assert page.paths() == {(): 400_000_000, ("work",): 200_000_000, ("wait",): 200_000_000}
