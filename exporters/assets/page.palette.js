@@ -85,12 +85,12 @@ function waitColours(model, tree, theme) {
   const colours = kinds.map((label) => PALETTE[theme][LABEL_SLOTS[label]]);
   /** @type {string[]} */
   const found = new Array(tree.n).fill(SPECIAL[theme].unknown);
-  for (let node = tree.n - 1; node > 0; node--) {
-    const [own, up] = [node * kinds.length, tree.parent[node] * kinds.length];
+  for (let node = tree.n - 1; node >= 0; node--) {
+    const [own, up] = [node * kinds.length, Math.max(0, tree.parent[node]) * kinds.length];
     sums[own + of[tree.frame[node]]] += tree.self[node];
     let best = 0;
     for (let kind = 0; kind < kinds.length; kind++) {
-      sums[up + kind] += sums[own + kind];
+      if (node) sums[up + kind] += sums[own + kind];
       if (sums[own + kind] > sums[own + best]) best = kind;
     }
     if (!tree.bottomUp) found[node] = colours[best];

@@ -875,6 +875,8 @@ def test_colours_by_waiting_and_by_kind_of_code_have_their_legend(open_page: Ope
     page.browser.press("b")
     assert page.browser.run(colour.format(page.node("work", "main"))) == running, "bottom-up: what its samples did"
     assert page.browser.run(colour.format(page.node("[sleeping: futex]", "work"))) == sleeping
+    page.browser.run("lookAt(model.frames.findIndex(frame => frame.name === 'work'))")
+    assert page.browser.run("halves.halves.callees.nodeColours[0]") == sleeping
     choose(page, "#colour", "kind")
     assert page.text("#legend").split("\n") == ["kernel", "70.00 %", "native code", "30.00 %"]
     link = page.browser.run("location.hash")
