@@ -8,7 +8,6 @@ from enum import IntEnum, IntFlag
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.errors import FormatError
 from pyprof.model.interpreter import SampleState
 from pyprof.model.markers import MarkKind
 from pyprof.model.profile import FrameKind
@@ -31,15 +30,15 @@ def code_rows() -> Iterator[Row]:
 
 
 class Codes:
-    """What the numbers of one file mean. Raises FormatError."""
+    """What the numbers of one file mean. What a newer pyprof added is not known; a row that uses it is refused."""
 
     def __init__(self, rows: Rows) -> None:
+        """Raises FormatError."""
         self._known: dict[str, dict[int, int]] = {code: {} for code in _CODES}
-        for at, (code, number, name) in enumerate(rows("codes"), 1):
+        for code, number, name in rows("codes"):
             members = {str(member.name).lower(): int(member) for member in _CODES.get(code, ())}
-            if name not in members:
-                raise FormatError("codes", at, f"{code} {name!r} is not known: a newer pyprof reads it")
-            self._known[code][number] = members[name]
+            if name in members:
+                self._known[code][number] = members[name]
 
     def of(self, code: str) -> Mapping[int, int]:
         """Our number by the file's."""

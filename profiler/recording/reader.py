@@ -119,7 +119,7 @@ class _Reader:
         for at, kind, trust, module, rel, pc, back, title in stored:
             functions = lines.get(at, ())
             if kind not in kinds or trust not in trusts:
-                raise FormatError("frames", at, "a code that has no name")
+                raise FormatError("frames", at, "a code that is not known: perhaps a newer pyprof reads it")
             if title is None and not functions:
                 raise FormatError("frames", at, "neither a title nor a function")
             found.append(
@@ -157,7 +157,7 @@ class _Reader:
         for nth, (frame, kind, end, enough, unplaced, without_run, lacking) in enumerate(self._rows("marks"), 1):
             referred("marks", nth, frame, frames)
             if kind not in kinds or end not in ends:
-                raise FormatError("marks", nth, "a code that has no name")
+                raise FormatError("marks", nth, "a code that is not known: perhaps a newer pyprof reads it")
             numbers = enough or 0, unplaced, without_run, lacking
             found[frame] = Mark(MarkKind(kinds[kind]), StackEnd(ends[end]), *numbers)
         return found

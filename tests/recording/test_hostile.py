@@ -27,7 +27,7 @@ LIES = {
     "nothing where something stands": "DELETE FROM meta WHERE key = 'start_ns'",
     "a number where a text stands": "UPDATE meta SET value = 7 WHERE key = 'title'",
     "a kind that has no name": "UPDATE frames SET kind = 77",
-    "a code that nobody knows": "UPDATE codes SET name = 'quantum' WHERE code = 'trust' AND number = 1",
+    "a code that nobody knows": "UPDATE codes SET name = 'quantum' WHERE code = 'trust' AND number = 2",
     "rows that are not numbered in order": "UPDATE files SET id = id + 500",
     "no values": "DELETE FROM value_types",
     "more samples than the data": "UPDATE windows SET samples = samples + 1",
@@ -73,6 +73,17 @@ def test_view_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
     sql = SCHEMA.replace("CREATE TABLE notes (", "CREATE TABLE notes_ (")
     path = bare(tmp_path / "a.pyprof", sql + "CREATE VIEW notes AS SELECT 1 AS id, randomblob(1e9) AS text;")
     with pytest.raises(RecordingError, match="schema"):
+        load(path)
+
+
+def test_code_that_a_newer_version_added_harms_only_rows_that_use_it(tmp_path: Path) -> None:
+    path = stored(golden(), tmp_path)
+    with edited(path) as database:
+        database.execute("INSERT INTO codes VALUES ('trust', 99, 'quantum'), ('flavour', 1, 'strange')")
+    assert load(path).frames == golden().frames
+    with edited(path) as database:
+        database.execute("UPDATE frames SET trust = 99 WHERE id = 1")
+    with pytest.raises(RecordingError, match="newer pyprof"):
         load(path)
 
 

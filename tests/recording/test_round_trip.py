@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 
 import pyprof
 from pyprof.exporters.registry import names
-from pyprof.model.markers import NOT_SAMPLED, cut_mark
-from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.markers import NOT_SAMPLED, Mark, cut_mark
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
+from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.recording.reader import load
-from pyprof.records import replace
+from pyprof.records import field_names, replace
 from tests.exporters.profiles import Builder, code, golden, marker, profiles
 from tests.exporters.support import THREADS, export
 from tests.recording.support import FIXTURES, edited, stored
@@ -94,3 +95,33 @@ def test_recording_whose_log_was_left_beside_it_is_read_with_it(tmp_path: Path) 
     assert sorted(tmp_path.iterdir()) == before
     Path(f"{left}-wal").unlink()
     assert load(left).title == golden().title
+
+
+KEPT = {
+    Frame: {"kind", "pc", "lookup", "rel", "module", "lines", "trust", "title", "mark"},
+    Line: {"function", "system_name", "offset", "file", "line"},
+    ModuleInfo: {"path", "build_id", "start", "end", "offset", "has_functions", "has_lines"},
+    ThreadInfo: {"pid", "tid", "name", "process", "started", "process_started"},
+    Mark: {"kind", "end", "enough", "unplaced", "without_run", "lacking"},
+}
+"""Each has a place in the schema. A field that is added needs one, too."""
+NOT_KEPT = {"place"}
+"""Of a frame: numbers that mean something only to the recording itself."""
+
+
+@pytest.mark.parametrize("kind", KEPT, ids=lambda kind: kind.__name__)
+def test_no_field_is_forgotten(kind: type) -> None:
+    fields = kind._fields if issubclass(kind, tuple) else field_names(kind)  # type: ignore[attr-defined]
+    assert set(fields) - NOT_KEPT == KEPT[kind]
+
+
+def test_no_field_of_a_summary_is_forgotten() -> None:
+    summary = Summary()
+    numbers = {name for name in field_names(Summary) if isinstance(getattr(summary, name), int | float | str)}
+    parts = {"stops", "children", "names", "shown"}
+    rows = {"errors", "ends", "trust", "modules", "notes", "languages", "functions_missing"}
+    assert set(field_names(Summary)) == numbers | parts | rows
+    for part in parts:
+        value = getattr(summary, part)
+        others = {name for name in field_names(type(value)) if not isinstance(getattr(value, name), int | float | str)}
+        assert others <= {"ends"}
