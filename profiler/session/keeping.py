@@ -26,7 +26,8 @@ from pyprof.session.worker.messages import Naming
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
 
-EVERY_S = 0.5
+EVERY_S = 0.4
+"""A little less than the time between two batches: each is kept as soon as it is there."""
 NO_LINES = 0.0
 """Source lines would take seconds, in which nothing is unwound."""
 
