@@ -75,7 +75,7 @@ def test_object_files_that_take_turns_at_one_address_are_told_apart(
     objects: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     """Their frames differ in size: with the other one's table no stack would be whole."""
-    with running(objects[0], "40", *objects[1:]) as program:
+    with running(objects[0], "150", *objects[1:]) as program:
         recording = record(program.pid, tmp_path, seconds=2.5)
     told = {
         (caller, made): sum(n for stack, n in recording.stacks.items() if stack[-2:] == (caller, made))
