@@ -229,11 +229,12 @@ OWN_SIGNALS = {
     "collectors/targets/launch.py",
     "collectors/ptrace/guard.py",
     "profiler/__main__.py",
+    "profiler/session/worker/hurry.py",
     "profiler/session/worker/process.py",
 }
 """The child that becomes a command undoes what its parent did to its signals; stops are waited for by
 SIGCHLD, should it be ignored in the main thread; __main__ is the command line; the worker leaves signals to
-the sampler.
+the sampler, and obeys the one that says that its time is up.
 """
 
 

@@ -1,7 +1,8 @@
 """System calls that Python lacks, by ctypes. No other file uses ctypes.
 
 Calls between a stop and its DETACH use PyDLL, which keeps the GIL: no other thread of the profiler can delay the
-resume. They return -errno instead of raising, and write into buffers that were allocated before.
+resume. (Where all other threads of the process are ours and rest, read_without_gil() lets them run while memory is
+read.) They return -errno instead of raising, and write into buffers that were allocated before.
 
 Constants: linux/ptrace.h, linux/elf.h, process_vm_readv(2). python-ptrace has a part of them; importing it takes 10 ms.
 """
@@ -48,8 +49,10 @@ _ptrace.restype = ctypes.c_long
 _waitid = _libc.waitid
 _waitid.argtypes = (ctypes.c_int, ctypes.c_uint, ctypes.c_void_p, ctypes.c_int)
 _readv = _libc.process_vm_readv
-_readv.argtypes = (ctypes.c_int, ctypes.c_void_p, _ulong, ctypes.c_void_p, _ulong, _ulong)
-_readv.restype = ctypes.c_ssize_t
+_patient_readv = ctypes.CDLL(None, use_errno=True).process_vm_readv
+for _each in (_readv, _patient_readv):
+    _each.argtypes = (ctypes.c_int, ctypes.c_void_p, _ulong, ctypes.c_void_p, _ulong, _ulong)
+    _each.restype = ctypes.c_ssize_t
 _sigtimedwait = _libc.sigtimedwait
 _sigtimedwait.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _sigmask = _libc.pthread_sigmask
@@ -57,6 +60,14 @@ _sigmask.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _setscheduler = _libc.sched_setscheduler
 _setscheduler.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 _get_errno = ctypes.get_errno
+
+
+def read_without_gil() -> None:
+    """A page of a target's memory may never come (userfaultfd, a file system that does not answer): from now on other
+    threads can run then. Only where no other thread has work: it would delay the resume of a stopped thread.
+    """
+    global _readv
+    _readv = _patient_readv
 
 
 class _Iovec(ctypes.Structure):

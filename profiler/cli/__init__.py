@@ -9,6 +9,7 @@ dump              `pyprof dump`: the stacks of all threads, now, or as a core fi
 dump_interpreter  How `pyprof dump` shows what an interpreter runs in a thread
 dump_subject      What was dumped, as values
 inspect           `pyprof inspect`: one window into all unwind tables of a file
+interrupts        Ctrl-C, SIGTERM and SIGHUP are taken by a thread of their own
 main              The parser and the one place that catches every named error
 outcome           What a recording says in the terminal when it is done
 output            Where a profile is written: the file's name, checked before anything is recorded, replaced in one step

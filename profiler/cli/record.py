@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ from pyprof.cli.arguments import bytes_size, chosen_format, percent, positive, p
 from pyprof.cli.python_options import add_python
 from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.selection import add_selection, target_options
-from pyprof.cli.terminal import failure, one_terminal, printable
+from pyprof.cli.terminal import complain, failure, one_terminal, printable
 from pyprof.cli.window import WindowOptions, WindowWriter
 from pyprof.collectors import registry as collectors
 from pyprof.errors import OutputError, UsageError
@@ -269,6 +271,18 @@ def record_options(arguments: argparse.Namespace) -> RecordOptions:
     )
 
 
+SECOND_S = 0.15
+"""How long a second signal waits for an orderly end."""
+OPENING_S = 3.0
+"""How long the first one waits for a recording to begin, so that it can end."""
+
+
+def _exit(why: str) -> None:
+    """From any thread, wherever the others are. The kernel lets go of what is stopped or open."""
+    complain(why)
+    os._exit(1)
+
+
 class _Run:
     """One invocation: signals, the command that is started, what is said."""
 
@@ -279,6 +293,7 @@ class _Run:
         self._recording: Recording | None = None
         self._command: Launched | None = None
         self._ended = False
+        self._over = threading.Event()
 
     def run(
         self,
@@ -287,14 +302,13 @@ class _Run:
         remote: RemoteOptions | None,
         environment: dict[str, str],
     ) -> int:
+        from pyprof.cli.interrupts import listen
         from pyprof.collectors.targets.launch import launch
         from pyprof.session import opening
         from pyprof.session.worker.process import forked
 
         gc.freeze()  # what is loaded now stays: no collection has to look at it
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup is obeyed
-                signal.signal(number, self._end)
+        listen(self._end)
         if command:
             self._command = launch(command, environment)
             self._recording = opening.of_command(self._command, self._options, forked)
@@ -307,15 +321,31 @@ class _Run:
             self._recording.end()
         return self._record(self._recording)
 
-    def _end(self, number: int, _: object) -> None:
+    def _end(self, number: int) -> None:
         """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is sent on to it."""
-        if self._recording is not None:
-            if self._ended:
-                self._recording.abandon()
-            self._recording.end()
-        self._ended = True
+        again, self._ended = self._ended, True
         if self._command and number in (signal.SIGTERM, signal.SIGHUP):
             self._command.send_signal(number)
+        recording = self._recording
+        if recording is None and not again:
+            timer = threading.Timer(OPENING_S, self._leave_opening)
+            timer.daemon = True
+            timer.start()
+        if recording is not None:
+            if again:
+                recording.abandon()
+            recording.end()
+        if again and not self._over.wait(SECOND_S):
+            _exit("ended at the second request: what was not written yet is lost")
+
+    def _leave_opening(self) -> None:
+        if self._recording is None:
+            _exit("ended before the recording began")
+
+    def _left(self, written: bool) -> None:
+        """The loop did not end."""
+        lost = "what came after its last batch is lost" if written else "nothing was written"
+        _exit(f"the sampling was told to end and did not: {lost}")
 
     def _record(self, recording: Recording) -> int:
         from pyprof.cli.progress import Progress
@@ -330,6 +360,7 @@ class _Run:
         recording.deliveries.inherit(sink)
         if self._every:
             recording.deliveries.every(self._every, sink)
+        recording.watch(self._left)
         recording.run(lambda: progress.update(recording.stats, recording.samples))
         progress.clear()
         if not (recording.asked_to_end or self._command or recording.failure):
@@ -341,6 +372,7 @@ class _Run:
             failures.append(error)
         failures += [*recording.deliveries.failures(), *([recording.failure] if recording.failure else [])]
         recording.detach()
+        self._over.set()
         for each in dict.fromkeys(failures):
             if not isinstance(each, OutputError):  # which the sink has reported
                 failure(each)

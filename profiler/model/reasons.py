@@ -138,6 +138,9 @@ _SAMPLING = (
     Reason("sleeping thread not stopped: its system call might fail", Stage.SAMPLING,
            "Only a stop could have shown the thread's whole stack, and its system call is one that a stop ends with "
            "EINTR: the stack stays cut short."),
+    Reason("sample not unwound: out of time", Stage.SAMPLING,
+           "The recording had ended, and what came before took too long.",
+           lacks="sample{s} whose stack was not unwound"),
     Reason("modules changed while a sample was taken", Stage.SAMPLING,
            "The target mapped or unmapped a file at that moment; what is mapped was read again."),
     Reason("stack longer than --stack-size, cut there", Stage.SAMPLING,
@@ -237,6 +240,8 @@ _FILES = (
            "A file's debug information is broken in part: lines or inlined functions are missing."),
     Reason("lines not looked up: out of time", Stage.FILES,
            "A file's debug information is so large that lines were left out."),
+    Reason("names not looked up: out of time", Stage.FILES,
+           "The recording had ended, and reading a file's names took too long."),
     Reason("addresses of the kernel's functions are hidden", Stage.FILES,
            "kernel.kptr_restrict hides them: the kernel's functions have no names.",
            retry="sudo sysctl kernel.kptr_restrict=0"),

@@ -116,6 +116,11 @@ class ImageStore:
             self._by_space[key] = self._images[same]
         return self._by_space[key]
 
+    def seen(self, space: AddressSpace, avma: int) -> Image | None:
+        """Like image, of those that were asked for before: nothing is opened."""
+        module = space.module_at(avma)
+        return self._by_space.get((space.id, module.start)) if module is not None else None
+
     def known(self, space: AddressSpace, avma: int) -> Image | None:
         """Like image, but of a core file or crash dump no word is said of what is not there: a file that no stack runs
         through may be missing without being missed.

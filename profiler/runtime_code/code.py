@@ -238,6 +238,9 @@ class RuntimeCode:
             found = self._described[number] = self._describe(code.process, code.spans, code.space, code.pc)
         return found
 
+    def seen(self, number: int) -> Described | None:
+        return self._described.get(number)
+
     def late(self, space: AddressSpace, pc: int) -> Described | None:
         process = self._processes.get(space.process)
         if process is None:

@@ -35,14 +35,16 @@ def assemble(
     mode: str,
     code: DescribedCode | None = None,
     starts: FunctionStart | None = None,
+    known_only: bool = False,
 ) -> Profile:
     """Resolve the window's frames and make it a profile. rate_hz: as wanted. mode: cpu, wall or offcpu.
 
     names: outlives the window. code: names of code that no file describes. starts: of functions that have no name.
+    known_only: see Symbolizer.
     """
     period_ns = round(1e9 / rate_hz)
     before = names.counts
-    symbolizer = Symbolizer(images, names, window.spaces, SOURCE_BUDGET_S, code, name, starts)
+    symbolizer = Symbolizer(images, names, window.spaces, SOURCE_BUDGET_S, code, name, starts, known_only)
     resolved = symbolizer.resolve(window.stacks.frames)
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)

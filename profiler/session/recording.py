@@ -24,6 +24,9 @@ from pyprof.session.deliveries import Deliveries
 from pyprof.session.worker.link import Pending
 from pyprof.session.worker.sampling import Sampling
 
+HANG_UP_S = 0.7
+LEAVE_S = 2.0
+"""After these seconds a loop that was told to end gets no more answers about files, and is left where it is."""
 _PATIENCE_S = 5.0
 """How long a command may take to obey SIGTERM."""
 
@@ -47,6 +50,8 @@ class Recording:
     subject: what is recorded. command: the program that was started for it, None where none was. failure: what ended
     the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
     or a call that ended it? deliveries: what goes to a sink.
+
+    It has 22 methods: what a caller, a signal and the loop itself do with one recording.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class Recording:
         self._kept: Sampling | None = sampling
         self._between = BetweenBatches()
         self._stopping = threading.Lock()
+        self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._last: Profile | None = None
 
@@ -139,6 +145,7 @@ class Recording:
     def end(self) -> None:
         """Record nothing from now on; does not wait. From any thread, or a signal handler."""
         self.asked_to_end = True
+        self._ending.set()
         if (sampling := self._kept) is not None:
             sampling.end()
 
@@ -147,6 +154,22 @@ class Recording:
         self.end()
         if (sampling := self._kept) is not None:
             sampling.abandon()
+
+    def watch(self, left: Callable[[bool], None]) -> None:
+        """Have a thread see to it that the recording ends where end() is called. Where the loop stands in a call of the
+        kernel that does not return, or in a target's endless lists, it is left there: what the worker has goes to the
+        sink of deliveries.inherit(). left: is called then: did the sink get it? It must end this process.
+        """
+        threading.Thread(target=self._watch, args=(left,), name="pyprof end", daemon=True).start()
+
+    def _watch(self, left: Callable[[bool], None]) -> None:
+        self._ending.wait()
+        sampling = self._kept
+        if sampling is None or sampling.sampled.wait(HANG_UP_S):
+            return
+        sampling.hang_up()
+        if not sampling.sampled.wait(LEAVE_S - HANG_UP_S):
+            left(sampling.leave())
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until the recording has ended, at most `timeout` seconds; has it?"""

@@ -178,16 +178,23 @@ class Session:
         return self.runtimes.compiled(found.name.name) if found is not None and found.name is not None else None
 
     def profile(
-        self, window: Window, title: str, rate_hz: float, mode: str, shown: ViewOptions = EVERYTHING
+        self,
+        window: Window,
+        title: str,
+        rate_hz: float,
+        mode: str,
+        shown: ViewOptions = EVERYTHING,
+        known_only: bool = False,
     ) -> Profile:
-        """Look the window's names up."""
+        """Look the window's names up. known_only: those that were looked up before, no others."""
         self.code.named()
-        window = with_compiled(window, lambda key: self._compiled(window, key))
+        if not known_only:
+            window = with_compiled(window, lambda key: self._compiled(window, key))
         window = view(
             window,
             shown,
             self.runtimes.own_modules(),
-            lambda key: bool(self._compiled(window, key)),
+            lambda key: not known_only and bool(self._compiled(window, key)),
             self.runtimes.lockless,
         )
         if not shown.lock_holder:
@@ -202,5 +209,6 @@ class Session:
             mode=mode,
             code=self.code,
             starts=self.files.starts,
+            known_only=known_only,
         )
         return replace(profile, threads=self.runtimes.named(profile.threads))

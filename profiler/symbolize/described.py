@@ -28,6 +28,10 @@ class DescribedCode(Protocol):
         """number: a FrameKey.code that is not 0."""
         ...
 
+    def seen(self, number: int) -> Described | None:
+        """What described() has said before."""
+        ...
+
     def late(self, space: AddressSpace, pc: int) -> Described | None:
         """Of code in no file whose description had not come when its sample was walked. pc: lookup pc."""
         ...

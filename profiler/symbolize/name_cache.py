@@ -141,6 +141,11 @@ class NameCache:
         assert isinstance(entry.value, FileNames)
         return entry.value
 
+    def seen(self, image: Image) -> FileNames | None:
+        """Of a file whose symbols have been read."""
+        entry = self._entry(_identity(image)[0])
+        return entry.value if entry is not None and isinstance(entry.value, FileNames) else None
+
     def packages(self, root: str) -> Packages:
         """The package database below a root."""
         key = ("packages", root)

@@ -65,7 +65,7 @@ class Symbolizer:
     """Resolves frames at the end of a recording, or of a window of one. names: keeps what is read of each file.
 
     source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit, 0:
-    none are wanted.
+    none are wanted. known_only: there is no time to read anything: names are those that were read before.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Symbolizer:
         code: DescribedCode | None = None,
         interpreter: InterpreterName | None = None,
         starts: FunctionStart | None = None,
+        known_only: bool = False,
     ) -> None:
         self._images = images
         self._names = names
@@ -86,14 +87,31 @@ class Symbolizer:
         self._code = code
         self._interpreter = interpreter
         self._starts = starts
+        self._known_only = known_only
 
     def resolve(self, keys: Sequence[FrameKey]) -> Resolved:
         """Never raises for what a target or a file contains, and drops no frame."""
-        found = [self._find(key) for key in keys]
+        find = self._find_seen if self._known_only else self._find
+        found = [find(key) if key.kind == FrameKind.NATIVE else _Found(key, 0, None, None) for key in keys]
         by_image: dict[Image, list[_Found]] = {}
         for item in found:
             if item.image is not None:
                 by_image.setdefault(item.image, []).append(item)
+        shown = self._name_as_seen(by_image) if self._known_only else self._name_all(by_image)
+        for item in found:
+            if item.code is not None:
+                self._name_code(item, item.code)
+        self._name_runtime_code(found)
+        names = {item.system_name for item in found} | {place.name for item in found for place in item.source}
+        rest = sorted(names - shown.keys() - {""})
+        shown |= {name: name for name in rest} if self._known_only else demangle(rest)
+        modules = _Modules(Labels((i.module, _build_id(i)) for i in found if i.module and not i.system_name))
+        frames = tuple(self._frame(item, shown, modules) for item in found)
+        self._names.trim()
+        return Resolved(frames, modules.infos())
+
+    def _name_all(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
+        """System name -> what to show."""
         deadline = Deadline(self._source_budget_s)
         shown: dict[str, str] = {}
         for image, inside in by_image.items():
@@ -105,20 +123,29 @@ class Symbolizer:
             wanted = {item.system_name for item in inside} | {place.name for item in inside for place in item.source}
             known = file.demangled(wanted - {"", TRAMPOLINE})
             shown.update((name, known[name]) for name in wanted if name in known)
-        for item in found:
-            if item.code is not None:
-                self._name_code(item, item.code)
-        self._name_runtime_code(found)
-        names = {item.system_name for item in found} | {place.name for item in found for place in item.source}
-        shown |= demangle(sorted(names - shown.keys() - {""}))
-        modules = _Modules(Labels((i.module, _build_id(i)) for i in found if i.module and not i.system_name))
-        frames = tuple(self._frame(item, shown, modules) for item in found)
-        self._names.trim()
-        return Resolved(frames, modules.infos())
+        return shown
+
+    def _name_as_seen(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
+        """The same, as far as it was read before."""
+        shown: dict[str, str] = {}
+        for image, inside in by_image.items():
+            self._diagnostics.count("names not looked up: out of time")
+            self._diagnostics.problem(image.module.path, "names only in part: there was no time to look them up")
+            file = self._names.seen(image)
+            if file is not None:
+                self._fill_in(file, image, inside)
+                shown.update(file.shown)
+        return shown
+
+    def _find_seen(self, key: FrameKey) -> _Found:
+        lookup = lookup_pc(key.pc, key.exact)
+        if key.code and self._code is not None and (known := self._code.seen(key.code)) is not None:
+            return _Found(key, lookup, known.module, known.image, known.name)
+        space = self._spaces.get(key.space)
+        module = space.module_at(lookup) if space else None
+        return _Found(key, lookup, module, self._images.seen(space, lookup) if space and module else None)
 
     def _find(self, key: FrameKey) -> _Found:
-        if key.kind != FrameKind.NATIVE:
-            return _Found(key, 0, None, None)
         lookup = lookup_pc(key.pc, key.exact)
         if key.code:
             known = self._code.described(key.code) if self._code else None
@@ -151,6 +178,18 @@ class Symbolizer:
             self._diagnostics.count("broken symbol table")
             self._diagnostics.problem(image.module.path, f"broken symbol table: {text}")
         file.broken.clear()
+        fresh = self._fill_in(file, image, inside)
+        self._names.looked_up(len(inside) - len(fresh), len(fresh))
+        if not fresh:
+            return
+        whole = self._add_source(file, image, fresh, deadline)
+        whole = self._add_symbol_file(file, image, fresh, deadline) and whole
+        if whole:
+            for item in fresh:
+                file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
+
+    def _fill_in(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> list[_Found]:
+        """What was found before, else by the symbol table; these."""
         fresh: list[_Found] = []
         for item in inside:
             known = file.found.get(image.svma(item.lookup))
@@ -158,19 +197,12 @@ class Symbolizer:
                 fresh.append(item)
             else:
                 item.system_name, item.function, item.source = known.system_name, known.function, known.source
-        self._names.looked_up(len(inside) - len(fresh), len(fresh))
-        if not fresh:
-            return
         svmas = np.array([image.svma(item.lookup) & 2**64 - 1 for item in fresh], np.uint64)
         for item, row in zip(fresh, file.table.find(svmas).tolist(), strict=True):
             if row >= 0:
                 item.system_name = file.table.name(row)
                 item.function = int(file.table.start[row])
-        whole = self._add_source(file, image, fresh, deadline)
-        whole = self._add_symbol_file(file, image, fresh, deadline) and whole
-        if whole:
-            for item in fresh:
-                file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
+        return fresh
 
     def _name_runtime_code(self, found: Iterable[_Found]) -> None:
         """What stands for code that no file holds and nothing describes."""
@@ -257,7 +289,7 @@ class Symbolizer:
 
     def _place(self, place: Place, image: Image | None) -> tuple[str | None, int]:
         """File and line; of what Cython translated, those of its own source."""
-        if not place.file or not place.line:
+        if self._known_only or not place.file or not place.line:
             return place.file, place.line
         cython = self._names.cython(image.root, image.rights) if image else self._names.cython("", None)
         return cython.find(place.file, place.line) or (place.file, place.line)

@@ -179,28 +179,30 @@ def _is_zombie(pid: int) -> bool:
 
 @pytest.mark.live
 def test_second_interrupt_ends_a_recording_that_is_still_being_named(tmp_path: Path) -> None:
-    """A sitecustomize makes naming last for ever, as a hostile file might."""
+    """A sitecustomize makes naming last for ever, as a hostile file might, and says when it begins."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, time\n"
         "if 'record' in sys.argv:\n"
         "    from pyprof.session.session import Session\n"
-        "    Session.profile = lambda *_: time.sleep(1000)\n"
+        "    def profile(*_):\n"
+        "        open(FOLDER + '/begun', 'w').close()\n"
+        "        time.sleep(1000)\n"
+        "    Session.profile = profile\n".replace("FOLDER", repr(str(tmp_path)))
     )
     with python(BUSY) as target:
         recorder = subprocess.Popen(
-            [*PYPROF, "record", "-p", str(target.pid), "-o", str(tmp_path / "a.html")],
+            [*PYPROF, "record", "-p", str(target.pid), "-d", "0.2", "-o", str(tmp_path / "a.html")],
             stderr=subprocess.PIPE,
             text=True,
             env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
         )
-        time.sleep(3)
-        recorder.send_signal(signal.SIGINT)
-        time.sleep(1)
-        assert recorder.poll() is None
-        began = time.monotonic()
-        recorder.send_signal(signal.SIGINT)
-        _, text = recorder.communicate(timeout=20)
-        assert time.monotonic() - began < 10
+        with recorder:
+            until((tmp_path / "begun").exists)
+            recorder.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+            assert recorder.poll() is None
+            recorder.send_signal(signal.SIGINT)
+            _, text = recorder.communicate(timeout=20)
     assert recorder.returncode == 1
     assert "second" in text
     assert not list(tmp_path.glob("*.html"))

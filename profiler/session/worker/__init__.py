@@ -4,6 +4,7 @@ answers       What the worker answers, as bytes, and back in the sampler
 asking        How the worker asks the keeper
 channel       One end of a socket between two processes of ours: whole messages, with descriptors
 file_symbols  What files say of interpreters, asked by the sampler and read in the worker, on a channel of its own
+hurry         The worker is out of time: what it computes ends, wherever it is, and it goes on with what it has
 keeper        A process that has the rights which the worker gives up, and parses nothing
 link          The sampler's end of the socket to the worker: messages, answers, and the end of the worker
 messages      What the sampler tells the worker

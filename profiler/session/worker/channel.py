@@ -6,6 +6,7 @@ neither end waits for the other to take megabytes. What a part holds is not deci
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -113,6 +114,11 @@ class Channel:
     def wait(self, sending: bool, timeout_s: float) -> None:
         """Until there is something to receive, or, if sending, room for another message."""
         self._wait(select.POLLIN | (select.POLLOUT if sending else 0), timeout_s)
+
+    def hang_up(self) -> None:
+        """Both ends see the other one gone. From any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Safe to call twice."""

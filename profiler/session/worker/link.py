@@ -6,8 +6,10 @@ there.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -22,6 +24,12 @@ from pyprof.session.worker.messages import Ask, Message, Reply
 from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.wire import Packer
 
+NAMES_S = 4.0
+"""How long the worker may unwind and name once nothing is recorded any more: then it answers with what it has."""
+GIVE_UP_S = 60.0
+"""A worker that does not even then is killed."""
+_AGAIN_S = 0.25
+UNANSWERED = "the process that unwinds and names did not answer: what was not written yet is lost"
 ABANDONED = "ended at the second request: what was not written yet is lost"
 TURN_S = 0.05
 
@@ -75,7 +83,9 @@ class WorkerLink:
         self.broken: BaseException | None = None
         self._asked: dict[int, Pending] = {}
         self._sinks: list[Sink] = []
-        self._abandoned = False
+        self._ended_at = math.inf
+        self._hurry_at = math.inf
+        self._killed = ""
         self._sending = threading.RLock()
         self._receiving = threading.Lock()
 
@@ -114,8 +124,24 @@ class WorkerLink:
             self.worker.tell(Numbered(len(self._sinks), sink))
         return self._sinks.index(sink) + 1
 
+    def end(self) -> None:
+        """Nothing is recorded any more: the worker's time runs out. From any thread, or a signal handler."""
+        if self._ended_at == math.inf:
+            self._ended_at = time.monotonic()
+            self._hurry_at = self._ended_at + NAMES_S
+
+    def _press(self) -> None:
+        """The signal is given again and again: one that comes between two steps of the worker ends neither."""
+        now = time.monotonic()
+        if now > self._ended_at + GIVE_UP_S and not self._killed:
+            self._kill(UNANSWERED)
+        elif now > self._hurry_at:
+            self._hurry_at = now + _AGAIN_S
+            self.worker.hurry()
+
     def receive(self, timeout_s: float) -> None:
         """Take all answers that there are; one thread at a time does so for all."""
+        self._press()
         if not self._receiving.acquire(timeout=max(timeout_s, 0) or -1 if timeout_s else 0.001):
             return
         try:
@@ -169,7 +195,7 @@ class WorkerLink:
 
     def _died(self) -> BaseException:
         if self.dead is None:
-            self.dead = WorkerDied(ABANDONED) if self._abandoned else self.worker.died()
+            self.dead = WorkerDied(self._killed) if self._killed else self.worker.died()
             self.broken = self.broken or self.dead
             for pending in self._asked.values():
                 pending.fail(self.dead)
@@ -178,5 +204,18 @@ class WorkerLink:
 
     def abandon(self) -> None:
         """Nobody wants the answers any more. From any thread, or a signal handler."""
-        self._abandoned = True
+        self._kill(ABANDONED)
+
+    def _kill(self, why: str) -> None:
+        self._killed = why
         self.worker.kill()
+
+    def leave(self) -> bool:
+        """The loop does not end: the worker writes what it has, as if this process were killed. Has it?"""
+        self.end()
+        until = time.monotonic() + GIVE_UP_S
+        ended = self.worker.leave(NAMES_S)
+        while not ended and time.monotonic() < until:
+            self.worker.hurry()
+            ended = self.worker.leave(_AGAIN_S)
+        return ended

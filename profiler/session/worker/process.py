@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyprof.collectors.linux.file_limit import raise_file_limit
 from pyprof.errors import PyprofError
 from pyprof.session.worker.channel import Channel, Closed
+from pyprof.session.worker.hurry import SIGNAL, Hurry
 
 if TYPE_CHECKING:
     from pyprof.session.worker.keeper import Notice
@@ -93,6 +94,17 @@ class Worker:
         if self._child.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
+    def hurry(self) -> None:
+        """No time is left: it answers with what it has."""
+        if self._child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, SIGNAL)
+
+    def leave(self, patience_s: float) -> bool:
+        """It is as if this process were killed: the worker writes what it has. Has it ended after so many seconds?"""
+        self.channel.hang_up()
+        return self._ended(patience_s) is not None
+
     def close(self, patience_s: float = _PATIENCE_S) -> None:
         """After Bye, or at once. Safe to call twice."""
         self.channel.close()
@@ -157,6 +169,7 @@ def _child(ends: Sequence[Channel], confined: bool) -> None:
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGCHLD, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     close_all_but(*(end.fileno() for end in ends))
     _serve(*ends, confined=confined)
@@ -216,11 +229,13 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    hurry = Hurry()
+    hurry.obey()
     sandbox.load()
     box = sandbox.Sandbox(notices)
     confined = confined and box.confine()
     answer_questions(questions)
     try:
-        Service(channel, box.keeper, confined).run()
+        Service(channel, box.keeper, hurry, confined).run()
     finally:
         box.close()

@@ -41,8 +41,9 @@ class Sampling:
     """Owns the collector and the worker. failure: what ended run() early, None where nothing did.
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
-    delivered: who takes what there is if this process is killed, and the window's number. It has 17 attributes: the
-    loop's, and what a profile that is asked for takes from several of its steps.
+    delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
+    has ended. It has 18 attributes: the loop's, and what a profile that is asked for takes from several of its
+    steps.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Sampling:
         self.sink: Sink | None = None
         self.delivered = 0
         self.samples = 0
+        self.sampled = threading.Event()
         self._collector = collector
         self._link = WorkerLink(worker)
         self._runtimes = runtimes
@@ -81,6 +83,14 @@ class Sampling:
         """Nobody wants the answers any more. From any thread, or a signal handler."""
         self._link.abandon()
 
+    def hang_up(self) -> None:
+        """The collector does not get its answers about files any more. From any thread."""
+        self._link.worker.questions.hang_up()
+
+    def leave(self) -> bool:
+        """The collector does not end: the sink gets what the worker has. Did it? Not from the loop's thread."""
+        return self._link.leave()
+
     def stats(self) -> CollectorStats:
         return self._collector.stats()
 
@@ -90,6 +100,7 @@ class Sampling:
         good.
         """
         try:
+            self._turn()
             for batch in self._collector.batches():
                 if len(batch):
                     self._send_batch(batch)
@@ -98,6 +109,8 @@ class Sampling:
         except Exception as error:
             self.failure = error
         finally:
+            self.sampled.set()
+            self._link.end()
             self._learn_the_rest()
             self._rest = self._gathered(cut=True)
             self.close_collector()
@@ -117,8 +130,11 @@ class Sampling:
         size = self._link.send(Batch(self._number, batch, self._link.packer.news(), self._interpreters()))
         self._flying[self._number] = replace(batch, stack=batch.stack.without_data()), size
         together = self._number <= _BEGIN_TOGETHER or any(space.image is None for space in batch.spaces.values())
-        while self._flying and (together or sum(size for _, size in self._flying.values()) > IN_FLIGHT):
+        while self._flying and not self._end_ns and (together or self._in_flight() > IN_FLIGHT):
             self._turn(TURN_S)
+
+    def _in_flight(self) -> int:
+        return sum(size for _, size in self._flying.values())
 
     def _turn(self, timeout_s: float = 0) -> None:
         """Between two batches: take what has come from the worker. Raises what went wrong there."""
@@ -210,6 +226,7 @@ class Sampling:
     def end(self) -> None:
         """Nothing is recorded from now on; does not wait. From any thread, or a signal handler."""
         self._end_ns = self._end_ns or time.time_ns()
+        self._link.end()
         self.stop()
 
     def close_collector(self) -> None:

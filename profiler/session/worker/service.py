@@ -28,12 +28,14 @@ from pyprof.session.worker import answers
 from pyprof.session.worker.answers import Call, Done, Failed, Taken
 from pyprof.session.worker.asking import AskingOpener
 from pyprof.session.worker.channel import Channel, Closed
+from pyprof.session.worker.hurry import Hurry
 from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Look, Message, Naming, Reply, Standing, State
 from pyprof.session.worker.wire import Unpacker
 
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
 UNCONFINED = "the process that parses is not confined"
+TOO_LATE = "sample not unwound: out of time"
 
 
 class ReportedCollector:
@@ -108,9 +110,9 @@ class _Observed:
         window = self.session.cut() if cut else self.session.look()
         return replace(window, unfollowed=state.unfollowed)
 
-    def profile(self, window: Window, state: State) -> Profile:
+    def profile(self, window: Window, state: State, known_only: bool = False) -> Profile:
         naming = self.naming
-        found = self.session.profile(window, naming.title, naming.rate_hz, naming.mode, naming.view)
+        found = self.session.profile(window, naming.title, naming.rate_hz, naming.mode, naming.view, known_only)
         summary = replace(
             found.summary,
             profiler_cpu_s=round(found.summary.profiler_cpu_s + state.cpu_s, 3),
@@ -137,10 +139,11 @@ class _Observed:
 class Service:
     """Serves one sampler until it says Bye, or is gone."""
 
-    def __init__(self, channel: Channel, keeper: AskingOpener, confined: bool) -> None:
+    def __init__(self, channel: Channel, keeper: AskingOpener, hurry: Hurry, confined: bool) -> None:
         """keeper: who gives profiles to sinks. confined: rights were given up."""
         self._channel = channel
         self._keeper = keeper
+        self._hurry = hurry
         self._confined = confined
         self._unpacker = Unpacker(self)
         self._waiting: deque[Message] = deque()
@@ -203,7 +206,9 @@ class Service:
         answer: Taken | Failed
         try:
             answer = Taken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
-            if not observed.failed:
+            if self._hurry.late:
+                observed.diagnostics.count(TOO_LATE, len(message.batch))
+            elif not observed.failed:
                 answer = observed.take(message)
                 self._keep(observed)
         except Closed:
@@ -224,7 +229,7 @@ class Service:
                 self._kept = max(self._kept, ask.delivered)
             window = observed.window(state, ask.cut)
             try:
-                profile = observed.profile(window, state)
+                profile = self._named(window, state)
             finally:
                 if ask.cut:
                     functions = tuple(observed.session.retire(window))
@@ -245,7 +250,13 @@ class Service:
         self._of.end_keeping()
         state = replace(self._standing.state, now_ns=time.time_ns())
         window = self._of.window(state, cut=True)
-        self._keeper.deliver(self._standing.sink, self._of.profile(window, state), self._standing.delivered)
+        self._keeper.deliver(self._standing.sink, self._named(window, state), self._standing.delivered)
+
+    def _named(self, window: Window, state: State) -> Profile:
+        """With all names, or, out of time, with those that are known already."""
+        observed = self._observed
+        profile = self._hurry.unless_late(lambda: observed.profile(window, state))
+        return profile if profile is not None else observed.profile(window, state, known_only=True)
 
     # what only the sampler can tell: wire.Asking
 

@@ -1,0 +1,41 @@
+"""Ctrl-C, SIGTERM and SIGHUP are taken by a thread of their own: the main thread may be where no signal is seen.
+
+A page of a target's memory that never comes, or a file of its file system, holds whoever reads it in a call that only
+SIGKILL ends. Handlers of Python run in the main thread, and the kernel prefers it, too. So the signals are blocked
+there, and what the kernel's handler writes into a pipe is read here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from pyprof.collectors.linux.libc import read_without_gil
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def listen(taken: Callable[[int], None]) -> None:
+    """From now on taken(number) is called in that thread, one signal after the other. nohup is obeyed."""
+    read_without_gil()
+    numbers = [n for n in NUMBERS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+    source, sink = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(sink, False)
+    signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
+    for number in numbers:
+        signal.signal(number, _nothing)
+    threading.Thread(target=_read, args=(source, numbers, taken), name="pyprof signals", daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+
+def _nothing(number: int, _: object) -> None:
+    """The byte in the pipe is what counts."""
+
+
+def _read(source: int, numbers: list[signal.Signals], taken: Callable[[int], None]) -> None:
+    while data := os.read(source, 64):
+        for number in data:
+            if number in numbers:
+                taken(number)

@@ -1,0 +1,47 @@
+"""The worker is out of time: what it computes ends, wherever it is, and it goes on with what it has.
+
+The sampler says so by a signal, for a reader of files has loops of all kinds, and none asks the time. The signal ends
+what was begun by Hurry.unless_late(), and nothing else: the stacks of a batch are whole or not begun.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+SIGNAL = signal.SIGUSR1
+
+
+class OutOfTime(BaseException):
+    """Never leaves Hurry.unless_late(). No Exception: readers that tolerate what is broken do not tolerate this."""
+
+
+class Hurry:
+    """Of this process. late: no time is left."""
+
+    def __init__(self) -> None:
+        self.late = False
+        self._inside = False
+
+    def obey(self) -> None:
+        """From now on the signal is listened to. Only in the main thread."""
+        signal.signal(SIGNAL, self._hurry)
+
+    def _hurry(self, *_: object) -> None:
+        self.late = True
+        if self._inside:
+            raise OutOfTime
+
+    def unless_late(self, job: Callable[[], T]) -> T | None:
+        """None where there was no time for it. The job must leave what it works on as good as new, or not at all."""
+        try:
+            try:
+                self._inside = not self.late
+                return job() if self._inside else None
+            finally:
+                self._inside = False
+        except OutOfTime:
+            return None

@@ -1,0 +1,84 @@
+"""A recording that is told to end ends, whatever the target does, and the target goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import BUSY, PYPROF, python
+from tests.live.support.recording import running
+from tests.support import PROGRAMS, build
+
+HANGS_S = 20
+"""Only what never ends takes that long."""
+
+
+@pytest.fixture
+def never_read(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    with running(build(PROGRAMS / "c_never_read.c", tmp_path / "c_never_read", "-pthread")) as process:
+        yield process
+
+
+def record(pid: int, out: Path, *arguments: str, path: str = "") -> subprocess.Popen[str]:
+    command = [*PYPROF, "record", "-p", str(pid), "-o", str(out), *arguments]
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def until_it_is_held(recorder: int) -> None:
+    """By a read of memory that does not return."""
+    while "handle_userfault" not in Path(f"/proc/{recorder}/stack").read_text():
+        time.sleep(0.02)
+
+
+def test_memory_that_never_comes_does_not_hold_a_recording_up(
+    never_read: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "a.collapsed"
+    with record(never_read.pid, out, "--collector", "ptrace", "-d", "0.2") as recorder:
+        _, said = recorder.communicate(timeout=HANGS_S)
+    assert recorder.returncode == 1
+    assert "told to end and did not" in said
+    assert out.exists()
+    states = [
+        path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{never_read.pid}/task").glob("*/stat")
+    ]
+    assert set(states) == {"R", "S"}
+
+
+def test_second_signal_ends_at_once(never_read: subprocess.Popen[str], tmp_path: Path) -> None:
+    with record(never_read.pid, tmp_path / "a.collapsed", "--collector", "ptrace") as recorder:
+        until_it_is_held(recorder.pid)
+        recorder.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        assert recorder.poll() is None
+        recorder.send_signal(signal.SIGTERM)
+        _, said = recorder.communicate(timeout=HANGS_S)
+    assert recorder.returncode == 1
+    assert "second request" in said
+
+
+def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:
+    """A sitecustomize makes the look-up endless, as a hostile file might, and the time for it short."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'record' in sys.argv:\n"
+        "    from pyprof.session.worker import link\n"
+        "    from pyprof.symbolize import symbolizer\n"
+        "    def endless(names):\n"
+        "        while True: pass\n"
+        "    symbolizer.demangle = endless\n"
+        "    link.NAMES_S = 0.3\n"
+    )
+    out = tmp_path / "a.collapsed"
+    with python(BUSY) as target, record(target.pid, out, "-d", "0.5", "-v", path=str(tmp_path)) as recorder:
+        _, said = recorder.communicate(timeout=HANGS_S)
+    assert recorder.returncode == 0, said
+    assert "no time to look them up" in said
+    assert out.read_text().startswith("_start;__libc_start_main")

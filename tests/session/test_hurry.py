@@ -1,0 +1,57 @@
+"""What the worker computes ends when its time is up, wherever it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pyprof.session.worker.hurry import SIGNAL, Hurry
+
+
+@pytest.fixture
+def hurry() -> Iterator[Hurry]:
+    before = signal.getsignal(SIGNAL)
+    found = Hurry()
+    found.obey()
+    yield found
+    signal.signal(SIGNAL, before)
+
+
+def soon() -> None:
+    threading.Timer(0.05, os.kill, (os.getpid(), SIGNAL)).start()
+
+
+def endless() -> int:
+    while True:
+        try:
+            sum(range(100))
+        except Exception:
+            return 1
+
+
+def test_job_that_does_not_end_is_ended(hurry: Hurry) -> None:
+    soon()
+    assert hurry.unless_late(endless) is None
+    assert hurry.late
+
+
+def test_job_in_time_gives_its_result(hurry: Hurry) -> None:
+    assert hurry.unless_late(lambda: 7) == 7
+    assert not hurry.late
+
+
+def test_outside_of_a_job_nothing_ends_and_no_other_job_begins(hurry: Hurry) -> None:
+    os.kill(os.getpid(), SIGNAL)
+    assert hurry.late
+    assert hurry.unless_late(lambda: 7) is None
+
+
+def test_errors_of_a_job_are_the_callers(hurry: Hurry) -> None:
+    with pytest.raises(ZeroDivisionError):
+        hurry.unless_late(lambda: 1 // 0)
+    os.kill(os.getpid(), SIGNAL)
+    assert hurry.late
