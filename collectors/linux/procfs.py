@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import re
 import time
+from functools import partial
 from typing import Literal
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch, native_arches
 from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
+from pyprof.objfile import patience
 from pyprof.records import dataclass
 
 _MAPS_LINE = re.compile(
@@ -106,9 +108,9 @@ class ProcDir:
             os.close(self.fd)
             self.fd = -1
 
-    def open(self, name: str) -> int:
+    def open(self, name: str, flags: int = os.O_RDONLY) -> int:
         try:
-            return os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.fd)
+            return os.open(name, flags | os.O_CLOEXEC, dir_fd=self.fd)
         except FileNotFoundError:
             raise ProcessLookupError(self.pid) from None
 
@@ -174,15 +176,29 @@ def elf_arch(head: bytes) -> tuple[int, int, str] | None:
     return int.from_bytes(head[18:20], order), 32 * head[4], order
 
 
+def program_head(directory: ProcDir) -> bytes:
+    """The first bytes of a process's program file. Raises OSError, also where its file system does not answer."""
+    return patience.ask(partial(_program_head, directory))
+
+
+def _program_head(directory: ProcDir) -> bytes:
+    found = directory.open("exe", os.O_PATH)
+    try:
+        patience.at(found, is_file=True)
+        fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, 64)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(found)
+
+
 def program_arch(directory: ProcDir) -> Arch:
     """What the program file of a process is made for; where that cannot be seen, what this machine is."""
     native = native_arches(os.uname().machine)
     try:
-        fd = directory.open("exe")
-        try:
-            found = elf_arch(os.read(fd, 64))
-        finally:
-            os.close(fd)
+        found = elf_arch(program_head(directory))
     except OSError:
         return native[0]
     known = find_arch(*found) if found else None

@@ -139,7 +139,7 @@ class CoreFiles:
         if space is None or not module.has_file:
             return None
         at = next((m.start for m in module.mappings if m.executable), module.start)
-        for candidate in candidates(space, module, self._opened):
+        for candidate in candidates(space, module, self._opened, silent=lambda: None):
             bias = find_bias(module, candidate.elf, at)
             if bias is not None and accepted(candidate, identify(space, module, candidate.elf, bias)):
                 return candidate.elf

@@ -212,11 +212,7 @@ def _rights(pid: int, directory: procfs.ProcDir, status: dict[str, str]) -> Iter
 
 def _architecture(pid: int, directory: procfs.ProcDir) -> Finding:
     try:
-        fd = directory.open("exe")
-        try:
-            head = os.read(fd, 64)
-        finally:
-            os.close(fd)
+        head = procfs.program_head(directory)
     except ProcessLookupError:
         return Finding(True, "its program file is gone")
     except OSError as error:

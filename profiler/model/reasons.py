@@ -234,6 +234,8 @@ _FILES = (
     Reason("symbol server does not answer", Stage.FILES,
            "A server of symbol files is not asked again in this recording.",
            retry="later, or with the symbol files on this machine (--symbols)"),
+    Reason("file not read: its file system does not answer", Stage.FILES,
+           "A FUSE or network file system was silent for two seconds; it is asked for nothing more."),
     Reason("broken symbol table", Stage.FILES,
            "A file's symbol table makes no sense and was not used."),
     Reason("broken DWARF", Stage.FILES,

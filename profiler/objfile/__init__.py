@@ -17,6 +17,7 @@ locate          Which file on our disk is the one that the target has mapped
 opener          What readers of object files ask of the file system
 opening         Opens object files whose format is not known yet
 packages        Which command brings the symbols of a file
+patience        Calls on files that may never return
 pe              Windows modules in memory, of Wine
 source          Where an object file's bytes come from: an open file, or bytes in memory
 target_structs  Structures in a target's memory, read piece by piece

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.objfile import patience
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.opener import below, current, debuginfod_cache
 from pyprof.objfile.opening import open_object_file
@@ -108,7 +109,7 @@ class DebugFiles:
             self._diagnostics.count("unreadable debug file")
             return None
         finally:
-            os.close(fd)
+            patience.close(fd)
 
 
 def debug_link(file: ObjectFile) -> tuple[str, int] | None:

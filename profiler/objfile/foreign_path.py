@@ -14,7 +14,9 @@ import errno
 import os
 import re
 import stat
+from functools import partial
 
+from pyprof.objfile import patience
 from pyprof.records import dataclass
 
 MAX_STEPS = 256
@@ -67,10 +69,15 @@ def rights_below(root: str) -> Rights | None:
 
 def find(root: str, name: str, rights: Rights | None = None, *, follow: bool = True) -> int:
     """A descriptor (O_PATH) of what has a name. follow: a link in the last place, too. Raises OSError."""
+    return patience.ask(partial(_find, root, name, rights, follow), os.close)
+
+
+def _find(root: str, name: str, rights: Rights | None, follow: bool) -> int:
     parts = name.split("/")[::-1]
     way = [os.open(root or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
     steps = links = 0
     try:
+        patience.at(way[0])
         while parts:
             part = parts.pop()
             if part in ("", "."):
@@ -84,6 +91,7 @@ def find(root: str, name: str, rights: Rights | None = None, *, follow: bool = T
                 continue
             _check(way[-1], rights)
             way.append(_open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, way[-1]))
+            patience.at(way[-1])
             if stat.S_ISLNK(os.fstat(way[-1]).st_mode):
                 links += 1
                 if links > MAX_LINKS or not (follow or parts) or not _is_ordinary(way[-1]):
@@ -101,13 +109,25 @@ def find(root: str, name: str, rights: Rights | None = None, *, follow: bool = T
 
 def reopen(found: int, rights: Rights | None = None, *, mapped: bool = False) -> int:
     """What find() gave, to be read; the caller closes both. Raises OSError, also for what is no regular file, stands on
-    no ordinary file system, or is not for the process to read. mapped: it is the kernel's handle of a file in memory
-    (a memfd stands on a file system without blocks).
+    no ordinary file system, is not for the process to read, or does not answer. mapped: it is the kernel's handle of a
+    file in memory (a memfd stands on a file system without blocks).
     """
+    return patience.ask(partial(_reopen, found, rights, mapped), os.close)
+
+
+def _reopen(found: int, rights: Rights | None, mapped: bool) -> int:
+    patience.at(found, is_file=True)
     if not stat.S_ISREG(os.fstat(found).st_mode) or not (mapped or _is_ordinary(found)):
         raise OSError(errno.EINVAL, "not a regular file")
     _check(found, rights)
-    return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not os.major(os.fstat(fd).st_dev):
+            os.pread(fd, 1, 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def open_file(root: str, name: str, rights: Rights | None = None) -> int:
@@ -121,8 +141,15 @@ def open_file(root: str, name: str, rights: Rights | None = None) -> int:
 
 def read_file(root: str, name: str, most: int, rights: Rights | None = None) -> bytes:
     """The first bytes of a file. Raises OSError."""
-    with open(open_file(root, name, rights), "rb") as file:
-        return file.read(min(most, os.fstat(file.fileno()).st_size))
+    fd = open_file(root, name, rights)
+    try:
+        status = patience.status(fd)
+        read, data = patience.reader(fd, patience.is_local(status.st_dev)), bytearray()
+        while (left := min(most, status.st_size) - len(data)) > 0 and (more := read(left, len(data))):
+            data += more
+        return bytes(data)
+    finally:
+        patience.close(fd)
 
 
 def _open(name: str, flags: int, folder: int) -> int:

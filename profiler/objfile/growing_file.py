@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 
+from pyprof.objfile import patience
 from pyprof.records import dataclass, field
 
 MAX_READ = 256 << 20
@@ -20,13 +22,14 @@ class GrowingFile:
     """find: gives a descriptor of what has the name now, or raises OSError: it may come into being later.
     owners: user ids whose file is accepted. A file of another user could contain anything. since_ns: a file that was
     last written before this time (wall clock) is not accepted either: an earlier process wrote it. cut: there is more
-    than MAX_READ bytes.
+    than MAX_READ bytes. silent: its file system does not answer.
     """
 
     find: Callable[[], int]
     owners: frozenset[int]
     since_ns: int = 0
     cut: bool = False
+    silent: bool = False
     _fd: int = -1
     _identity: tuple[int, int] = (0, 0)
     _offset: int = 0
@@ -39,18 +42,20 @@ class GrowingFile:
         if self._fd < 0:
             return b"", anew
         try:
-            size = os.fstat(self._fd).st_size
-            if size < self._offset or os.pread(self._fd, len(self._tail), self._offset - len(self._tail)) != self._tail:
+            status = patience.status(self._fd)
+            size, read = status.st_size, patience.reader(self._fd, patience.is_local(status.st_dev))
+            if size < self._offset or read(len(self._tail), self._offset - len(self._tail)) != self._tail:
                 self._offset, self._tail, anew = 0, b"", True
             self.cut = size - self._offset > MAX_READ - self._spent
             size = min(size - self._offset, MAX_READ - self._spent, PIECE)
             data = bytearray()
             while len(data) < size:
-                chunk = os.pread(self._fd, size - len(data), self._offset + len(data))
+                chunk = read(size - len(data), self._offset + len(data))
                 if not chunk:
                     break
                 data += chunk
-        except OSError:
+        except OSError as error:
+            self.silent = error.errno == errno.ETIMEDOUT
             return b"", anew
         self._offset += len(data)
         self._spent += len(data)
@@ -60,17 +65,20 @@ class GrowingFile:
     def head(self, size: int) -> bytes:
         """Its first bytes, at most size; b"" where there is no such file."""
         self._reopen()
-        return os.pread(self._fd, size, 0) if self._fd >= 0 else b""
+        if self._fd < 0:
+            return b""
+        return patience.reader(self._fd, patience.is_local(patience.status(self._fd).st_dev))(size, 0)
 
     def _reopen(self) -> bool:
         """Follow the name if another file has it now."""
         try:
             fd = self.find()
-        except OSError:
-            return False  # what was open stays so: its process may have taken the name away
-        status = os.fstat(fd)
+            status = patience.status(fd)
+        except OSError as error:  # what was open stays so: its process may have taken the name away
+            self.silent = error.errno == errno.ETIMEDOUT
+            return False
         if (status.st_dev, status.st_ino) == self._identity or not self._accepts(status):
-            os.close(fd)
+            patience.close(fd)
             return False
         self.close()
         self._fd, self._identity = fd, (status.st_dev, status.st_ino)
@@ -82,8 +90,7 @@ class GrowingFile:
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        patience.close(fd)
 
     def __del__(self) -> None:
         self.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
@@ -28,6 +28,7 @@ from pyprof.objfile.pe import PeImage, windows_module
 from pyprof.records import dataclass, field
 
 DIFFERS = "file differs from the mapped one"
+SILENT = "file not read: its file system does not answer"
 NOT_FOUND = "file of a module not found"
 NOT_COMPARED = "file could not be compared with the mapped one"
 NO_SYMBOLS = "neither file nor symbol file of a module found"
@@ -166,7 +167,7 @@ class ImageStore:
         code = next((m.start for m in module.mappings if m.executable), module.start)
         at = avma if any(m.start <= avma < m.end for m in module.mappings) else code
         differs = unproved = False
-        for candidate in candidates(space, module, self._opened):
+        for candidate in candidates(space, module, self._opened, partial(self._silent, module)):
             bias = find_bias(module, candidate.elf, at)
             identity = Identity.DIFFERENT if bias is None else identify(space, module, candidate.elf, bias)
             file = (module.dev, module.inode, module.path, candidate.elf)
@@ -185,6 +186,10 @@ class ImageStore:
         self._report(space, module, image, differs, unproved)
         return image
 
+    def _silent(self, module: Module) -> None:
+        self._diagnostics.count(SILENT)
+        self._diagnostics.problem(module.path, SILENT)
+
     def _windows(self, space: AddressSpace, avma: int) -> Image | None:
         """A Windows module that Wine mapped: its id, by which its symbol file is found."""
         found = windows_module(space, avma)
@@ -202,7 +207,7 @@ class ImageStore:
     def _stated(self, space: AddressSpace, module: Module, avma: int, stated: StatedId) -> Image:
         """A module of a crash dump: a file of the stated id, or what the dump holds of it, or nothing but its id."""
         differs = False
-        for candidate in candidates(space, module, self._opened):
+        for candidate in candidates(space, module, self._opened, partial(self._silent, module)):
             known = stated.debug_id or stated.build_id
             if is_stated(candidate.elf, stated) if known else candidate.named:
                 return self._made(Image(module, candidate.elf, module.start - candidate.elf.min_vaddr, space.root))

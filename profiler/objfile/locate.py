@@ -18,6 +18,7 @@ from functools import partial
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
+from pyprof.objfile import patience
 from pyprof.objfile.elf.dynamic import same_dynamic
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.headers import PAGE, PT_NOTE
@@ -54,16 +55,20 @@ class Candidate:
 
 
 def candidates(
-    space: AddressSpace, module: Module, opened: dict[tuple[int, int, int, int], ElfFile]
+    space: AddressSpace, module: Module, opened: dict[tuple[int, int, int, int], ElfFile], silent: Callable[[], None]
 ) -> Iterator[Candidate]:
-    """Files worth comparing, best first. opened: (device, inode, size, mtime) -> file, so that none is opened twice."""
+    """Files worth comparing, best first. opened: (device, inode, size, mtime) -> file, so that none is opened twice.
+    silent: is called where the file system of one does not answer.
+    """
     for way, handle, named in _ways(space, module):
         try:
             fd = way()
-        except (OSError, ValueError):
+            status = patience.status(fd)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ETIMEDOUT:
+                silent()
             continue
         try:
-            status = os.fstat(fd)
             key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             elf = opened.get(key)
             if elf is None:
@@ -73,7 +78,7 @@ def candidates(
                     continue
                 elf.name = module.path
         finally:
-            os.close(fd)
+            patience.close(fd)
         if space.files is not None:
             yield Candidate(elf, True, False, False, named)
             continue
@@ -101,8 +106,8 @@ def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], in
 def _program(pid: int, inode: int) -> int:
     """The program that a process runs, if it is that file."""
     fd = current().program(pid)
-    if os.fstat(fd).st_ino != inode:
-        os.close(fd)
+    if patience.status(fd).st_ino != inode:
+        patience.close(fd)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     return fd
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
+from functools import partial
 
-from pyprof.objfile import foreign_path
+from pyprof.objfile import foreign_path, patience
 from pyprof.objfile.foreign_path import Rights, rights_below
 
 _STATUS_SIZE = 1 << 16
@@ -56,7 +57,7 @@ class Opener:
         """(is it the root of our own names?, what the process may read whose root it is)."""
         ours = True
         with suppress(OSError):
-            ours = os.path.samefile(root or "/", "/")
+            ours = patience.ask(partial(os.path.samefile, root or "/", "/"))
         return ours, rights_below(root)
 
     def kernel_symbols(self) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 
-from pyprof.objfile import foreign_path
+from pyprof.objfile import foreign_path, patience
 from pyprof.objfile.opener import current
 
 MAX_LIST = 64 << 20
@@ -59,7 +60,7 @@ def _alike(one: str, other: str) -> int:
 def _owner_in(folder: str, path: str) -> str | None:
     """Lists whose names begin like the file's are read first. Raises OSError."""
     file = os.path.basename(path)
-    lists = [name for name in os.listdir(folder) if name.endswith(".list")]
+    lists = [name for name in patience.ask(partial(os.listdir, folder)) if name.endswith(".list")]
     lists.sort(key=lambda name: (-_alike(name, file), len(name), name))
     lines = [f"\n{each}\n".encode("utf-8", "surrogateescape") for each in (path, path.removeprefix("/usr"))]
     budget = MAX_LIST

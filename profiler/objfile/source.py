@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pyprof.errors import FormatError
+from pyprof.objfile import patience
 
 
 class Source(Protocol):
@@ -59,13 +60,17 @@ class FileSource:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._local = False
         try:
-            status = os.fstat(fd)
+            status = patience.status(fd)
+            self._local = patience.is_local(status.st_dev)
+            self._read = patience.reader(fd, self._local)
             self.size = status.st_size
             self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             """Equal for two sources of one file that was not changed."""
         except BaseException:
-            os.close(fd)
+            self._fd = -1
+            patience.close(fd)
             raise
 
     def read(self, offset: int, size: int) -> memoryview:
@@ -73,9 +78,9 @@ class FileSource:
             return memoryview(b"")
         size = min(size, self.size - offset)
         try:
-            data = os.pread(self._fd, size, offset)
+            data = self._read(size, offset)
             while len(data) < size:  # one pread gives at most 2 GiB
-                more = os.pread(self._fd, size - len(data), offset + len(data))
+                more = self._read(size - len(data), offset + len(data))
                 if not more:
                     break
                 data += more
@@ -86,7 +91,8 @@ class FileSource:
     def __del__(self) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
-            os.close(fd)
+            close = os.close if self._local else patience.close
+            close(fd)
 
 
 def open_regular(path: str) -> int:

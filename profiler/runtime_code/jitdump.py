@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from functools import partial
 
@@ -12,6 +11,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import Trust
+from pyprof.objfile import patience
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.jitdump import Closed, JitdumpReader, Loaded, Record
 from pyprof.objfile.opener import below, current
@@ -158,8 +158,8 @@ def open_mapped(space: AddressSpace, mapping: Mapping, owners: frozenset[int]) -
             found = find()
         except OSError:
             continue
-        inode = os.fstat(found).st_ino
-        os.close(found)
+        inode = patience.status(found).st_ino
+        patience.close(found)
         if inode == mapping.inode:
             return GrowingFile(find, owners)
     return None

@@ -10,6 +10,7 @@ from pyprof.model.code import CodeName, Span
 from pyprof.model.code_table import CodeTable, NamedRanges
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.held_bytes import Held
+from pyprof.objfile.images import SILENT
 from pyprof.runtime_code.base import Look, NoImage, Rows, RuleAt, problem
 from pyprof.symbolize.perfmap import PerfMapReader
 
@@ -36,7 +37,11 @@ class PerfMapCode(NoImage):
         if self._file is None:
             return False
         data, anew = self._file.more()
-        while data or anew:
+        if self._file.silent:
+            self._diagnostics.count(SILENT)
+            problem(self._diagnostics, self.label, "the perf map was not read: its file system does not answer")
+            self.close()
+        while self._file is not None and (data or anew):
             self._next = b"", False
             self.spans.add(self._lines(self._file, data, anew), look.before_ns, look.now_ns, anew)
             data, anew = self._next

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyprof.session.worker.hurry import SIGNAL, Hurry
+from pyprof.session.worker.hurry import SIGNAL, Hurry, exchange
 
 
 @pytest.fixture
@@ -55,3 +55,17 @@ def test_errors_of_a_job_are_the_callers(hurry: Hurry) -> None:
         hurry.unless_late(lambda: 1 // 0)
     os.kill(os.getpid(), SIGNAL)
     assert hurry.late
+
+
+def test_question_gets_its_answer_before_the_job_ends(hurry: Hurry) -> None:
+    done = []
+
+    def ask() -> None:
+        with exchange():
+            os.kill(os.getpid(), SIGNAL)
+            done.append("answer")
+        os.kill(os.getpid(), SIGNAL)
+        done.append("more")
+
+    assert hurry.unless_late(ask) is None
+    assert done == ["answer"]

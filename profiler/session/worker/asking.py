@@ -17,6 +17,7 @@ from pyprof.session.worker import answers
 from pyprof.session.worker.answers import Failed, WorkerFailed
 from pyprof.session.worker.channel import Channel, Closed
 from pyprof.session.worker.channel import Part as Bytes
+from pyprof.session.worker.hurry import exchange
 from pyprof.session.worker.keeper import plain, rights_of
 
 _GONE = "the process that opens files and writes outputs has ended"
@@ -32,7 +33,7 @@ class AskingOpener(Opener):
     def _ask(self, *question: object, parts: Sequence[Bytes] = ()) -> tuple[object, int]:
         """(value, descriptor or -1). Raises OSError, and what a sink raised."""
         try:
-            with self._asking:
+            with self._asking, exchange():
                 self._channel.send([json.dumps(question).encode(), *parts])
                 received = self._channel.receive()
         except Closed:
