@@ -231,7 +231,8 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     hurry = Hurry()
     hurry.obey()
-    sandbox.load()
+    if confined:
+        sandbox.load()
     box = sandbox.Sandbox(notices)
     confined = confined and box.confine()
     answer_questions(questions)
