@@ -90,8 +90,8 @@ class SwitchSource(Protocol):
     @property
     def paused(self) -> frozenset[int]: ...
 
-    def take(self, now_ns: int, last: bool) -> Happened:
-        """What happened until then, last: all of it. Its memory is good until done()."""
+    def take(self, now_ns: int) -> Happened:
+        """What happened until then. Its memory is good until done()."""
         ...
 
     def done(self) -> tuple[frozenset[int], int]:

@@ -34,7 +34,7 @@ class WallClockCollector:
     """source: samples threads on processors, and reports switches. out_of_band: has the clock, and reads the stacks of
     threads that sleep. close() closes both.
 
-    It has 21 methods: those of a collector, those that composites ask, and the steps of a drain.
+    It has 22 methods: those of a collector, those that composites ask, and the steps of a drain.
     """
 
     def __init__(self, source: SwitchSource, out_of_band: Callable[[float], Source], options: CollectOptions) -> None:
@@ -45,10 +45,13 @@ class WallClockCollector:
         self._intervals = OffCpuIntervals(options.running, time.monotonic_ns(), looked_at_ns)
         self._labels = WaitLabels(options.kernel)
         self._interpreted: set[int] = set()
+        self._began_ns = self._stopped_ns = 0
         self._paused = PausedThreads()
         self._out_of_band = out_of_band(source.flush_s)
 
     def batches(self) -> Iterator[SampleBatch]:
+        self._began_ns = time.monotonic_ns()
+        self._intervals.begin(self._began_ns)
         for out_of_band in self._out_of_band.batches():
             yield from self._drain(out_of_band)
         yield from self._drain(None)
@@ -56,14 +59,19 @@ class WallClockCollector:
     def _drain(self, out_of_band: SampleBatch | None) -> Iterator[SampleBatch]:
         """What happened until now. out_of_band: what was seen from outside meanwhile; None: this is the end."""
         self._forget_gone(self._intervals.owed)
-        now = time.monotonic_ns()
-        happened = self._source.take(now, out_of_band is None)
+        now = self._now_ns(out_of_band is None)
+        happened = self._source.take(now)
         attributed = self._attribute(happened, out_of_band, now)
         yield from self._emit(happened, attributed, out_of_band)
         self._intervals.resume(*self._source.done())
         self._paused.watch(self._source.paused - happened.paused, self._options.running)
         self._forget_gone(self._intervals.silent(now))
         self._paused.keep({*self._intervals.owed, *self._source.paused})
+
+    def _now_ns(self, last: bool) -> int:
+        """Until when time is told: what happened after stop() is in no time that was recorded."""
+        now, stopped_ns = time.monotonic_ns(), self._stopped_ns
+        return min(now, stopped_ns + last) if stopped_ns else now
 
     def _forget_gone(self, tids: list[int]) -> None:
         """Those of the threads that have ended: there is no record of the end where records were lost, or of a thread
@@ -104,7 +112,7 @@ class WallClockCollector:
     ) -> Iterator[SampleBatch]:
         """The order matters: parts of an interval refer to the last batch in which its thread's stack was."""
         if self._options.running:
-            yield from happened.running
+            yield from (batch.take(np.flatnonzero(batch.time_ns >= self._began_ns)) for batch in happened.running)
         yield from self._parts(attributed)
         if out_of_band is not None:
             out_of_band = self._labels.relabelled(out_of_band)
@@ -138,7 +146,9 @@ class WallClockCollector:
     def _of_samples(self, happened: Happened, attributed: Attributed) -> list[SampleBatch]:
         """Switch-out samples, each for the time of its interval and of those that it stands for."""
         kept = np.flatnonzero(attributed.sample_ns > LEFT_OUT)
-        some = replace(happened.left.take(kept), followed=True, length_ns=attributed.sample_ns[kept])
+        left = happened.left.take(kept)
+        time_ns = np.maximum(left.time_ns, self._began_ns)
+        some = replace(left, followed=True, time_ns=time_ns, length_ns=attributed.sample_ns[kept])
         some = self._labels.labelled(some, attributed.sample_blocked[kept])
         return self._source.by_width(some, happened.narrow[kept])
 
@@ -207,6 +217,7 @@ class WallClockCollector:
         )
 
     def stop(self) -> None:
+        self._stopped_ns = self._stopped_ns or time.monotonic_ns()
         self._out_of_band.stop()
 
     def close(self) -> None:

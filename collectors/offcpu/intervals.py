@@ -56,16 +56,22 @@ class OffCpuIntervals:
         self._open: dict[int, Open] = {}
         self._heard: set[int] = set()
         self._pool: Pool = {}
+        self._began_ns = now_ns
         self._gaps = Gaps(now_ns)
         self._off: dict[int, float] = {}
         self._met: dict[int, int] = {}
         self._left: list[tuple[int, int, int]] = []
 
+    def begin(self, at_ns: int) -> None:
+        """The time before that is nobody's, though records may tell of it."""
+        self._began_ns = self._gaps.until_ns = at_ns
+
     def meet(self, since_ns: Mapping[int, int]) -> None:
         """Threads whose records come from these times on. What was among them the last time is not new: it may have
         ended since.
         """
-        for tid, at in since_ns.items() - self._met.items():
+        for tid, since in since_ns.items() - self._met.items():
+            at = max(since, self._began_ns)
             if tid not in self._open and tid not in self._heard:
                 self._open[tid] = Open(at, at, True, sure=False)
         self._met = dict(since_ns)
@@ -162,6 +168,11 @@ class OffCpuIntervals:
     ) -> Attributed:
         self._note_out_of_band(out_of_band, drain.paused)
         found, outside = match(self._open, switches, samples, out_of_band, now_ns)
+        found = replace(
+            found,
+            start_ns=np.maximum(found.start_ns, self._began_ns),
+            end_ns=np.maximum(found.end_ns, self._began_ns),
+        )
         classes = classify(found, self._open, drain, self._preempted, self._looked_at_ns)
         length = self._lengths(found, classes, now_ns, drain)
         rows = Rows(

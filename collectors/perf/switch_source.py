@@ -12,7 +12,6 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.perf.batches import Taken, by_width
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.copy_size import TOO_LONG, beyond_copy
-from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.perf.switches import Switched, Switches
 from pyprof.collectors.switch_events import ENDED, I64, Happened, Mask
 from pyprof.model.profile import ThreadInfo
@@ -53,10 +52,9 @@ class PerfSwitchSource:
     def paused(self) -> frozenset[int]:
         return self.switches.cycle.paused
 
-    def take(self, now_ns: int, last: bool) -> Happened:
+    def take(self, now_ns: int) -> Happened:
         switched = self.switches.take(now_ns)
-        until_ns = FOREVER_NS if last else now_ns
-        taken = self.running.take(until_ns, switched.samples, self.switches.rings.words)
+        taken = self.running.take(now_ns, switched.samples, self.switches.rings.words)
         self._under_way = switched, taken
         wanted = np.flatnonzero(taken.wanted)
         known = self.running.maker.known(switched.pid) | (switched.switches.kind == ENDED)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -43,7 +44,7 @@ class Reported:
         self._switches = switches
         self._left = left
 
-    def take(self, now_ns: int, last: bool) -> Happened:
+    def take(self, now_ns: int) -> Happened:
         start = now_ns - 100 * MS
         tid, ms, kind = (np.array(column, np.int64) for column in zip(*self._switches, strict=True))
         left = stopped([tid for tid, _ in self._left], [start + ms * MS for _, ms in self._left], 2)
@@ -85,8 +86,15 @@ class Reported:
 class NoLooks:
     source_id = 3
 
+    def __init__(self, last: Callable[[], None] = lambda: None) -> None:
+        self._last = last
+
     def batches(self) -> Iterator[SampleBatch]:
+        time.sleep(0.1)  # of which a source has to tell
+        self._last()
         return iter(())
+
+    def stop(self) -> None: ...
 
     def stats(self) -> CollectorStats:
         return CollectorStats(skipped=2)
@@ -118,6 +126,25 @@ def test_sample_of_a_leave_stands_for_the_time_until_its_thread_came_back() -> N
     assert of_kind(batches, SampleKind.STOPPED) == [(PID, 7, MS), (PID, 7, 40 * MS)]
     assert of_kind(batches, SampleKind.UNSEEN) == []
     assert [batch.source_id for batch in batches if len(batch)] == [1, 2]
+
+
+def test_time_before_the_first_batch_and_after_the_stop_is_nobodys() -> None:
+    stopped: list[int] = []
+
+    def stop() -> None:
+        collector.stop()
+        stopped.append(time.monotonic_ns())
+        time.sleep(0.05)
+
+    source = Reported([(7, -50, BLOCKED)], [(7, -50)])
+    looks = cast("Source", NoLooks(stop))
+    collector = WallClockCollector(source, lambda _: looks, CollectOptions(idle=True))
+    began_ns = time.monotonic_ns()
+    batches = list(collector.batches())
+    ((pid, tid, blocked_ns),) = of_kind(batches, SampleKind.STOPPED)
+    assert (pid, tid) == (PID, 7)
+    assert min(int(batch.time_ns.min()) for batch in batches if len(batch)) >= began_ns
+    assert 100 * MS <= blocked_ns <= stopped[0] - began_ns
 
 
 def test_off_cpu_time_alone_leaves_out_samples_of_what_ran_and_waits_for_a_processor() -> None:

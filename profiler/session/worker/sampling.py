@@ -42,7 +42,7 @@ class Sampling:
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
     delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
-    has ended. It has 18 attributes: the loop's, and what a profile that is asked for takes from several of its
+    has ended. It has 19 attributes: the loop's, and what a profile that is asked for takes from several of its
     steps.
     """
 
@@ -77,7 +77,7 @@ class Sampling:
         self._flying[0] = None, 0
         while 0 in self._flying:  # it says so when it is ready
             self._turn(TURN_S)
-        self._link.send(Begin(confined, unwind, naming, collector.stats(), time.time_ns(), time.monotonic_ns()))
+        self._ways = confined, unwind, naming
 
     def abandon(self) -> None:
         """Nobody wants the answers any more. From any thread, or a signal handler."""
@@ -100,6 +100,7 @@ class Sampling:
         good.
         """
         try:
+            self._link.send(Begin(*self._ways, self._collector.stats(), time.time_ns(), time.monotonic_ns()))
             self._turn()
             for batch in self._collector.batches():
                 if len(batch):
