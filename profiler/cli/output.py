@@ -85,8 +85,15 @@ def write(path: str, writer: Write) -> str:
     Raises OutputError if it went elsewhere or nowhere: the message says where the profile is now.
     """
     if path == "-":
-        writer(sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        try:
+            writer(sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(
+                f"standard output cannot be written ({error.strerror})", "name a file: -o FILE"
+            ) from error
         return path
     try:
         if not output_file.write_in_place(path, writer):
@@ -94,9 +101,9 @@ def write(path: str, writer: Write) -> str:
         return path
     except OSError as error:
         reason = error.strerror or str(error)
-    for folder in (tempfile.gettempdir(), "/dev/shm", str(Path.home()), os.getcwd()):
+    for folder in (tempfile.gettempdir, lambda: "/dev/shm", lambda: os.path.expanduser("~"), os.getcwd):
         try:
-            other = _write_new(folder, "pyprof-", "-" + Path(path).name[-MAX_NAME:], writer)
+            other = _write_new(folder(), "pyprof-", "-" + Path(path).name[-MAX_NAME:], writer)
         except OSError:
             continue
         hint = shlex.join(["mv", other, path])

@@ -273,6 +273,8 @@ def record_options(arguments: argparse.Namespace) -> RecordOptions:
 
 SECOND_S = 0.15
 """How long a second signal waits for an orderly end."""
+SAME_S = 0.05
+"""Signals that come so soon after the first are the same request: timeout(1) signals a process, then its group."""
 OPENING_S = 3.0
 """How long the first one waits for a recording to begin, so that it can end."""
 
@@ -293,6 +295,7 @@ class _Run:
         self._recording: Recording | None = None
         self._command: Launched | None = None
         self._ended = False
+        self._same_until = 0.0
         self._over = threading.Event()
 
     def run(
@@ -326,6 +329,8 @@ class _Run:
         again, self._ended = self._ended, True
         if self._command and number in (signal.SIGTERM, signal.SIGHUP):
             self._command.send_signal(number)
+        if again and time.monotonic() < self._same_until:
+            return
         recording = self._recording
         if recording is None and not again:
             timer = threading.Timer(OPENING_S, self._leave_opening)
@@ -335,6 +340,7 @@ class _Run:
             if again:
                 recording.abandon()
             recording.end()
+        self._same_until = time.monotonic() + SAME_S
         if again and not self._over.wait(SECOND_S):
             _exit("ended at the second request: what was not written yet is lost")
 

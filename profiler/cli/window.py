@@ -86,6 +86,8 @@ class WindowWriter:
             except OutputError as error:
                 refuse(error)
                 failed = error
+            except BrokenPipeError:  # whoever read has read enough
+                failed = OutputError("nobody reads standard output any more")
         if how.summary:
             try:
                 output.write(names.expand(how.summary), lambda out: _write_summary(profile.summary, out))

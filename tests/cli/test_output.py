@@ -59,6 +59,22 @@ def test_output_that_cannot_be_written_is_offered_elsewhere(tmp_path: Path, monk
     assert str(other) in caught.value.message
 
 
+def test_full_disk_without_a_place_for_temporary_files_and_without_a_home_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> str:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    monkeypatch.delenv("HOME")
+    with pytest.raises(OutputError, match="the profile is in /dev/shm/") as caught:
+        output.write(str(tmp_path / "gone" / "a.html"), _profile)
+    other = Path(caught.value.hint.split()[1])
+    assert other.read_bytes() == b"profile"
+    other.unlink()
+
+
 def test_offer_elsewhere_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.html").write_bytes(b"of another recording")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -8,9 +8,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pyprof.cli.record import _Run
+from pyprof.options import RecordOptions
 from tests.cli.support import BUSY, PYPROF, python
 from tests.live.support.recording import running
 from tests.support import PROGRAMS, build
@@ -56,12 +59,36 @@ def test_second_signal_ends_at_once(never_read: subprocess.Popen[str], tmp_path:
     with record(never_read.pid, tmp_path / "a.collapsed", "--collector", "ptrace") as recorder:
         until_it_is_held(recorder.pid)
         recorder.send_signal(signal.SIGINT)
-        time.sleep(0.1)
+        time.sleep(0.3)
         assert recorder.poll() is None
         recorder.send_signal(signal.SIGTERM)
         _, said = recorder.communicate(timeout=HANGS_S)
     assert recorder.returncode == 1
     assert "second request" in said
+
+
+def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """timeout(1) signals the process that it has started, then the group, in which that is, too."""
+    done: list[str] = []
+
+    class Recording:
+        def end(self) -> None:
+            done.append("end")
+
+        def abandon(self) -> None:
+            done.append("abandon")
+
+    how: Any = None
+    run: Any = _Run(None, RecordOptions(), how)
+    run._recording = Recording()
+    run._over.set()
+    monkeypatch.setattr("pyprof.cli.record.SAME_S", 60)
+    run._end(signal.SIGTERM)
+    run._end(signal.SIGTERM)
+    assert done == ["end"]
+    run._same_until = 0
+    run._end(signal.SIGTERM)
+    assert done == ["end", "abandon", "end"]
 
 
 def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:
