@@ -20,8 +20,10 @@ from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import FunctionStart, InterpreterName, Symbolizer
 
-SOURCE_BUDGET_S = 5.0
-"""Most seconds spent on source lines and inlined functions; what is left then goes without, and the summary says so."""
+SOURCE_BUDGET_S = 3.0
+"""Most seconds spent on source lines and inlined functions; what is left then goes without, and the summary says so.
+Less than the worker has for all names once a recording has ended (worker/link.py): names come before lines.
+"""
 
 
 def assemble(

@@ -114,8 +114,9 @@ class Symbolizer:
         """System name -> what to show."""
         deadline = Deadline(self._source_budget_s)
         shown: dict[str, str] = {}
+        files = {image: self._names.file(image) for image in by_image}  # symbols first: lines may use up the time
         for image, inside in by_image.items():
-            file = self._names.file(image)
+            file = files[image]
             self._name(file, image, inside, deadline)
             self._name_trampolines(image, inside)
             self._report_missing(file, image, inside)

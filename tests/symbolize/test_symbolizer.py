@@ -14,6 +14,10 @@ from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import ImageStore
+from pyprof.session.assemble import SOURCE_BUDGET_S
+from pyprof.session.worker.hurry import OutOfTime
+from pyprof.session.worker.link import NAMES_S
+from pyprof.symbolize.dwarf.lines import SourceLines
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from pyprof.symbolize.unnamed import NAMELESS
@@ -91,6 +95,27 @@ def test_separate_debug_file_gives_names_and_lines(tmp_path: Path) -> None:
     assert frame.title == "where_inner"
     assert frame.lines[-1].line > 0
     assert diagnostics.problems == {}
+
+
+def test_where_lines_use_up_the_time_functions_of_all_files_have_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: object) -> None:
+        raise OutOfTime
+
+    with running([where(tmp_path, "where", "-g")]) as live:
+        spaces = {1: live.space()}
+        vdso = next(module for module in spaces[1].modules if module.path == "[vdso]")
+        places = [live.at["where_inner"], *range(vdso.start, vdso.end, 16)]
+        keys = [native_key(1, pc, True, Trust.EH_FRAME) for pc in places]
+        expected = resolve(live, *[(pc, True) for pc in places])
+        monkeypatch.setattr(SourceLines, "find", late)
+        images, names = ImageStore(Diagnostics()), NameCache(Diagnostics())
+        with pytest.raises(OutOfTime):
+            Symbolizer(images, names, spaces).resolve(keys)
+        found = Symbolizer(images, names, spaces, known_only=True).resolve(keys)
+    assert [frame.title for frame in found.frames] == [frame.title for frame in expected.frames]
+    assert SOURCE_BUDGET_S < NAMES_S
 
 
 def test_vdso_functions_have_names(tmp_path: Path) -> None:
