@@ -366,6 +366,17 @@ def prctl(option: int, value: int) -> int:
     return 0 if _prctl(option, value, 0, 0, 0) == 0 else -_get_errno()
 
 
+_capset = _libc.capset
+_capset.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
+_CAPABILITIES_OF_64_BITS = 0x20080522
+
+
+def drop_capabilities() -> int:
+    """capset(2) of this thread to none. 0 or -errno."""
+    head = array("I", (_CAPABILITIES_OF_64_BITS, 0)).tobytes()
+    return 0 if _capset(head, bytes(24)) == 0 else -_get_errno()
+
+
 _seccomp = _libc["syscall"]
 _seccomp.argtypes = (ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p)
 _seccomp.restype = ctypes.c_long

@@ -42,7 +42,7 @@ class Opener:
         """A debug file that a debuginfod client has fetched."""
         if not build_id.isalnum():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        return self.named(f"{debuginfod_cache()}/{build_id}/debuginfo")
+        return _reopened(_handle(f"{debuginfod_cache()}/{build_id}/debuginfo"))
 
     def about(self, pid: int, what: str) -> bytes:
         """/proc/PID/what, of those that are for everybody: stat, status."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pyprof.collectors.linux import libc, procfs, seccomp
+from pyprof.collectors.linux import libc, procfs, rights, seccomp
 from pyprof.collectors.linux.rights import NOBODY
 from pyprof.objfile.opener import Opener
 from pyprof.session.worker.channel import Channel
@@ -118,6 +118,15 @@ def test_confined_worker_is_refused_whatever_needs_a_right(victim: int) -> None:
     assert free["filter"] == 0
 
 
+@pytest.mark.live
+@pytest.mark.skipif(not ROOT, reason="only root has capabilities here")
+def test_who_cannot_become_nobody_has_no_capability_either(victim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor has a user who got some: Python itself may have CAP_SYS_PTRACE."""
+    monkeypatch.setattr(rights, "become_nobody", lambda: False)
+    confined = outcomes(victim, confined=True)
+    assert (confined["uid"], confined["rights"]) == (0, 0)
+
+
 @pytest.fixture
 def opener(victim: int) -> GuardedOpener:
     made = GuardedOpener(os.getpid())
@@ -161,6 +170,19 @@ def test_keeper_opens_by_the_rights_of_the_target_and_object_files_of_everybody(
     ):
         assert os.read(fd, 4)
         os.close(fd)
+
+
+def test_keeper_opens_what_a_debuginfod_client_fetched(
+    opener: GuardedOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path))
+    (tmp_path / "ab12").mkdir()
+    (tmp_path / "ab12/debuginfo").write_bytes(b"lines")
+    fd = opener.fetched("ab12")
+    assert os.read(fd, 8) == b"lines"
+    os.close(fd)
+    with pytest.raises(FileNotFoundError):
+        opener.fetched("cd34")
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -12,7 +12,7 @@ import os
 import pkgutil
 from contextlib import suppress
 
-from pyprof.collectors.linux import rights, seccomp
+from pyprof.collectors.linux import libc, rights, seccomp
 from pyprof.objfile import opener
 from pyprof.session.worker.asking import AskingOpener
 from pyprof.session.worker.channel import Channel
@@ -89,6 +89,7 @@ class Sandbox:
         with suppress(NotImplementedError):
             code = seccomp.program(os.uname().machine, os.getpid(), _CALLS)
         rights.become_nobody()
+        libc.drop_capabilities()
         rights.hide()
         try:
             seccomp.confine(code)
