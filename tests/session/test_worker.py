@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.diagnostics import Diagnostics
+from pyprof.exporters.base import Beginning
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
@@ -32,6 +34,7 @@ from pyprof.session.session import Session
 from pyprof.session.worker import answers
 from pyprof.session.worker.answers import Call, Done, Failed, Refused, Taken
 from pyprof.session.worker.channel import Channel, Closed
+from pyprof.session.worker.keeper import Space
 from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.process import Worker, WorkerDied, forked, spawned
 from pyprof.session.worker.sampling import Sampling
@@ -63,6 +66,23 @@ def stacks(profile: Profile) -> list[list[str]]:
     return [[frame.title for frame in profile.path(int(leaf))] for leaf in profile.stack]
 
 
+@contextlib.contextmanager
+def replayed(name: str, start: Callable[[], Worker] = forked) -> Iterator[Sampling]:
+    """A recording that has ended, and has not been asked for its profile."""
+    log = LOGS / f"{name}.zip"
+    with unpacked(log) as files:
+        collector, diagnostics = ReplayCollector(str(log), str(files)), Diagnostics()
+        runtimes = Runtimes(lambda *_: [], diagnostics)
+        naming = Naming("replayed", 99, "cpu", ViewOptions())
+        sampling = Sampling(collector, start(), runtimes, diagnostics, UnwindOptions(), naming)
+        try:
+            sampling.run(lambda: None)
+            assert sampling.failure is None
+            yield sampling
+        finally:
+            sampling.close()
+
+
 @pytest.mark.parametrize("start", [forked, spawned])
 @pytest.mark.parametrize("name", ["native", "offcpu", "core"])
 def test_worker_gives_the_stacks_of_one_process(name: str, start: Callable[[], Worker]) -> None:
@@ -71,20 +91,64 @@ def test_worker_gives_the_stacks_of_one_process(name: str, start: Callable[[], W
     with unpacked(log) as files:
         session = Session(ReplayCollector(str(log), str(files)), UnwindOptions(), Diagnostics())
         expected = session.profile(session.run(lambda: None), "replayed", 99, "cpu", ViewOptions())
-        collector, diagnostics = ReplayCollector(str(log), str(files)), Diagnostics()
-        runtimes = Runtimes(lambda *_: [], diagnostics)
-        naming = Naming("replayed", 99, "cpu", ViewOptions())
-        sampling = Sampling(collector, start(), runtimes, diagnostics, UnwindOptions(), naming)
-        try:
-            sampling.run(lambda: None)
-            assert sampling.failure is None
-            found = sampling.ask(cut=True).profile()
-        finally:
-            sampling.close()
+    with replayed(name, start) as sampling:
+        found = sampling.ask(cut=True).profile()
     assert stacks(found) == stacks(expected)
     assert len(found.stack) >= 3
     assert found.threads == expected.threads
     assert np.array_equal(found.values, expected.values)
+
+
+def test_profile_may_be_asked_for_long_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's time for names does not run out while nobody waits for them."""
+    with replayed("native") as sampling:
+        now = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: now() + 1000)
+        found = sampling.ask(cut=True).profile()
+    assert found.summary.samples
+    assert not [name for name in found.summary.errors if "out of time" in name]
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A Sink: a line in a file for each profile."""
+
+    path: Path
+
+    def journal(self, beginning: Beginning, number: int) -> None:
+        return None
+
+    def take(self, profile: Profile, number: int) -> None:
+        with self.path.open("a") as out:
+            out.write(f"{number}: {profile.summary.samples > 0}\n")
+
+
+@pytest.mark.live
+def test_profile_that_was_written_is_not_replaced_where_the_sampler_is_killed_then(
+    target: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    sink = _Written(tmp_path / "written")
+    with opening.of_processes(TargetOptions(pids=(target.pid,)), OPTIONS, forked) as recording:
+        recording.deliveries.inherit(sink)
+        recording.start()
+        until(lambda: recording.samples > 20)
+        recording.end()
+        assert recording.wait(10)
+        recording.deliveries.rest(sink)
+        worker = recording._sampling._link.worker
+        assert worker.leave(20)
+        assert worker._ended(0) == 0
+    assert sink.path.read_text() == "0: True\n"
+
+
+def test_keeper_hears_of_any_number_of_processes_at_once() -> None:
+    worker = forked()
+    try:
+        for number in range(1000):
+            worker.tell(Space(number, "/nowhere"))
+        assert not worker._untold
+    finally:
+        worker.close()
 
 
 @pytest.mark.live
@@ -179,7 +243,9 @@ def _is_zombie(pid: int) -> bool:
 
 @pytest.mark.live
 def test_second_interrupt_ends_a_recording_that_is_still_being_named(tmp_path: Path) -> None:
-    """A sitecustomize makes naming last for ever, as a hostile file might, and says when it begins."""
+    """A sitecustomize makes naming last for ever, as a hostile file might, and says when it begins: in a file, which a
+    worker without rights could not make.
+    """
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, time\n"
         "if 'record' in sys.argv:\n"
@@ -191,7 +257,7 @@ def test_second_interrupt_ends_a_recording_that_is_still_being_named(tmp_path: P
     )
     with python(BUSY) as target:
         recorder = subprocess.Popen(
-            [*PYPROF, "record", "-p", str(target.pid), "-d", "0.2", "-o", str(tmp_path / "a.html")],
+            [*PYPROF, "record", "--no-sandbox", "-p", str(target.pid), "-d", "0.2", "-o", str(tmp_path / "a.html")],
             stderr=subprocess.PIPE,
             text=True,
             env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
@@ -250,6 +316,18 @@ def test_message_of_any_size_arrives_with_its_descriptors(tmp_path: Path) -> Non
         theirs.send([b"nobody listens"])
     theirs.close()
     assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+def test_full_channel_holds_nobody_up_and_descriptors_end_with_the_program() -> None:
+    ours, theirs = Channel.pair()
+    while ours.try_send([b"a notice"], [0]):
+        pass
+    received = theirs.receive(0)
+    assert received is not None
+    assert not os.get_inheritable(*received.fds)
+    os.close(*received.fds)
+    ours.close()
+    theirs.close()
 
 
 class _Harmful:

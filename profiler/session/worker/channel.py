@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import struct
+from array import array
 from collections.abc import Sequence
 from typing import Self
 
@@ -19,6 +20,7 @@ from pyprof.records import dataclass
 Part = bytes | bytearray | memoryview
 
 _ALIGNED = 16
+_FD_SIZE = array("i").itemsize
 _INLINE = 1 << 14
 """Most bytes that travel in the socket itself."""
 _MOST_PARTS = 1 << 16
@@ -75,7 +77,7 @@ class Channel:
         head = _HEAD.pack(total, len(sizes), outside)
         try:
             data = b"".join([head, table, *(piece for pair in body for piece in pair)])
-            socket.send_fds(self._socket, [data], list(fds), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._socket.sendmsg([data], _attached(fds), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -92,11 +94,12 @@ class Channel:
         if timeout_s is not None and not self._wait(select.POLLIN, timeout_s):
             return None
         try:
-            data, fds, flags, _ = socket.recv_fds(
-                self._socket, _INLINE + _HEAD.size, MOST_FDS + 1, socket.MSG_CMSG_CLOEXEC
+            data, attached, flags, _ = self._socket.recvmsg(
+                _INLINE + _HEAD.size, socket.CMSG_LEN(_FD_SIZE * (MOST_FDS + 1)), socket.MSG_CMSG_CLOEXEC
             )
         except OSError as error:
             raise Closed(str(error)) from None
+        fds = [fd for _, _, some in attached for fd in array("i", some[: len(some) // _FD_SIZE * _FD_SIZE])]
         try:
             if len(data) < _HEAD.size or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise Closed("no message" if data else "end of file")
@@ -123,6 +126,11 @@ class Channel:
     def close(self) -> None:
         """Safe to call twice."""
         self._socket.close()
+
+
+def _attached(fds: Sequence[int]) -> list[tuple[int, int, array[int]]]:
+    """socket.send_fds and recv_fds of CPython 3.11 do not pass their flags on."""
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
 
 
 def _padded(size: int) -> int:

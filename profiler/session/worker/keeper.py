@@ -15,6 +15,7 @@ import errno
 import json
 import os
 import pickle
+import select
 import traceback
 from collections.abc import Sequence
 from io import BytesIO
@@ -145,10 +146,21 @@ class Keeper:
 
     def run(self) -> None:
         with contextlib.suppress(Closed):
-            while (received := self._channel.receive()) is not None:
+            while True:
+                self._wait()
+                received = self._channel.receive(0)
                 self._listen()
-                self._answer(received)
+                if received is not None:
+                    self._answer(received)
         self._end_journal()
+
+    def _wait(self) -> None:
+        """For either: notices that nobody takes would fill their channel, and hold the sampler up."""
+        poll = select.poll()
+        for channel in (self._channel, self._notices):
+            if channel is not None:
+                poll.register(channel.fileno(), select.POLLIN)
+        poll.poll()
 
     def _end_journal(self) -> None:
         journal, self._journal = self._journal, None

@@ -85,12 +85,16 @@ class WorkerLink:
         self._sinks: list[Sink] = []
         self._ended_at = math.inf
         self._hurry_at = math.inf
+        self._heard_at = math.inf
         self._killed = ""
         self._sending = threading.RLock()
         self._receiving = threading.Lock()
 
     def ask(self, message: Ask) -> Pending:
-        """A worker that has ended makes the result fail."""
+        """A worker that has ended makes the result fail. Time in which nobody waited for it is not taken from it."""
+        idle = max(time.monotonic() - self._heard_at, 0)
+        self._ended_at += idle
+        self._hurry_at += idle
         pending = self._asked[message.number] = Pending(self.receive)
         try:
             self.send(message)
@@ -156,6 +160,7 @@ class WorkerLink:
             self.worker.kill()
             self._died().add_note(str(error))
         finally:
+            self._heard_at = time.monotonic()
             self._receiving.release()
 
     def _received(self, answer: Answer) -> None:

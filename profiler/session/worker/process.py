@@ -35,6 +35,8 @@ NICENESS = 2
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_S = 2.0
 _POLL_S = 0.005
+_TELLING_S = 0.5
+"""How long the keeper may take to listen: it writes a profile, or opens a file that is slow."""
 
 
 class WorkerDied(PyprofError):
@@ -67,12 +69,18 @@ class Worker:
         self.pid = child.pid
 
     def tell(self, notice: Notice) -> None:
-        """The keeper, before the worker hears of it. One that has no time does not hold us up: it hears of it later."""
+        """The keeper, before the worker hears of it. One that has no time holds us up once: it hears of it later."""
         with self._telling:
             self._untold.append(pickle.dumps(notice))
+            until = time.monotonic() + (_TELLING_S if len(self._untold) == 1 else 0)
             try:
-                while self._untold and self._notices.try_send([self._untold[0]]):
-                    self._untold.popleft()
+                while self._untold:
+                    if self._notices.try_send([self._untold[0]]):
+                        self._untold.popleft()
+                    elif (left := until - time.monotonic()) > 0:
+                        self._notices.wait(True, left)
+                    else:
+                        break
             except Closed:
                 self._untold.clear()
 

@@ -227,6 +227,7 @@ class Service:
             if ask.cut:
                 observed.end_keeping()
                 self._kept = max(self._kept, ask.delivered)
+                self._standing = None  # what was asked for is not given again, should the sampler be killed now
             window = observed.window(state, ask.cut)
             try:
                 profile = self._named(window, state)
