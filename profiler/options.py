@@ -151,7 +151,7 @@ class RecordOptions(StackOptions):
     thread: str | re.Pattern[str] | None = None
     max_overhead: float | None = None
     lock_holder: bool = False
-    sandbox: bool = True
+    sandbox: bool = False
 
     def collecting(self, subprocesses: bool) -> CollectOptions:
         """The part that a collector gets. subprocesses: where None was given."""

@@ -135,10 +135,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="share of time the target may be stopped; the rate falls to keep it",
     )
     what.add_argument(
-        "--no-sandbox",
+        "--sandbox",
         action="store_true",
-        help="the process that parses files of others keeps the rights of pyprof: a hole in a parser is then one with "
-        "these rights (docs/security.md)",
+        help="the process that parses files of others gives up the rights of pyprof before (docs/security.md)",
     )
     what.add_argument(
         "--stack-size",
@@ -267,7 +266,7 @@ def record_options(arguments: argparse.Namespace) -> RecordOptions:
         native=arguments.native,
         follow_tasks=arguments.follow_tasks,
         lock_holder=arguments.gil,
-        sandbox=not arguments.no_sandbox,
+        sandbox=arguments.sandbox,
     )
 
 

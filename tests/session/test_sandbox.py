@@ -195,3 +195,20 @@ def test_filter_knows_every_call_by_its_number_here(machine: str) -> None:
     assert not {322, 321, 101, 59} & compared if machine == "x86_64" else not {221, 280, 117} & compared
     with pytest.raises(NotImplementedError):
         seccomp.program("m68k", 7)
+
+
+@pytest.mark.live
+def test_recording_with_a_confined_worker_has_its_names(tmp_path: Path) -> None:
+    out, code = tmp_path / "out.collapsed", "def busy():\n    while True: pass\nprint(flush=True)\nbusy()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as target:
+        try:
+            assert target.stdout is not None
+            target.stdout.readline()
+            command = [sys.executable, "-m", "pyprof", "record", "--sandbox", "-d", "1", "-p", str(target.pid)]
+            done = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, timeout=60)
+        finally:
+            target.kill()
+    assert done.returncode == 0, done.stderr
+    stacks = [line.split(";") for line in out.read_text().splitlines()]
+    named = [stack for stack in stacks if "_start" in stack and any(frame.startswith("busy (") for frame in stack)]
+    assert len(named) > 0

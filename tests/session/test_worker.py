@@ -257,7 +257,7 @@ def test_second_interrupt_ends_a_recording_that_is_still_being_named(tmp_path: P
     )
     with python(BUSY) as target:
         recorder = subprocess.Popen(
-            [*PYPROF, "record", "--no-sandbox", "-p", str(target.pid), "-d", "0.2", "-o", str(tmp_path / "a.html")],
+            [*PYPROF, "record", "-p", str(target.pid), "-d", "0.2", "-o", str(tmp_path / "a.html")],
             stderr=subprocess.PIPE,
             text=True,
             env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},

@@ -64,7 +64,7 @@ def load() -> None:
 
 
 class Sandbox:
-    """The worker's side. From now on files are asked for. keeper: who is asked."""
+    """The worker's side. keeper: who gives profiles to their sink, and opens files for a worker that is confined."""
 
     def __init__(self, notices: Channel) -> None:
         """notices: the sampler's to the keeper, which takes it."""
@@ -80,11 +80,13 @@ class Sandbox:
         theirs.close()
         notices.close()
         self.keeper = AskingOpener(ours)
-        opener.use(self.keeper)
-        demangle.use(self.keeper.demangled)
 
     def confine(self) -> bool:
-        """Give up all rights. False where calls cannot be filtered; the rest is done all the same."""
+        """Give up all rights; from now on files are asked for. False where calls cannot be filtered; the rest is done
+        all the same.
+        """
+        opener.use(self.keeper)
+        demangle.use(self.keeper.demangled)
         code = b""
         with suppress(NotImplementedError):
             code = seccomp.program(os.uname().machine, os.getpid(), _CALLS)
