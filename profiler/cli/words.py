@@ -21,7 +21,7 @@ def many(count: int, what: str, plural: str = "") -> str:
 def duration(ns: float) -> str:
     """At most four digits: "9.8 s", "312 ms"."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if ns >= size:
+        if ns >= 0.9995 * size:  # 999.7 ms are 1.0 s, not 1,000 ms
             return f"{ns / size:,.0f} {unit}" if ns >= 100 * size else f"{ns / size:.1f} {unit}"
     return f"{ns:.0f} ns"
 

@@ -207,7 +207,9 @@ def test_a_program_of_another_architecture_is_refused(
     monkeypatch.setattr(
         ProcDir,
         "open",
-        lambda self, name: os.open(tmp_path / "exe", os.O_RDONLY) if name == "exe" else real(self, name),
+        lambda self, name, flags=os.O_RDONLY: (
+            os.open(tmp_path / "exe", flags) if name == "exe" else real(self, name, flags)
+        ),
     )
     error = refused(process.pid)
     assert isinstance(error, UnsupportedArchitecture)

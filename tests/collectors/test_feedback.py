@@ -24,8 +24,8 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 
-FAR = 1 << 20
-"""Bytes above the start of a stack that no copy of the kernel reaches."""
+FAR = 2 * MOST_STACK
+"""Bytes above the start of a stack that no copy of the kernel reaches, in the same stack."""
 
 
 def sample(source_id: int) -> SampleBatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Collection, Sequence
 from types import SimpleNamespace
 from typing import cast
@@ -45,7 +46,7 @@ class Directory:
     def maps(self) -> bytes:
         return self.text
 
-    def open(self, name: str) -> int:
+    def open(self, name: str, flags: int = os.O_RDONLY) -> int:
         raise ProcessLookupError(name)
 
 

@@ -114,5 +114,6 @@ def running(
     finally:
         process.kill()
         process.wait(20)
-        assert process.stdout is not None
-        process.stdout.close()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()

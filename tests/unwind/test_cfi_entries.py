@@ -183,7 +183,7 @@ def test_unknown_version_is_a_format_error(version: int) -> None:
         (lambda d, cie, fde: struct.pack_into("<I", d, fde, 3), "too short"),
         (lambda d, cie, fde: struct.pack_into("<IQ", d, fde, 0xFFFF_FFFF, 1 << 63), "runs past the section"),
         (lambda d, cie, fde: struct.pack_into("<I", d, fde, 8), "run past the entry"),
-        (lambda d, cie, fde: struct.pack_into("<I", d, fde + 4, 0x7FFF_FFFF), "before the section"),
+        (lambda d, cie, fde: struct.pack_into("<I", d, fde + 4, 0x7FFF_FFFF), "CIE: outside the section"),
         (lambda d, cie, fde: struct.pack_into("<I", d, fde + 4, 0), "a CIE where an FDE must stand"),
         (lambda d, cie, fde: struct.pack_into("<I", d, fde + 4, 4), "an FDE where a CIE must stand"),
         (lambda d, cie, fde: struct.pack_into("<I", d, cie, 5), "CIE"),

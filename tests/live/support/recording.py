@@ -30,8 +30,9 @@ def running(*command: str | Path, **options: Any) -> Iterator[subprocess.Popen[s
     finally:
         program.kill()
         program.wait(timeout=30)
-        if program.stdout is not None:
-            program.stdout.close()
+        for stream in (program.stdin, program.stdout):
+            if stream is not None:
+                stream.close()
 
 
 @dataclass(frozen=True)
