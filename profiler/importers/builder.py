@@ -13,6 +13,7 @@ from pyprof.model.tree import Tree
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, replace
 
+_MOST_NS = 1 << 62
 NOBODY = ThreadInfo(0, 0, "", "")
 """Of files that name no thread."""
 
@@ -61,6 +62,8 @@ class Builder:
 
     def build(self, about: About) -> Profile:
         """Raises OverflowError for numbers that no Profile holds."""
+        if not all(0 <= number < _MOST_NS for number in (about.start_ns, about.duration_ns, about.period_ns)):
+            raise OverflowError("a time below 0, or too large")
         columns = np.array(self._samples, np.int64).reshape(-1, 3).T
         profile = Profile(
             value_types=about.value_types,

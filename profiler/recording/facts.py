@@ -101,6 +101,8 @@ def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
     found = {}
     for name, default in _numbers(usual).items():
         value = stored.get(prefix + name, default)
+        if isinstance(default, float) and isinstance(value, int):  # a caller of the library may give a whole number
+            value = float(value)
         if not isinstance(value, type(default)):
             raise FormatError("summary", 0, f"{prefix}{name} is of another type")
         found[name] = value

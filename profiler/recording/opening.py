@@ -30,9 +30,10 @@ def read_bytes(path: str) -> bytes:
     """A file that the user named. Raises RecordingError."""
     try:
         with open(open_regular(path), "rb") as file:
-            if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_BYTES:
                 raise RecordingError(f"{path} is larger than {MOST_BYTES >> 30} GiB, more than is read at once")
-            return file.read(MOST_BYTES)
+            return file.read(size)  # which takes memory for so much before it reads
     except FormatError as error:
         raise RecordingError(f"{path} is {error.problem}") from None
     except OSError as error:

@@ -13,7 +13,10 @@ from pyprof.errors import FormatError, RecordingError
 from pyprof.exporters.utf8 import dumps
 from pyprof.recording.columns import unpack
 from pyprof.recording.opening import opened
-from pyprof.recording.reader import KEYS
+from pyprof.recording.reader import KEYS, MOST_VALUES
+
+_MOST_OF_WINDOW = 1 << 22
+"""Samples of a second that a query unpacks: what a file claims must not fill the memory."""
 
 VIEWS = """\
 CREATE TEMP VIEW samples AS SELECT
@@ -60,6 +63,8 @@ def queried(path: str | PathLike[str]) -> Iterator[sqlite3.Connection]:
             (types,) = database.execute("SELECT count(*) FROM value_types").fetchone()
 
             def unpacked(data: bytes, samples: int) -> str:
+                if types > MOST_VALUES or samples > _MOST_OF_WINDOW:
+                    raise RecordingError(f"{name} is broken: more samples or values than it has room for")
                 try:
                     columns = unpack(data, samples, KEYS + types)
                 except FormatError as error:

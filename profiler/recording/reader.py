@@ -24,6 +24,10 @@ from pyprof.records import dataclass, replace
 
 KEYS = 5
 """Columns of a sample before its values: time, thread, stack, state, processor."""
+MOST_NS = 1 << 62
+"""Sums of two stay within 64 bits."""
+MOST_VALUES = 16
+"""Values of a sample: a column that says nothing takes no bytes, and memory."""
 _USUAL_SAMPLES = 10_000_000
 _MOST_PER_BYTE = 8
 """A file may have so many samples a byte, and _USUAL_SAMPLES in any case: what it claims must not fill the memory."""
@@ -64,20 +68,20 @@ class _Reader:
         """Raises FormatError."""
         meta: dict[str, Any] = dict(self._rows("meta"))
         value_types = tuple(ValueType(kind, unit) for _, kind, unit in self._rows("value_types"))
-        if not value_types:
-            raise FormatError("value_types", 0, "there is none")
+        if not 0 < len(value_types) <= MOST_VALUES:
+            raise FormatError("value_types", len(value_types), "none, or more than there are")
         modules, threads = self._modules(), self._threads()
         frames = self._frames(len(modules))
         nodes = self._stacks(len(frames))
         samples = self._samples(len(threads), len(nodes), len(value_types))
-        start_ns = _fact(meta, "start_ns", int)
+        start_ns = _nanoseconds(meta, "start_ns")
         whole, summary = bool(self._rows("end")), read_summary(self._rows)
         last = int(samples.time_ns.max()) if len(samples.time_ns) else start_ns
         profile = Profile(
             value_types=value_types,
-            period_ns=max(_fact(meta, "period_ns", int), 1),
+            period_ns=max(_nanoseconds(meta, "period_ns"), 1),
             start_ns=start_ns,
-            duration_ns=_fact(meta, "duration_ns", int) if whole else max(last - start_ns, 0),
+            duration_ns=_nanoseconds(meta, "duration_ns") if whole else max(last - start_ns, 0),
             title=_fact(meta, "title", str),
             frames=frames,
             parent=nodes[:, 0].astype(np.int32),
@@ -221,4 +225,11 @@ def _fact(meta: dict[str, Any], key: str, kind: Any) -> Any:
     value = meta.get(key)
     if not isinstance(value, kind):
         raise FormatError("meta", 0, f"{key} is missing")
+    return value
+
+
+def _nanoseconds(meta: dict[str, Any], key: str) -> int:
+    value: int = _fact(meta, key, int)
+    if not 0 <= value < MOST_NS:
+        raise FormatError("meta", 0, f"{key} is no time")
     return value

@@ -50,6 +50,7 @@ LIES = {
     "no types": gzip.compress(b"\x32\x00"),
     "a sample without values": gzip.compress(b"\x32\x00\x0a\x00\x12\x00"),
     "a location that is not there": gzip.compress(b"\x32\x00\x0a\x00\x12\x04\x08\x05\x10\x01"),
+    "a beginning after the end of time": gzip.compress(b"\x32\x00\x0a\x00\x48" + b"\xff" * 8 + b"\x7f"),
     "a text that is not there": gzip.compress(b"\x32\x00\x0a\x02\x08\x09"),
     "a function that is not there": gzip.compress(b"\x32\x00\x0a\x00\x22\x06\x08\x01\x22\x02\x08\x05"),
 }

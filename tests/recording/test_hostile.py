@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import resource
+import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pyprof.errors import PyprofError, RecordingError
+from pyprof.recording.columns import pack
 from pyprof.recording.query import queried
-from pyprof.recording.reader import load
+from pyprof.recording.reader import KEYS, MOST_VALUES, load
 from pyprof.recording.schema import SCHEMA, VERSION
 from tests.exporters.profiles import golden
 from tests.recording.support import bare, edited, stored
@@ -30,6 +34,8 @@ LIES = {
     "a code that nobody knows": "UPDATE codes SET name = 'quantum' WHERE code = 'trust' AND number = 2",
     "rows that are not numbered in order": "UPDATE files SET id = id + 500",
     "no values": "DELETE FROM value_types",
+    "a beginning after the end of time": "UPDATE meta SET value = 9223372036854775807 WHERE key = 'start_ns'",
+    "less than no time": "UPDATE meta SET value = -1 WHERE key = 'duration_ns'",
     "more samples than the data": "UPDATE windows SET samples = samples + 1",
     "billions of samples": "UPDATE windows SET samples = 1 << 40",
     "less than no samples": "UPDATE windows SET samples = -1",
@@ -120,6 +126,43 @@ def test_mutated_recordings_give_a_profile_or_one_sentence(tmp_path: Path) -> No
         except PyprofError:
             refused += 1
     assert 20 < refused < 150
+
+
+def test_small_file_needs_no_room_for_a_large_one(tmp_path: Path) -> None:
+    """Where memory is scarce: 1 GiB of addresses more than there are."""
+    path = stored(golden(), tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_addresses() + (1 << 30), limits[1]))
+    try:
+        load(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def _addresses() -> int:
+    """Bytes of this process's address space that are taken."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def test_values_that_take_no_bytes_are_few(tmp_path: Path) -> None:
+    path = stored(golden(), tmp_path)
+    one, more = np.ones(1, np.int64), MOST_VALUES - 1
+    with edited(path) as database:
+        rows = [(number, "x", "count") for number in range(3, 3 + more)]
+        database.executemany("INSERT INTO value_types VALUES (?, ?, ?)", rows)
+        data = pack([*[one] * KEYS, *[one] * (2 + more)])
+        database.execute("UPDATE windows SET samples = 1, data = ?", [data])
+    with pytest.raises(RecordingError, match="value_types"):
+        load(path)
+
+
+def test_query_unpacks_no_window_of_more_samples_than_a_second_has(tmp_path: Path) -> None:
+    path = stored(golden(), tmp_path)
+    with edited(path) as database:
+        data = pack([np.ones(1, np.int64)] * (KEYS + 2))
+        database.execute("UPDATE windows SET samples = (1 << 22) + 1, data = ?", [data])
+    with queried(path) as database, pytest.raises(sqlite3.OperationalError, match="user-defined function"):
+        database.execute("SELECT count(*) FROM samples").fetchall()
 
 
 def test_query_of_broken_data_says_so(tmp_path: Path) -> None:

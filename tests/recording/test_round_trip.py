@@ -75,6 +75,12 @@ def test_library_loads_a_recording(tmp_path: Path) -> None:
     assert profile.top(1)[0].name == golden().top(1)[0].name
 
 
+def test_whole_number_where_others_have_a_fraction_comes_back(tmp_path: Path) -> None:
+    """pyprof.record(pid, rate=199)."""
+    summary = replace(golden().summary, rate_wanted=199)
+    assert load(stored(replace(golden(), summary=summary), tmp_path)).summary == summary
+
+
 def test_file_of_version_1_is_read() -> None:
     """Written once, by the first version: all later ones read it."""
     found = load(FIXTURES / "version-1.pyprof")
