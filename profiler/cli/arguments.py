@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pyprof.exporters.base import Exporter
 
 DEFAULT = "default"
-_HALF_A_DAY = 12 * 3600
+_DAY_S = 24 * 3600.0
 
 
 def positive(text: str) -> float:
@@ -50,22 +51,24 @@ def regex(text: str) -> re.Pattern[str]:
 
 
 def moment(text: str) -> float | datetime.time:
-    """Seconds since the beginning, or a time of day."""
+    """Seconds since the beginning, or a time of day, without a zone."""
     try:
-        return datetime.time.fromisoformat(text) if ":" in text else float(text)
+        found = datetime.time.fromisoformat(text) if ":" in text else float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seconds nor a time of day") from None
+        found = math.nan
+    if found.tzinfo if isinstance(found, datetime.time) else math.isnan(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seconds nor a local time of day")
+    return found
 
 
-def seconds_since(when: float | datetime.time, start_ns: int) -> float:
-    """A time of day is local, and the one next to the beginning: a recording may go on beyond midnight."""
+def seconds_since(when: float | datetime.time, start_ns: int, duration_ns: int) -> float:
+    """A time of day is local: one within the recording, which may go on beyond midnight, else the one next to it."""
     if isinstance(when, float):
         return when
     begin = datetime.datetime.fromtimestamp(start_ns / 1e9)
-    found = datetime.datetime.combine(begin.date(), when)
-    if (begin - found).total_seconds() > _HALF_A_DAY:
-        found += datetime.timedelta(days=1)
-    return (found - begin).total_seconds()
+    first = (datetime.datetime.combine(begin.date(), when) - begin).total_seconds()
+    duration_s = duration_ns / 1e9
+    return min((first, first + _DAY_S), key=lambda at: max(-at, at - duration_s, 0.0))
 
 
 def chosen_format(name: str | None, output: str) -> Exporter:

@@ -86,8 +86,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "-n", "--rows", type=positive_int, default=_ROWS, metavar="N", help="of tables (default: %(default)d)"
     )
     table = how.add_mutually_exclusive_group()
-    table.add_argument("--callers", type=regex, metavar="NAME", help="who calls this function: its name, or a REGEX")
-    table.add_argument("--callees", type=regex, metavar="NAME", help="what this function calls")
+    table.add_argument("--callers", metavar="NAME", help="who calls this function: its name, or a REGEX")
+    table.add_argument("--callees", metavar="NAME", help="what this function calls")
     table.add_argument("--sql", metavar="QUERY", help="the rows of a query, with tabs between (docs/recording.md)")
     table.add_argument(
         "--missing", action="store_true", help="what lacks names or unwind tables, and the command that helps"
@@ -105,17 +105,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     exporter = _exporter(arguments)
     if arguments.sql is not None:
-        return _query(arguments.file, arguments.sql)
+        return _query(arguments)
     whole = load(arguments.file)
     profile = _chosen(whole, arguments)
     if len(whole.stack) and not len(profile.stack):
         raise PyprofError(f"none of the {len(whole.stack):,} samples fits", "pyprof report FILE shows what there is")
-    if INTERRUPTED in whole.summary.notes:
+    ended = INTERRUPTED not in whole.summary.notes
+    if not ended:
         line(f"pyprof: {INTERRUPTED}", sys.stderr)
     if exporter is not None:
         _write(profile, exporter, arguments)
     else:
-        for text in _lines(profile, arguments):
+        for text in _lines(profile, ended, arguments):
             line(text)
     return 0
 
@@ -132,43 +133,63 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
     return chosen_format(arguments.format, arguments.output or "-")
 
 
+_CHOICES = {name: name for name in ("thread", "process", "pid", "tid", "function", "exclude", "module")} | {
+    "from_": "start",
+    "to_": "end",
+}
+"""What chooses samples: names of options, and of Profile.filter()."""
+
+
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
     """The samples that the options choose."""
     from pyprof.model.recursion import without_recursion
+    from pyprof.model.selected import timed
 
-    criteria = {name: getattr(arguments, name) for name in ("thread", "process", "pid", "tid")}
-    criteria |= {name: getattr(arguments, name) for name in ("function", "exclude", "module")}
-    criteria |= {
-        name: None if each is None else seconds_since(each, profile.start_ns)
-        for name, each in (("start", arguments.from_), ("end", arguments.to_))
-    }
+    criteria = {name: getattr(arguments, option) for option, name in _CHOICES.items()}
+    for name in ("start", "end"):
+        if criteria[name] is not None:
+            criteria[name] = seconds_since(criteria[name], profile.start_ns, profile.duration_ns)
+    if None not in (criteria["start"], criteria["end"]) and criteria["start"] >= criteria["end"]:
+        raise UsageError("--from is not before --to: no time is between them")
+    if not (criteria["start"] is None and criteria["end"] is None) and not timed(profile):
+        raise UsageError("it is not known when the samples of this file were taken", "without --from and --to")
     if any(each is not None for each in criteria.values()):
         profile = profile.filter(**criteria)
     return without_recursion(profile) if arguments.collapse_recursion else profile
 
 
-def _lines(profile: Profile, arguments: argparse.Namespace) -> Iterable[str]:
+_NOTHING_MISSING = "Nothing is missing: every file has names and unwind tables."
+_NOT_KNOWN = "What is missing is not known: a recording says it at its end."
+
+
+def _lines(profile: Profile, ended: bool, arguments: argparse.Namespace) -> Iterable[str]:
     from pyprof.cli.outcome import lacking_modules
     from pyprof.cli.top_table import relations, top
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
     if arguments.missing:
-        return lacking_modules(profile.summary) or ["Nothing is missing: every file has names and unwind tables."]
-    pattern = arguments.callers or arguments.callees
-    if pattern is not None:
-        return relations(profile, pattern, arguments.callers is not None, width, arguments.rows)
+        return lacking_modules(profile.summary) or [_NOTHING_MISSING if ended else _NOT_KNOWN]
+    name = arguments.callers or arguments.callees
+    if name is not None:
+        return relations(profile, name, arguments.callers is not None, width, arguments.rows)
     return top(profile, width, arguments.rows)
 
 
-def _query(path: str, query: str) -> int:
+def _query(arguments: argparse.Namespace) -> int:
     """Filters do not apply: a query has its own."""
     import sqlite3
 
     from pyprof.recording.query import queried
+    from pyprof.recording.reader import INTERRUPTED
 
-    with queried(path) as database:
+    given = [option.rstrip("_") for option in _CHOICES if getattr(arguments, option) is not None]
+    if given:
+        raise UsageError(f"--sql and --{given[0]} exclude each other", "a WHERE in the query")
+    with queried(arguments.file) as database:
         try:
-            cursor = database.execute(query)
+            if not database.execute('SELECT 1 FROM "end"').fetchone():
+                line(f"pyprof: {INTERRUPTED}", sys.stderr)
+            cursor = database.execute(arguments.sql)
             if cursor.description:
                 print("\t".join(printable(name) for name, *_ in cursor.description))
             for row in cursor:

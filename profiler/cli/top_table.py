@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import printable
 from pyprof.cli.words import duration, percent, shorten
+from pyprof.errors import UsageError
 from pyprof.model.functions import costs
 from pyprof.model.neighbours import NOBODY, Neighbours, Row, neighbours
 from pyprof.model.profile import Profile
@@ -30,11 +31,16 @@ def top(profile: Profile, width: int, count: int) -> Iterator[str]:
     yield from _rows(bars, [(cost.name, cost.module) for cost in rows], width)
 
 
-def relations(profile: Profile, pattern: re.Pattern[str], callers: bool, width: int, count: int) -> Iterator[str]:
-    """Who calls the functions that a pattern names, or what they call."""
-    found = neighbours(profile.tree(), pattern)
+def relations(profile: Profile, text: str, callers: bool, width: int, count: int) -> Iterator[str]:
+    """Who calls the functions that a text names, or what they call. Raises UsageError where it names none."""
+    try:
+        found = neighbours(profile.tree(), text)
+    except re.error as error:
+        raise UsageError(f"{text} is no function, and no regular expression: {error}") from None
+    if not found.names:
+        raise UsageError(f"no function has {text} in its name", "pyprof report FILE -f collapsed has all names in full")
     names = ", ".join(sorted(found.names)[:3]) + (", …" if len(found.names) > 3 else "")
-    yield f"{'callers' if callers else 'callees'} of {names or pattern.pattern}: {_amount(profile, found.total)}"
+    yield f"{'callers' if callers else 'callees'} of {names}: {_amount(profile, found.total)}"
     yield from _neighbours(found, callers, width, count)
 
 

@@ -27,11 +27,11 @@ class Neighbours:
 NOBODY: Row = ("", "")
 
 
-def neighbours(tree: Call, pattern: re.Pattern[str]) -> Neighbours:
-    """pattern: a function whose whole name it is; where there is none, those in whose names it is found."""
-    calls = [call for depth, call in tree.walk() if depth]
-    names = {call.name for call in calls if pattern.fullmatch(call.name)}
-    names = names or {call.name for call in calls if pattern.search(call.name)}
+def neighbours(tree: Call, text: str) -> Neighbours:
+    """text: a function's name; where none has it, an expression that is a whole name, else one that is found in names.
+    Raises re.error.
+    """
+    names = _named({call.name for depth, call in tree.walk() if depth}, text)
     callers: Counter[Row] = Counter()
     callees: Counter[Row] = Counter()
     path: list[tuple[Call, bool, Row | None]] = []
@@ -49,6 +49,13 @@ def neighbours(tree: Call, pattern: re.Pattern[str]) -> Neighbours:
             callees[called] += call.own
         path.append((call, inside or meant, called))
     return Neighbours(sum(callers.values()), _sorted(callers), _sorted(callees), frozenset(names))
+
+
+def _named(known: set[str], text: str) -> set[str]:
+    if text in known:
+        return {text}
+    pattern = re.compile(text)
+    return {name for name in known if pattern.fullmatch(name)} or {name for name in known if pattern.search(name)}
 
 
 def _row(call: Call) -> Row:

@@ -54,6 +54,11 @@ def between(profile: Profile, start: float | None, end: float | None) -> Mask:
     return found
 
 
+def timed(profile: Profile) -> bool:
+    """Is it known when the samples were taken? Files of other formats may not say: then all are at the beginning."""
+    return len(profile.time_ns) < 2 or bool(np.ptp(profile.time_ns))
+
+
 def ids(wanted: int | Iterable[int]) -> frozenset[int]:
     return frozenset((wanted,)) if isinstance(wanted, int) else frozenset(wanted)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from pathlib import Path
 
 import pytest
 
+from pyprof.cli.arguments import moment, seconds_since
 from pyprof.exporters.base import ExportOptions
 from pyprof.records import replace
 from tests.cli.support import one_sentence, pyprof
@@ -60,6 +62,37 @@ def test_time_of_day_is_a_moment_of_the_recording(recording: Path) -> None:
     assert lines(recording, "-f", "collapsed", "--to", clock) == lines(recording, "-f", "collapsed")
 
 
+@pytest.mark.parametrize(
+    ("begin", "hours", "clock", "expected"),
+    [
+        ("18:00", 14, "07:00", 13 * 3600),
+        ("23:50", 1, "00:10", 20 * 60),
+        ("23:50", 0.2, "00:10", 20 * 60),
+        ("00:05", 0.1, "23:55", 23 * 3600 + 50 * 60),
+        ("14:03", 0.1, "14:00", -180),
+        ("14:03", 0.1, "14:05", 120),
+    ],
+)
+def test_time_of_day_is_within_the_recording_or_next_to_it(
+    begin: str, hours: float, clock: str, expected: float
+) -> None:
+    start = datetime.datetime.combine(datetime.date(2026, 1, 20), datetime.time.fromisoformat(begin))
+    assert seconds_since(moment(clock), int(start.timestamp() * 1e9), int(hours * 3600e9)) == expected
+
+
+@pytest.mark.parametrize("text", ["14:03Z", "14:03+02:00", "nan", "soon", "25:00"])
+def test_what_is_no_local_time_is_refused(text: str, recording: Path) -> None:
+    done = pyprof("report", str(recording), "--from", text)
+    assert done.returncode == 2
+    assert "neither a number of seconds nor a local time of day" in done.stderr
+
+
+def test_time_of_a_file_without_times_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("main;f 3\nmain;g 5\n")
+    assert "not known when" in one_sentence(pyprof("report", str(path), "--from", "0"))
+
+
 def test_callers_and_callees_of_a_function(recording: Path) -> None:
     callers = lines(recording, "--callers", "memcpy")
     assert ["parse" in line for line in callers[1:]] == [True, False]
@@ -68,6 +101,12 @@ def test_callers_and_callees_of_a_function(recording: Path) -> None:
     assert callees[0].startswith("callees of parse: ")
     assert any("memcpy" in line for line in callees)
     assert any("[in itself]" in line for line in callees)
+
+
+def test_function_is_named_as_it_is_whatever_is_in_its_name(recording: Path) -> None:
+    found = lines(recording, "--callers", "std::min(int, int)")
+    assert len(found) > 1
+    assert not found[0].endswith(": 0 ns (cpu)")
 
 
 def test_missing_names_the_command(recording: Path) -> None:
@@ -91,6 +130,10 @@ def test_query_prints_rows_with_tabs(recording: Path) -> None:
         (["-f", "svg"], "no output format"),
         (["-o", "a.unknown"], "does not say which format"),
         (["--sql", "SELECT nonsense"], "the query fails"),
+        (["--sql", "SELECT 1", "--from", "2"], "--sql and --from"),
+        (["--callers", "nobody_at_all"], "no function has nobody_at_all in its name"),
+        (["--callees", "operator[]"], "operator[] is no function"),
+        (["--from", "2", "--to", "1"], "--from is not before --to"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments: list[str], complaint: str, recording: Path) -> None:
@@ -106,6 +149,8 @@ def test_interrupted_recording_is_reported_and_says_so(tmp_path: Path) -> None:
     done = pyprof("report", str(path))
     assert "interrupted" in done.stderr
     assert golden().top(1)[0].name in done.stdout
+    assert "interrupted" in pyprof("report", str(path), "--sql", "SELECT 1").stderr
+    assert "is not known" in pyprof("report", str(path), "--missing").stdout
 
 
 def test_recursion_is_one_frame_on_request(tmp_path: Path) -> None:
