@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.profile import Profile
+from pyprof.model.selected import timed
 from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]
@@ -39,11 +40,11 @@ class PageSamples:
 
 
 def in_time(profile: Profile, row: I64) -> PageSamples:
-    """row: (n,) what the page calls each sample's thread and stack. A difference of two profiles, which has negative
-    values, has no time: no sample is written.
+    """row: (n,) what the page calls each sample's thread and stack. A profile with negative values, or whose
+    samples have all the same time (none is known), has no timeline: no sample is written.
     """
     order = np.lexsort((profile.time_ns, profile.thread))
-    if len(order) and profile.values.min() < 0:
+    if len(order) and (profile.values.min() < 0 or not timed(profile)):
         order = order[:0]
     row, values, since = row[order], profile.values[order], profile.time_ns[order] - profile.start_ns
     first = int(since.min(initial=0))

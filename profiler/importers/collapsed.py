@@ -10,11 +10,13 @@ from pyprof.model.profile import Frame, FrameKind, Profile, ValueType
 from pyprof.model.walk import Trust
 
 _LINE = re.compile(r"(.*\S) (\d{1,18})(?:\.\d*)?$")
+_LONGEST = 1 << 24
+"""Bytes of the first line, which a deep stack makes long."""
 _MARKER = re.compile(r"\[[^\]]*\]$")
 
 
 def is_one(data: bytes) -> bool:
-    first = data[: 1 << 16].decode("utf-8", "replace").strip().split("\n", 1)[0].strip()
+    first = data[:_LONGEST].decode("utf-8", "replace").strip().split("\n", 1)[0].strip()
     return bool(_LINE.fullmatch(first)) and "\0" not in first
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
 import pyprof
 from pyprof.errors import RecordingError
+from pyprof.exporters.page_samples import in_time
 from pyprof.importers.registry import load
 from pyprof.model.profile import FrameKind, ValueType
 from tests.exporters.pprof_reader import read as read_pprof
@@ -39,6 +41,16 @@ def test_lines_that_are_no_stacks_are_counted(tmp_path: Path) -> None:
     found = load(file(tmp_path, "main;f 3\r\nrubbish\nmain;g 2.5\n\n"))
     assert found.total == 5
     assert "1 lines that are no stacks" in found.summary.notes[0]
+
+
+def test_stack_that_is_long_is_known_as_one(tmp_path: Path) -> None:
+    found = load(file(tmp_path, "main;" + "deep;" * 40_000 + "leaf 3\n"))
+    assert (found.total, len(found.parent)) == (3, 40_003)
+
+
+def test_what_has_no_times_has_no_timeline(tmp_path: Path) -> None:
+    found = load(file(tmp_path, export("pprof", golden())))
+    assert in_time(found, np.zeros(len(found.stack), np.int64)).header["count"] == 0
 
 
 def test_pprof_comes_back(tmp_path: Path) -> None:
