@@ -223,7 +223,13 @@ function showSandwich() {
     const { rows } = tallyFunctions(model, plainTree());
     state.center = rows.reduce((best, row) => (row.self > best.self ? row : best), rows[0] ?? { frame: -1, self: 0 }).frame;
   }
-  if (state.center < 0) return;
+  const none = state.center < 0;
+  for (const id of /** @type {const} */ (["callers", "callees", "center-pick"])) byId(id).hidden = none;
+  if (none) {
+    byId("center-name").textContent = "No function";
+    byId("center-facts").textContent = "";
+    return;
+  }
   if (!halves) {
     halves = new Sandwich();
     halves.setColours(colours, state.theme);

@@ -40,7 +40,7 @@ class Strip {
     canvas.addEventListener("pointerdown", (event) => this.press(event));
     canvas.addEventListener("pointermove", (event) => this.move(event));
     canvas.addEventListener("pointerup", (event) => this.release(event));
-    canvas.addEventListener("pointercancel", () => (this.anchor = null));
+    canvas.addEventListener("pointercancel", () => this.leave());
     canvas.addEventListener("pointerleave", () => this.point(-1));
     new ResizeObserver(() => this.draw()).observe(/** @type {HTMLElement} */ (canvas.parentElement));
   }
@@ -120,13 +120,24 @@ class Strip {
     if (this.anchor === null) return;
     const range = this.between(this.anchor, this.timeAt(event));
     this.anchor = null;
-    this.choose(this.pixel(range[1]) - this.pixel(range[0]) < 3 && !this.offsets ? null : range, true);
+    this.choose(range && !this.offsets && this.pixel(range[1]) - this.pixel(range[0]) < 3 ? null : range, true);
   }
 
-  /** @type {(one: number, two: number) => TimeRange} */
+  /** The drag became something else, such as scrolling: what it has chosen stays. */
+  leave() {
+    if (this.anchor === null) return;
+    this.anchor = null;
+    this.choose(this.state.range, true);
+  }
+
+  /**
+   * Null where nothing is between them: beyond the end.
+   * @type {(one: number, two: number) => TimeRange | null}
+   */
   between(one, two) {
     const slot = this.offsets ? 1e9 / SLOTS : 0;
-    return [Math.min(one, two), Math.min(this.begin + this.span, Math.max(one, two) + slot)];
+    const [from, to] = [Math.min(one, two), Math.min(this.begin + this.span, Math.max(one, two) + slot)];
+    return from < to ? [from, to] : null;
   }
 
   /** @type {(time: number) => void} */

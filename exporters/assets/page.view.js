@@ -59,7 +59,8 @@ const FIELDS = {
     text: () => listText(state.range ?? []),
     read: (text) => {
       const [from, to] = listOf(text).map(Number);
-      state.range = from < to ? [from, to] : null;
+      const { originNs, spanNs } = model.timeline;
+      state.range = from < to && to > originNs && from < originNs + spanNs ? [from, to] : null;
     },
   },
   colour: { text: () => state.colour, read: (text) => (state.colour = COLOURS.find((colour) => colour === text) ?? "module") },

@@ -430,6 +430,8 @@ def test_page_of_an_empty_profile_says_so(open_page: OpenPage) -> None:
     assert page.shown("#empty")
     page.browser.press("f")
     assert page.text("#rows-note") == "0 functions."
+    page.browser.click_on("#view-sandwich")
+    assert not page.shown("#center-pick")
 
 
 def test_direct_recursion_folds_together_with_equal_siblings(open_page: OpenPage) -> None:
@@ -625,7 +627,15 @@ def test_zoom_stays_where_it_is_when_less_is_shown(open_page: OpenPage) -> None:
     assert not page.shown("#zoom-bar")
 
 
-@pytest.mark.parametrize("link", ["hidden=9,x,-1&metric=77&picked=1e9&sort=nothing&view=other&zoom=*", "%%&=&&zoom"])
+@pytest.mark.parametrize(
+    "link",
+    [
+        "hidden=9,x,-1&metric=77&picked=1e9&sort=nothing&view=other&zoom=*",
+        "%%&=&&zoom",
+        "range=90000000000,95000000000",
+        "range=-9,-5",
+    ],
+)
 def test_link_with_nonsense_shows_what_it_can(open_page: OpenPage, link: str) -> None:
     page = open_page(golden())
     page.browser.run(f"show({link!r})")
@@ -708,6 +718,15 @@ def test_map_of_each_second_shows_where_in_it_and_a_click_chooses_that(open_page
     assert page.state("range") == [1_400_000_000, 1_420_000_000]
     assert page.paths()[("busy",)] == PERIOD_NS
     assert page.text("#total") == "11.3 ms of 401 ms (2.80 %)"
+    page.browser.click(x + wide * 10.5, y + 20.5 * 3)
+    assert page.state("range") is None, "beyond the end of the recording there is nothing to choose"
+    page.browser.run(f"""
+      strip.canvas.setPointerCapture = () => {{}};
+      strip.press({{ button: 0, clientX: {x + wide / 2}, clientY: {y + 10} }});
+      strip.move({{ clientX: {x + wide / 2}, clientY: {y + 40} }});
+      strip.canvas.dispatchEvent(new PointerEvent("pointercancel"));
+    """)
+    assert "range=" in page.browser.run("location.hash"), "a drag that became scrolling stays what it was"
 
 
 def test_wait_that_is_one_sample_counts_for_its_part_in_the_range(open_page: OpenPage) -> None:
