@@ -7,6 +7,7 @@ replaced itself; what it leads to stays as it is.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -76,6 +77,13 @@ def replace(path: str, writer: Write) -> None:
             raise
     finally:
         os.close(folder)
+
+
+def drop_logs(path: str) -> None:
+    """What a killed recording of that name left: SQLite would take it for part of the one that is there now."""
+    for left in ("-wal", "-shm"):
+        with contextlib.suppress(OSError):
+            os.unlink(path + left)
 
 
 def _mode(old: os.stat_result | None) -> int:

@@ -36,6 +36,9 @@ class Format:
         writer(profile, out, options)
 
 
+RECORDING = "recording"
+"""The format of what --save writes."""
+
 FORMATS: tuple[Format, ...] = (
     Format("flamegraph", (".html", ".htm"), False, "one HTML page that opens offline"),
     Format("speedscope", (".speedscope.json", ".json"), True, "JSON for speedscope, in time order"),
@@ -49,7 +52,7 @@ FORMATS: tuple[Format, ...] = (
         "pyprof.exporters.chrome_trace",
     ),
     Format(
-        "recording", (".pyprof",), False, "all of it, for pyprof report: a SQLite database", "pyprof.recording.writer"
+        RECORDING, (".pyprof",), False, "all of it, for pyprof report: a SQLite database", "pyprof.recording.writer"
     ),
 )
 

@@ -27,6 +27,8 @@ def save(
     options = ExportOptions(threads, processes, full_paths)
     try:
         output_file.replace(name, lambda out: exporter.write(profile, out, options))
+        if exporter.name == registry.RECORDING:
+            output_file.drop_logs(name)
     except OutputError:
         raise
     except OSError as error:

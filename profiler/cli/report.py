@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyprof.cli.arguments import chosen_format, moment, positive_int, regex, seconds_since
 from pyprof.cli.terminal import line, printable
 from pyprof.errors import PyprofError, UsageError
-from pyprof.exporters import registry
+from pyprof.exporters import output_file, registry
 
 if TYPE_CHECKING:
     from pyprof.exporters.base import Exporter
@@ -113,6 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
     ended = INTERRUPTED not in whole.summary.notes
     if not ended:
         line(f"pyprof: {INTERRUPTED}", sys.stderr)
+        if not len(whole.stack):
+            line(f"  hint: what it has may be in {arguments.file}-wal, which must stay beside it", sys.stderr)
     if exporter is not None:
         _write(profile, exporter, arguments)
     else:
@@ -207,5 +209,7 @@ def _write(profile: Profile, exporter: Exporter, arguments: argparse.Namespace) 
     options = ExportOptions(arguments.threads, arguments.processes, arguments.full_paths)
     check_writable(place)
     place = write(place, lambda out: exporter.write(profile, out, options))
+    if exporter.name == registry.RECORDING:
+        output_file.drop_logs(place)
     if place != "-":
         line(f"pyprof: wrote {place}", sys.stderr)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.terminal import line, refuse
 from pyprof.errors import OutputError
+from pyprof.exporters import registry
 from pyprof.records import dataclass
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from pyprof.model.summary import Summary
     from pyprof.options import RecordOptions
     from pyprof.session.recording import Recorded
-
-
-RECORDING = "recording"
-"""The format of what --save writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class WindowWriter:
         from pyprof.exporters import output_file
         from pyprof.recording.journal import Journal
 
-        kept = self.how.output if self.how.exporter.name == RECORDING else self.how.save
+        kept = self.how.output if self.how.exporter.name == registry.RECORDING else self.how.save
         place = self._names(beginning.start_ns, number).expand(kept) if kept else ""
         if not place or place in output_file.DEVICES or output_file.stream(place) is not None:
             return None
@@ -73,12 +70,11 @@ class WindowWriter:
     def take(self, profile: Profile, number: int) -> None:
         """Write and report one window. OutputError is raised after the error was reported."""
         from pyprof.cli import output
-        from pyprof.exporters import registry
 
         how, names = self.how, self._names(profile.start_ns, number)
         profiles: list[tuple[Exporter, str]] = [(how.exporter, how.output)]
         if how.save:
-            profiles.append((registry.by_name(RECORDING), how.save))
+            profiles.append((registry.by_name(registry.RECORDING), how.save))
         places, failed = [], None
         for exporter, place in profiles:
             try:

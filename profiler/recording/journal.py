@@ -6,8 +6,6 @@ makes a single file of both. It has no row in `end`: the whole recording takes i
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -62,9 +60,7 @@ def _begun(path: str, beginning: Beginning) -> sqlite3.Connection:
         create(empty)
         Tables(empty).begin(beginning)
         data = empty.serialize()
-    for left in ("-wal", "-shm"):  # of a recording of that name that was killed
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path + left)
+    output_file.drop_logs(path)
     output_file.replace(path, partial(_write, data[:18] + _WAL + data[20:]))
     database = sqlite3.connect(path, isolation_level=None)
     database.execute("PRAGMA synchronous = FULL")

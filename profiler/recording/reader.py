@@ -32,7 +32,7 @@ _USUAL_SAMPLES = 10_000_000
 _MOST_PER_BYTE = 8
 """A file may have so many samples a byte, and _USUAL_SAMPLES in any case: what it claims must not fill the memory."""
 
-INTERRUPTED = "The recording was interrupted: it ends with the last second that was written."
+INTERRUPTED = "The recording was interrupted, or is still under way: it ends with the last second that was written."
 
 
 def load(path: str | PathLike[str]) -> Profile:

@@ -151,6 +151,20 @@ def test_interrupted_recording_is_reported_and_says_so(tmp_path: Path) -> None:
     assert golden().top(1)[0].name in done.stdout
     assert "interrupted" in pyprof("report", str(path), "--sql", "SELECT 1").stderr
     assert "is not known" in pyprof("report", str(path), "--missing").stdout
+    assert "-wal" not in done.stderr
+    with edited(path) as database:
+        database.execute("DELETE FROM windows")
+    assert f"{path}-wal" in pyprof("report", str(path)).stderr
+
+
+def test_log_of_a_killed_recording_is_not_left_beside_another_one(recording: Path, tmp_path: Path) -> None:
+    """SQLite would mix them."""
+    path = tmp_path / "b.pyprof"
+    for write in (lambda: pyprof("report", str(recording), "-o", str(path)), lambda: golden().save(path)):
+        for left in ("-wal", "-shm"):
+            Path(f"{path}{left}").write_bytes(b"left")
+        write()
+        assert [entry.name for entry in tmp_path.iterdir()] == ["b.pyprof"]
 
 
 def test_recursion_is_one_frame_on_request(tmp_path: Path) -> None:
