@@ -24,8 +24,8 @@ from pyprof.session.deliveries import Deliveries
 from pyprof.session.worker.link import Pending
 from pyprof.session.worker.sampling import Sampling
 
-HANG_UP_S = 0.7
-LEAVE_S = 2.0
+HANG_UP_S = 2.0
+LEAVE_S = 6.0
 """After these seconds a loop that was told to end gets no more answers about files, and is left where it is."""
 _PATIENCE_S = 5.0
 """How long a command may take to obey SIGTERM."""
