@@ -108,12 +108,21 @@ def _in_place(cls: type, own: Mapping[str, _Field], members: Mapping[str, Any]) 
 
 
 def _at_first_call(name: str, make: Callable[[type], Callable[..., Any]]) -> Callable[..., Any]:
-    """A method of that name that has its class replace it by what make(class) returns."""
+    """A method of that name that has its class replace it by what make(class) returns.
+
+    Two threads may be in it at once: the one that comes second finds it replaced.
+    """
+    made: Callable[..., Any] | None = None
 
     def method(self: Any, *values: Any, **named: Any) -> Any:
-        owner = next(kind for kind in type(self).__mro__ if vars(kind).get(name) is method)
-        setattr(owner, name, make(owner))
-        return getattr(owner, name)(self, *values, **named)
+        nonlocal made
+        if made is None:
+            owner = next((kind for kind in type(self).__mro__ if vars(kind).get(name) is method), None)
+            if owner is not None:
+                made = make(owner)
+                setattr(owner, name, made)
+        assert made is not None  # it is set before the class has it
+        return made(self, *values, **named)
 
     return method
 

@@ -188,6 +188,20 @@ def test_frozen_value_with_slots_is_pickled_and_copied() -> None:
     assert pickle.loads(pickle.dumps(sent)) == copy.deepcopy(sent) == sent
 
 
+@records.dataclass
+class Begun:
+    number: int
+
+
+def test_thread_that_entered_a_method_before_another_one_replaced_it_gets_there() -> None:
+    entered = Begun.__init__  # what a second thread runs while the first one compiles
+    first = Begun(1)
+    assert Begun.__init__ is not entered
+    second = Begun.__new__(Begun)
+    entered(second, 2)
+    assert (first.number, second.number) == (1, 2)
+
+
 def test_the_package_defines_no_dataclass_of_the_standard_library() -> None:
     users = [
         str(path.relative_to(ROOT))
