@@ -81,10 +81,10 @@ def _record(pid: int, rate: float) -> None:
     from pyprof.collectors.targets.selection import select
     from pyprof.diagnostics import Diagnostics
     from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
-    from pyprof.session.session import Files, Session
+    from pyprof.session.session import RecordingFiles, Session
 
     diagnostics = Diagnostics()
-    files = Files(UnwindOptions(), diagnostics)
+    files = RecordingFiles(UnwindOptions(), diagnostics)
     selection = select(TargetOptions(pids=(pid,)))
     collector = open_collector("ptrace", selection, CollectOptions(rate), diagnostics, files.runtimes)
     run_for(Session(collector, UnwindOptions(), diagnostics, files), SECONDS)

@@ -100,7 +100,7 @@ class Collector(Protocol):
     def close(self) -> None: ...
 
 
-class Source(Collector, Protocol):
+class SampleSource(Collector, Protocol):
     """A collector whose batches are its own. source_id: of these, unique within the recording."""
 
     @property

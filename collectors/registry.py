@@ -13,7 +13,7 @@ from pyprof.records import dataclass, replace
 
 if TYPE_CHECKING:
     from pyprof.collectors.base import Collector
-    from pyprof.collectors.targets.request import Interpreters, Request, Target
+    from pyprof.collectors.targets.request import CollectorTarget, InterpreterReaders, Request
     from pyprof.collectors.targets.selection import Selection
     from pyprof.diagnostics import Diagnostics, Finding
     from pyprof.options import CollectOptions
@@ -25,7 +25,7 @@ AUTO = "auto"
 class _Opening(Protocol):
     """The module that opens a collector."""
 
-    def can(self, target: Target, options: CollectOptions) -> PyprofError | None: ...
+    def can(self, target: CollectorTarget, options: CollectOptions) -> PyprofError | None: ...
 
     def open(self, request: Request) -> Collector: ...
 
@@ -42,7 +42,7 @@ class CollectorSpec:
     kernel: bool
     in_auto: bool = True
 
-    def can(self, target: Target, options: CollectOptions) -> PyprofError | None:
+    def can(self, target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
         """None for yes; else why not, with what mends it."""
         return self._opening().can(target, options)
 
@@ -102,7 +102,7 @@ def open_collector(
     selection: Selection,
     options: CollectOptions,
     diagnostics: Diagnostics,
-    interpreters: Interpreters | None = None,
+    interpreters: InterpreterReaders | None = None,
     program: str = "",
 ) -> Collector:
     """name: of names(). The notes of the collector's statistics say which one AUTO took and why. program: see Request.
@@ -135,7 +135,7 @@ def _first_possible(request: Request) -> Collector:
     raise refusals[0]
 
 
-def findings(target: Target, options: CollectOptions) -> list[Finding]:
+def findings(target: CollectorTarget, options: CollectOptions) -> list[Finding]:
     """Which collectors can be used, one finding each."""
     from pyprof.diagnostics import Finding
 

@@ -43,7 +43,7 @@ class Exporter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class JournalBeginning:
     """What is known of a window before its first sample."""
 
     title: str
@@ -53,12 +53,12 @@ class Beginning:
     options: Mapping[str, str]
 
     @classmethod
-    def of(cls, profile: Profile) -> Beginning:
+    def of(cls, profile: Profile) -> JournalBeginning:
         return cls(profile.title, profile.start_ns, profile.period_ns, profile.value_types, profile.options)
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class SampleColumns:
     """Columns as Profile has them; thread and stack are indices of what a journal, or a file, has by then."""
 
     time_ns: npt.NDArray[np.int64]
@@ -69,12 +69,12 @@ class Samples:
     cpu: npt.NDArray[np.int32] | None
 
     @classmethod
-    def of(cls, profile: Profile) -> Samples:
+    def of(cls, profile: Profile) -> SampleColumns:
         return cls(profile.time_ns, profile.thread, profile.stack, profile.values, profile.state, profile.cpu)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JournalPart:
     """What came to a window since the last part. Indices are of all that came so far. renamed: threads by index that
     have another name by now. parent, frame: new nodes of the tree, as in Profile.
     """
@@ -85,13 +85,13 @@ class Part:
     frames: Sequence[Frame]
     parent: Sequence[int]
     frame: Sequence[int]
-    samples: Samples
+    samples: SampleColumns
 
 
 class Journal(Protocol):
     """Keeps a window that is under way, so that little is lost if we are killed. Never raises."""
 
-    def add(self, part: Part) -> None: ...
+    def add(self, part: JournalPart) -> None: ...
 
     def close(self) -> None:
         """Returns when all parts are kept."""
@@ -101,7 +101,7 @@ class Journal(Protocol):
 class Sink(Protocol):
     """What receives profile after profile: files, a spool, a server, a terminal."""
 
-    def journal(self, beginning: Beginning, number: int) -> Journal | None:
+    def journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
         """Where the window of that number is kept while it is under way, until take() gets all of it; None: nowhere."""
         ...
 

@@ -31,7 +31,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     profile = bounded(profile, distinct_stacks(profile))
     # No file name and no time in the header: equal profiles are equal bytes.
     with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed_out:
-        tables = Tables(profile)
+        tables = PprofTables(profile)
         for value_type in profile.value_types:
             packed_out.write(data(SAMPLE_TYPE, tables.value_type(value_type.type, value_type.unit)))
         location_of = [varint(tables.location(frame)) for frame in profile.frames]
@@ -45,7 +45,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
             packed_out.write(data(STRING_TABLE, text.encode("utf-8", "backslashreplace")))
 
 
-def _samples(profile: Profile, tables: Tables, location_of: list[bytes], labels: list[bytes]) -> Iterator[bytes]:
+def _samples(profile: Profile, tables: PprofTables, location_of: list[bytes], labels: list[bytes]) -> Iterator[bytes]:
     """A sample is all there is of one thread with one stack. A stack without frames has none in pprof either."""
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
     partial = {
@@ -64,7 +64,7 @@ def _samples(profile: Profile, tables: Tables, location_of: list[bytes], labels:
         yield data(SAMPLE, data(1, b"".join(stack)) + packed(2, values.tolist()) + labels[thread] + merge)
 
 
-def _header(profile: Profile, tables: Tables) -> bytes:
+def _header(profile: Profile, tables: PprofTables) -> bytes:
     primary = profile.value_types[-1]
     period_type = next((t for t in reversed(profile.value_types) if t.unit == "nanoseconds"), None)
     fields = [number(TIME_NANOS, profile.start_ns), number(DURATION_NANOS, profile.duration_ns)]
@@ -77,7 +77,7 @@ def _header(profile: Profile, tables: Tables) -> bytes:
     return b"".join(fields)
 
 
-class Tables:
+class PprofTables:
     """Strings, mappings, functions and locations, each with the id that its first use gave it.
 
     rows: the encoded MAPPING, FUNCTION and LOCATION fields, each after what it refers to.

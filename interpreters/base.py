@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import ClassVar, Protocol
 
 from pyprof.diagnostics import Diagnostics, Finding
-from pyprof.interpreters.code_book import Code, CodeBook
+from pyprof.interpreters.code_book import CodeBook, NamedCode
 from pyprof.interpreters.symbols import KnownSymbols
 from pyprof.model.interpreter import FunctionPlace, KernelReader, StackReader
 from pyprof.model.modules import AddressSpace
@@ -93,7 +93,7 @@ class ProcessReader(StackReader, Protocol):
 
 
 @dataclass(frozen=True)
-class Recording:
+class InterpreterContext:
     """What an interpreter shares with the rest of a recording. symbols: what files have. follow_tasks: a task's
     functions stand below those of the tasks that await it. stack_size: as --stack-size, bytes.
     """
@@ -117,7 +117,7 @@ class Interpreter:
     evaluators: ClassVar[tuple[str, ...]]
     remedy: ClassVar[str] = ""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: InterpreterContext) -> None:
         self.recording = recording
 
     def detect(self, process: LiveProcess) -> Detected | None:
@@ -132,7 +132,7 @@ class Interpreter:
         """Is a module of this file name part of the interpreter? Its native frames then say less than its functions."""
         return False
 
-    def compiled(self, name: str) -> Code | None:
+    def compiled(self, name: str) -> NamedCode | None:
         """The function that generated code of this name runs, None if the name is not the interpreter's."""
         return None
 

@@ -18,7 +18,7 @@ UNREAD = FunctionPlace(UNKNOWN)
 _GONE = "[function freed before its name was read]"
 
 
-class Code(Hashable, Protocol):
+class NamedCode(Hashable, Protocol):
     """A function as an interpreter knows it. Equal ones are one function, of whatever process."""
 
     @property
@@ -41,12 +41,12 @@ class _Gone:
 class CodeBook:
     """The functions of all processes of a recording; equal ones are one. No number is given twice."""
 
-    codes: dict[int, Code] = field(default_factory=lambda: {UNKNOWN: _Gone()})
-    _index: dict[Code, int] = field(default_factory=dict)
+    codes: dict[int, NamedCode] = field(default_factory=lambda: {UNKNOWN: _Gone()})
+    _index: dict[NamedCode, int] = field(default_factory=dict)
     _idle: set[int] = field(default_factory=set)
     _next: int = UNKNOWN + 1
 
-    def add(self, code: Code) -> int:
+    def add(self, code: NamedCode) -> int:
         index = self._index.get(code)
         if index is None:
             index = self._index[code] = self._next
@@ -69,7 +69,7 @@ class CodeBook:
             del self._index[self.codes.pop(index)]
         self._idle = self.codes.keys() - used
 
-    def code(self, function: int) -> Code:
+    def code(self, function: int) -> NamedCode:
         return self.codes.get(function) or self.codes[UNKNOWN]
 
     def line(self, place: FunctionPlace) -> Line:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 
 from pyprof.diagnostics import Finding
 from pyprof.errors import FormatError
-from pyprof.interpreters.base import Detected, Interpreter, LiveProcess, NotBegun, ProcessReader, Recording
-from pyprof.interpreters.code_book import Code
+from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess, NotBegun, ProcessReader
+from pyprof.interpreters.code_book import NamedCode
 from pyprof.interpreters.cpython.interpreter import CPython
 from pyprof.interpreters.ruby.interpreter import Ruby
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, Gather, KernelReader, ThreadPlace
@@ -82,7 +82,7 @@ class KernelReaders:
 class Interpreters:
     """All kinds, in one recording."""
 
-    def __init__(self, recording: Recording, kinds: tuple[type[Interpreter], ...] = KINDS) -> None:
+    def __init__(self, recording: InterpreterContext, kinds: tuple[type[Interpreter], ...] = KINDS) -> None:
         self._kinds = [kind(recording) for kind in kinds]
 
     def readers(self, process: LiveProcess) -> ProcessReaders:
@@ -113,6 +113,6 @@ class Interpreters:
         """Is a module of this file name part of an interpreter whose functions can be read?"""
         return any(kind.is_own(module) for kind in self._kinds)
 
-    def compiled(self, name: str) -> Code | None:
+    def compiled(self, name: str) -> NamedCode | None:
         """The function that generated code of this name runs, None if it is no interpreter's."""
         return next((code for kind in self._kinds if (code := kind.compiled(name)) is not None), None)

@@ -45,7 +45,7 @@ class Symbol(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSymbols:
     """What one file has of what is wanted. section: (avma, size), None if the file does not have it."""
 
     symbols: tuple[Symbol, ...] = ()
@@ -55,15 +55,15 @@ class Found:
         return bool(self.symbols) or self.section is not None
 
 
-ReadSymbols = Callable[[AddressSpace, Sequence[Module], Wanted], Sequence[Found | None]]
+ReadSymbols = Callable[[AddressSpace, Sequence[Module], Wanted], Sequence[FoundSymbols | None]]
 """What the files of modules have, module by module, up to the first that has anything. None: the file was not found."""
 
 
 def read_symbols(
     images: ImageStore, space: AddressSpace, modules: Sequence[Module], wanted: Wanted
-) -> list[Found | None]:
+) -> list[FoundSymbols | None]:
     """A ReadSymbols that reads the files in this process. A broken file has nothing."""
-    found: list[Found | None] = []
+    found: list[FoundSymbols | None] = []
     for module in modules:
         image = images.image(space, module.start)
         if image is None:
@@ -72,7 +72,7 @@ def read_symbols(
         try:
             found.append(_in_file(image.file, image.bias, wanted))
         except FormatError:
-            found.append(Found())
+            found.append(FoundSymbols())
         if found[-1]:
             break
     return found
@@ -83,9 +83,11 @@ class KnownSymbols:
 
     def __init__(self, read: ReadSymbols) -> None:
         self._read = read
-        self._known: dict[tuple[Wanted, tuple[str, int, str]], tuple[int, Found]] = {}
+        self._known: dict[tuple[Wanted, tuple[str, int, str]], tuple[int, FoundSymbols]] = {}
 
-    def first(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> tuple[Module, Found] | None:
+    def first(
+        self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted
+    ) -> tuple[Module, FoundSymbols] | None:
         """The first of the modules whose file has anything that is wanted."""
         unknown: list[Module] = []
         for module in modules:
@@ -106,7 +108,7 @@ class KnownSymbols:
             if found is not None:
                 self._known[wanted, _file(module)] = anchor(module), found
 
-    def _of(self, module: Module, wanted: Wanted) -> Found | None:
+    def _of(self, module: Module, wanted: Wanted) -> FoundSymbols | None:
         """The same file may stand elsewhere in another process."""
         known = self._known.get((wanted, _file(module)))
         if known is None:
@@ -124,23 +126,23 @@ def _file(module: Module) -> tuple[str, int, str]:
     return module.dev, module.inode, module.path
 
 
-def _moved(found: Found, by: int) -> Found:
+def _moved(found: FoundSymbols, by: int) -> FoundSymbols:
     section = found.section
-    return Found(
+    return FoundSymbols(
         tuple(symbol._replace(avma=symbol.avma + by) for symbol in found.symbols),
         None if section is None else (section[0] + by, section[1]),
     )
 
 
-def _in_file(file: ObjectFile, bias: int, wanted: Wanted) -> Found:
+def _in_file(file: ObjectFile, bias: int, wanted: Wanted) -> FoundSymbols:
     """Of 64-bit little-endian files. Raises FormatError."""
     if file.address_size != 8:
-        return Found()
+        return FoundSymbols()
     section = file.sections.get(wanted.section) if wanted.section else None
     symbols = tuple(symbol._replace(avma=symbol.avma + bias) for symbol in _symbols(file, wanted))[:MOST_SYMBOLS]
     if not any(symbol.name == wanted.needed.rstrip(b"\0") for symbol in symbols):
         symbols = ()
-    return Found(symbols, None if section is None else (section.addr + bias, section.size))
+    return FoundSymbols(symbols, None if section is None else (section.addr + bias, section.size))
 
 
 def _symbols(file: ObjectFile, wanted: Wanted) -> Iterator[Symbol]:

@@ -27,7 +27,7 @@ class Verdict(IntEnum):
     YES = 2
 
 
-class Code:
+class SpaceCode:
     """Code of one address space."""
 
     def __init__(self, space: AddressSpace, images: ImageStore, arch: Arch) -> None:

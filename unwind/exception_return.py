@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyprof.model.arch import Arch
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.unwind.memory import LaneMemory
-from pyprof.unwind.scalar import Caller, Outcome, Registers, Stop
+from pyprof.unwind.scalar import Caller, NoCaller, Outcome, Registers
 
 AT_RESET = 0b10
 """A bit that EXC_RETURN never has, and all ones have: what lr holds when the program begins."""
@@ -27,17 +27,17 @@ def interrupted(registers: Registers, memory: LaneMemory, arch: Arch) -> Outcome
     """The code that a handler interrupted, all its registers known. registers: as the handler returns."""
     how, sp = registers.values[arch.pc] or 0, registers.values[arch.sp]
     if how & AT_RESET:
-        return Stop(StackEnd.ROOT, no_frame=True)
+        return NoCaller(StackEnd.ROOT, no_frame=True)
     if how & PROCESS_STACK or sp is None:  # the stack pointer of tasks is none of our registers
-        return Stop(StackEnd.NO_RULE)
+        return NoCaller(StackEnd.NO_RULE)
     values = list(registers.values)
     for slot, column in enumerate(_SAVED):
         values[column] = memory.word(sp + arch.word * slot)
         if values[column] is None:
-            return Stop(StackEnd.UNREADABLE, missing=sp + arch.word * slot)
+            return NoCaller(StackEnd.UNREADABLE, missing=sp + arch.word * slot)
     status = memory.word(sp + arch.word * _XPSR)
     if status is None:
-        return Stop(StackEnd.UNREADABLE, missing=sp + arch.word * _XPSR)
+        return NoCaller(StackEnd.UNREADABLE, missing=sp + arch.word * _XPSR)
     size = (_SHORT if how & NO_FLOATS else _LONG) + bool(status & _ALIGNED)
     values[arch.sp] = sp + arch.word * size & arch.mask
     values[arch.pc] = arch.code_address(values[arch.pc] or 0)

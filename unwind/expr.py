@@ -36,7 +36,7 @@ class ExprProblem(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ExpressionFailed:
     problem: ExprProblem
     at: int
 
@@ -90,7 +90,7 @@ class Machine:
 
 class _Stop(Exception):
     def __init__(self, problem: ExprProblem, at: int) -> None:
-        self.failed = Failed(problem, at)
+        self.failed = ExpressionFailed(problem, at)
 
 
 class _Code:
@@ -357,7 +357,7 @@ _OPERATIONS: dict[int, _Operation] = {
 """By number. Everything else is not for CFI."""
 
 
-def evaluate(expr: bytes, machine: Machine, first: tuple[int, ...] = ()) -> int | Failed:
+def evaluate(expr: bytes, machine: Machine, first: tuple[int, ...] = ()) -> int | ExpressionFailed:
     """Value on top of the stack at the end. first: values on the stack at the start, the last one on top."""
     try:
         return _Run(_Code(expr, machine.arch), machine, [v & machine.arch.mask for v in first]).result()

@@ -24,7 +24,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.base import Source
-from pyprof.unwind.code import Code
+from pyprof.unwind.code import SpaceCode
 from pyprof.unwind.heuristics.epilogue import MOST_CODE, epilogue_rule
 from pyprof.unwind.rules import FunctionRows, Rule
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
@@ -165,7 +165,7 @@ class FileTables:
         return function
 
 
-class Index:
+class RuleIndex:
     """All rules of all address spaces of one architecture."""
 
     def __init__(
@@ -218,7 +218,7 @@ class Index:
     def _open(self, file: ObjectFile | None) -> Sequence[Source]:
         return open_sources(file, self.arch, self._names, self._diagnostics, self._readers) if file is not None else ()
 
-    def row(self, image: Image, code: Code, pc: int, exact: bool) -> Row:
+    def row(self, image: Image, code: SpaceCode, pc: int, exact: bool) -> Row:
         """The row (relative to the image's base) of a pc in an image; a row of UNCOVERED_ID if there is none."""
         known = self._file_rows.get(id(image.file))
         if known is None:
@@ -230,7 +230,7 @@ class Index:
             row = cache.add(self._decode(image, code, pc, exact), rel)
         return row
 
-    def _decode(self, image: Image, code: Code, pc: int, exact: bool) -> Row:
+    def _decode(self, image: Image, code: SpaceCode, pc: int, exact: bool) -> Row:
         svma, rel = image.svma(pc), image.rel(pc)
         found = self.tables(image).function(svma, exact)
         if found is None:
@@ -238,7 +238,7 @@ class Index:
         return self.row_of(*found, code, pc, (svma, rel), exact)
 
     def row_of(
-        self, function: FunctionRows, trust: Trust, code: Code, pc: int, place: tuple[int, int], exact: bool
+        self, function: FunctionRows, trust: Trust, code: SpaceCode, pc: int, place: tuple[int, int], exact: bool
     ) -> Row:
         """The row of a function that covers a pc. place: where the function's addresses and the row's say the pc is."""
         svma, rel = place
@@ -269,17 +269,17 @@ class Index:
         first = rel - offset
         return (first + low, first + high, rule)
 
-    def without_source(self, code: Code, pc: int, exact: bool) -> int:
+    def without_source(self, code: SpaceCode, pc: int, exact: bool) -> int:
         """The rule id of a lookup pc that no source covers: as kernel code, or by the instructions after it."""
         return self.uncovered(code, pc, exact) or self._epilogue(code, pc, exact)
 
-    def _epilogue(self, code: Code, pc: int, exact: bool) -> int:
+    def _epilogue(self, code: SpaceCode, pc: int, exact: bool) -> int:
         if FALLBACK not in self._names:
             return UNCOVERED_ID
         rule = epilogue_rule(self.arch, code.read(pc if exact else pc + 1, MOST_CODE))
         return UNCOVERED_ID if rule is None else self.rules.intern(rule, Trust.EPILOGUE)
 
-    def uncovered(self, code: Code, pc: int, exact: bool) -> int:
+    def uncovered(self, code: SpaceCode, pc: int, exact: bool) -> int:
         """The rule id of a lookup pc that no table covers: the kernel's signal trampoline, or none."""
         frame = self.arch.signals.trampoline_at(code.read, pc if exact else pc + 1, exact)
         return UNCOVERED_ID if frame is None else self.rules.intern(sigreturn_rule(self.arch, frame), Trust.SIGRETURN)
@@ -288,9 +288,9 @@ class Index:
 class SpaceIndex:
     """The rules of one address space. pcs are lookup pcs (model.walk.lookup_pc)."""
 
-    def __init__(self, index: Index, space: AddressSpace) -> None:
+    def __init__(self, index: RuleIndex, space: AddressSpace) -> None:
         self.space = space
-        self.code = Code(space, index.images, index.arch)
+        self.code = SpaceCode(space, index.images, index.arch)
         self._index = index
         self._caches = (RowCache(), RowCache())
         self._time_ns = 0

@@ -13,7 +13,7 @@ from typing import Protocol
 from pyprof.model.arch import Arch
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, lookup_pc
 from pyprof.records import dataclass
-from pyprof.unwind.expr import PER_FRAME, Budget, ExprProblem, Failed, Machine, evaluate
+from pyprof.unwind.expr import PER_FRAME, Budget, ExpressionFailed, ExprProblem, Machine, evaluate
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule, Rule
@@ -43,7 +43,7 @@ class Registers:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class NoCaller:
     """Why there is no caller. missing: avma of an unreadable word. needs: column of an unknown register, or -1.
 
     cfa: as far as it was found. no_frame: the frame itself is none, its pc cannot be a return address: an inner rule
@@ -66,7 +66,7 @@ class Caller:
     trust: Trust
 
 
-Outcome = Caller | Stop
+Outcome = Caller | NoCaller
 
 
 def apply_rule(
@@ -75,19 +75,19 @@ def apply_rule(
     """The caller by a rule. bias: avma - svma of the module, for expressions."""
     rule, values = known.rule, registers.values
     if rule.ra.kind is _UNDEFINED:
-        return Stop(_ROOT)
+        return NoCaller(_ROOT)
     machine = Machine(arch, values, memory.read, bias, budget=budget)
     cfa = _cfa(rule, machine, memory)
-    if isinstance(cfa, Failed):
+    if isinstance(cfa, ExpressionFailed):
         return _stopped(cfa, None)
     machine.cfa = cfa
 
     ra = _return_address(rule.ra, machine, memory)
-    if isinstance(ra, Failed):
+    if isinstance(ra, ExpressionFailed):
         return _stopped(ra, cfa)
     pc = arch.code_address(ra, rule.pac)
     if not pc:
-        return Stop(_ROOT, cfa=cfa)
+        return NoCaller(_ROOT, cfa=cfa)
 
     sp = values[arch.sp]
     caller: list[int | None] = [None] * len(values)
@@ -98,7 +98,7 @@ def apply_rule(
             value = _saved(how, column, registers.exact, machine, memory)
         else:
             value = _value(how, column, machine, memory)
-        caller[column] = None if isinstance(value, Failed) else value
+        caller[column] = None if isinstance(value, ExpressionFailed) else value
     if arch.sp not in known.columns:
         caller[arch.sp] = cfa + arch.sp_off & machine.mask
     caller[arch.pc] = pc
@@ -106,12 +106,12 @@ def apply_rule(
     # Only a signal handler's stack may lie above its caller's, and only the innermost frame may use none.
     up = rule.signal or sp is None or caller_sp is None or caller_sp > sp or (caller_sp == sp and registers.exact)
     if not up:
-        return Stop(_STUCK, cfa=cfa)
+        return NoCaller(_STUCK, cfa=cfa)
     withheld = _still_withheld(registers, caller, known, arch) if registers.withheld else registers.withheld
     return Caller(Registers(caller, rule.signal, withheld), cfa, known.trust)
 
 
-def _return_address(how: RegRule, machine: Machine, memory: LaneMemory) -> int | Failed:
+def _return_address(how: RegRule, machine: Machine, memory: LaneMemory) -> int | ExpressionFailed:
     """The caller's pc as the rule says, before masks; 0 where it is lost."""
     if how.kind is _AT_CFA:
         assert machine.cfa is not None
@@ -120,12 +120,14 @@ def _return_address(how: RegRule, machine: Machine, memory: LaneMemory) -> int |
         return _value(how, machine.arch.pc, machine, memory) or 0
     lr = machine.arch.lr
     if lr < 0:
-        return Failed(ExprProblem.INVALID, 0)
+        return ExpressionFailed(ExprProblem.INVALID, 0)
     value = machine.regs[lr]
-    return Failed(ExprProblem.UNKNOWN_REGISTER, lr) if value is None else value
+    return ExpressionFailed(ExprProblem.UNKNOWN_REGISTER, lr) if value is None else value
 
 
-def _saved(how: RegRule, column: int, exact: bool, machine: Machine, memory: LaneMemory) -> int | Failed | None:
+def _saved(
+    how: RegRule, column: int, exact: bool, machine: Machine, memory: LaneMemory
+) -> int | ExpressionFailed | None:
     """A register saved in a slot of its frame, or its own value where an epilogue has popped it already.
 
     Compilers leave rules as they are while they pop. Then the slot lies below sp; or, if it is found through another
@@ -134,13 +136,13 @@ def _saved(how: RegRule, column: int, exact: bool, machine: Machine, memory: Lan
     cfa, sp = machine.cfa, machine.regs[machine.arch.sp]
     assert cfa is not None
     if how.kind is _AT_CFA:
-        slot: int | Failed = cfa + how.n & machine.mask
+        slot: int | ExpressionFailed = cfa + how.n & machine.mask
     elif how.kind is _AT_REG:
         base = machine.regs[how.reg]
-        slot = Failed(ExprProblem.UNKNOWN_REGISTER, how.reg) if base is None else base + how.n & machine.mask
+        slot = ExpressionFailed(ExprProblem.UNKNOWN_REGISTER, how.reg) if base is None else base + how.n & machine.mask
     else:
         slot = evaluate(how.expr, machine, (cfa,))
-    if isinstance(slot, Failed):
+    if isinstance(slot, ExpressionFailed):
         return slot
     if how.kind is not _AT_CFA and exact and slot >= cfa:
         return machine.regs[column]
@@ -154,17 +156,17 @@ def _still_withheld(callee: Registers, caller: list[int | None], known: KnownRul
     return frozenset(c for c in callee.withheld & arch.callee_saved if c not in kept and caller[c] is None)
 
 
-def _cfa(rule: Rule, machine: Machine, memory: LaneMemory) -> int | Failed:
+def _cfa(rule: Rule, machine: Machine, memory: LaneMemory) -> int | ExpressionFailed:
     if rule.cfa_reg < 0:
         return evaluate(rule.cfa_expr, machine)
     base = machine.regs[rule.cfa_reg]
     if base is None:
-        return Failed(ExprProblem.UNKNOWN_REGISTER, rule.cfa_reg)
+        return ExpressionFailed(ExprProblem.UNKNOWN_REGISTER, rule.cfa_reg)
     cfa = base + rule.cfa_off & machine.mask
     return _word(cfa, memory) if rule.cfa_deref else cfa
 
 
-def _value(how: RegRule, column: int, machine: Machine, memory: LaneMemory) -> int | Failed | None:
+def _value(how: RegRule, column: int, machine: Machine, memory: LaneMemory) -> int | ExpressionFailed | None:
     """The caller's value of a register; None if it is lost. machine.cfa is known."""
     mask, cfa = machine.mask, machine.cfa
     assert cfa is not None
@@ -180,27 +182,27 @@ def _value(how: RegRule, column: int, machine: Machine, memory: LaneMemory) -> i
         case RegKind.REG_PLUS | RegKind.AT_REG:
             base = machine.regs[how.reg]
             if base is None:
-                return Failed(ExprProblem.UNKNOWN_REGISTER, how.reg)
+                return ExpressionFailed(ExprProblem.UNKNOWN_REGISTER, how.reg)
             address = base + how.n & mask
             return _word(address, memory) if how.kind is RegKind.AT_REG else address
         case RegKind.EXPR:
             return evaluate(how.expr, machine, (cfa,))
         case RegKind.AT_EXPR:
             at = evaluate(how.expr, machine, (cfa,))
-            return at if isinstance(at, Failed) else _word(at, memory)
+            return at if isinstance(at, ExpressionFailed) else _word(at, memory)
 
 
-def _word(avma: int, memory: LaneMemory) -> int | Failed:
+def _word(avma: int, memory: LaneMemory) -> int | ExpressionFailed:
     value = memory.word(avma)
-    return Failed(ExprProblem.UNREADABLE, avma) if value is None else value
+    return ExpressionFailed(ExprProblem.UNREADABLE, avma) if value is None else value
 
 
-def _stopped(failed: Failed, cfa: int | None) -> Stop:
+def _stopped(failed: ExpressionFailed, cfa: int | None) -> NoCaller:
     if failed.problem is ExprProblem.UNREADABLE:
-        return Stop(StackEnd.UNREADABLE, missing=failed.at, cfa=cfa)
+        return NoCaller(StackEnd.UNREADABLE, missing=failed.at, cfa=cfa)
     if failed.problem is ExprProblem.UNKNOWN_REGISTER:
-        return Stop(StackEnd.NO_RULE, needs=failed.at, cfa=cfa)
-    return Stop(StackEnd.NO_RULE, cfa=cfa)
+        return NoCaller(StackEnd.NO_RULE, needs=failed.at, cfa=cfa)
+    return NoCaller(StackEnd.NO_RULE, cfa=cfa)
 
 
 @dataclass(slots=True)
@@ -223,7 +225,7 @@ class LaneWalk:
     shared: tuple[SharedFrames, int] | None = None
 
 
-class Known(Protocol):
+class EarlierWalk(Protocol):
     """What an earlier walk found. top: its highest cfa inside the copy."""
 
     @property
@@ -271,7 +273,7 @@ class ScalarWalker:
     budget: Budget
 
     def walk(
-        self, registers: Registers, memory: LaneMemory, keep_registers: bool = False, known: Known | None = None
+        self, registers: Registers, memory: LaneMemory, keep_registers: bool = False, known: EarlierWalk | None = None
     ) -> LaneWalk:
         """All frames of a sample, from its registers. known: where it may end early, with a tail."""
         arch = self.arch
@@ -290,7 +292,7 @@ class ScalarWalker:
         memory: LaneMemory,
         most: int,
         accept: Accept | None = None,
-        earlier: Known | None = None,
+        earlier: EarlierWalk | None = None,
     ) -> None:
         """Add at most `most` callers of the frame whose registers are given. accept: see Accept."""
         arch = self.arch
@@ -303,7 +305,7 @@ class ScalarWalker:
             cfa = outcome.cfa
             if cfa is not None and cfa > walk.top and memory.holds(cfa):
                 walk.top = cfa
-            if isinstance(outcome, Stop):
+            if isinstance(outcome, NoCaller):
                 if outcome.needs in registers.withheld and accept is None:
                     self._recover(walk, outcome, registers, memory, known, most - len(frames))
                 else:
@@ -342,7 +344,13 @@ class ScalarWalker:
         return outcome
 
     def _recover(
-        self, walk: LaneWalk, stop: Stop, registers: Registers, memory: LaneMemory, known: KnownRule | None, most: int
+        self,
+        walk: LaneWalk,
+        stop: NoCaller,
+        registers: Registers,
+        memory: LaneMemory,
+        known: KnownRule | None,
+        most: int,
     ) -> None:
         rest = self.recover(self, registers, memory, known)
         if rest is None or len(rest.frames) > most:

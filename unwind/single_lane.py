@@ -39,7 +39,7 @@ _ROOT: _Plain = (False, 0, 0, None, OUTERMOST_RULE)
 
 
 @dataclass(slots=True)
-class Run:
+class FrameRun:
     """Frames that follow one that was given: pc, sp, fp, and the ids of the rules by which they were found. root: the
     last one has no caller; last: the rule id that says so by a return address of 0, or OUTERMOST_RULE; top: its cfa.
     """
@@ -83,7 +83,7 @@ class PlainRules:
         self._rules[pc] = found
         return found
 
-    def run(self, words: npt.NDArray[np.unsignedinteger], base: int, pc: int, sp: int, fp: int, most: int) -> Run:
+    def run(self, words: npt.NDArray[np.unsignedinteger], base: int, pc: int, sp: int, fp: int, most: int) -> FrameRun:
         """At most `most` callers of a frame that is not exact. words: those of the memory that stood at base."""
         arch = self._arch
         known, find = self._rules.get, self._find
@@ -92,7 +92,7 @@ class PlainRules:
         view = words.data
         pcs, sps, fps, rules = [pc], [sp], [fp], [-1]
         done: list[tuple[U64, U64, U64, I64]] = []
-        end = Run(*_no_frames())
+        end = FrameRun(*_no_frames())
         left, look, patience = most, _LOOK, _LOOK
         while left > 0:
             by_fp, cfa_off, ra_off, fp_off, rule = known(pc) or find(pc)

@@ -26,7 +26,7 @@ from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
 from pyprof.unwind.heuristics.scan import ScanFallback
 from pyprof.unwind.heuristics.stack_cache import StackCache
 from pyprof.unwind.heuristics.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
-from pyprof.unwind.index import Index, SpaceIndex
+from pyprof.unwind.index import RuleIndex, SpaceIndex
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.runtime import NoRuntimeRules, RuntimeRules
 from pyprof.unwind.scalar import Fallback, ScalarWalker
@@ -64,7 +64,7 @@ class Unwinder:
         self._diagnostics = diagnostics
         self._readers = readers
         self._runtime = runtime or NoRuntimeRules()
-        self._indexes: dict[tuple[str, int], Index] = {}
+        self._indexes: dict[tuple[str, int], RuleIndex] = {}
         self._spaces: dict[tuple[str, int, int], _Space] = {}
         self._budget = Budget()
         self._until_ns = 0
@@ -158,11 +158,11 @@ class Unwinder:
             index.moment(int(times[part == which].max()))
             yield lanes[part == which]
 
-    def _index(self, arch: Arch) -> Index:
+    def _index(self, arch: Arch) -> RuleIndex:
         """One for each architecture, and size of its addresses: the latter says where signatures begin."""
         key = arch.name, arch.pac_mask
         if key not in self._indexes:
-            self._indexes[key] = Index(
+            self._indexes[key] = RuleIndex(
                 arch, self._images, self._options, self._diagnostics, self._readers, self._runtime
             )
         return self._indexes[key]

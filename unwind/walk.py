@@ -21,7 +21,7 @@ from pyprof.unwind.heuristics.frame_records import follow_records
 from pyprof.unwind.heuristics.stack_cache import LEAST_FRAMES, StackCache
 from pyprof.unwind.index import SpaceIndex
 from pyprof.unwind.memory import LaneMemory
-from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker, Stop
+from pyprof.unwind.scalar import LaneWalk, NoCaller, Registers, ScalarWalker
 from pyprof.unwind.step import Lanes, Stepped, Words, step
 from pyprof.unwind.table import RuleTable
 
@@ -198,7 +198,7 @@ class BatchWalk:
         arch = self._batch.arch
         memory = LaneMemory(self._batch, int(lanes.lane[at]))
         outcome = walker.fallback.caller(self._registers(lanes, at), memory)
-        if isinstance(outcome, Stop):
+        if isinstance(outcome, NoCaller):
             done.end[at], done.missing[at] = outcome.end, outcome.missing
             done.slow[at] = outcome.needs >= 0
             self._no_frame[lanes.lane[at]] = outcome.no_frame

@@ -20,7 +20,7 @@ BUCKETS = 32
 """Of the histogram of run times: one for each power of two of nanoseconds."""
 
 
-class Reason(IntEnum):
+class LossReason(IntEnum):
     """enum reason."""
 
     SAMPLED = 0

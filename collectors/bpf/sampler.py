@@ -143,9 +143,9 @@ class Sampler:
         """A thread that has ended."""
         bpf.delete(self._object.maps["threads"], _U32.pack(tid))
 
-    def counts(self) -> tuple[dict[abi.Reason, int], list[int]]:
+    def counts(self) -> tuple[dict[abi.LossReason, int], list[int]]:
         """What the program counted so far, and its run times: how many took 2^n to 2^(n+1) ns."""
-        words = len(abi.Reason) + abi.BUCKETS
+        words = len(abi.LossReason) + abi.BUCKETS
         raw = (
             bpf.lookup(self._object.maps["counters"], bytes(4), 8 * words * self._processors)
             if self._object.maps
@@ -154,7 +154,7 @@ class Sampler:
         if raw is None:
             return {}, [0] * abi.BUCKETS
         total = np.frombuffer(raw, np.uint64).reshape(self._processors, words).sum(axis=0).tolist()
-        return {reason: total[reason] for reason in abi.Reason}, total[len(abi.Reason) :]
+        return {reason: total[reason] for reason in abi.LossReason}, total[len(abi.LossReason) :]
 
     def silence(self) -> None:
         """No more records; those in the ring can still be read."""

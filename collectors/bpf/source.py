@@ -15,11 +15,11 @@ from itertools import pairwise
 import numpy as np
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, Flag, Reason
+from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, Flag, LossReason
 from pyprof.collectors.bpf.records import NOTHING, U64, Records, read_records
 from pyprof.collectors.bpf.sampler import Sampler
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.records import Samples
+from pyprof.collectors.perf.records import SampleRecords
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.interpreter import Chain, FrameRows, KernelReader
@@ -57,7 +57,7 @@ class BpfSource:
         self._readers: dict[int, KernelReader] = {}
         self._ended: set[int] = set()
         self._placed: dict[int, tuple[int, int, int]] = {}
-        self._counted: dict[Reason, int] = {}
+        self._counted: dict[LossReason, int] = {}
         self._records, self._until = NOTHING, 0
         self._copy, self._needed = _FIRST_COPY, 0
         sampler.limit_stack(self._copy)
@@ -145,11 +145,11 @@ class BpfSource:
                 self._placed[thread.tid] = known
                 self._sampler.place(thread)
 
-    def take(self) -> Samples:
+    def take(self) -> SampleRecords:
         """What is in the ring, in order of time; done() gives its room back."""
         places, self._until = self._sampler.ring.take()
         self._records = records = read_records(self.words, places)
-        return Samples(
+        return SampleRecords(
             time_ns=records.time_ns,
             pid=records.pid,
             tid=records.tid,
@@ -173,21 +173,21 @@ class BpfSource:
         self._sampler.ring.give_back(self._until)
         self._records = NOTHING
         counts, _ = self._sampler.counts()
-        self.lost = counts[Reason.RING_FULL]
+        self.lost = counts[LossReason.RING_FULL]
         self._tell({reason: n - self._counted.get(reason, 0) for reason, n in counts.items()})
         self._counted = counts
 
-    def _tell(self, more: dict[Reason, int]) -> None:
+    def _tell(self, more: dict[LossReason, int]) -> None:
         """What the program has counted since the last time."""
-        if n := more[Reason.STACK_CUT]:
+        if n := more[LossReason.STACK_CUT]:
             self._diagnostics.count("stack longer than a record of the kernel's program holds", n)
-        if n := more[Reason.STACK_END_GUESSED]:
+        if n := more[LossReason.STACK_END_GUESSED]:
             self._diagnostics.count("stack's end not known while mappings change", n)
-        if n := more[Reason.NO_THREAD_STATE]:
+        if n := more[LossReason.NO_THREAD_STATE]:
             self._diagnostics.count("thread of an interpreter's process without a state in it", n)
-        if n := more[Reason.FRAME_UNREADABLE]:
+        if n := more[LossReason.FRAME_UNREADABLE]:
             self._diagnostics.count("interpreter's frame that was not in memory", n)
-        if n := more[Reason.TOO_MANY_FRAMES]:
+        if n := more[LossReason.TOO_MANY_FRAMES]:
             self._diagnostics.count("more frames of an interpreter than a record of the kernel's program holds", n)
 
     def learn(self, feedback: Feedback) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pyprof.collectors.gdb.control import AllStop, Control, Stepping, first_stop, no_interrupt
 from pyprof.collectors.gdb.files import RemoteFiles
-from pyprof.collectors.gdb.link import Link
+from pyprof.collectors.gdb.link import PacketLink
 from pyprof.collectors.gdb.memory import RemoteMemory
 from pyprof.collectors.gdb.modules import RemoteModules, StubImage, program_of
 from pyprof.collectors.gdb.non_stop import NonStop
@@ -70,7 +70,7 @@ def connect(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> Rem
     Raises ConnectionLost, RemoteError, NotTraceable, UnsupportedArchitecture, UsageError.
     """
     with contextlib.ExitStack() as undo:
-        link = Link.connect(options.address, options.answer_s)
+        link = PacketLink.connect(options.address, options.answer_s)
         undo.callback(link.close)
         stub = Stub(link)
         held = _Held(link)
@@ -108,7 +108,7 @@ def connect(options: RemoteOptions, hold: bool, diagnostics: Diagnostics) -> Rem
 class _Held:
     """A target that stands still because of us: how it is let go of."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: PacketLink) -> None:
         self._link = link
         self.control: Control | None = None
 

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from pyprof.collectors.gdb.packets import INTERRUPT, Incoming, Kind, PacketReader, frame
+from pyprof.collectors.gdb.packets import INTERRUPT, Incoming, PacketKind, PacketReader, frame
 from pyprof.errors import ConnectionLost, RemoteError, UsageError
 from pyprof.options import DEFAULT_ANSWER_S
 
@@ -29,7 +29,7 @@ def parse_address(text: str) -> tuple[str, int] | str:
     return host.removeprefix("[").removesuffix("]") or "localhost", int(port)
 
 
-class Link:
+class PacketLink:
     """Packets over a stream socket. Every wait ends: raises ConnectionLost on silence, RemoteError on nonsense."""
 
     def __init__(self, stream: socket.socket, address: str, answer_s: float = DEFAULT_ANSWER_S) -> None:
@@ -44,7 +44,7 @@ class Link:
         stream.setblocking(False)
 
     @classmethod
-    def connect(cls, address: str, answer_s: float = DEFAULT_ANSWER_S) -> Link:
+    def connect(cls, address: str, answer_s: float = DEFAULT_ANSWER_S) -> PacketLink:
         """Raises ConnectionLost, UsageError."""
         place = parse_address(address)
         try:
@@ -92,9 +92,9 @@ class Link:
             if found is None:
                 if not self._fill(max(until - time.monotonic(), 0.0)) and time.monotonic() > until:
                     raise self._silent()
-            elif found.kind is Kind.ACK:
+            elif found.kind is PacketKind.ACK:
                 return
-            elif found.kind is Kind.PACKET:
+            elif found.kind is PacketKind.PACKET:
                 self._write(b"+")
             else:
                 self._other(found)
@@ -138,7 +138,7 @@ class Link:
 
     def _from_buffer(self) -> bytes | None:
         while (found := self._reader.next()) is not None:
-            if found.kind is Kind.PACKET:
+            if found.kind is PacketKind.PACKET:
                 self._broken = 0
                 if self.acks:
                     self._write(b"+")
@@ -149,17 +149,17 @@ class Link:
     def _other(self, found: Incoming) -> None:
         """What is no packet: set a notification aside; a packet came broken, or ours did."""
         kind = found.kind
-        if kind is Kind.NOTIFICATION:
+        if kind is PacketKind.NOTIFICATION:
             self.notifications.append(found.payload)
             if len(self.notifications) > _MOST_NOTIFICATIONS:
                 raise RemoteError(f"the stub at {self.address} sends notifications without end")
             return
-        if kind is Kind.ACK:
+        if kind is PacketKind.ACK:
             return
         self._broken += 1
         if not self.acks or self._broken > _MOST_TRIES:
             raise RemoteError(f"the connection to {self.address} is no good: {kind.value}")
-        self._write(b"-" if kind is Kind.BROKEN else self._last)
+        self._write(b"-" if kind is PacketKind.BROKEN else self._last)
 
     def _fill(self, within_s: float) -> bool:
         """Wait for bytes; were there any?"""

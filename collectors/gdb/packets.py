@@ -23,7 +23,7 @@ INTERRUPT = b"\x03"
 _SPECIAL = frozenset(b"#$}*")
 
 
-class Kind(Enum):
+class PacketKind(Enum):
     PACKET = "packet"
     NOTIFICATION = "notification"
     ACK = "acknowledgement"
@@ -33,7 +33,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    kind: Kind
+    kind: PacketKind
     payload: bytes = b""
 
 
@@ -93,16 +93,16 @@ class PacketReader:
         while self._data:
             first = self._data[0]
             if first in b"$%":
-                return self._packet(Kind.PACKET if first == 0x24 else Kind.NOTIFICATION)
+                return self._packet(PacketKind.PACKET if first == 0x24 else PacketKind.NOTIFICATION)
             del self._data[:1]
             if first in b"+-":
-                return Incoming(Kind.ACK if first == 0x2B else Kind.NAK)
+                return Incoming(PacketKind.ACK if first == 0x2B else PacketKind.NAK)
             self._noise += 1
             if self._noise > MAX_NOISE:
                 raise RemoteError("what answers does not speak the GDB remote protocol")
         return None
 
-    def _packet(self, kind: Kind) -> Incoming | None:
+    def _packet(self, kind: PacketKind) -> Incoming | None:
         end = self._data.find(b"#", max(1, self._searched))
         if end < 0 or len(self._data) < end + 3:
             if len(self._data) > MAX_PAYLOAD:
@@ -113,5 +113,5 @@ class PacketReader:
         del self._data[: end + 3]
         self._noise = self._searched = 0
         if digits.lower() != b"%02x" % (sum(body) & 0xFF):
-            return Incoming(Kind.BROKEN)
+            return Incoming(PacketKind.BROKEN)
         return Incoming(kind, unescape(body))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from pyprof.collectors.gdb.link import Link
+from pyprof.collectors.gdb.link import PacketLink
 from pyprof.collectors.gdb.packets import escape
 from pyprof.errors import RemoteError
 from pyprof.records import dataclass, field
@@ -79,7 +79,7 @@ class StopReply:
 class Stub:
     """A stub after the handshake. supported: what qSupported said, name -> value ("+" for a plain yes)."""
 
-    link: Link
+    link: PacketLink
     supported: dict[str, str] = field(default_factory=dict)
     actions: frozenset[str] = frozenset()
     packet_size: int = 400

@@ -12,7 +12,7 @@ from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
 from pyprof.collectors.perf.ring import online_cpus
-from pyprof.collectors.targets.request import Request, Target
+from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
 from pyprof.options import CollectOptions
 
@@ -22,7 +22,7 @@ _MACHINE = "x86_64"
 _LEAST_KERNEL = (5, 19)
 
 
-def can(target: Target, options: CollectOptions) -> PyprofError | None:
+def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     """None, or why not: architecture, kernel, rights, or what is asked for."""
     if options.idle or options.kernel:
         return CollectorRefused("programs in the kernel sample threads that run, without the kernel's own frames", "")

@@ -25,7 +25,7 @@ from pyprof.collectors.perf.collector import USER_ONLY, PerfCollector
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.perf.scope import choose_scope
 from pyprof.collectors.ptrace.opening import by_stops
-from pyprof.collectors.targets.request import Request, Target
+from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
 from pyprof.options import CollectOptions
 from pyprof.records import replace
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FROM_OUTSIDE = "Sleeping threads were read from outside: none was stopped"
 
 
-def can(target: Target, options: CollectOptions) -> PyprofError | None:
+def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     """None, or why not: another architecture; perf_events are not allowed, or only without the time in the kernel."""
     try:
         arch = procfs.arch(target.pid) if target.pid else WIDE

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from pyprof.collectors.base import Collector, SeesPart
 from pyprof.collectors.ptrace import opening as ptrace
-from pyprof.collectors.targets.request import Request, Target
+from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import PyprofError
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
 
-def can(target: Target, options: CollectOptions) -> PyprofError | None:
+def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     """None, or why not: see ptrace.opening."""
     return ptrace.can(target, options)
 

@@ -22,7 +22,7 @@ _CALM_NS = 2_000_000_000
 """So long nothing needed stops before they end."""
 
 
-class Part(Collector, Protocol):
+class CollectorPart(Collector, Protocol):
     """news: pids of processes that have come, or run other code than before. alive: that have not ended. source_ids: of
     its batches.
     """
@@ -36,7 +36,7 @@ class Part(Collector, Protocol):
     def alive(self) -> list[int]: ...
 
 
-Opener = Callable[[list[int], bool], Part]
+Opener = Callable[[list[int], bool], CollectorPart]
 """(pids, is it the first one?) Raises what collectors raise."""
 
 
@@ -84,7 +84,7 @@ class WholeProcessCollector:
             self._end(before)
             self._by_stops = not self._by_stops
 
-    def _end(self, before: Part) -> None:
+    def _end(self, before: CollectorPart) -> None:
         now_ns = time.monotonic_ns()
         self._ns[self._by_stops] += now_ns - self._since_ns
         self._since_ns = now_ns

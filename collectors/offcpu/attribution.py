@@ -23,7 +23,7 @@ def set_aside(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class AttributedIntervals:
     """Intervals, columns of shape (n,). whole_ns: how long each was, length_ns: the part of it that is attributed now.
     attributed: it has a stack, pooled: it is to get one.
     """
@@ -36,7 +36,9 @@ class Rows:
     pooled: Mask
 
 
-def shares(rows: Rows, pool: Pool, now_ns: int, ended: set[int] | None) -> tuple[I64, list[tuple[int, bool, int]]]:
+def shares(
+    rows: AttributedIntervals, pool: Pool, now_ns: int, ended: set[int] | None
+) -> tuple[I64, list[tuple[int, bool, int]]]:
     """(n,): the time that each attributed interval stands for, its own included; and what stays without a stack.
 
     pool: what is kept for the next time; what waits in it too long, or belongs to threads that have ended (None: all),

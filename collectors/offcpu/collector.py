@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, Source
+from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.offcpu.classification import Drain
@@ -37,7 +37,9 @@ class WallClockCollector:
     It has 22 methods: those of a collector, those that composites ask, and the steps of a drain.
     """
 
-    def __init__(self, source: SwitchSource, out_of_band: Callable[[float], Source], options: CollectOptions) -> None:
+    def __init__(
+        self, source: SwitchSource, out_of_band: Callable[[float], SampleSource], options: CollectOptions
+    ) -> None:
         """out_of_band: makes the collector of out-of-band samples; its argument is the time between two batches (s)."""
         self._source = source
         self._options = options

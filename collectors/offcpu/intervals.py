@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from pyprof.collectors.offcpu.attribution import Pool, Rows, set_aside, shares
+from pyprof.collectors.offcpu.attribution import AttributedIntervals, Pool, set_aside, shares
 from pyprof.collectors.offcpu.classification import Classes, Drain, classify
 from pyprof.collectors.offcpu.gaps import Gaps, merged, overlap
 from pyprof.collectors.offcpu.matching import Intervals, Open, match
@@ -175,7 +175,7 @@ class OffCpuIntervals:
         )
         classes = classify(found, self._open, drain, self._preempted, self._looked_at_ns)
         length = self._lengths(found, classes, now_ns, drain)
-        rows = Rows(
+        rows = AttributedIntervals(
             found.tid, classes.blocked, found.end_ns - found.began_ns, length,
             classes.by_sample | classes.by_out_of_band, classes.pooled,
         )  # fmt: skip

@@ -47,7 +47,7 @@ ALL_REGISTERS = 0x1FF | 0xFF << 16
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
 
-class Kind(Protocol):
+class EventKind(Protocol):
     """What can be counted of a thread."""
 
     @property

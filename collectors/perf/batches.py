@@ -20,7 +20,7 @@ from pyprof.collectors.perf.records import (
     NO_SAMPLES,
     THROTTLE,
     U64,
-    Samples,
+    SampleRecords,
     Scan,
     parse_lost,
     read_samples,
@@ -44,7 +44,7 @@ Elsewhere = Callable[[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RingBatches:
     """Of one look into the rings: batches of threads that run, all lanes of the switched samples, those wanted."""
 
     scan: Scan
@@ -86,7 +86,7 @@ class BatchMaker:
         """One of 64-bit code, and one of 32-bit code if there is any."""
         return self.take(found, NO_SAMPLES, self._rings.words).running
 
-    def take(self, found: Scan, switched: Samples, words: U64) -> Taken:
+    def take(self, found: Scan, switched: SampleRecords, words: U64) -> RingBatches:
         """switched: further samples, of the same stretch of time but in other rings, words."""
         lost = 0
         for record in found.others:
@@ -114,7 +114,7 @@ class BatchMaker:
                     history.look()
         batch = self._batch(samples, self._rings.words, spaces, space)
         further = self._batch(switched, words, spaces, switched_space)
-        return Taken(found, by_width(batch, kept, samples.narrow), further, switched_kept)
+        return RingBatches(found, by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
         """Samples without user registers; those of idle processors are of nobody."""
@@ -129,7 +129,7 @@ class BatchMaker:
         self._kernel.update(pid for pid in pids - self._tracked.histories.keys() - self._kernel if _of_kernel(pid))
         return pids & self._kernel
 
-    def _place(self, *parts: Samples) -> tuple[dict[int, AddressSpace], list[npt.NDArray[np.int32]]]:
+    def _place(self, *parts: SampleRecords) -> tuple[dict[int, AddressSpace], list[npt.NDArray[np.int32]]]:
         """The spaces, and of each part that of each sample; 0: of a process that is not known."""
         spaces: dict[int, AddressSpace] = {}
         space = [np.zeros(len(part), np.int32) for part in parts]
@@ -151,7 +151,7 @@ class BatchMaker:
             spaces.update(used)
         return spaces, space
 
-    def _kept(self, samples: Samples, space: npt.NDArray[np.int32]) -> Mask:
+    def _kept(self, samples: SampleRecords, space: npt.NDArray[np.int32]) -> Mask:
         """Which samples are wanted."""
         unknown = (space == 0) & (samples.pid != os.getpid())
         if unknown.any():
@@ -195,7 +195,7 @@ class BatchMaker:
         self.sampled.update(zip(tid.tolist(), started.tolist(), strict=True))
 
     def _batch(
-        self, samples: Samples, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32]
+        self, samples: SampleRecords, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32]
     ) -> SampleBatch:
         """All samples, as if they were of 64-bit code."""
         kind = np.full(len(samples), SampleKind.STOPPED, np.uint8)

@@ -16,13 +16,13 @@ from pyprof.collectors.cpu_accounts import Accounts, Endings
 from pyprof.collectors.linux.file_limit import raise_file_limit
 from pyprof.collectors.perf.absent_pages import AbsentPages
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
-from pyprof.collectors.perf.batches import BatchMaker, Elsewhere, Taken
+from pyprof.collectors.perf.batches import BatchMaker, Elsewhere, RingBatches
 from pyprof.collectors.perf.copy_size import ring_size
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.members import Members
 from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.reader import FOREVER_NS, RingReader
-from pyprof.collectors.perf.records import FORK, U64, Samples, Scan
+from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan
 from pyprof.collectors.perf.ring import online_cpus, open_rings
 from pyprof.collectors.perf.scope import Scope, choose_scope
 from pyprof.collectors.perf.short_lives import Starvation
@@ -194,7 +194,7 @@ class PerfCollector:
         self._hear_of_ends()
         yield from self._hand_out(FOREVER_NS if last else time.monotonic_ns())
 
-    def take(self, until_ns: int, switched: Samples, words: U64) -> Taken:
+    def take(self, until_ns: int, switched: SampleRecords, words: U64) -> RingBatches:
         """What there is until then, and further samples of that time, in other rings; done_with() is to be called."""
         self._hear_of_ends()
         found = self._events.scan(until_ns)

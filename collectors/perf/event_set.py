@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.linux import libc, procfs
-from pyprof.collectors.perf.attr import Kind, SwitchEvent, refusal
+from pyprof.collectors.perf.attr import EventKind, SwitchEvent, refusal
 from pyprof.collectors.perf.records import EXIT, FORK, LOST, Other, parse_task
 from pyprof.collectors.perf.ring import Rings
 from pyprof.collectors.perf.switch_periods import Periods
@@ -49,7 +49,7 @@ class EventSet:
     since_ns: tid -> monotonic time from which on its children inherit our events, of threads that were there already.
     """
 
-    event: Kind
+    event: EventKind
     rate_hz: float
     stack_size: int
     rings: Rings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pyprof.collectors.linux.children import descendants
-from pyprof.collectors.perf.news import News
+from pyprof.collectors.perf.news import ProcessNews
 from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.ring import Rings
 from pyprof.collectors.targets.selection import Selection
@@ -28,7 +28,7 @@ class Members:
         self._pid = pid
         self._selection = selection
         self._children = options.subprocesses
-        self._news: News | None = None
+        self._news: ProcessNews | None = None
         self._fresh: set[int] = set()
         self._asked = False
 
@@ -48,7 +48,7 @@ class Members:
 
     def watch(self, rings: Rings) -> None:
         """Where the records of births and execs are."""
-        self._news = News(rings, self._is_sampled, self._children or self.everything)
+        self._news = ProcessNews(rings, self._is_sampled, self._children or self.everything)
 
     def meet(self, pids: list[int]) -> None:
         """Processes that are sampled from now on. Raises ProcessLookupError and PermissionError of the first one."""

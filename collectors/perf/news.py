@@ -19,7 +19,7 @@ _COMING_NS = 4_000_000_000
 """No record waits longer in the rings."""
 
 
-class News:
+class ProcessNews:
     """sampled: is it a process of the recording? children: are those that it forks?"""
 
     def __init__(self, rings: Rings, sampled: Callable[[int], bool], children: bool) -> None:

@@ -120,7 +120,7 @@ def _run(words: U64, word: int, size: int, most: int) -> int:
 
 
 @dataclass(slots=True)
-class Samples:
+class SampleRecords:
     """Columns of n samples in order of time. regs: (n, 17) in the columns of perf_arch.WIDE. offset, size: bytes of
     the valid part of the stack copy, offset in the whole array of words. kernel_stack, kernel_stacks: see SampleBatch.
     narrow: of 32-bit code, whose registers stand in the same columns.
@@ -144,7 +144,7 @@ class Samples:
 
 def read_samples(
     words: U64, pieces: list[I64], chains: bool = False, pids: Iterable[int] | None = None
-) -> tuple[Samples, npt.NDArray[np.int32]]:
+) -> tuple[SampleRecords, npt.NDArray[np.int32]]:
     """Samples at these words, and of those that were left out because they had no user registers the pids: 0 of an
     idle processor. chains: they have the kernel's frames. pids: only samples of these processes.
     """
@@ -167,7 +167,7 @@ def read_samples(
     valid = words[np.where(room > 0, at + _STACK + room // 8, at)].view(np.int64)
     regs = words[at[:, None] + _X86_64_COLUMNS]
     return (
-        Samples(
+        SampleRecords(
             time_ns=time_ns,
             pid=ids[:, 0],
             tid=ids[:, 1],

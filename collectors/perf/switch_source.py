@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.perf.batches import Taken, by_width
+from pyprof.collectors.perf.batches import RingBatches, by_width
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.copy_size import TOO_LONG, beyond_copy
 from pyprof.collectors.perf.switches import Switched, Switches
@@ -28,7 +28,7 @@ class PerfSwitchSource:
     running: PerfCollector
     switches: Switches
     _cuts: bool = False
-    _under_way: tuple[Switched, Taken] | None = field(default=None)
+    _under_way: tuple[Switched, RingBatches] | None = field(default=None)
 
     def __post_init__(self) -> None:
         self.running.without_trial()

@@ -27,7 +27,7 @@ from pyprof.collectors.perf.records import (
     I64,
     LOST,
     LOST_SAMPLES,
-    Samples,
+    SampleRecords,
     parse_lost,
     parse_task,
     read_samples,
@@ -55,7 +55,7 @@ class Switched:
     which there are no records.
     """
 
-    samples: Samples
+    samples: SampleRecords
     switches: Points
     pid: I64
     gaps: list[Gap]

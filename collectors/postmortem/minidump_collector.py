@@ -19,7 +19,7 @@ from pyprof.model.sample import SampleBatch
 from pyprof.objfile.minidump.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpThread
 from pyprof.objfile.minidump.file import is_minidump, read_minidump
 from pyprof.objfile.minidump.microdump import MAX_SIZE, is_microdump, read_microdump
-from pyprof.objfile.source import FileSource, Source, open_regular
+from pyprof.objfile.source import ByteSource, FileSource, open_regular
 
 REQUESTED = 0xFFFFFFFF
 """Exception code of a dump that was asked for: nothing crashed."""
@@ -113,7 +113,7 @@ def looks_like_dump(path: str) -> bool:
         return False
 
 
-def read_dump(source: Source) -> CrashDump:
+def read_dump(source: ByteSource) -> CrashDump:
     """A minidump, or a log's first microdump. Raises FormatError."""
     if is_minidump(bytes(source.read(0, 4))):
         return read_minidump(source)

@@ -17,7 +17,7 @@ from pyprof.collectors.cpu_accounts import Accounts
 from pyprof.collectors.linux.children import ChildFinder, child_finder
 from pyprof.collectors.linux.file_limit import raise_file_limit
 from pyprof.collectors.ptrace.guard import StopGuard
-from pyprof.collectors.ptrace.process import Target
+from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.sampler import TRANSFERRING, Sampler
 from pyprof.collectors.ptrace.scheduler import Scheduler
 from pyprof.collectors.ptrace.stop import Stopper
@@ -167,7 +167,7 @@ class PtraceCollector:
             self._look()
         self._scheduler.clock.stopped(self._stopper.stopped_ns - stopped_before)
 
-    def _is_there(self, target: Target) -> bool:
+    def _is_there(self, target: TracedProcess) -> bool:
         """Look at a process before its threads."""
         try:
             target.look(self._builder)
@@ -181,7 +181,7 @@ class PtraceCollector:
             return True
         return False
 
-    def _sample(self, target: Target, thread: Thread, rounds: int) -> None:
+    def _sample(self, target: TracedProcess, thread: Thread, rounds: int) -> None:
         """rounds: for how many rounds this look stands."""
         weight = 1 if thread.first_slot else rounds * self._scheduler.clock.weight
         thread.first_slot = False
@@ -285,7 +285,7 @@ def _seldom(threads: int) -> tuple[str, ...]:
     )
 
 
-def _turns(target: Target) -> Iterator[tuple[Thread, int]]:
+def _turns(target: TracedProcess) -> Iterator[tuple[Thread, int]]:
     """The threads to look at, and for how many rounds each look stands."""
     yield from target.round()
     with contextlib.suppress(OSError):  # it has ended: the next look tells

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.targets import attach
-from pyprof.collectors.targets.request import Request, Target
+from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import PyprofError, UnsupportedArchitecture
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BY_STOPS = "Sampled by short stops (ptrace): "
 
 
-def can(target: Target, options: CollectOptions) -> PyprofError | None:
+def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     """None, or why not: the kernel's frames are wanted, or the process may not be traced."""
     if options.kernel:
         return CollectorRefused("a stop does not show the kernel's frames", "-k --collector perf")

@@ -30,7 +30,7 @@ _LIST_BUDGET = 50  # a listing that took t is followed by none for 50 t
 _NAMES_NS = 1_000_000_000
 
 
-class Target:
+class TracedProcess:
     """started: of its first thread, see ThreadKey. Raises ProcessLookupError and PermissionError from every method that
     looks at the process.
 

@@ -45,7 +45,7 @@ FELL_ASLEEP = "thread blocked before the stop"
 
 
 @dataclass(eq=False, slots=True)
-class Held:
+class HeldThread:
     """A thread between SEIZE and DETACH. since_ns: monotonic, when it was last known to run; asked_ns: when it was told
     to stop.
     """
@@ -81,7 +81,7 @@ class Stopper:
     ) -> None:
         """arches: what the threads of this machine may run."""
         self.ptrace = libc.PtraceCalls()
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, HeldThread] = {}
         self.last_lane = -1
         self.transferring = 0
         self.pauses = PauseLog()
@@ -114,7 +114,7 @@ class Stopper:
         failed = libc.seize(tid)
         if failed:
             return self._refused(tid, -failed)
-        held = self.held[tid] = Held(thread, spaces, weight)
+        held = self.held[tid] = HeldThread(thread, spaces, weight)
         held.since_ns = held.asked_ns = time.monotonic_ns()
         failed = libc.interrupt(tid)
         if failed:
@@ -161,7 +161,7 @@ class Stopper:
         finally:
             self.relax()
 
-    def _finish_others(self, wanted: Held | None, woken_ns: int) -> None:
+    def _finish_others(self, wanted: HeldThread | None, woken_ns: int) -> None:
         """woken_ns: a stop has just woken us, at once if we hurry; 0 if none has."""
         if len(self.held) <= (wanted is not None):
             return
@@ -190,7 +190,7 @@ class Stopper:
             else:
                 self._ask_again(held)
 
-    def _ask_again(self, held: Held) -> None:
+    def _ask_again(self, held: HeldThread) -> None:
         """An exec forgets our interrupt, not that we trace. A sleeping thread is given time: it may still come."""
         held.since_ns = time.monotonic_ns()
         late = held.since_ns - held.asked_ns > _PATIENCE_NS
@@ -230,7 +230,7 @@ class Stopper:
             return self.ptrace.poll_stop(tid) or self.ptrace.stop_reason(tid)
         return 0
 
-    def _finish(self, held: Held, status: int) -> Outcome:
+    def _finish(self, held: HeldThread, status: int) -> Outcome:
         """Copy what the sample needs, let the thread go, and only then make a lane of it."""
         thread, tid = held.thread, held.thread.tid
         regset: Regset | None = None
@@ -279,13 +279,13 @@ class Stopper:
             return own
         return next((regset for regset in self._regsets.values() if regset.arch.kernel.regset_size == size), None)
 
-    def _lane(self, held: Held, at_ns: int, evidence: MapsEvidence, regset: Regset) -> None:
+    def _lane(self, held: HeldThread, at_ns: int, evidence: MapsEvidence, regset: Regset) -> None:
         lane = self.copy.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, evidence)
         self._builder.set_regset(lane, regset.columns)
         held.thread.last_sp = regset.sp
         held.spaces.took(lane, regset.arch.code_address(regset.pc), regset.sp, evidence)
 
-    def _let_go(self, held: Held, status: int) -> None:
+    def _let_go(self, held: HeldThread, status: int) -> None:
         """Without a sample."""
         tid = held.thread.tid
         call: ShortCall | None = None

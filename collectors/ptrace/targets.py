@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.ptrace.process import Target
+from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.collectors.thread_lives import Identities, Leaving
@@ -42,7 +42,7 @@ class Targets:
         wanted: Callable[[int, int], bool] | None,
     ) -> None:
         """See PtraceCollector."""
-        self.by_pid: dict[int, Target] = {}
+        self.by_pid: dict[int, TracedProcess] = {}
         self.refused: set[int] = set()
         self._past_births = 0
         self._options = options
@@ -63,7 +63,7 @@ class Targets:
         reader = self._readers(pid) if self._readers else None
         root = self._root(pid)
         young = self._young.setdefault(root, YoungThreads())
-        self.by_pid[pid] = Target(pid, self._options, self._ids, self._diagnostics, reader, self._wanted, young)
+        self.by_pid[pid] = TracedProcess(pid, self._options, self._ids, self._diagnostics, reader, self._wanted, young)
         self._root_of[pid] = root
 
     def _root(self, pid: int) -> int:
@@ -127,7 +127,7 @@ class Targets:
     def births(self) -> int:
         return self._past_births + sum(young.born for young in self._young.values())
 
-    def describe(self, target: Target, thread: Thread) -> None:
+    def describe(self, target: TracedProcess, thread: Thread) -> None:
         """A thread's first sample."""
         thread.known = True
         self._seen.add(target.pid)
@@ -157,7 +157,7 @@ class Targets:
     def _name(self, infos: Iterable[ThreadInfo]) -> None:
         self._infos.update((info.key, info) for info in infos)
 
-    def end(self, target: Target) -> None:
+    def end(self, target: TracedProcess) -> None:
         """It has ended."""
         self.by_pid.pop(target.pid, None)
         target.spaces.forget_unsettled()
@@ -165,7 +165,7 @@ class Targets:
         target.end()
         self._name(target.departed())
 
-    def deny(self, target: Target) -> None:
+    def deny(self, target: TracedProcess) -> None:
         """It may not be looked at any more."""
         if not target.denied:
             target.denied = True

@@ -15,7 +15,7 @@ from pyprof.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CollectorTarget:
     """What a collector is asked about before it is opened. pid: one of the processes, 0 for this machine in general.
     everything: all processes are recorded.
     """
@@ -24,7 +24,7 @@ class Target:
     everything: bool = False
 
 
-class Interpreters(Protocol):
+class InterpreterReaders(Protocol):
     """What is known of the interpreters in processes."""
 
     def reader(self, pid: int) -> StackReader:
@@ -55,7 +55,7 @@ class Request:
     selection: Selection
     options: CollectOptions
     diagnostics: Diagnostics
-    interpreters: Interpreters | None = None
+    interpreters: InterpreterReaders | None = None
     program: str = ""
     by_name: bool = False
     refusals: tuple[PyprofError, ...] = ()
@@ -71,8 +71,8 @@ class Request:
         return self.selection.pids[0]
 
     @property
-    def target(self) -> Target:
-        return Target(self.pid, self.selection.everything)
+    def target(self) -> CollectorTarget:
+        return CollectorTarget(self.pid, self.selection.everything)
 
     @property
     def readers(self) -> Callable[[int], StackReader] | None:

@@ -19,7 +19,7 @@ from pyprof.collectors.linux.mapped_memory import guarded, maps_of
 from pyprof.collectors.linux.procfs import ProcDir, program_arch
 from pyprof.collectors.targets.map_changes import MapChanges
 from pyprof.collectors.targets.maps_text import MapsText, StackMapping
-from pyprof.collectors.targets.unsettled import Mappings, Moves, Unsettled, UnsettledSamples, executables
+from pyprof.collectors.targets.unsettled import Mappings, Moves, UnsettledLane, UnsettledSamples, executables
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.records import dataclass, replace
@@ -103,7 +103,7 @@ class SpaceTracker:
         """
         if evidence.text:
             return
-        self._unsettled.add(Unsettled(lane, pc, sp, evidence.proved))
+        self._unsettled.add(UnsettledLane(lane, pc, sp, evidence.proved))
         code = self.current.mapping_at(pc)
         if code is None or not code.executable or self.region_at(sp) is None:
             self.stale = True

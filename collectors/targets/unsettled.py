@@ -16,7 +16,7 @@ Mappings = tuple[Mapping, ...]
 
 
 @dataclass(slots=True)
-class Unsettled:
+class UnsettledLane:
     """A lane that waits for the next read of maps. proved: the mapping at pc was as in the current space."""
 
     lane: int
@@ -30,9 +30,9 @@ class UnsettledSamples:
 
     def __init__(self, ambiguous: Callable[[], None]) -> None:
         self._ambiguous = ambiguous
-        self._samples: list[Unsettled] = []
+        self._samples: list[UnsettledLane] = []
 
-    def add(self, sample: Unsettled) -> None:
+    def add(self, sample: UnsettledLane) -> None:
         self._samples.append(sample)
 
     def clear(self) -> None:

@@ -21,8 +21,8 @@ from pyprof.interpreters.cpython.copied import (
 from pyprof.interpreters.cpython.data_stack import ROOM, ChunkCopier
 from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch
 from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
-from pyprof.interpreters.cpython.greenlets import Found, FrameWords, GreenletSearch, Waiter
-from pyprof.interpreters.cpython.layout import NONE, Chain, Layout
+from pyprof.interpreters.cpython.greenlets import FrameWords, GreenletFrames, GreenletSearch, SwitchedThread
+from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.runtime import PyThread
 from pyprof.model.interpreter import Gather, Span
 
@@ -37,7 +37,7 @@ ENTRY_OWNER = 3
 
 def greenlet_search(layout: Layout) -> GreenletSearch | None:
     """None where greenlets leave nothing on the stack that could be found."""
-    if layout.chain < Chain.ENTRIES:
+    if layout.chain < ChainKind.ENTRIES:
         return None
     return CFrameSearch(layout) if layout.frame.is_entry != NONE else EntrySearch(layout, ENTRY_OWNER)
 
@@ -57,7 +57,7 @@ class Copier:
         self._lock_size = (max(layout.gil_locked, layout.gil_holder) + 8 + 7) & ~7
         self._frame_size = (layout.frame.size + 7) & ~7
         self._frames = FrameWords(layout)
-        self._entry = ENTRY_OWNER if layout.chain is Chain.SHIMS else 1
+        self._entry = ENTRY_OWNER if layout.chain is ChainKind.SHIMS else 1
         self._in_stop = MOST_SCATTERED if layout.thread.chunk == NONE else MOST_IN_STOP
         self._chunks = ChunkCopier(layout, most_stack)
         self._greenlets = greenlet_search(layout)
@@ -118,7 +118,7 @@ class Copier:
     def _add_greenlets(self, copied: Copied, stack: memoryview, base: int, habits: Habits, reader: InStop) -> None:
         base_frame = self._layout.thread.base_frame
         stop = copied.head[base_frame >> 3] if base_frame != NONE else 0
-        waiter = Waiter(copied.thread.address, copied.frames, copied.stands, stop, stack, base)
+        waiter = SwitchedThread(copied.thread.address, copied.frames, copied.stands, stop, stack, base)
         if self._greenlets is not None and not self._greenlets.nothing(waiter):
             self._add(copied, self._greenlets.search(waiter, habits.slots, reader), reader.gather)
 
@@ -137,7 +137,7 @@ class Copier:
         if layout.cframe == NONE:
             return at
         self._stand(copied, head[layout.cframe >> 3], gather)
-        if self._layout.chain is Chain.CFRAMES:
+        if self._layout.chain is ChainKind.CFRAMES:
             return at
         return copied.stands[0][1] if copied.stands else 0
 
@@ -203,7 +203,7 @@ class Copier:
             if address and not len(part):
                 copied.problem = copied.problem or "a frame's code could not be read"
 
-    def _add(self, copied: Copied, found: Found, gather: Gather) -> None:
+    def _add(self, copied: Copied, found: GreenletFrames, gather: Gather) -> None:
         """What waits on the stack outside the thread's chain, behind it in copied.frames."""
         if found.replaces:
             copied.frames = []

@@ -8,7 +8,7 @@ names were read, before and after that.
 from __future__ import annotations
 
 from pyprof.interpreters.code_book import UNREAD, CodeBook
-from pyprof.interpreters.cpython.layout import NONE, Layout, LineTable
+from pyprof.interpreters.cpython.layout import NONE, Layout, LineTableFormat
 from pyprof.interpreters.cpython.lines import line_of
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
 from pyprof.interpreters.cpython.objects import Objects
@@ -24,14 +24,14 @@ _HELPERS = frozenset({("__init__", "__init__"), ("<interpreter trampoline>", "<s
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
-    """One code object as the profile names it, a code_book.Code. hidden: the interpreter's own, not shown."""
+class PythonCode:
+    """One code object as the profile names it, a code_book.NamedCode. hidden: the interpreter's own, not shown."""
 
     name: str
     qualname: str
     filename: str
     first_line: int
-    lines: LineTable
+    lines: LineTableFormat
     table: bytes
     hidden: bool = False
 
@@ -134,7 +134,7 @@ class CodeReader:
             table = b""
         first = int.from_bytes(head[self._first], "little", signed=True)
         hidden = (name, filename) in _HELPERS
-        index = self._book.add(Code(name, qualname, filename, first, code.lines, table, hidden))
+        index = self._book.add(PythonCode(name, qualname, filename, first, code.lines, table, hidden))
         size = _word(head, layout.object.var_size - self.head_at) if code.bytecode != NONE else 0
         return _Entry(identity, index, hidden, address + code.bytecode, size)
 

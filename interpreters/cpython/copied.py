@@ -90,7 +90,7 @@ class Copied:
 
 @dataclass(slots=True)
 class InStop:
-    """A greenlets.Reader: at most MOST_IN_STOP reads."""
+    """A greenlets.StoppedMemory: at most MOST_IN_STOP reads."""
 
     copied: Copied
     loose: dict[int, memoryview]

@@ -13,12 +13,12 @@ from pyprof.errors import FormatError
 from pyprof.interpreters.cpython.layout import (
     NONE,
     AwaitLayout,
-    Chain,
+    ChainKind,
     CodeLayout,
     FrameLayout,
     InterpreterLayout,
     Layout,
-    LineTable,
+    LineTableFormat,
     RuntimeLayout,
     ThreadLayout,
 )
@@ -206,7 +206,7 @@ def read_layout(data: bytes) -> Layout:
     return Layout(
         minor=minor,
         free_threaded=t,
-        chain=Chain.SHIMS,
+        chain=ChainKind.SHIMS,
         runtime=RuntimeLayout(table["runtime_state"]["size"], table["runtime_state"]["interpreters_head"]),
         interpreter=InterpreterLayout(
             next=interpreter["next"],
@@ -249,7 +249,7 @@ def read_layout(data: bytes) -> Layout:
             bytecode=code["co_code_adaptive"],
             flags=48 + shift,
             names=code["localsplusnames"],
-            lines=LineTable.LOCATIONS,
+            lines=LineTableFormat.LOCATIONS,
             tlbc=code.get("co_tlbc", -1) if t else -1,
         ),
         object=objects,

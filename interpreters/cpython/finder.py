@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pyprof.interpreters.cpython.locate import Located, too_old
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.programs import Programs
-from pyprof.interpreters.cpython.runtime import Refused, Runtime, Unsettled, open_runtime
+from pyprof.interpreters.cpython.runtime import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
 from pyprof.model.modules import VDSO, AddressSpace
 
 _SOON_NS, _WAIT_NS = 4_000_000, 50_000_000
@@ -97,11 +97,11 @@ class RuntimeFinder:
         self._wait_ns = min(2 * self._wait_ns, _WAIT_NS)
         try:
             self.runtime = open_runtime(located, self.memory, inner_tids().__contains__)
-        except Unsettled as refused:
+        except UnsettledRuntime as refused:
             self._looks += 1
             if self._looks >= _MOST_LOOKS:
                 self._refuse(str(refused))
-        except Refused as refused:
+        except UnreadRuntime as refused:
             self._refuse(str(refused))
         if self.runtime is not None:
             self._pending = None

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pyprof.interpreters.base import Recording
+from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.capture import Copier
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.copied import Copied, Habits
 from pyprof.interpreters.cpython.data_stack import ChunkSizes
-from pyprof.interpreters.cpython.layout import NONE
-from pyprof.interpreters.cpython.layout import Chain as ChainKind
+from pyprof.interpreters.cpython.layout import NONE, ChainKind
 from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.runs import RunReader
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.tasks import Awaiters
-from pyprof.interpreters.cpython.threads import Known
+from pyprof.interpreters.cpython.threads import KnownThread
 from pyprof.model.interpreter import Chain, FunctionPlace, Gather, Run, SampleState
 from pyprof.records import replace
 
@@ -33,7 +32,7 @@ class FrameReader:
     followed.
     """
 
-    def __init__(self, runtime: Runtime, memory: Memory, recording: Recording) -> None:
+    def __init__(self, runtime: Runtime, memory: Memory, recording: InterpreterContext) -> None:
         self.codes = CodeReader(memory, runtime.layout, recording.book)
         self.awaiters: Awaiters | None = None
         self._runtime = runtime
@@ -55,7 +54,7 @@ class FrameReader:
         """Nothing was copied last."""
         self._copied = []
 
-    def copy(self, known: Known, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
+    def copy(self, known: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
         """See model.interpreter.StackReader. Are the thread's states still its own?"""
         self._copied = []
         self._copier.seeks_greenlets = greenlets

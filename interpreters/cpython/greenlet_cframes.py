@@ -10,13 +10,13 @@ from pyprof.interpreters.cpython.greenlets import (
     MOST_REGION,
     MOST_RUN,
     MOST_WAITING,
-    Found,
     FrameWords,
+    GreenletFrames,
     Placed,
-    Reader,
     Search,
     Slots,
-    Waiter,
+    StoppedMemory,
+    SwitchedThread,
 )
 from pyprof.interpreters.cpython.layout import Layout
 
@@ -33,7 +33,7 @@ class CFrameSearch:
         self._frames = FrameWords(layout)
         self._current, self._outer, self._root = thread.cframe_current, thread.cframe_previous, thread.root_cframe
 
-    def nothing(self, thread: Waiter) -> bool:
+    def nothing(self, thread: SwitchedThread) -> bool:
         """As GreenletSearch has it."""
         own = next((cframe for cframe, frame in reversed(thread.stands) if frame), 0)
         first = own - thread.base + self._outer + 8 >> 3 if own else 0
@@ -42,7 +42,7 @@ class CFrameSearch:
         root = (thread.address + self._root).to_bytes(8, "little")
         return thread.stack[first : first + MOST_REGION].tobytes().find(root) < 0
 
-    def search(self, thread: Waiter, slots: Slots, reader: Reader) -> Found:
+    def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
         """As GreenletSearch has it; needs no slots."""
         search = Search(self._frames, thread, reader)
         own = max((cframe for cframe, frame in thread.stands if frame), default=0)

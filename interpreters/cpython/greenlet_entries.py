@@ -13,13 +13,13 @@ from pyprof.interpreters.cpython.greenlets import (
     MOST_REGION,
     MOST_RUN,
     MOST_WAITING,
-    Found,
     FrameWords,
+    GreenletFrames,
     Placed,
-    Reader,
     Search,
     Slots,
-    Waiter,
+    StoppedMemory,
+    SwitchedThread,
 )
 from pyprof.interpreters.cpython.layout import Layout
 
@@ -42,7 +42,7 @@ class EntrySearch:
         self._mark = 0, 0
         self._delta = self._heap = 0
 
-    def nothing(self, thread: Waiter) -> bool:
+    def nothing(self, thread: SwitchedThread) -> bool:
         """As GreenletSearch has it."""
         first = 0
         if thread.frames:
@@ -56,7 +56,7 @@ class EntrySearch:
         first >>= 3
         return thread.stack[first : first + MOST_REGION].tobytes().find(self._mark[0].to_bytes(8, "little")) < 0
 
-    def search(self, thread: Waiter, slots: Slots, reader: Reader) -> Found:
+    def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
         """As GreenletSearch has it."""
         first = top = 0
         if thread.frames:
@@ -102,7 +102,7 @@ class EntrySearch:
     def _is_entry(self, words: memoryview, at: int) -> bool:
         return self._frames.flags(words, at) >= self._entry_owner
 
-    def _learn(self, thread: Waiter) -> None:
+    def _learn(self, thread: SwitchedThread) -> None:
         """How this process's entry frames look, from the outermost one of a chain."""
         words, at, avma = thread.frames[-1]
         stack = range(thread.base, thread.base + 8 * len(thread.stack))

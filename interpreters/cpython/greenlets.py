@@ -30,7 +30,7 @@ MOST_STEPS = 3000
 """Of one search, frames and places looked at together: hostile memory leads in circles, and the thread stands still."""
 
 
-class Reader(Protocol):
+class StoppedMemory(Protocol):
     """Memory of the thread that stands still."""
 
     def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
@@ -43,7 +43,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
+class SwitchedThread:
     """The thread as its own chain has it. address: of its state. frames: innermost first, with the entry frames (3.12
     and later). stands: its CFrames and the frames that they name. stop: the frame at which all chains end. stack: the
     thread's words, which stood at base.
@@ -58,7 +58,7 @@ class Waiter:
 
 
 @dataclass(slots=True)
-class Found:
+class GreenletFrames:
     """frames, stands: as the thread's chain would have them. objects: avma of what else was read. markers:
     of those that wait. replaces: they begin with the frames of the chain itself, which lacked its entry frames.
     """
@@ -73,11 +73,11 @@ class Found:
 class GreenletSearch(Protocol):
     """Of one process."""
 
-    def nothing(self, thread: Waiter) -> bool:
+    def nothing(self, thread: SwitchedThread) -> bool:
         """Is nothing there to be found? That is so in all threads that have no greenlets: little is done for them."""
         ...
 
-    def search(self, thread: Waiter, slots: Slots, reader: Reader) -> Found:
+    def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
         """slots: of the last sample; replaced by those of this one."""
         ...
 
@@ -108,10 +108,10 @@ class FrameWords:
 class Search:
     """One search on the stack of one thread."""
 
-    def __init__(self, frames: FrameWords, thread: Waiter, reader: Reader) -> None:
+    def __init__(self, frames: FrameWords, thread: SwitchedThread, reader: StoppedMemory) -> None:
         self.thread = thread
         self.bounds = range(thread.base, thread.base + 8 * len(thread.stack))
-        self.found = Found()
+        self.found = GreenletFrames()
         self.reader = reader
         self._frames = frames
         self._left = MOST_STEPS

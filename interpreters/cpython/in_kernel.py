@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.frame_reader import LOST
-from pyprof.interpreters.cpython.rows import RowReader, offsets_of
+from pyprof.interpreters.cpython.rows import FrameRowReader, offsets_of
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, KernelReader, ThreadPlace
 from pyprof.model.modules import AddressSpace
 
@@ -26,7 +26,7 @@ class PythonInKernel:
         self._process = process
         self._diagnostics = diagnostics
         self._runtime: Runtime | None = None
-        self._rows: RowReader | None = None
+        self._rows: FrameRowReader | None = None
         self._tids: tuple[int, ...] = ()
 
     def look(self, space: AddressSpace, tids: Collection[int], parent: KernelReader | None = None) -> str | None:

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterator
 
 from pyprof.diagnostics import Finding
-from pyprof.interpreters.base import Detected, Interpreter, LiveProcess, Recording
-from pyprof.interpreters.cpython.codes import LANGUAGE, Code
-from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess
+from pyprof.interpreters.cpython.codes import LANGUAGE, PythonCode
+from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.cpython.locate import is_own
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.programs import Programs
@@ -26,7 +26,7 @@ class CPython(Interpreter):
     evaluators = ("_PyEval_EvalFrame", "PyEval_EvalFrameEx", "_PyEval_Vector", "_TAIL_CALL_")
     remedy = "--collector ptrace"
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: InterpreterContext) -> None:
         super().__init__(recording)
         self._programs = Programs(recording.symbols)
 
@@ -45,12 +45,12 @@ class CPython(Interpreter):
     def is_own(self, module: str) -> bool:
         return is_own(module)
 
-    def compiled(self, name: str) -> Code | None:
+    def compiled(self, name: str) -> PythonCode | None:
         """Which line it is at nobody says."""
         if not name.startswith(_TRAMPOLINE):
             return None
         function, _, file = name.removeprefix(_TRAMPOLINE).partition(":")
-        return Code(function, function, file, 0, LineTable.LOCATIONS, b"")
+        return PythonCode(function, function, file, 0, LineTableFormat.LOCATIONS, b"")
 
     def describe(self, process: LiveProcess) -> Iterator[Finding]:
         reader = self.reader(process)

@@ -13,7 +13,7 @@ from pyprof.records import dataclass
 NONE = -1
 
 
-class Chain(IntEnum):
+class ChainKind(IntEnum):
     """How a thread's frames hang together, and what stands on the evaluator's C stack for each activation."""
 
     OBJECTS = 0  # 3.8, 3.9: PyFrameObjects, one activation each, nothing on the stack
@@ -24,7 +24,7 @@ class Chain(IntEnum):
     SHIMS = 3  # 3.12 and later: an activation's outermost frame is an entry frame on its C stack
 
 
-class LineTable(IntEnum):
+class LineTableFormat(IntEnum):
     """The format of a code object's table of lines."""
 
     LNOTAB = 0  # 3.8, 3.9
@@ -116,7 +116,7 @@ class CodeLayout:
     bytecode: int
     flags: int
     names: int
-    lines: LineTable
+    lines: LineTableFormat
     tlbc: int = NONE
 
 
@@ -168,7 +168,7 @@ class Layout:
 
     minor: int
     free_threaded: bool
-    chain: Chain
+    chain: ChainKind
     runtime: RuntimeLayout
     interpreter: InterpreterLayout
     thread: ThreadLayout

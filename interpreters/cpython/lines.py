@@ -6,20 +6,20 @@ own format ends there: what it said until then holds.
 
 from __future__ import annotations
 
-from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.interpreters.cpython.layout import LineTableFormat
 
 _NO_LINE = -128
 
 
-def line_of(kind: LineTable, table: bytes, first: int, instruction: int) -> int:
+def line_of(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
     """The line of an instruction, 0 if it has none. instruction: f_lasti in bytes before 3.10, else in code units; -1
     before the first. first: co_firstlineno.
     """
     if instruction < 0:
         return first
-    if kind is LineTable.LNOTAB:
+    if kind is LineTableFormat.LNOTAB:
         return _lnotab(table, first, instruction)
-    if kind is LineTable.LINETABLE:
+    if kind is LineTableFormat.LINETABLE:
         return _linetable(table, first, 2 * instruction)
     return _locations(table, first, instruction)
 

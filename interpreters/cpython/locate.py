@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pyprof.interpreters.symbols import Found, Symbol, Wanted
+from pyprof.interpreters.symbols import FoundSymbols, Symbol, Wanted
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.records import dataclass
 
@@ -66,7 +66,7 @@ def candidates(space: AddressSpace) -> Iterator[Module]:
             yield module
 
 
-def in_file(module: Module, found: Found) -> Located | None:
+def in_file(module: Module, found: FoundSymbols) -> Located | None:
     """What one module holds, going by its symbols."""
     first: dict[bytes, Symbol] = {}
     for symbol in found.symbols:

@@ -13,7 +13,7 @@ from pyprof.interpreters.cpython.runtime import Runtime
 _LONGEST = 256
 
 
-class ThreadNames:
+class PythonThreadNames:
     """Of one process."""
 
     def __init__(self, runtime: Runtime, memory: Memory) -> None:

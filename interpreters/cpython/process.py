@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from pyprof.interpreters.base import Recording
+from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.finder import RuntimeFinder
 from pyprof.interpreters.cpython.frame_reader import NO_STACK, FrameReader
 from pyprof.interpreters.cpython.in_kernel import PythonInKernel
 from pyprof.interpreters.cpython.memory import gather_now
-from pyprof.interpreters.cpython.names import ThreadNames
+from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.programs import Programs
-from pyprof.interpreters.cpython.rows import RowReader
+from pyprof.interpreters.cpython.rows import FrameRowReader
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.tasks import Awaiters, find_tasks
 from pyprof.interpreters.cpython.threads import NameBook, ThreadList
@@ -28,7 +28,7 @@ class PythonProcess:
     It has 21 methods: those of a reader, and those of the parts of it that its own modules ask.
     """
 
-    def __init__(self, recording: Recording, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
+    def __init__(self, recording: InterpreterContext, programs: Programs, namespace_tid: Callable[[int], int]) -> None:
         """programs: what is known of files. namespace_tid: a tid as the process's own pid namespace counts it."""
         self._recording = recording
         self._namespace_tid = namespace_tid
@@ -87,9 +87,9 @@ class PythonProcess:
     def in_kernel(self) -> KernelReader:
         return PythonInKernel(self, self._recording.diagnostics)
 
-    def row_reader(self, runtime: Runtime, parent: RowReader | None) -> RowReader:
+    def row_reader(self, runtime: Runtime, parent: FrameRowReader | None) -> FrameRowReader:
         """For the rows of a runtime here."""
-        return RowReader(runtime, self._finder.memory, self._recording.book, parent)
+        return FrameRowReader(runtime, self._finder.memory, self._recording.book, parent)
 
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
         finder = self._finder
@@ -103,7 +103,7 @@ class PythonProcess:
         elif changed and self.threads is not None:
             self.threads.wanted = True
         if changed or runtime is not self._opened:
-            self._names.read_from(ThreadNames(runtime, finder.memory))
+            self._names.read_from(PythonThreadNames(runtime, finder.memory))
             self._find_tasks(runtime, space)
         self._opened = runtime
         assert self.threads is not None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pyprof.interpreters.base import NotBegun
 from pyprof.interpreters.cpython.locate import WANTED, Located, candidates, in_file
 from pyprof.interpreters.cpython.memory import Memory
-from pyprof.interpreters.cpython.runtime import Refused, Runtime, Unsettled, open_runtime
+from pyprof.interpreters.cpython.runtime import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
 from pyprof.interpreters.symbols import KnownSymbols, anchor
 from pyprof.model.modules import AddressSpace, Module
 from pyprof.records import replace
@@ -82,9 +82,9 @@ def _moved(known: Located, module: Module) -> Located:
 def _opened(located: Located, space: AddressSpace, tasks: Callable[[int], bool]) -> Runtime | None:
     try:
         found = open_runtime(located, Memory(space.read), tasks)
-    except Unsettled:
+    except UnsettledRuntime:
         raise NotBegun from None
-    except Refused:
+    except UnreadRuntime:
         return None
     if found is None:
         raise NotBegun

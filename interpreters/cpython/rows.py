@@ -16,8 +16,7 @@ import numpy.typing as npt
 from pyprof.interpreters.code_book import UNREAD, CodeBook
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
-from pyprof.interpreters.cpython.layout import NONE, Layout
-from pyprof.interpreters.cpython.layout import Chain as ChainKind
+from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.memory import CopiedMemory, Memory, Text, Unreadable
 from pyprof.interpreters.cpython.runtime import Runtime
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
@@ -103,10 +102,10 @@ class _RowKey(NamedTuple):
     head: int
 
 
-class RowReader:
+class FrameRowReader:
     """Decodes the rows of one process. parent: of the process that forked it, whose code objects it has inherited."""
 
-    def __init__(self, runtime: Runtime, memory: Memory, book: CodeBook, parent: RowReader | None) -> None:
+    def __init__(self, runtime: Runtime, memory: Memory, book: CodeBook, parent: FrameRowReader | None) -> None:
         layout = runtime.layout
         self._parent = parent
         self._book = book
@@ -205,11 +204,11 @@ class RowReader:
             self._known[key] = place
         return place
 
-    def _knows(self, key: _RowKey) -> RowReader | None:
+    def _knows(self, key: _RowKey) -> FrameRowReader | None:
         """Who has read it: this one, or that of a process before it. The same head at the same place is the same code.
         A function that no frame had for long has lost its number: it is read again.
         """
-        reader: RowReader | None = self
+        reader: FrameRowReader | None = self
         while reader is not None:
             if key in reader._known:
                 place = reader._known[key]

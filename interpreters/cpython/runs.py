@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pyprof.interpreters.cpython.capture import ENTRY_OWNER
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.copied import Copied
-from pyprof.interpreters.cpython.layout import NONE, Chain, Layout
+from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.model.interpreter import FunctionPlace, Run
 from pyprof.records import replace
 
@@ -36,9 +36,9 @@ class RunReader:
 
     def runs(self, copied: Copied) -> list[Run]:
         """Innermost first; copied.problem says more when they cannot be distinguished."""
-        if self._chain is Chain.SHIMS:
+        if self._chain is ChainKind.SHIMS:
             runs = list(self._by_shims(copied))
-        elif self._chain is Chain.ENTRIES:
+        elif self._chain is ChainKind.ENTRIES:
             runs = list(self._by_entries(copied))
         else:
             runs = list(self._by_frames(copied))
@@ -48,7 +48,7 @@ class RunReader:
     def is_shim(self, words: memoryview, at: int) -> bool:
         """Is a copied frame an entry frame, which runs nothing?"""
         owner: int = words[at + self._flag] >> self._flag_shift & 0xFF
-        return self._chain is Chain.SHIMS and owner >= ENTRY_OWNER
+        return self._chain is ChainKind.SHIMS and owner >= ENTRY_OWNER
 
     def _by_shims(self, copied: Copied) -> Iterator[Run]:
         run: list[FunctionPlace] = []
@@ -87,7 +87,7 @@ class RunReader:
 
     def _places(self, copied: Copied) -> list[FunctionPlace | None]:
         """frame() of each copied frame, None of an entry frame. A recursion has many frames at few places."""
-        code, instr, shims = self._code, self._instr, self._chain is Chain.SHIMS
+        code, instr, shims = self._code, self._instr, self._chain is ChainKind.SHIMS
         tlbc = self._tlbc if self._tlbc >= 0 else code
         flag, shift = self._flag, self._flag_shift
         known: dict[tuple[int, int, int], FunctionPlace | None] = {}
@@ -112,7 +112,7 @@ class RunReader:
     def _by_frames(self, copied: Copied) -> Iterator[Run]:
         marks = [cframe for cframe, _ in copied.stands]
         count = len(copied.frames)
-        if self._chain is Chain.CFRAMES and len(marks) < count - 1:
+        if self._chain is ChainKind.CFRAMES and len(marks) < count - 1:
             copied.problem = copied.problem or _LACKS_MARKER
         # An evaluator enters its CFrame into the chain before its frame, and takes it out before its frame.
         skip = len(marks) - count if marks else 0

@@ -24,11 +24,11 @@ _PTHREAD_TID = (0x2D0, 0x30)
 """Where a thread's kernel tid stands in its struct pthread, x86-64: glibc, musl."""
 
 
-class Refused(Exception):
+class UnreadRuntime(Exception):
     """One sentence: why this runtime's frames are not read."""
 
 
-class Unsettled(Refused):
+class UnsettledRuntime(UnreadRuntime):
     """What a process says that was forked a moment ago, too: another look may find it settled."""
 
 
@@ -119,9 +119,9 @@ def open_runtime(located: Located, memory: Memory, tasks: Callable[[int], bool])
     for _ in range(_READS - 1):
         try:
             return _opened(located, memory, tasks)
-        except Unsettled:
+        except UnsettledRuntime:
             raise
-        except Refused:
+        except UnreadRuntime:
             pass
     return _opened(located, memory, tasks)
 
@@ -136,9 +136,9 @@ def _opened(located: Located, memory: Memory, tasks: Callable[[int], bool]) -> R
     except Unreadable as error:
         if not _alive(memory, located):
             return None
-        raise Refused(f"CPython's runtime is not where its version has it ({error})") from None
+        raise UnreadRuntime(f"CPython's runtime is not where its version has it ({error})") from None
     except FormatError as error:
-        raise Refused(f"CPython's table of its layout is not understood: {error.message}") from None
+        raise UnreadRuntime(f"CPython's table of its layout is not understood: {error.message}") from None
     return runtime
 
 
@@ -155,15 +155,15 @@ def _layout(located: Located, memory: Memory) -> Layout:
     if head[:8] == debug_offsets.COOKIE:
         minor = debug_offsets.minor_of(head)
         if minor not in debug_offsets.FIELDS:
-            raise Refused(f"CPython 3.{minor} is not known yet")
+            raise UnreadRuntime(f"CPython 3.{minor} is not known yet")
         layout = debug_offsets.read_layout(memory.bytes(located.runtime, debug_offsets.table_size(minor)))
     else:
         minor = _minor(located, memory)
         if minor not in LAYOUTS:
-            raise Refused(f"CPython 3.{minor} is not known" if minor >= 0 else "a CPython of unknown version")
+            raise UnreadRuntime(f"CPython 3.{minor} is not known" if minor >= 0 else "a CPython of unknown version")
         layout = LAYOUTS[minor]
     if layout.runtime.size and located.size and layout.runtime.size != located.size:
-        raise Refused(f"CPython {layout.version} with an unknown layout: its runtime has {located.size} bytes")
+        raise UnreadRuntime(f"CPython {layout.version} with an unknown layout: its runtime has {located.size} bytes")
     return layout
 
 
@@ -181,16 +181,16 @@ def _check(runtime: Runtime, memory: Memory, tasks: Callable[[int], bool]) -> No
     layout, version = runtime.layout, runtime.layout.version
     for interpreter, number in runtime.interpreters(memory):
         if number >= 1 << 20:
-            raise Refused(f"CPython {version} with an unknown layout: an interpreter has the id {number:#x}")
+            raise UnreadRuntime(f"CPython {version} with an unknown layout: an interpreter has the id {number:#x}")
         head = memory.u64(interpreter + layout.interpreter.threads_head)
         if head and memory.u64(head + layout.thread.interp) != interpreter:
-            raise Refused(f"CPython {version} with an unknown layout: a thread's interpreter is another one")
+            raise UnreadRuntime(f"CPython {version} with an unknown layout: a thread's interpreter is another one")
         gil = runtime.gil(memory, interpreter)
         if gil and memory.i32(gil + layout.gil_locked) not in (-1, 0, 1):
-            raise Refused(f"CPython {version} with an unknown layout: its GIL is neither free nor taken")
+            raise UnreadRuntime(f"CPython {version} with an unknown layout: its GIL is neither free nor taken")
     found = list(runtime.threads(memory, tasks))
     if found and not any(thread.tid for thread in found):
-        raise Unsettled(f"CPython {version} with an unknown layout: none of its threads is one of the process")
+        raise UnsettledRuntime(f"CPython {version} with an unknown layout: none of its threads is one of the process")
 
 
 def _word(data: bytes, at: int) -> int:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pyprof.interpreters.cpython.layout import (
     NONE,
-    Chain,
+    ChainKind,
     CodeLayout,
     FrameLayout,
     InterpreterLayout,
     Layout,
-    LineTable,
+    LineTableFormat,
     ObjectLayout,
     RuntimeLayout,
     ThreadLayout,
@@ -51,7 +51,7 @@ OBJECTS_3_12 = replace(_OBJECTS_3_8, text_ascii=40, text_compact=56, long_tag=16
 _3_8 = Layout(
     minor=8,
     free_threaded=False,
-    chain=Chain.OBJECTS,
+    chain=ChainKind.OBJECTS,
     runtime=RuntimeLayout(size=1464, interpreters_head=32, gil=1152, collecting=544),
     interpreter=InterpreterLayout(next=0, id=16, threads_head=8, modules=56),
     thread=ThreadLayout(size=184, next=8, interp=16, thread_id=176, frame=24),
@@ -65,7 +65,7 @@ _3_8 = Layout(
         bytecode=NONE,
         flags=36,
         names=72,
-        lines=LineTable.LNOTAB,
+        lines=LineTableFormat.LNOTAB,
     ),
     object=_OBJECTS_3_8,
     gil_holder=8,
@@ -82,17 +82,17 @@ _3_9 = replace(
 _3_10 = replace(
     _3_9,
     minor=10,
-    chain=Chain.CFRAMES,
+    chain=ChainKind.CFRAMES,
     runtime=RuntimeLayout(size=672, interpreters_head=32, gil=352),
     thread=replace(_3_9.thread, cframe=48, cframe_previous=8, root_cframe=264, size=272),
     frame=FrameLayout(size=104, code=32, previous=24, instr=96, localsplus=352),
-    code=replace(_3_9.code, lines=LineTable.LINETABLE),
+    code=replace(_3_9.code, lines=LineTableFormat.LINETABLE),
 )
 
 _3_11 = Layout(
     minor=11,
     free_threaded=False,
-    chain=Chain.ENTRIES,
+    chain=ChainKind.ENTRIES,
     runtime=RuntimeLayout(size=0, interpreters_head=40, gil=360),
     interpreter=InterpreterLayout(next=0, id=48, threads_head=16, modules=888, collecting=848),
     thread=ThreadLayout(
@@ -118,7 +118,7 @@ _3_11 = Layout(
         bytecode=184,
         flags=48,
         names=96,
-        lines=LineTable.LOCATIONS,
+        lines=LineTableFormat.LOCATIONS,
     ),
     object=_OBJECTS_3_8,
     gil_holder=8,
@@ -128,7 +128,7 @@ _3_11 = Layout(
 _3_12 = replace(
     _3_11,
     minor=12,
-    chain=Chain.SHIMS,
+    chain=ChainKind.SHIMS,
     runtime=RuntimeLayout(size=0, interpreters_head=40),
     interpreter=InterpreterLayout(next=0, id=8, threads_head=72, modules=944, gil=384, collecting=312),
     thread=ThreadLayout(

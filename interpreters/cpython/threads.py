@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from pyprof.interpreters.cpython.copied import Habits
 from pyprof.interpreters.cpython.memory import Memory, Unreadable
-from pyprof.interpreters.cpython.names import ThreadNames
+from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime, tid_of
 from pyprof.model.interpreter import Gather
 from pyprof.records import dataclass, field
@@ -27,7 +27,7 @@ _PATIENCE = 64
 
 
 @dataclass(slots=True)
-class Known:
+class KnownThread:
     """What is known of one kernel thread. states: more than one where it runs several interpreters."""
 
     states: list[tuple[PyThread, Habits]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class ThreadList:
         namespace_tid: Callable[[int], int],
         prepare: Callable[[list[tuple[PyThread, Habits]]], None],
     ) -> None:
-        self.known: dict[int, Known] = {}
+        self.known: dict[int, KnownThread] = {}
         self.wanted = True
         self._runtime = runtime
         self._memory = memory
@@ -94,7 +94,7 @@ class ThreadList:
         for table in (self.known, self._inner, self._newcomers, self._misses):
             table.pop(tid, None)
 
-    def find(self, tid: int, gather: Gather) -> Known | None:
+    def find(self, tid: int, gather: Gather) -> KnownThread | None:
         """For a sample of a thread. One that is not listed yet may be the one that holds the GIL: gather reads that."""
         known = self.known.get(tid)
         return known if known is not None and known.states else self._guess(tid, gather)
@@ -128,14 +128,14 @@ class ThreadList:
         """Their thread states are these."""
         unread: list[tuple[PyThread, Habits]] = []
         for tid, states in found.items():
-            known = self.known.setdefault(tid, Known())
+            known = self.known.setdefault(tid, KnownThread())
             habits = {thread.address: habit for thread, habit in known.states}
             known.states = [(thread, habits.get(thread.address) or Habits()) for thread in states]
             self._listed.update((thread.address, thread) for thread in states)
             unread += [state for state in known.states if state[0].address not in habits]
         self._prepare(unread)
 
-    def _guess(self, tid: int, gather: Gather) -> Known | None:
+    def _guess(self, tid: int, gather: Gather) -> KnownThread | None:
         misses = self._misses[tid] = self._misses.get(tid, 0) + 1
         self.wanted = self.wanted or misses < _PATIENCE or misses % _PATIENCE == 0
         wanted = self._inner.get(tid)
@@ -157,7 +157,7 @@ class ThreadList:
                 thread = PyThread(
                     at, wanted, ident, sibling.interpreter, sibling.interpreter_id, gil, sibling.collecting
                 )
-                known = self.known[tid] = Known([(thread, Habits())])
+                known = self.known[tid] = KnownThread([(thread, Habits())])
                 return known
         return None
 
@@ -167,10 +167,10 @@ class NameBook:
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
-        self._source: ThreadNames | None = None
+        self._source: PythonThreadNames | None = None
         self._read_at = 0
 
-    def read_from(self, source: ThreadNames) -> None:
+    def read_from(self, source: PythonThreadNames) -> None:
         self._source = source
 
     def look(self, threads: ThreadList) -> None:

@@ -105,10 +105,10 @@ def show(findings: list[Finding]) -> bool:
 def show_collectors(pid: int) -> None:
     """Which collectors can sample a process; 0: any on this machine."""
     from pyprof.collectors import registry
-    from pyprof.collectors.targets.request import Target
+    from pyprof.collectors.targets.request import CollectorTarget
     from pyprof.options import CollectOptions
 
-    show(registry.findings(Target(pid), CollectOptions()))
+    show(registry.findings(CollectorTarget(pid), CollectOptions()))
 
 
 def show_modules(pid: int) -> bool:

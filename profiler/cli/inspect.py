@@ -12,7 +12,7 @@ from pyprof.frame_sources import FALLBACK
 from pyprof.options import DEFAULT_SOURCES
 
 if TYPE_CHECKING:
-    from pyprof.tools.inspection import Inspection, Row
+    from pyprof.tools.inspection import InspectedRow, Inspection
     from pyprof.unwind.columns import RuleWords
 
 DESCRIPTION = """\
@@ -191,7 +191,7 @@ def rows(inspection: Inspection, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def holds(row: Row, svma: int) -> bool:
+def holds(row: InspectedRow, svma: int) -> bool:
     at = row.function_start + (svma - row.function_start) % row.repeat if row.repeat else svma
     return row.start <= at < row.end
 

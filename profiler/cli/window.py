@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyprof.cli.output import Names
-    from pyprof.exporters.base import Beginning, Exporter, ExportOptions, Journal
+    from pyprof.exporters.base import Exporter, ExportOptions, Journal, JournalBeginning
     from pyprof.model.profile import Profile
     from pyprof.model.summary import Summary
     from pyprof.options import RecordOptions
@@ -56,16 +56,16 @@ class WindowWriter:
 
         return Names(self.subject.pid, self.subject.name, start_ns / 1e9, number)
 
-    def journal(self, beginning: Beginning, number: int) -> Journal | None:
+    def journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
         """The file of the recording, where one is written."""
         from pyprof.exporters import output_file
-        from pyprof.recording.journal import Journal
+        from pyprof.recording.journal import FileJournal
 
         kept = self.how.output if self.how.exporter.name == registry.RECORDING else self.how.save
         place = self._names(beginning.start_ns, number).expand(kept) if kept else ""
         if not place or place in output_file.DEVICES or output_file.stream(place) is not None:
             return None
-        return Journal(place, beginning)
+        return FileJournal(place, beginning)
 
     def take(self, profile: Profile, number: int) -> None:
         """Write and report one window. OutputError is raised after the error was reported."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyprof.model import arch_calls
-from pyprof.model.arch_parts import Calls, FrameChain, Kernel, SigFrame, Signals
+from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, SigFrame, Signals
 from pyprof.model.arch_type import Arch
 from pyprof.records import replace
 
@@ -126,7 +126,7 @@ AARCH64 = Arch(
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     pac_mask=0xFFFF_0000_0000_0000,
     chain=FrameChain(base=29, next_off=0, ra_off=8, cfa_off=16, sp_known=False),
-    calls=Calls(
+    calls=CallConvention(
         follows_call=_aarch64_follows_call,
         call_target=_aarch64_call_target,
         jumps=_aarch64_jumps,
@@ -185,7 +185,7 @@ ARM = Arch(
     callee_saved=frozenset(range(4, 12)),
     pc_mask=0xFFFF_FFFE,
     chain=None,  # GCC A32: [r11 - 4], [r11]; clang: [r11], [r11 + 4]; T32: r7, and GCC leaves locals below the record
-    calls=Calls(
+    calls=CallConvention(
         follows_call=_arm_follows_call,
         call_target=_arm_call_target,
         jumps=_arm_jumps,

@@ -104,7 +104,7 @@ class PltCode:
 
 
 @dataclass(frozen=True)
-class Calls:
+class CallConvention:
     """How code calls, returns and lays out frames.
 
     follows_call: (code bytes before an address) -> could the instruction that ends there be a call?

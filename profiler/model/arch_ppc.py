@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyprof.model.arch_parts import Calls, FrameChain, Kernel, SigFrame, Signals
+from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, SigFrame, Signals
 from pyprof.model.arch_type import Arch
 
 
@@ -74,7 +74,7 @@ PPC64LE = Arch(
     callee_saved=frozenset(range(14, 32)),
     pc_mask=0xFFFF_FFFF_FFFF_FFFC,
     chain=FrameChain(base=1, next_off=0, ra_off=16, cfa_off=None, ra_in_next=True, zero_is_root=True),
-    calls=Calls(
+    calls=CallConvention(
         follows_call=_ppc64le_follows_call,
         call_target=_ppc64le_call_target,
         jumps=_ppc64le_jumps,

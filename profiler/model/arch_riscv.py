@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyprof.model import arch_calls
-from pyprof.model.arch_parts import Calls, FrameChain, Kernel, PltCode, SigFrame, Signals
+from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, PltCode, SigFrame, Signals
 from pyprof.model.arch_type import Arch
 
 _RA, _SP, _T0, _S0, _T3 = 1, 2, 5, 8, 28
@@ -155,7 +155,7 @@ RISCV64 = Arch(
     callee_saved=frozenset({_S0 - 1, 8, *range(17, 27)}),
     pc_mask=0xFFFF_FFFF_FFFF_FFFE,
     chain=FrameChain(base=_S0 - 1, next_off=-16, ra_off=-8, cfa_off=0, leaf_off=-8),
-    calls=Calls(
+    calls=CallConvention(
         follows_call=_follows_call,
         call_target=_call_target,
         jumps=_jumps,

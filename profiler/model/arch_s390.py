@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyprof.model.arch_parts import Calls, FrameChain, Kernel, SigFrame, Signals, never
+from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, SigFrame, Signals, never
 from pyprof.model.arch_type import Arch
 from pyprof.records import replace
 
@@ -83,7 +83,7 @@ S390X = Arch(
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     sp_off=-160,
     chain=FrameChain(base=15, next_off=0, ra_off=112, cfa_off=None, ra_in_next=True),  # -mbackchain
-    calls=Calls(
+    calls=CallConvention(
         follows_call=_s390x_follows_call,
         call_target=_s390x_call_target,
         jumps=_s390x_jumps,

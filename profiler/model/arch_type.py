@@ -7,7 +7,7 @@ the kernel's signal trampolines look like, the slots of the kernel's NT_PRSTATUS
 
 from __future__ import annotations
 
-from pyprof.model.arch_parts import Calls, FrameChain, Kernel, Signals
+from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, Signals
 from pyprof.records import dataclass
 
 
@@ -42,7 +42,7 @@ class Arch:
     lr: int
     callee_saved: frozenset[int]
     pc_mask: int
-    calls: Calls
+    calls: CallConvention
     signals: Signals
     kernel: Kernel
     pac_mask: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyprof.model import arch_calls
-from pyprof.model.arch_parts import Calls, FrameChain, Kernel, PltCode, SigFrame, Signals
+from pyprof.model.arch_parts import CallConvention, FrameChain, Kernel, PltCode, SigFrame, Signals
 from pyprof.model.arch_type import Arch
 from pyprof.model.x86_epilogue import x86_64_epilogue
 from pyprof.model.x86_frames import frame_code
@@ -111,7 +111,7 @@ X86_64 = Arch(
     callee_saved=frozenset({3, 6, 12, 13, 14, 15}),
     pc_mask=0xFFFF_FFFF_FFFF_FFFF,
     chain=FrameChain(base=6, next_off=0, ra_off=8, cfa_off=16),
-    calls=Calls(
+    calls=CallConvention(
         follows_call=_x86_follows_call,
         call_target=_x86_call_target,
         jumps=_x86_jumps,
@@ -189,7 +189,7 @@ I386 = Arch(
     callee_saved=frozenset({3, 5, 6, 7}),
     pc_mask=0xFFFF_FFFF,
     chain=FrameChain(base=5, next_off=0, ra_off=4, cfa_off=8),
-    calls=Calls(
+    calls=CallConvention(
         follows_call=_x86_follows_call,
         call_target=_x86_call_target,
         jumps=_x86_jumps,

@@ -37,7 +37,7 @@ def hold(name: str, size: int, make: Callable[[], bytes | memoryview]) -> memory
     return content.data
 
 
-class Held:
+class HeldBytes:
     """What grows piece by piece; it counts until this object goes. name: for messages."""
 
     def __init__(self, name: str) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 
 from pyprof.errors import FormatError
-from pyprof.objfile.jitdump_tables import NO_TABLES, SECTION, Tables, read_tables
+from pyprof.objfile.jitdump_tables import NO_TABLES, SECTION, JitTables, read_tables
 from pyprof.records import dataclass
 
 MAGIC = 0x4A695444
@@ -52,7 +52,7 @@ class Loaded:
     index: int
     name: str
     lines: Lines = ()
-    tables: Tables = NO_TABLES
+    tables: JitTables = NO_TABLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class JitdumpClosed:
     """The writer has finished: what was loaded may be gone."""
 
 
-Record = Loaded | Moved | Closed
+Record = Loaded | Moved | JitdumpClosed
 
 
 class JitdumpReader:
@@ -151,7 +151,7 @@ class JitdumpReader:
             self._debug_info(body)
         elif kind == UNWINDING_INFO:
             self._tables = read_tables(body, self._order)
-        return Closed() if kind == CLOSE else None
+        return JitdumpClosed() if kind == CLOSE else None
 
     def _debug_info(self, body: bytes) -> None:
         """Lines wait for the code that they name. None of a writer that counts the ELF header stands in its place."""

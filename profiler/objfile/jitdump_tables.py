@@ -20,7 +20,7 @@ _ABSOLUTE = {0x00, 0x04, 0x0C}
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class JitTables:
     """eh_frame: b"" where there is none. avma: where it stands, None for behind the code."""
 
     eh_frame: bytes = b""
@@ -31,15 +31,15 @@ class Tables:
         return start + (size + 7 & ~7) if self.avma is None else self.avma
 
     @property
-    def of_next(self) -> Tables:
+    def of_next(self) -> JitTables:
         """What is left of them for the code after the one that they precede."""
         return NO_TABLES if self.avma is None else self
 
 
-NO_TABLES = Tables()
+NO_TABLES = JitTables()
 
 
-def read_tables(body: bytes, order: str) -> Tables:
+def read_tables(body: bytes, order: str) -> JitTables:
     """order: "<" or ">". Raises struct.error, ValueError."""
     size, header_size, _ = struct.unpack_from(order + "QQQ", body)
     if header_size > size or 24 + size > len(body):
@@ -49,8 +49,8 @@ def read_tables(body: bytes, order: str) -> Tables:
     if _is_header(tables[:header_size], order) and not _is_header(header, order):
         header, eh_frame = tables[:header_size], tables[header_size:]
         if header_size >= 12 and header[1] in _ABSOLUTE:
-            return Tables(eh_frame, struct.unpack_from(order + "Q", header, 4)[0])
-    return Tables(eh_frame)
+            return JitTables(eh_frame, struct.unpack_from(order + "Q", header, 4)[0])
+    return JitTables(eh_frame)
 
 
 def _is_header(data: bytes, order: str) -> bool:

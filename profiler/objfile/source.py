@@ -16,7 +16,7 @@ from pyprof.errors import FormatError
 from pyprof.objfile import patience
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Random access to `size` bytes."""
 
     size: int

@@ -37,7 +37,7 @@ def cell(value: str) -> str | bytes:
     return value
 
 
-class Rows:
+class TableRows:
     """Called with a table's name it gives its rows, in order. Raises FormatError (table, row)."""
 
     def __init__(self, database: sqlite3.Connection, size: int) -> None:

@@ -12,7 +12,7 @@ from pyprof.model.interpreter import SampleState
 from pyprof.model.markers import MarkKind
 from pyprof.model.profile import FrameKind
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.recording.cells import Row, Rows
+from pyprof.recording.cells import Row, TableRows
 
 _CODES: dict[str, type[IntEnum] | type[IntFlag]] = {
     "frame_kind": FrameKind,
@@ -32,7 +32,7 @@ def code_rows() -> Iterator[Row]:
 class Codes:
     """What the numbers of one file mean. What a newer pyprof added is not known; a row that uses it is refused."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: TableRows) -> None:
         """Raises FormatError."""
         self._known: dict[str, dict[int, int]] = {code: {} for code in _CODES}
         for code, number, name in rows("codes"):

@@ -17,7 +17,7 @@ from pyprof.model.summary import (
     Stops,
     Summary,
 )
-from pyprof.recording.cells import Row, Rows, cell, referred
+from pyprof.recording.cells import Row, TableRows, cell, referred
 from pyprof.records import field_names, replace
 
 Value = TypeVar("Value")
@@ -74,7 +74,7 @@ def _language_rows(summary: Summary) -> Iterator[tuple[str, Row]]:
             yield "functions_missing_pids", (at, pid)
 
 
-def read_summary(rows: Rows) -> Summary | None:
+def read_summary(rows: TableRows) -> Summary | None:
     """None: the recording was interrupted before it could say. Raises FormatError."""
     stored = {str(key): value for key, value in rows("summary")}
     ends = rows("ends")
@@ -109,7 +109,7 @@ def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
     return replace(usual, **found)  # type: ignore[type-var]
 
 
-def _modules(rows: Rows) -> tuple[ModuleSummary, ...]:
+def _modules(rows: TableRows) -> tuple[ModuleSummary, ...]:
     stored = rows("module_sums")
     problems: list[list[Problem]] = [[] for _ in stored]
     for at, module, what, remedy in rows("problems"):
@@ -120,7 +120,7 @@ def _modules(rows: Rows) -> tuple[ModuleSummary, ...]:
     )
 
 
-def _languages(rows: Rows) -> tuple[Language, ...]:
+def _languages(rows: TableRows) -> tuple[Language, ...]:
     stored = rows("languages")
     prefixes: list[list[str]] = [[] for _ in stored]
     for at, language, prefix in rows("evaluators"):
@@ -130,7 +130,7 @@ def _languages(rows: Rows) -> tuple[Language, ...]:
     )
 
 
-def _missing(rows: Rows) -> tuple[FunctionsMissing, ...]:
+def _missing(rows: TableRows) -> tuple[FunctionsMissing, ...]:
     stored = rows("functions_missing")
     pids: list[list[int]] = [[] for _ in stored]
     for missing, pid in rows("functions_missing_pids"):

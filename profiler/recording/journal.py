@@ -15,26 +15,26 @@ from typing import BinaryIO
 
 from pyprof.errors import PyprofError
 from pyprof.exporters import output_file
-from pyprof.exporters.base import Beginning, Part
+from pyprof.exporters.base import JournalBeginning, JournalPart
 from pyprof.recording.schema import create
-from pyprof.recording.writer import Tables
+from pyprof.recording.writer import TableWriter
 
 _WAL = b"\2\2"
 """Bytes 18 and 19 of a database with a write-ahead log."""
 
 
-class Journal:
+class FileJournal:
     """Where the file cannot be written, nothing is kept: the recording goes on, and its end says so."""
 
-    def __init__(self, path: str, beginning: Beginning) -> None:
+    def __init__(self, path: str, beginning: JournalBeginning) -> None:
         self._path = path
         self._beginning = beginning
-        self._parts: SimpleQueue[Part | None] = SimpleQueue()
+        self._parts: SimpleQueue[JournalPart | None] = SimpleQueue()
         self._failed = False
         self._thread = threading.Thread(target=self._run, name="pyprof-journal", daemon=True)
         self._thread.start()
 
-    def add(self, part: Part) -> None:
+    def add(self, part: JournalPart) -> None:
         if not self._failed:
             self._parts.put(part)
 
@@ -45,7 +45,7 @@ class Journal:
     def _run(self) -> None:
         try:
             with closing(_begun(self._path, self._beginning)) as database:
-                tables = Tables(database)
+                tables = TableWriter(database)
                 while (part := self._parts.get()) is not None:
                     database.execute("BEGIN")
                     _add(tables, part, self._beginning)
@@ -54,11 +54,11 @@ class Journal:
             self._failed = True
 
 
-def _begun(path: str, beginning: Beginning) -> sqlite3.Connection:
+def _begun(path: str, beginning: JournalBeginning) -> sqlite3.Connection:
     """An empty recording at the path; what was there is gone. Raises OSError, OutputError, sqlite3.Error."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
         create(empty)
-        Tables(empty).begin(beginning)
+        TableWriter(empty).begin(beginning)
         data = empty.serialize()
     output_file.drop_logs(path)
     output_file.replace(path, partial(_write, data[:18] + _WAL + data[20:]))
@@ -72,7 +72,7 @@ def _write(data: bytes, out: BinaryIO) -> None:
     out.write(data)
 
 
-def _add(tables: Tables, part: Part, beginning: Beginning) -> None:
+def _add(tables: TableWriter, part: JournalPart, beginning: JournalBeginning) -> None:
     tables.add_modules(part.modules)
     tables.add_threads(part.threads)
     tables.rename_threads(part.renamed)

@@ -14,7 +14,7 @@ from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.recording.cells import Rows, referred
+from pyprof.recording.cells import TableRows, referred
 from pyprof.recording.codes import Codes
 from pyprof.recording.columns import I64, unpack
 from pyprof.recording.facts import read_summary
@@ -41,7 +41,7 @@ def load(path: str | PathLike[str]) -> Profile:
     database, size = opened(name)
     with closing(database):
         try:
-            return _Reader(Rows(database, size), size).profile()
+            return _Reader(TableRows(database, size), size).profile()
         except (FormatError, OverflowError) as error:
             raise RecordingError(f"{name} is broken: {error}") from None
 
@@ -59,7 +59,7 @@ class _Columns:
 
 
 class _Reader:
-    def __init__(self, rows: Rows, size: int) -> None:
+    def __init__(self, rows: TableRows, size: int) -> None:
         self._rows = rows
         self._samples_left = max(_USUAL_SAMPLES, size * _MOST_PER_BYTE)
         self._codes = Codes(rows)

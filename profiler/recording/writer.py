@@ -13,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.exporters.base import Beginning, ExportOptions, Samples
+from pyprof.exporters.base import ExportOptions, JournalBeginning, SampleColumns
 from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Frame, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.recording.cells import Row, cell
@@ -40,18 +40,18 @@ def store(database: sqlite3.Connection, profile: Profile) -> None:
     """Into an empty database."""
     create(database)
     database.execute("BEGIN")
-    tables = Tables(database)
-    tables.begin(Beginning.of(profile))
+    tables = TableWriter(database)
+    tables.begin(JournalBeginning.of(profile))
     tables.add_modules(profile.modules)
     tables.add_threads(profile.threads)
     tables.add_frames(profile.frames)
     tables.add_stacks(profile.parent[1:].tolist(), profile.frame[1:].tolist())
-    tables.add_samples(Samples.of(profile), profile.start_ns)
+    tables.add_samples(SampleColumns.of(profile), profile.start_ns)
     tables.end(profile)
     database.execute("COMMIT")
 
 
-class Tables:
+class TableWriter:
     """Adds rows to the tables of one recording."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -75,7 +75,7 @@ class Tables:
             self._add(table, [(known, *values)])
         return known
 
-    def begin(self, beginning: Beginning) -> None:
+    def begin(self, beginning: JournalBeginning) -> None:
         self._add("codes", code_rows())
         self._add("name_sources", [(RECORDED, "recorded")])
         self._add("meta", [("title", cell(beginning.title)), ("start_ns", beginning.start_ns)])
@@ -130,7 +130,7 @@ class Tables:
             "stacks", [(self._number("stacks"), up or None, at + 1) for up, at in zip(parent, frame, strict=True)]
         )
 
-    def add_samples(self, samples: Samples, start_ns: int) -> None:
+    def add_samples(self, samples: SampleColumns, start_ns: int) -> None:
         """start_ns: windows begin there, and each second from there on."""
         order = np.argsort(samples.time_ns, kind="stable")
         second = (samples.time_ns[order] - start_ns) // SECOND_NS
@@ -138,7 +138,7 @@ class Tables:
         for begin, end in zip(begins, [*begins[1:], len(order)], strict=False):  # no samples: no window
             self._window(samples, order[begin:end], start_ns + int(second[begin]) * SECOND_NS)
 
-    def _window(self, samples: Samples, rows: I64, start_ns: int) -> None:
+    def _window(self, samples: SampleColumns, rows: I64, start_ns: int) -> None:
         values = samples.values[rows]
         columns = [
             np.diff(samples.time_ns[rows], prepend=start_ns),

@@ -20,7 +20,7 @@ RuleAt = Callable[[int, bool], Rule | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CodeLook:
     """One look at a process. before_ns: when it was last looked at, now_ns: the time of this look (CLOCK_MONOTONIC).
 
     symbols: (name, avma) of what was looked for in all modules of the space. quick: in between, after a round of
@@ -62,7 +62,7 @@ class CodeSource(Protocol):
     @property
     def spans(self) -> Descriptions: ...
 
-    def update(self, look: Look) -> bool:
+    def update(self, look: CodeLook) -> bool:
         """Look again. True where rules may have come or gone."""
         ...
 

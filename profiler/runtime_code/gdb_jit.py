@@ -15,7 +15,7 @@ from pyprof.objfile.images import Image
 from pyprof.objfile.opening import open_registered
 from pyprof.objfile.target_structs import TargetStructs
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.base import Look, Rows, RuleAt, module_path, problem
+from pyprof.runtime_code.base import CodeLook, Rows, RuleAt, module_path, problem
 from pyprof.unwind.formats.gdb_jit import (
     DESCRIPTOR,
     JitEntry,
@@ -77,7 +77,7 @@ class GdbCode:
         self._relevant: dict[int, int] = {}
         self._loaded = 0
 
-    def update(self, look: Look) -> bool:
+    def update(self, look: CodeLook) -> bool:
         changed = False
         here = {avma for name, avma in look.symbols if name == DESCRIPTOR}
         for avma in here:
@@ -87,7 +87,7 @@ class GdbCode:
             changed = True
         return changed
 
-    def _update_list(self, look: Look, avma: int) -> bool:
+    def _update_list(self, look: CodeLook, avma: int) -> bool:
         read = look.space.read
         last, rest_until = self._descriptors.get(avma, (b"", 0))
         try:
@@ -106,7 +106,7 @@ class GdbCode:
         self._relevant[avma] = found.relevant
         return self._take(look, avma, found)
 
-    def _replaced(self, look: Look, avma: int) -> bool:
+    def _replaced(self, look: CodeLook, avma: int) -> bool:
         """Is what was registered last another object file now? Memory that is freed is soon used for the next one, and
         then the descriptor looks the same.
         """
@@ -119,7 +119,7 @@ class GdbCode:
             return True
         return entry != known.entry or known.mark != self._mark(look, entry)
 
-    def _mark(self, look: Look, entry: JitEntry) -> bytes:
+    def _mark(self, look: CodeLook, entry: JitEntry) -> bytes:
         """What tells one object file from another at the same place without reading all of a large one."""
         from hashlib import blake2b  # which loads OpenSSL
 
@@ -129,7 +129,7 @@ class GdbCode:
         data = structs.peek(entry.address, half) + structs.peek(entry.address + entry.size - half, half)
         return blake2b(data, digest_size=16).digest()
 
-    def _read_list(self, look: Look, avma: int) -> JitList:
+    def _read_list(self, look: CodeLook, avma: int) -> JitList:
         """The list, read while it did not change. Raises FormatError."""
         for _ in range(MOST_READS):
             found = read_list(look.space.read, look.arch, avma)
@@ -142,7 +142,7 @@ class GdbCode:
             self._diagnostics.count("gdb jit: list has no end")
         return found
 
-    def _take(self, look: Look, avma: int, found: JitList) -> bool:
+    def _take(self, look: CodeLook, avma: int, found: JitList) -> bool:
         """Make what is known what the list says."""
         changed = False
         present = set()
@@ -159,7 +159,7 @@ class GdbCode:
                 changed = True
         return changed
 
-    def _load(self, look: Look, key: tuple[int, int], entry: JitEntry) -> bool:
+    def _load(self, look: CodeLook, key: tuple[int, int], entry: JitEntry) -> bool:
         try:
             if self._loaded + entry.size > MAX_TOTAL:
                 self._loaded = self._held()

@@ -13,10 +13,10 @@ from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import Trust
 from pyprof.objfile import patience
 from pyprof.objfile.growing_file import GrowingFile
-from pyprof.objfile.jitdump import Closed, JitdumpReader, Loaded, Record
+from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record
 from pyprof.objfile.opener import below, current
 from pyprof.records import dataclass
-from pyprof.runtime_code.base import Look, NoImage, Rows, RuleAt, problem
+from pyprof.runtime_code.base import CodeLook, NoImage, Rows, RuleAt, problem
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.cfi.source import CfiTable
 from pyprof.unwind.formats.libunwind.tables import shifted
@@ -48,7 +48,7 @@ class JitdumpCode(NoImage):
         self._files: dict[str, tuple[GrowingFile, JitdumpReader]] = {}
         self._broken: set[str] = set()
 
-    def update(self, look: Look) -> bool:
+    def update(self, look: CodeLook) -> bool:
         if self._owners is None:
             return False
         changed = False
@@ -61,7 +61,7 @@ class JitdumpCode(NoImage):
             changed |= self._read_on(look, path, file)
         return changed
 
-    def _read_on(self, look: Look, path: str, file: GrowingFile) -> bool:
+    def _read_on(self, look: CodeLook, path: str, file: GrowingFile) -> bool:
         """Read what has come. Were there records?"""
         changed = False
         data, anew = file.more()
@@ -86,7 +86,7 @@ class JitdumpCode(NoImage):
         self._files.clear()
         self._owners = None
 
-    def _read(self, look: Look, path: str, reader: JitdumpReader, data: bytes) -> bool:
+    def _read(self, look: CodeLook, path: str, reader: JitdumpReader, data: bytes) -> bool:
         try:
             records = reader.read(data)
         except FormatError as error:
@@ -98,8 +98,8 @@ class JitdumpCode(NoImage):
             self._take(look, record)
         return bool(records)
 
-    def _take(self, look: Look, record: Record) -> None:
-        if isinstance(record, Closed):
+    def _take(self, look: CodeLook, record: Record) -> None:
+        if isinstance(record, JitdumpClosed):
             return  # the process may go on with code that it made before
         before, now = look.before_ns, look.now_ns
         if record.time_ns is not None:

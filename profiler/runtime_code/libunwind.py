@@ -12,11 +12,11 @@ from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import ReadMemory
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.base import Look, NoImage, Rows, RuleAt, problem
-from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, DynInfo, DynList, DynReader, Format, Head
+from pyprof.runtime_code.base import CodeLook, NoImage, Rows, RuleAt, problem
+from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, DynInfo, DynList, DynReader, Head, RegionFormat
 from pyprof.unwind.formats.libunwind.locate import LIST
 from pyprof.unwind.formats.libunwind.regions import NotDescribed, Procedure
-from pyprof.unwind.formats.libunwind.tables import Table, held_bytes, open_table
+from pyprof.unwind.formats.libunwind.tables import RegionTable, held_bytes, open_table
 from pyprof.unwind.rules import FunctionRows, Rule
 
 MOST_READS = 4
@@ -37,7 +37,7 @@ class Registered:
 
     info: DynInfo
     arch: Arch
-    table: Table | None = None
+    table: RegionTable | None = None
     size: int = 0
 
 
@@ -65,7 +65,7 @@ class LibunwindCode(NoImage):
         self._aliases = 0
         self._loaded = 0
 
-    def update(self, look: Look) -> bool:
+    def update(self, look: CodeLook) -> bool:
         changed = False
         here = {avma for name, avma in look.symbols if name == LIST}
         for avma in here:
@@ -76,7 +76,7 @@ class LibunwindCode(NoImage):
                 self._drop(span, look.now_ns)
         return changed
 
-    def _update_list(self, look: Look, avma: int) -> bool:
+    def _update_list(self, look: CodeLook, avma: int) -> bool:
         state = self._lists.get(avma)
         if state is None:
             state = self._lists[avma] = _List()
@@ -111,7 +111,7 @@ class LibunwindCode(NoImage):
             self._diagnostics.count("libunwind: list has no end")
         return found
 
-    def _take(self, look: Look, reader: DynReader, state: _List, found: DynList, actions: int) -> None:
+    def _take(self, look: CodeLook, reader: DynReader, state: _List, found: DynList, actions: int) -> None:
         """Make what is known what the list says. actions: so often something was registered or cancelled since; what is
         new stands in front, so only so many infos can be new.
         """
@@ -131,7 +131,7 @@ class LibunwindCode(NoImage):
                 self._diagnostics.count("libunwind: registration not usable")
                 problem(self._diagnostics, self.label, error.message)
             if known is not None:
-                if known[1] is not None and info == known[1].value.info and head.format == Format.DYNAMIC:
+                if known[1] is not None and info == known[1].value.info and head.format == RegionFormat.DYNAMIC:
                     continue
                 self._drop(known[1], look.now_ns)
             state.known[head.info] = head, None
@@ -163,7 +163,7 @@ class LibunwindCode(NoImage):
 
     def _registered(self, info: DynInfo, read: ReadMemory, arch: Arch) -> Registered:
         value = Registered(info, arch)
-        if info.head.format != Format.DYNAMIC:
+        if info.head.format != RegionFormat.DYNAMIC:
             try:
                 most = min(MAX_TABLE_BYTES, MAX_TOTAL - self._loaded)
                 value.table = open_table(info, read, arch, self._diagnostics, most)
@@ -185,7 +185,7 @@ class LibunwindCode(NoImage):
     def rows(self, span: Span[Registered], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
         value = span.value
         try:
-            if value.info.head.format != Format.DYNAMIC:
+            if value.info.head.format != RegionFormat.DYNAMIC:
                 found = value.table.function_at(pc) if value.table is not None else None
             else:
                 found = self._procedure_rows(value, pc, lambda at: rule_at(at, exact))

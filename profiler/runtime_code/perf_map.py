@@ -9,9 +9,9 @@ from pyprof.errors import FormatError
 from pyprof.model.code import CodeName, Span
 from pyprof.model.code_table import CodeTable, NamedRanges
 from pyprof.objfile.growing_file import GrowingFile
-from pyprof.objfile.held_bytes import Held
+from pyprof.objfile.held_bytes import HeldBytes
 from pyprof.objfile.images import SILENT
-from pyprof.runtime_code.base import Look, NoImage, Rows, RuleAt, problem
+from pyprof.runtime_code.base import CodeLook, NoImage, Rows, RuleAt, problem
 from pyprof.symbolize.perfmap import PerfMapReader
 
 LINE_BYTES = 30
@@ -29,10 +29,10 @@ class PerfMapCode(NoImage):
         self._file = file
         self._diagnostics = diagnostics
         self._reader = PerfMapReader(diagnostics)
-        self._held = Held("perf map")
+        self._held = HeldBytes("perf map")
         self._next = b"", False
 
-    def update(self, look: Look) -> bool:
+    def update(self, look: CodeLook) -> bool:
         """Never True: it has no rules."""
         if self._file is None:
             return False

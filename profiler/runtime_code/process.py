@@ -16,7 +16,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.opener import below, current
 from pyprof.options import UnwindOptions
-from pyprof.runtime_code.base import CodeSource, Look, Rows, RuleAt
+from pyprof.runtime_code.base import CodeLook, CodeSource, Rows, RuleAt
 from pyprof.runtime_code.gdb_jit import GdbCode
 from pyprof.runtime_code.jitdump import JitdumpCode
 from pyprof.runtime_code.libunwind import LibunwindCode
@@ -76,7 +76,7 @@ class ProcessCode:
                 self._symbols = self._find(space, self.arch)
             self._space = space
         now = time.monotonic_ns()
-        look = Look(space, self.arch, self._looked_ns, now, self._symbols, quick)
+        look = CodeLook(space, self.arch, self._looked_ns, now, self._symbols, quick)
         for source in self.sources:
             if not (source.in_memory and files_only) and not (quick and not source.in_memory):
                 self.version += source.update(look)

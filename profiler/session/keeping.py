@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.exporters.base import Journal, Part, Samples
+from pyprof.exporters.base import Journal, JournalPart, SampleColumns
 from pyprof.model.interpreter import SampleState
 from pyprof.model.profile import Frame, ModuleInfo, ThreadInfo
 from pyprof.model.stacks import FrameKey
@@ -72,14 +72,14 @@ class Keeping:
         values = amounts(rows, round(1e9 / naming.rate_hz))
         stack = np.maximum(rows.node, 0)  # of one that is still to be completed no frame is known
         self._journal.add(
-            Part(
+            JournalPart(
                 modules=tuple(self._modules)[known_modules:],
                 threads=new,
                 renamed=renamed,
                 frames=frames,
                 parent=fresh.parent,
                 frame=fresh.frame,
-                samples=Samples(rows.time_ns, thread, stack, values, rows.state, rows.cpu),
+                samples=SampleColumns(rows.time_ns, thread, stack, values, rows.state, rows.cpu),
             )
         )
 

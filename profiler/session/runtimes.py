@@ -15,8 +15,8 @@ import numpy.typing as npt
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
-from pyprof.interpreters.base import Detected, LiveProcess, NotBegun, Recording
-from pyprof.interpreters.code_book import Code, CodeBook
+from pyprof.interpreters.base import Detected, InterpreterContext, LiveProcess, NotBegun
+from pyprof.interpreters.code_book import CodeBook, NamedCode
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
 from pyprof.interpreters.scripts import run_by
@@ -49,7 +49,7 @@ class InterpreterNews:
     Runtimes.
     """
 
-    codes: Mapping[int, Code] = field(default_factory=dict)
+    codes: Mapping[int, NamedCode] = field(default_factory=dict)
     gone: tuple[int, ...] = ()
     modules: frozenset[str] = frozenset()
     lockless: bool = False
@@ -67,14 +67,14 @@ class Runtimes:
         follow_tasks: bool = False,
         stack_size: int = DEFAULT_STACK_SIZE,
     ) -> None:
-        """symbols: reads those of files. follow_tasks, stack_size: see interpreters.base.Recording."""
+        """symbols: reads those of files. follow_tasks, stack_size: see interpreters.base.InterpreterContext."""
         self.processes: dict[int, ProcessReaders] = {}
         self.book = CodeBook()
-        recording = Recording(KnownSymbols(symbols), diagnostics, self.book, follow_tasks, stack_size)
+        recording = InterpreterContext(KnownSymbols(symbols), diagnostics, self.book, follow_tasks, stack_size)
         self._interpreters = Interpreters(recording)
         self._ids = itertools.count(_LOOKS, -1)
         self._news = InterpreterNews()
-        self.sent: dict[int, Code] = {}
+        self.sent: dict[int, NamedCode] = {}
 
     def update(self, news: InterpreterNews) -> None:
         """Another process reads the frames, and has found this."""
@@ -174,7 +174,7 @@ class Runtimes:
         """Of an interpreter's frame: what users call the interpreter."""
         return self._code(place.function).language
 
-    def _code(self, function: int) -> Code:
+    def _code(self, function: int) -> NamedCode:
         return self.sent.get(function) or self.book.code(function)
 
     def _live(self, pid: int) -> LiveProcess:

@@ -36,7 +36,7 @@ from pyprof.unwind.unwinder import Unwinder
 EVERYTHING = ViewOptions(native="all")
 
 
-class Files:
+class RecordingFiles:
     """What a recording reads besides samples: object files, symbol files, the interpreters of its processes."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Files:
         follow_tasks: bool = False,
         stack_size: int = DEFAULT_STACK_SIZE,
     ) -> None:
-        """follow_tasks, stack_size: see interpreters.base.Recording."""
+        """follow_tasks, stack_size: see interpreters.base.InterpreterContext."""
         store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
         self.images = ImageStore(diagnostics, symbol_store=store)
         self.readers = with_symbols(store.find_mapped) if store else READERS
@@ -66,7 +66,7 @@ class Session:
         collector: Collector,
         unwind: UnwindOptions,
         diagnostics: Diagnostics,
-        files: Files | None = None,
+        files: RecordingFiles | None = None,
         clock: Clock = HERE,
     ) -> None:
         """files: given where the collector reads interpreters' frames by them. clock: the collector's, where that is
@@ -79,7 +79,7 @@ class Session:
         self._lock = threading.RLock()
         self._closed = False
         self._leaving: Leaving[str] = Leaving()
-        self.files = files or Files(unwind, diagnostics)
+        self.files = files or RecordingFiles(unwind, diagnostics)
         self.images, self.runtimes = self.files.images, self.files.runtimes
         self.code = RuntimeCode(self.images, unwind, diagnostics)
         self.unwinder = Unwinder(self.images, unwind, diagnostics, self.files.readers, self.code)

@@ -21,7 +21,7 @@ from pyprof.options import CollectOptions, DumpOptions
 from pyprof.records import dataclass, field, replace
 from pyprof.session.opening import check_stacks
 from pyprof.session.runtimes import Runtimes
-from pyprof.session.session import Files, Session
+from pyprof.session.session import RecordingFiles, Session
 
 _RATE_HZ = 500.0
 _MOST_SOURCE = 4 << 20
@@ -69,7 +69,7 @@ def _taken(pid: int, options: DumpOptions) -> ThreadStacks:
     exe, arch = procfs.exe(pid), procfs.arch(pid).name
     collect = CollectOptions(rate_hz=_RATE_HZ, idle=True, stack_size=options.stack_size, flush_s=0)
     diagnostics = Diagnostics()
-    files = Files(options.unwinding, diagnostics, options.follow_tasks, options.stack_size)
+    files = RecordingFiles(options.unwinding, diagnostics, options.follow_tasks, options.stack_size)
     collector = PtraceCollector(pid, collect, diagnostics, readers=files.runtimes.reader)
     session = Session(collector, options.unwinding, diagnostics, files)
     window = session.snapshot(lambda: states.keys() & set(_tasks(pid)))

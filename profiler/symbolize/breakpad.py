@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pyprof.objfile.breakpad.records import FuncRecord, InlineRecord, LineRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.records import dataclass
-from pyprof.symbolize.dwarf.lines import Place
+from pyprof.symbolize.dwarf.lines import SourcePlace
 
 MAX_UNSIZED = 1 << 16
 """Most bytes that a PUBLIC, which has no size, reaches."""
@@ -31,7 +31,7 @@ class NamedPlace(NamedTuple):
     name: str
     start: int
     sized: bool
-    places: list[Place]
+    places: list[SourcePlace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class SymbolFileNames:
             return None
         return NamedPlace(public.name, public.address, False, [])
 
-    def _places(self, function: FuncRecord, address: int) -> list[Place]:
+    def _places(self, function: FuncRecord, address: int) -> list[SourcePlace]:
         body = self._body(function)
         at = bisect_right(body.starts, address) - 1
         line = body.lines[at] if at >= 0 and address < body.lines[at].address + body.lines[at].size else None
@@ -72,13 +72,13 @@ class SymbolFileNames:
         places = []
         for depth in range(len(chain) - 1, -1, -1):
             inlined = chain[depth]
-            places.append(Place(self._file.origin(inlined.origin)[0], file, number))
+            places.append(SourcePlace(self._file.origin(inlined.origin)[0], file, number))
             call_file = inlined.file
             if call_file is None:  # the old form: the call stands in the file of the function around it
                 call_file = self._file.origin(chain[depth - 1].origin)[1] if depth else _own_file(body)
             file = name(call_file) if call_file is not None else None
             number = inlined.line
-        places.append(Place(function.name, file, number))
+        places.append(SourcePlace(function.name, file, number))
         return places
 
     def _body(self, function: FuncRecord) -> _Body:

@@ -21,7 +21,7 @@ from pyprof.records import dataclass, field
 from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.cython import CythonLines
 from pyprof.symbolize.demangle import demangle
-from pyprof.symbolize.dwarf.lines import Place, SourceLines
+from pyprof.symbolize.dwarf.lines import SourceLines, SourcePlace
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.footprint import footprint
 from pyprof.symbolize.kernel import KernelNames
@@ -39,7 +39,7 @@ class Named:
 
     system_name: str = ""
     function: int | None = None
-    source: tuple[Place, ...] = ()
+    source: tuple[SourcePlace, ...] = ()
 
 
 class FileNames:

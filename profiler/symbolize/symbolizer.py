@@ -18,7 +18,7 @@ from pyprof.records import dataclass, replace
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.described import DescribedCode
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
-from pyprof.symbolize.dwarf.lines import Place
+from pyprof.symbolize.dwarf.lines import SourcePlace
 from pyprof.symbolize.name_cache import FileNames, NameCache, Named
 from pyprof.symbolize.unnamed import MADE, NAMELESS, Labels, name_it, runtime_code, unnamed
 
@@ -57,7 +57,7 @@ class _Found:
     code: CodeName | None = None
     system_name: str = ""
     function: int | None = None
-    source: Sequence[Place] = ()
+    source: Sequence[SourcePlace] = ()
     region: str = ""
 
 
@@ -171,7 +171,7 @@ class Symbolizer:
             item.function = code.start
             if code.name and not item.source:
                 file, line = code.line_at(item.lookup) or (None, 0)
-                item.source = [Place(code.name, file, line)]
+                item.source = [SourcePlace(code.name, file, line)]
 
     def _name(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> None:
         """Fill in system_name, function and source: what is known already, else as the file says."""
@@ -288,7 +288,7 @@ class Symbolizer:
             if self._starts and not item.system_name:
                 item.function = self._starts(image, item.lookup)
 
-    def _place(self, place: Place, image: Image | None) -> tuple[str | None, int]:
+    def _place(self, place: SourcePlace, image: Image | None) -> tuple[str | None, int]:
         """File and line; of what Cython translated, those of its own source."""
         if self._known_only or not place.file or not place.line:
             return place.file, place.line
@@ -314,7 +314,7 @@ class Symbolizer:
         title = shown[item.system_name] if item.system_name else f"{label}+{rel:#x}"
         lines: tuple[Line, ...] = ()
         if item.system_name:
-            *inlined, outer = item.source or (Place("", None, 0),)
+            *inlined, outer = item.source or (SourcePlace("", None, 0),)
             lines = (
                 *(Line(shown.get(p.name, "[inlined]"), p.name, 0, *self._place(p, image)) for p in inlined),
                 Line(title, item.system_name, offset, *self._place(outer, image)),

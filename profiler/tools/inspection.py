@@ -26,7 +26,7 @@ from pyprof.unwind.sources import READERS, with_symbols
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class InspectedRow:
     """One row: start, end svma; of a function that repeats, its first block's."""
 
     start: int
@@ -170,7 +170,7 @@ class Inspection:
         name = self.symbols.name(row)
         return demangle([name])[name]
 
-    def rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[Row]:
+    def rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[InspectedRow]:
         """Rows of the sources, of all functions or of those that cover an address of ranges (start, end svma)."""
         for name in names:
             source = self.source(name)
@@ -218,11 +218,11 @@ def _joined(differences: Iterable[Difference]) -> Iterator[Difference]:
         yield pending
 
 
-def function_rows(function: FunctionRows, source: str, arch: Arch) -> Iterator[Row]:
+def function_rows(function: FunctionRows, source: str, arch: Arch) -> Iterator[InspectedRow]:
     last = function.start + function.repeat if function.repeat else function.end
     bounds = (*function.starts, max(last, function.starts[-1]))
     for (start, end), rule in zip(pairwise(bounds), function.rules, strict=True):
-        yield Row(start, end, source, function.start, function.repeat, rule_words(rule, arch))
+        yield InspectedRow(start, end, source, function.start, function.repeat, rule_words(rule, arch))
 
 
 Span = tuple[int, int, RuleWords]

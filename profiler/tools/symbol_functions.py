@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
 from pyprof.symbolize.dwarf.cursor import Deadline
-from pyprof.symbolize.dwarf.inlines import Function, Inlined, Inlines
+from pyprof.symbolize.dwarf.inlines import Inlined, Inlines, Subprogram
 from pyprof.symbolize.dwarf.line_table import LineTable
 from pyprof.symbolize.dwarf.units import Dwarf, Ranges
 
@@ -140,7 +140,7 @@ class Functions:
     def _line(self, low: int, high: int, line: int, file: int) -> str:
         return f"{low - self._base:x} {high - low:x} {line} {file}\n"
 
-    def _calls(self, inlines: Inlines, lines: LineTable, function: Function, start: int, end: int) -> Iterator[str]:
+    def _calls(self, inlines: Inlines, lines: LineTable, function: Subprogram, start: int, end: int) -> Iterator[str]:
         """INLINE records in the order of the entries: each stands behind the one around it."""
         depths: list[int] = []
         for call in inlines.calls(function, NO_DEADLINE):

@@ -13,7 +13,7 @@ from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_store import open_symbol_file
 from pyprof.symbolize.demangle import demangle
-from pyprof.tools.inspection import Inspection, Row
+from pyprof.tools.inspection import InspectedRow, Inspection
 from pyprof.unwind.base import Source
 from pyprof.unwind.columns import RuleWords
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
@@ -83,14 +83,14 @@ class SymbolInspection(Inspection):
         record = self.file.function_at(svma) or self.file.public_at(svma)
         return demangle([record.name])[record.name] if record else ""
 
-    def rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[Row]:
+    def rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[InspectedRow]:
         names = list(names)
         yield from super().rows([name for name in names if name != STACK_WIN], ranges)
         if STACK_WIN in names:
             for record in self.file.win_records():
                 end = record.address + record.size
                 if ranges is None or any(record.address < high and low < end for low, high in ranges):
-                    yield Row(record.address, end, STACK_WIN, record.address, 0, _words(record))
+                    yield InspectedRow(record.address, end, STACK_WIN, record.address, 0, _words(record))
 
     @property
     def row_sources(self) -> list[str]:

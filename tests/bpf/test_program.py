@@ -18,7 +18,7 @@ from pyprof.collectors.bpf.sampler import KINDS, Sampler, program
 from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.linux import bpf, procfs
 from pyprof.collectors.perf.ring import online_cpus
-from pyprof.collectors.targets.request import Target
+from pyprof.collectors.targets.request import CollectorTarget
 from pyprof.errors import FormatError
 from pyprof.options import CollectOptions
 from tests.support import build, need
@@ -38,7 +38,7 @@ def test_shipped_object_is_what_its_source_makes(tmp_path: Path) -> None:
 
 def test_layouts_are_those_of_the_header(tmp_path: Path) -> None:
     source = tmp_path / "layout.c"
-    reasons = ", ".join(reason.name for reason in abi.Reason)
+    reasons = ", ".join(reason.name for reason in abi.LossReason)
     source.write_text(
         f'#include <stdio.h>\n#include "{FOLDER}/sampler.h"\n'
         "int main(void) {\n"
@@ -59,7 +59,7 @@ def test_layouts_are_those_of_the_header(tmp_path: Path) -> None:
         abi.PROCESS.size,
         abi.THREAD.size,
     ]
-    assert [int(value) for value in order.split()] == list(range(len(abi.Reason) + 1))
+    assert [int(value) for value in order.split()] == list(range(len(abi.LossReason) + 1))
     assert [int(value) for value in values.split()] == [abi.MOST_STACK, abi.PAGE, abi.REGISTERS, *abi.Flag]
 
 
@@ -104,11 +104,11 @@ def test_nothing_stays_in_the_kernel() -> None:
 
 def test_whoever_has_no_rights_is_told_which_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "thread_status", lambda tid: {"CapEff": f"{1 << 39:x}"})
-    refusal = bpf_opening.can(Target(), CollectOptions())
+    refusal = bpf_opening.can(CollectorTarget(), CollectOptions())
     assert refusal is not None
     assert "CAP_PERFMON" in refusal.message
     monkeypatch.setattr(procfs, "thread_status", lambda tid: {"CapEff": f"{1 << 39 | 1 << 38:x}"})
-    assert bpf_opening.can(Target(), CollectOptions()) is None
+    assert bpf_opening.can(CollectorTarget(), CollectOptions()) is None
 
 
 def test_offset_of_a_field_is_found_in_the_kernels_types() -> None:

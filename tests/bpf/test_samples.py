@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.bpf import source
-from pyprof.collectors.bpf.abi import Reason
+from pyprof.collectors.bpf.abi import LossReason
 from pyprof.collectors.bpf.sampler import Sampler
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.perf.ring import online_cpus
@@ -158,14 +158,14 @@ def test_samples_that_find_no_room_are_counted() -> None:
         with native.running("sh", "-c", "echo ready; while :; do :; done") as target:
             source.begin([target.pid])
             end = time.monotonic() + 20
-            while not sampler.counts()[0][Reason.RING_FULL] and time.monotonic() < end:
+            while not sampler.counts()[0][LossReason.RING_FULL] and time.monotonic() < end:
                 time.sleep(0.05)
             sampler.silence()
             counts, histogram = sampler.counts()
             samples = source.take()
-            assert 0 < len(samples) == counts[Reason.SAMPLED] == sum(histogram)
+            assert 0 < len(samples) == counts[LossReason.SAMPLED] == sum(histogram)
             assert set(samples.pid.tolist()) == {target.pid}
             source.done()
-            assert source.lost == counts[Reason.RING_FULL] > 0
+            assert source.lost == counts[LossReason.RING_FULL] > 0
     finally:
         source.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyprof.symbolize.breakpad import MAX_INLINED, SymbolFileNames
-from pyprof.symbolize.dwarf.lines import Place
+from pyprof.symbolize.dwarf.lines import SourcePlace
 from tests.breakpad.support import symbol_file
 from tests.breakpad.test_reader import SMALL
 
@@ -12,7 +12,7 @@ def names(text: str) -> SymbolFileNames:
     return SymbolFileNames(symbol_file(text))
 
 
-def places(text: str, address: int) -> list[Place]:
+def places(text: str, address: int) -> list[SourcePlace]:
     found = names(text).find(address)
     assert found is not None
     return found.places
@@ -20,13 +20,16 @@ def places(text: str, address: int) -> list[Place]:
 
 def test_inlined_calls_stand_inside_of_the_function() -> None:
     assert places(SMALL, 0x1015) == [
-        Place("inner(int)", "/src/b.h", 7),
-        Place("outer call()", "/src/b.h", 33),
-        Place("main", "/src/a file.c", 12),
+        SourcePlace("inner(int)", "/src/b.h", 7),
+        SourcePlace("outer call()", "/src/b.h", 33),
+        SourcePlace("main", "/src/a file.c", 12),
     ]
-    assert places(SMALL, 0x101C) == [Place("outer call()", "/src/b.h", 41), Place("main", "/src/a file.c", 12)]
-    assert places(SMALL, 0x1001) == [Place("main", "/src/a file.c", 10)]
-    assert places(SMALL, 0x1050) == [Place("main", "/src/a file.c", 13)]
+    assert places(SMALL, 0x101C) == [
+        SourcePlace("outer call()", "/src/b.h", 41),
+        SourcePlace("main", "/src/a file.c", 12),
+    ]
+    assert places(SMALL, 0x1001) == [SourcePlace("main", "/src/a file.c", 10)]
+    assert places(SMALL, 0x1050) == [SourcePlace("main", "/src/a file.c", 13)]
 
 
 def test_function_and_symbol_have_names_and_starts() -> None:
@@ -55,13 +58,17 @@ INLINE 0 7 5 10 10
 INLINE 1 8 6 10 8
 10 10 99 2
 """
-    assert places(text, 0x12) == [Place("inner", "inner.h", 99), Place("outer", "outer.h", 8), Place("f", None, 7)]
+    assert places(text, 0x12) == [
+        SourcePlace("inner", "inner.h", 99),
+        SourcePlace("outer", "outer.h", 8),
+        SourcePlace("f", None, 7),
+    ]
 
 
 def test_lines_of_no_size_hide_nothing() -> None:
     """Visual C++ writes them, before or behind the line that holds."""
     for lines in ("10 0 85 1\n10 8 87 1\n", "10 8 87 1\n10 0 85 1\n"):
-        assert places(f"FILE 1 a\nFUNC 10 8 0 f\n{lines}", 0x10) == [Place("f", "a", 87)]
+        assert places(f"FILE 1 a\nFUNC 10 8 0 f\n{lines}", 0x10) == [SourcePlace("f", "a", 87)]
 
 
 def test_gap_between_lines_has_a_name_only() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.model.arch import I386, X86_64, Arch
-from pyprof.unwind.expr import Failed, Machine
+from pyprof.unwind.expr import ExpressionFailed, Machine
 from pyprof.unwind.expr import evaluate as evaluate_dwarf
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem, evaluate, run
 from pyprof.unwind.formats.breakpad.postfix_rules import RuleCompiler
@@ -103,7 +103,7 @@ def expected(value: int | str, arch: Arch) -> int:
     return {"top / 2": top // 2, "top % 10": top % 10, "cx / 2": cx // 2, "cx / -3": cx // (-3 & top)}[value]
 
 
-def by_rule(text: str, arch: Arch) -> int | Failed | None:
+def by_rule(text: str, arch: Arch) -> int | ExpressionFailed | None:
     """What the compiled rule gives, as apply_rule executes it."""
     names = RegisterNames(arch)
     rule = RuleCompiler(arch, names.column).register(text, -1)
@@ -145,13 +145,13 @@ def test_unreadable_word_fails_in_both() -> None:
     with pytest.raises(PostfixFailed) as failed:
         evaluate("$rbx 8 + ^", registers(X86_64), read, 8)
     assert (failed.value.problem, failed.value.avma) == (PostfixProblem.UNREADABLE, 0x5018)
-    assert isinstance(by_rule("$rbx 8 + ^ 1 +", X86_64), Failed)
+    assert isinstance(by_rule("$rbx 8 + ^ 1 +", X86_64), ExpressionFailed)
 
 
 def test_division_by_zero_at_run_time_fails_in_both() -> None:
     with pytest.raises(PostfixFailed, match="division by zero"):
         evaluate("5 $rbx $rbx - /", registers(X86_64), read, 8)
-    assert isinstance(by_rule("5 $rbx $rbx - /", X86_64), Failed)
+    assert isinstance(by_rule("5 $rbx $rbx - /", X86_64), ExpressionFailed)
 
 
 WORDS = st.integers(0, 2**64 - 1) | st.integers(0, 20) | st.integers(2**63 - 5, 2**63 + 5)
@@ -171,7 +171,7 @@ def test_operators_of_both_machines_agree_on_any_words(left: int, right: int, op
     try:
         value = evaluate(text, {f"${a}": left & arch.mask, f"${b}": right & arch.mask}, read, arch.word)
     except PostfixFailed:
-        assert isinstance(compiled, Failed)
+        assert isinstance(compiled, ExpressionFailed)
     else:
         assert compiled == value
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.ptrace.process import Target
-from pyprof.collectors.ptrace.stop import Held, Outcome, Stopper
+from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.stop import HeldThread, Outcome, Stopper
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
@@ -21,11 +21,11 @@ from pyprof.options import CollectOptions
 class Stopping:
     stopper: Stopper
     builder: BatchBuilder[ArenaMemory]
-    target: Target
+    target: TracedProcess
     diagnostics: Diagnostics
 
-    def held(self, tid: int) -> Held:
-        return Held(self.target.threads[tid], self.target.spaces, 1, time.monotonic_ns())
+    def held(self, tid: int) -> HeldThread:
+        return HeldThread(self.target.threads[tid], self.target.spaces, 1, time.monotonic_ns())
 
     def stop(self, tid: int) -> Outcome:
         """One stop; a thread that did not stop at once is waited for."""
@@ -55,7 +55,7 @@ def stopping(pid: int) -> Iterator[Stopping]:
     diagnostics = Diagnostics()
     arches = native_arches("x86_64")
     builder = BatchBuilder(arches, ArenaMemory(65536), 1)
-    target = Target(pid, CollectOptions(stack_size=65536), Identities(), diagnostics)
+    target = TracedProcess(pid, CollectOptions(stack_size=65536), Identities(), diagnostics)
     stopper = Stopper(arches, builder, diagnostics, CollectOptions(idle=True))
     target.look(builder)
     try:

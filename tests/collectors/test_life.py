@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.collectors.ptrace.process import Target
+from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample import SampleKind
@@ -199,7 +199,7 @@ def test_target_that_is_closed_is_freed_at_once(program: Start) -> None:
     running = program("c_spin", "1")
     gc.disable()
     try:
-        target = Target(running.pid, CollectOptions(), Identities(), Diagnostics())
+        target = TracedProcess(running.pid, CollectOptions(), Identities(), Diagnostics())
         ended = weakref.ref(target)
         target.close()
         del target

@@ -20,7 +20,7 @@ from pyprof.collectors.perf.scope import Scope
 from pyprof.collectors.ptrace import opening as by_stops
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.registry import AUTO, COLLECTORS, CollectorSpec, open_collector
-from pyprof.collectors.targets.request import Interpreters, Request, Target
+from pyprof.collectors.targets.request import CollectorTarget, InterpreterReaders, Request
 from pyprof.collectors.targets.selection import select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, PyprofError, UnsupportedArchitecture, UsageError
@@ -28,7 +28,7 @@ from pyprof.model.arch import AARCH64
 from pyprof.options import CollectOptions, TargetOptions
 
 OPTIONS = CollectOptions()
-OURS = Target(os.getpid())
+OURS = CollectorTarget(os.getpid())
 
 
 class Room(ModuleType):
@@ -38,10 +38,10 @@ class Room(ModuleType):
         super().__init__(name)
         self.refusal = refusal
         self.error = error
-        self.asked: list[Target] = []
+        self.asked: list[CollectorTarget] = []
         self.requests: list[Request] = []
 
-    def can(self, target: Target, options: CollectOptions) -> PyprofError | None:
+    def can(self, target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
         self.asked.append(target)
         return self.refusal
 
@@ -69,7 +69,7 @@ def test_first_that_can_is_opened_and_no_later_one_is_asked(monkeypatch: pytest.
     first, second = Room("first"), Room("second")
     furnish(monkeypatch, first, second)
     assert opened() is cast("Collector", first)
-    assert first.asked == [Target(os.getppid())]
+    assert first.asked == [CollectorTarget(os.getppid())]
     assert not second.asked
     assert first.requests[0].refusals == ()
     assert not first.requests[0].by_name
@@ -114,7 +114,7 @@ def test_events_may_follow_stops_that_were_not_asked_for(monkeypatch: pytest.Mon
     monkeypatch.setattr(by_perf, "can", lambda *_: SeesPart("hidden"))
     selection, interpreters = (
         select(TargetOptions(pids=(os.getppid(),))),
-        cast("Interpreters", SimpleNamespace(reader=None, needs_stops=None)),
+        cast("InterpreterReaders", SimpleNamespace(reader=None, needs_stops=None)),
     )
     for name, options, expected in (
         (AUTO, OPTIONS, UntilShortLives),

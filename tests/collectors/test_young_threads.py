@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
-from pyprof.collectors.ptrace.process import Target
+from pyprof.collectors.ptrace.process import TracedProcess
 from pyprof.collectors.ptrace.young_threads import YoungThreads
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
@@ -72,7 +72,7 @@ def test_short_threads_are_sampled_where_they_run(
 def test_thread_that_came_in_the_place_of_another_is_found_in_the_same_round(program: Start) -> None:
     pid = program("c_births", "thread", "5000", "1").pid
     builder = BatchBuilder(native_arches(os.uname().machine), ArenaMemory(1 << 16), 1)
-    target = Target(pid, CollectOptions(), Identities(), Diagnostics())
+    target = TracedProcess(pid, CollectOptions(), Identities(), Diagnostics())
     found: set[int] = set()
     deadline = time.monotonic() + 60
     while not found:

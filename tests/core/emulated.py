@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pyprof.collectors.gdb.link import Link
+from pyprof.collectors.gdb.link import PacketLink
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.model.arch import RISCV64
 from pyprof.model.modules import Mapping
@@ -32,7 +32,7 @@ def core_of_crash(command: Sequence[str], path: Path) -> None:
     emulator, *rest = command
     with (
         stub_process([emulator, "-g", str(port), *rest], port) as process,
-        closing(Link.connect(f"localhost:{port}")) as link,
+        closing(PacketLink.connect(f"localhost:{port}")) as link,
     ):
         link.acknowledge()
         link.ask(b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+")
@@ -43,12 +43,12 @@ def core_of_crash(command: Sequence[str], path: Path) -> None:
         _write(link, process.pid, SIGNALS[stop[1:3]], path)
 
 
-def _go_on(link: Link, how: bytes) -> bytes:
+def _go_on(link: PacketLink, how: bytes) -> bytes:
     link.send(how)
     return link.receive(60)
 
 
-def _write(link: Link, pid: int, signal: int, path: Path) -> None:
+def _write(link: PacketLink, pid: int, signal: int, path: Path) -> None:
     writer = CoreWriter(RISCV)
     names = list(_threads(link))
     for number, name in enumerate(names):
@@ -65,7 +65,7 @@ def _write(link: Link, pid: int, signal: int, path: Path) -> None:
         path.write_bytes(writer.build([_load(memory.fileno(), m) for m in mappings]))
 
 
-def _threads(link: Link) -> Iterator[bytes]:
+def _threads(link: PacketLink) -> Iterator[bytes]:
     """As the stub names them, the one that stopped first."""
     reply = link.ask(b"qfThreadInfo")
     while reply.startswith(b"m"):

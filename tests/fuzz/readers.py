@@ -24,7 +24,7 @@ from pyprof.errors import FormatError, PyprofError, RemoteError
 from pyprof.importers import collapsed, pprof, speedscope
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.codes import CodeReader
-from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.cpython.lines import line_of
 from pyprof.interpreters.cpython.memory import Memory as Words
 from pyprof.interpreters.cpython.memory import Unreadable
@@ -50,10 +50,10 @@ from pyprof.symbolize.dwarf.lines import SourceLines
 from pyprof.symbolize.elf_symtab import symbol_sources
 from pyprof.symbolize.perfmap import PerfMapReader
 from pyprof.symbolize.symbols import SymbolTable
-from pyprof.unwind.expr import Failed, Machine, evaluate
+from pyprof.unwind.expr import ExpressionFailed, Machine, evaluate
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.gdb_jit import read_list, read_object
-from pyprof.unwind.formats.libunwind.dynamic import DynReader, Format
+from pyprof.unwind.formats.libunwind.dynamic import DynReader, RegionFormat
 from pyprof.unwind.formats.libunwind.tables import open_table
 from tests.breakpad.test_fuzz import exhaust as use_symbol_file
 from tests.jit.memory import Memory
@@ -147,7 +147,7 @@ def debug_frame(data: bytes) -> None:
 def expressions(data: bytes) -> None:
     machine = Machine(X86_64, list(range(17)), lambda avma, size: avma & ((1 << 8 * size) - 1))
     found = evaluate(data, machine, (7,))
-    assert isinstance(found, Failed) or 0 <= found <= MASK
+    assert isinstance(found, ExpressionFailed) or 0 <= found <= MASK
 
 
 def sframe(data: bytes) -> None:
@@ -211,7 +211,7 @@ def python_objects(data: bytes) -> None:
 
 def python_lines(data: bytes) -> None:
     if len(data) > 4:
-        kinds = list(LineTable)
+        kinds = list(LineTableFormat)
         line_of(kinds[data[0] % len(kinds)], data[4:], data[1], int.from_bytes(data[2:4], "little"))
 
 
@@ -273,7 +273,7 @@ def libunwind(data: bytes) -> None:
         for found in reader.heads(LIST).heads:
             info = reader.info(found, usual=True)
             table = None
-            if found.format != Format.DYNAMIC:
+            if found.format != RegionFormat.DYNAMIC:
                 table = open_table(info, memory.read, X86_64, Diagnostics())
             if table is not None:
                 table.function_at(found.start)

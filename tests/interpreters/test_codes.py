@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.interpreters.code_book import UNKNOWN, CodeBook
-from pyprof.interpreters.cpython.codes import Code, CodeReader
-from pyprof.interpreters.cpython.layout import Layout, LineTable
+from pyprof.interpreters.cpython.codes import CodeReader, PythonCode
+from pyprof.interpreters.cpython.layout import Layout, LineTableFormat
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.interpreters.cpython.tables import LAYOUTS
 from pyprof.model.interpreter import FunctionPlace
@@ -51,8 +51,8 @@ class CodeObject:
         return ctypes.string_at(self.at + reader.head_at, reader.head_size)
 
 
-def code(number: int) -> Code:
-    return Code(f"f_{number}", f"f_{number}", "file.py", 1, LineTable.LOCATIONS, b"")
+def code(number: int) -> PythonCode:
+    return PythonCode(f"f_{number}", f"f_{number}", "file.py", 1, LineTableFormat.LOCATIONS, b"")
 
 
 def made() -> tuple[CodeObject, CodeReader, CodeBook]:

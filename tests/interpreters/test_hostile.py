@@ -18,7 +18,7 @@ from pyprof.interpreters.cpython.capture import ENTRY_OWNER, MOST_FRAMES, Copier
 from pyprof.interpreters.cpython.codes import CodeReader
 from pyprof.interpreters.cpython.copied import Habits
 from pyprof.interpreters.cpython.greenlet_entries import EntrySearch
-from pyprof.interpreters.cpython.greenlets import Waiter, waiting_size
+from pyprof.interpreters.cpython.greenlets import SwitchedThread, waiting_size
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.interpreters.cpython.local_values import LocalReader
 from pyprof.interpreters.cpython.memory import Memory, Unreadable, gather_now
@@ -60,7 +60,7 @@ def nonsense(seed: int) -> Callable[[int, int], bytes]:
 
 
 class Nonsense:
-    """A waiting.Reader of nonsense that counts."""
+    """A greenlets.StoppedMemory of nonsense that counts."""
 
     def __init__(self, seed: int) -> None:
         self.memory, self.left = nonsense(seed), 4096
@@ -95,7 +95,7 @@ def test_greenlets_of_nonsense_end(minor: int, seed: int, marks: list[int]) -> N
     greenlets = greenlet_search(layout)
     assert greenlets is not None
     frames = [(stack, 0, BASE)] if minor > 11 else []
-    waiter = Waiter(BASE, frames, [], 0, stack, BASE)
+    waiter = SwitchedThread(BASE, frames, [], 0, stack, BASE)
     slots: dict[int, tuple[int, int]] = {}
     for _ in range(2):
         if not greenlets.nothing(waiter):
@@ -240,6 +240,6 @@ def test_search_for_greenlets_is_bounded_whatever_the_stack_holds(entries: int) 
         for place in range(40, apart - 20):
             stack[at + place] = ring.AT + (place - 40) * 8 * ring.size % (ring.COUNT * ring.size)
         stack[at + (frame.previous >> 3)] = ring.AT
-    thread = Waiter(0x10000, [(ring.words, 0, ring.AT), (stack, 0, base)], [], 0, stack, base)
+    thread = SwitchedThread(0x10000, [(ring.words, 0, ring.AT), (stack, 0, base)], [], 0, stack, base)
     EntrySearch(layout, ENTRY_OWNER).search(thread, {}, ring)
     assert ring.looks < 20_000

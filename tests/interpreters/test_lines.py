@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.cpython.lines import line_of
 from tests.interpreters.pythons import EACH, Python
 
@@ -39,8 +39,14 @@ def test_every_instruction_of_library_modules_has_the_line_that_python_says(pyth
     done = subprocess.run([*python.command, "-c", SAY], capture_output=True, text=True, timeout=120, check=True)
     codes: list[list[Any]] = json.loads(done.stdout)
     assert len(codes) > 200
-    kind = LineTable.LNOTAB if python.minor < 10 else LineTable.LINETABLE if python.minor == 10 else LineTable.LOCATIONS
-    unit = 1 if kind is LineTable.LNOTAB else 2
+    kind = (
+        LineTableFormat.LNOTAB
+        if python.minor < 10
+        else LineTableFormat.LINETABLE
+        if python.minor == 10
+        else LineTableFormat.LOCATIONS
+    )
+    unit = 1 if kind is LineTableFormat.LNOTAB else 2
     for first, table, spans in codes:
         data = bytes.fromhex(table)
         for start, end, line in spans:
@@ -49,6 +55,6 @@ def test_every_instruction_of_library_modules_has_the_line_that_python_says(pyth
                     assert line_of(kind, data, first, at // unit) == (line or 0), (first, at)
 
 
-@given(st.sampled_from(LineTable), st.binary(max_size=200), st.integers(-5, 1 << 20), st.integers(-1, 1 << 33))
-def test_nonsense_gives_some_line_and_ends(kind: LineTable, table: bytes, first: int, instruction: int) -> None:
+@given(st.sampled_from(LineTableFormat), st.binary(max_size=200), st.integers(-5, 1 << 20), st.integers(-1, 1 << 33))
+def test_nonsense_gives_some_line_and_ends(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> None:
     assert isinstance(line_of(kind, table, first, instruction), int)

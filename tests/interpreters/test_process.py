@@ -21,14 +21,14 @@ from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.targets.spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.base import Recording
+from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.code_book import CodeBook
 from pyprof.interpreters.cpython.memory import Memory, gather_now
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.programs import Programs
-from pyprof.interpreters.cpython.rows import RowReader, fold, head_of
-from pyprof.interpreters.cpython.runtime import Refused, Runtime, open_runtime
-from pyprof.interpreters.symbols import Found, KnownSymbols, Wanted, read_symbols
+from pyprof.interpreters.cpython.rows import FrameRowReader, fold, head_of
+from pyprof.interpreters.cpython.runtime import Runtime, UnreadRuntime, open_runtime
+from pyprof.interpreters.symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
 from pyprof.model.interpreter import FrameRows, FunctionPlace
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.images import ImageStore
@@ -45,7 +45,7 @@ class CountedReads:
     def __init__(self) -> None:
         self.reads = 0
 
-    def __call__(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> Sequence[Found | None]:
+    def __call__(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> Sequence[FoundSymbols | None]:
         self.reads += len(modules)
         return read_symbols(ImageStore(Diagnostics()), space, modules, wanted)
 
@@ -58,7 +58,7 @@ class Reader:
         self.book = CodeBook()
         self.files = CountedReads()
         symbols = KnownSymbols(self.files)
-        self.process = PythonProcess(Recording(symbols, Diagnostics(), self.book), Programs(symbols), int)
+        self.process = PythonProcess(InterpreterContext(symbols, Diagnostics(), self.book), Programs(symbols), int)
         self.tracker = SpaceTracker(ProcDir(pid), itertools.count(1).__next__, lambda: None)
 
     def names(self) -> list[str]:
@@ -130,7 +130,7 @@ def test_list_that_changes_while_it_is_read_is_read_again(torn: int) -> None:
         if torn == 1:
             assert open_runtime(runtime.located, Memory(tearing), {process.pid}.__contains__) == runtime
         else:
-            with pytest.raises(Refused):
+            with pytest.raises(UnreadRuntime):
                 open_runtime(runtime.located, Memory(tearing), {process.pid}.__contains__)
 
 
@@ -144,7 +144,7 @@ def row_of(runtime: Runtime, read: ReadMemory, code: int) -> tuple[npt.NDArray[n
     return np.array([[0, code, 0, fold(words)]], np.uint64), words
 
 
-def decoded(rows: RowReader, frames: npt.NDArray[np.uint64], told: bytes = b"") -> FunctionPlace:
+def decoded(rows: FrameRowReader, frames: npt.NDArray[np.uint64], told: bytes = b"") -> FunctionPlace:
     """The frame of a sample that has no other."""
     one, none = np.array([0, 1]), np.array([False])
     copied = np.frombuffer(told, np.uint64).reshape(-1, 32)
@@ -178,13 +178,13 @@ def test_code_that_could_not_be_read_once_has_its_name_when_its_text_comes_with_
         frames, words = row_of(runtime, read, code)
         texts = b"".join(struct.pack("<QQ240s", at, 240, read(at, 240)) for at in (code, *words[-4:]))
 
-    def name(rows: RowReader, told: bytes) -> str:
+    def name(rows: FrameRowReader, told: bytes) -> str:
         return reader.book.line(decoded(rows, frames, told)).function
 
     gone = Memory(lambda avma, size: b"")
-    parent = RowReader(runtime, gone, reader.book, None)
-    unread = name(RowReader(runtime, gone, reader.book, parent), b"")
-    assert (unread, name(RowReader(runtime, gone, reader.book, parent), texts)) == (unread, "f")
+    parent = FrameRowReader(runtime, gone, reader.book, None)
+    unread = name(FrameRowReader(runtime, gone, reader.book, parent), b"")
+    assert (unread, name(FrameRowReader(runtime, gone, reader.book, parent), texts)) == (unread, "f")
     assert unread != "f"
 
 
@@ -196,7 +196,7 @@ def test_function_that_runs_again_after_its_name_was_dropped_is_read_again() -> 
         runtime = reader.process.runtime
         assert runtime is not None
         memory = Memory(memory_reader(process.pid, lambda: True))
-        rows = RowReader(runtime, memory, reader.book, None)
+        rows = FrameRowReader(runtime, memory, reader.book, None)
         frames, _ = row_of(runtime, memory_reader(process.pid, lambda: True), code)
         for _ in range(2):
             assert reader.book.line(decoded(rows, frames)).function == "f"

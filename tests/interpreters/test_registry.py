@@ -7,10 +7,10 @@ from typing import Any
 
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
-from pyprof.interpreters.base import Detected, Interpreter, LiveProcess, NotBegun, Recording
+from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess, NotBegun
 from pyprof.interpreters.code_book import CodeBook
-from pyprof.interpreters.cpython.codes import Code
-from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.interpreters.cpython.codes import PythonCode
+from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
 from pyprof.interpreters.symbols import KnownSymbols
 from pyprof.model.interpreter import Chain, FunctionPlace, Gather, SampleState
@@ -75,7 +75,7 @@ class Absent(Known):
 
 
 def interpreters(*kinds: type[Interpreter]) -> Interpreters:
-    return Interpreters(Recording(KnownSymbols(lambda *_: []), Diagnostics(), CodeBook()), kinds)
+    return Interpreters(InterpreterContext(KnownSymbols(lambda *_: []), Diagnostics(), CodeBook()), kinds)
 
 
 def process() -> LiveProcess:
@@ -127,6 +127,6 @@ def test_generated_code_is_named_by_the_interpreter_that_knows_its_name() -> Non
 
 def test_languages_are_told_apart_by_their_frames() -> None:
     book = CodeBook()
-    index = book.add(Code("f", "f", "a.py", 1, LineTable.LOCATIONS, b""))
+    index = book.add(PythonCode("f", "f", "a.py", 1, LineTableFormat.LOCATIONS, b""))
     assert book.code(index).language == "Python"
     assert book.code(index + 1).language == ""

@@ -11,9 +11,9 @@ from pyprof.model.arch import X86_64
 from pyprof.model.code import ALWAYS
 from pyprof.model.modules import AddressSpace, ReadMemory
 from pyprof.runtime_code import libunwind as code_libunwind
-from pyprof.runtime_code.base import Look
+from pyprof.runtime_code.base import CodeLook
 from pyprof.runtime_code.libunwind import LibunwindCode
-from pyprof.unwind.formats.libunwind.dynamic import Format
+from pyprof.unwind.formats.libunwind.dynamic import RegionFormat
 from pyprof.unwind.formats.libunwind.locate import LIST as LIST_NAME
 from tests.jit.memory import Memory
 from tests.jit.test_libunwind_list import CODE, LIST, NAME, REGION, with_procedure, words
@@ -21,8 +21,8 @@ from tests.jit.test_libunwind_list import CODE, LIST, NAME, REGION, with_procedu
 INFO, TABLE, SIZE = 0x2000, 0x100000, 0x4000
 
 
-def look(read: ReadMemory, now_ns: int) -> Look:
-    return Look(AddressSpace(1, 1, 0, (), read, ""), X86_64, ALWAYS, now_ns, ((LIST_NAME, LIST),))
+def look(read: ReadMemory, now_ns: int) -> CodeLook:
+    return CodeLook(AddressSpace(1, 1, 0, (), read, ""), X86_64, ALWAYS, now_ns, ((LIST_NAME, LIST),))
 
 
 def test_registration_that_is_gone_when_it_is_read_again_is_kept_as_it_was_read() -> None:
@@ -48,7 +48,7 @@ def tables(memory: Memory, kind: int, generation: int, count: int) -> None:
     """A list of infos whose tables are all one piece of memory."""
     memory.put(TABLE, bytes(SIZE))
     memory.put(NAME, struct.pack("<QQQQ", CODE - SIZE, CODE + SIZE, TABLE, SIZE))
-    stated = (4, NAME) if kind == Format.TABLE else (SIZE // 8, TABLE)
+    stated = (4, NAME) if kind == RegionFormat.TABLE else (SIZE // 8, TABLE)
     for n in range(count):
         start, following = CODE + 16 * n, INFO + 0x100 * (n + 1) if n + 1 < count else 0
         union = words(X86_64, 0, TABLE, *stated)
@@ -57,9 +57,11 @@ def tables(memory: Memory, kind: int, generation: int, count: int) -> None:
     memory.put(LIST, struct.pack("<IIQ", 0, generation, INFO if count else 0))
 
 
-@pytest.mark.parametrize("kind", [Format.TABLE, Format.REMOTE_TABLE, Format.IP_OFFSET, Format.REMOTE_TABLE_64])
+@pytest.mark.parametrize(
+    "kind", [RegionFormat.TABLE, RegionFormat.REMOTE_TABLE, RegionFormat.IP_OFFSET, RegionFormat.REMOTE_TABLE_64]
+)
 def test_tables_are_kept_up_to_a_total_and_again_once_others_are_forgotten(
-    kind: Format, monkeypatch: pytest.MonkeyPatch
+    kind: RegionFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_libunwind, "MAX_TOTAL", 4 * SIZE)
     diagnostics = Diagnostics()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
-from pyprof.unwind.formats.libunwind.dynamic import MAX_INFOS, DynReader, Format, Head, Op, Tag
+from pyprof.unwind.formats.libunwind.dynamic import MAX_INFOS, DynReader, Head, Op, RegionFormat, Tag
 from pyprof.unwind.formats.libunwind.locate import decode_getter
 from pyprof.unwind.formats.libunwind.tables import open_table
 from tests.jit.memory import Memory
@@ -32,7 +32,7 @@ def with_procedure(arch: Arch, offset: bool) -> Memory:
     memory = Memory()
     memory.put(LIST, struct.pack("<II", 0, 5) + words(arch, INFO))
     union = words(arch, NAME, 0) + struct.pack("<Ii", 0, 0) + words(arch, REGION)
-    memory.put(INFO, head(arch, Format.DYNAMIC, offset=offset) + union + b"\xcc" * 32)
+    memory.put(INFO, head(arch, RegionFormat.DYNAMIC, offset=offset) + union + b"\xcc" * 32)
     op = struct.pack("<bbhi", Tag.ADD, 0, 7, 3) + words(arch, -8 & arch.mask)
     stop = struct.pack("<bbhi", Tag.STOP, 0, 0, -1) + words(arch, 0)
     memory.put(REGION, words(arch, 0) + struct.pack("<iI", 50, 3) + op + stop + b"\xff" * 16)
@@ -65,7 +65,7 @@ def test_layout_of_tables_is_told_by_what_they_point_to(kind: int, offset: bool)
 
 def test_information_that_fits_both_layouts_is_read_like_its_neighbours() -> None:
     memory = Memory()
-    memory.put(INFO, head(X86_64, Format.DYNAMIC) + bytes(64))
+    memory.put(INFO, head(X86_64, RegionFormat.DYNAMIC) + bytes(64))
     for usual in (True, False):
         info = DynReader(memory.read, X86_64).info(Head(INFO, CODE, CODE + 100, 0, 0), usual)
         assert (info.with_offset, info.sure) == (usual, False)
@@ -133,7 +133,7 @@ def test_any_memory_is_read_without_another_exception(data: st.DataObject) -> No
     try:
         for found in reader.heads(LIST).heads:
             info = reader.info(found, usual=True)
-            if found.format != Format.DYNAMIC:
+            if found.format != RegionFormat.DYNAMIC:
                 table = open_table(info, memory.read, X86_64, Diagnostics())
                 if table is not None:
                     table.function_at(found.start)

@@ -9,15 +9,17 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, X86_64, Arch
-from pyprof.unwind.formats.libunwind.dynamic import DynInfo, Format, Head
-from pyprof.unwind.formats.libunwind.tables import PairTable, Table, open_table
+from pyprof.unwind.formats.libunwind.dynamic import DynInfo, Head, RegionFormat
+from pyprof.unwind.formats.libunwind.tables import PairTable, RegionTable, open_table
 from pyprof.unwind.rules import RegKind, RegRule
 from tests.jit.memory import Memory
 
 CODE, TABLE, FRAMES = 0x10000, 0x20000, 0x30000
 
 
-def opened(memory: Memory, arch: Arch, kind: Format, table_len: int, segbase: int = 0, offset: int = 0) -> Table:
+def opened(
+    memory: Memory, arch: Arch, kind: RegionFormat, table_len: int, segbase: int = 0, offset: int = 0
+) -> RegionTable:
     head = Head(0x1000, CODE, CODE + 0x100, 0, kind)
     info = DynInfo(head, "", True, offset, (), segbase, table_len, TABLE)
     table = open_table(info, memory.read, arch, Diagnostics())
@@ -35,14 +37,14 @@ def eh_frame(start: int, size: int) -> tuple[bytes, int]:
     return cie + struct.pack("<I", len(fde) - 4) + fde[4:], len(cie)
 
 
-@pytest.mark.parametrize("kind", [Format.REMOTE_TABLE, Format.REMOTE_TABLE_64, Format.IP_OFFSET])
-def test_pairs_are_relative_to_what_the_format_says_and_need_no_order(kind: Format) -> None:
+@pytest.mark.parametrize("kind", [RegionFormat.REMOTE_TABLE, RegionFormat.REMOTE_TABLE_64, RegionFormat.IP_OFFSET])
+def test_pairs_are_relative_to_what_the_format_says_and_need_no_order(kind: RegionFormat) -> None:
     memory = Memory()
     data, fde = eh_frame(CODE + 0x40, 0x20)
     memory.put(FRAMES, data)
-    base = CODE if kind == Format.IP_OFFSET else FRAMES
+    base = CODE if kind == RegionFormat.IP_OFFSET else FRAMES
     pairs = [(CODE + 0x80 - base, fde), (CODE + 0x40 - base, fde), (CODE - base, fde)]
-    width = "q" if kind == Format.REMOTE_TABLE_64 else "i"
+    width = "q" if kind == RegionFormat.REMOTE_TABLE_64 else "i"
     memory.put(TABLE, b"".join(struct.pack(f"<{width}{width}", *pair) for pair in pairs))
     table = opened(memory, X86_64, kind, len(pairs) * (2 if width == "q" else 1), FRAMES)
     assert isinstance(table, PairTable)
@@ -58,10 +60,10 @@ def test_pair_that_leads_to_no_fde_is_an_error() -> None:
     memory.put(FRAMES, bytes(64))
     memory.put(TABLE, struct.pack("<ii", CODE - FRAMES, 8))
     with pytest.raises(FormatError, match="a CIE or FDE of 0 bytes"):
-        opened(memory, X86_64, Format.REMOTE_TABLE, 1, FRAMES).function_at(CODE)
+        opened(memory, X86_64, RegionFormat.REMOTE_TABLE, 1, FRAMES).function_at(CODE)
     memory.put(TABLE, struct.pack("<ii", CODE - FRAMES, 1 << 30))
     with pytest.raises(FormatError, match="not readable"):
-        opened(memory, X86_64, Format.REMOTE_TABLE, 1, FRAMES).function_at(CODE)
+        opened(memory, X86_64, RegionFormat.REMOTE_TABLE, 1, FRAMES).function_at(CODE)
 
 
 def test_load_offset_is_added_to_what_the_table_says() -> None:
@@ -69,7 +71,7 @@ def test_load_offset_is_added_to_what_the_table_says() -> None:
     data, fde = eh_frame(CODE + 0x40 - 0x5000, 0x20)
     memory.put(FRAMES, data)
     memory.put(TABLE, struct.pack("<ii", CODE + 0x40 - 0x5000 - FRAMES, fde))
-    rows = opened(memory, X86_64, Format.REMOTE_TABLE, 1, FRAMES, 0x5000).function_at(CODE + 0x50)
+    rows = opened(memory, X86_64, RegionFormat.REMOTE_TABLE, 1, FRAMES, 0x5000).function_at(CODE + 0x50)
     assert rows is not None
     assert (rows.start, rows.end) == (CODE + 0x40, CODE + 0x60)
 
@@ -85,7 +87,7 @@ def test_exidx_in_memory_is_executed() -> None:
         ),
     )
     memory.put(CODE, bytes(0x100))
-    table = opened(memory, ARM, Format.ARM_EXIDX, 16)
+    table = opened(memory, ARM, RegionFormat.ARM_EXIDX, 16)
     rows = table.function_at(CODE + 0x10)
     assert rows is not None
     rule = rows.rules[-1]

@@ -17,7 +17,7 @@ from pyprof.collectors.perf.records import (
     LOST,
     MMAP2,
     SAMPLE,
-    Samples,
+    SampleRecords,
     Scan,
     parse_comm,
     parse_lost,
@@ -62,7 +62,7 @@ class Written:
     def _publish(self) -> None:
         self.words[1024 // 8] = self.head
 
-    def read(self, until: int = END) -> tuple[Scan, Samples]:
+    def read(self, until: int = END) -> tuple[Scan, SampleRecords]:
         found = Scan()
         scan(self.ring, self.words, until, found)
         samples, _ = read_samples(self.words, found.samples)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.base import CollectorStats, Feedback, Source
+from pyprof.collectors.base import CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.linux.perf_arch import WIDE
 from pyprof.collectors.offcpu.collector import WallClockCollector
@@ -101,7 +101,7 @@ class NoLooks:
 
 
 def wall_clock(source: SwitchSource, **options: Any) -> WallClockCollector:
-    return WallClockCollector(source, lambda _: cast("Source", NoLooks()), CollectOptions(idle=True, **options))
+    return WallClockCollector(source, lambda _: cast("SampleSource", NoLooks()), CollectOptions(idle=True, **options))
 
 
 def of_kind(batches: list[SampleBatch], kind: SampleKind) -> list[tuple[int, int, int]]:
@@ -137,7 +137,7 @@ def test_time_before_the_first_batch_and_after_the_stop_is_nobodys() -> None:
         time.sleep(0.05)
 
     source = Reported([(7, -50, BLOCKED)], [(7, -50)])
-    looks = cast("Source", NoLooks(stop))
+    looks = cast("SampleSource", NoLooks(stop))
     collector = WallClockCollector(source, lambda _: looks, CollectOptions(idle=True))
     began_ns = time.monotonic_ns()
     batches = list(collector.batches())

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from pyprof.errors import RecordingError
-from pyprof.exporters.base import Beginning, Part, Samples
+from pyprof.exporters.base import JournalBeginning, JournalPart, SampleColumns
 from pyprof.model.profile import Profile, ThreadInfo
-from pyprof.recording.journal import Journal
+from pyprof.recording.journal import FileJournal
 from pyprof.recording.reader import INTERRUPTED, load
 from pyprof.records import replace
 from tests.exporters.profiles import golden
@@ -27,9 +27,9 @@ from tests.warm import run as pyprof
 KILLS = 4
 
 
-def parts(profile: Profile, count: int) -> list[Part]:
+def parts(profile: Profile, count: int) -> list[JournalPart]:
     """Everything but samples with the first one; the samples in so many."""
-    first = Part(
+    first = JournalPart(
         profile.modules,
         profile.threads,
         {},
@@ -44,12 +44,14 @@ def parts(profile: Profile, count: int) -> list[Part]:
     return [first, *more]
 
 
-def _rows(profile: Profile, rows: slice) -> Samples:
-    return Samples(profile.time_ns[rows], profile.thread[rows], profile.stack[rows], profile.values[rows], None, None)
+def _rows(profile: Profile, rows: slice) -> SampleColumns:
+    return SampleColumns(
+        profile.time_ns[rows], profile.thread[rows], profile.stack[rows], profile.values[rows], None, None
+    )
 
 
-def kept(path: Path, profile: Profile, count: int) -> Journal:
-    journal = Journal(str(path), Beginning.of(profile))
+def kept(path: Path, profile: Profile, count: int) -> FileJournal:
+    journal = FileJournal(str(path), JournalBeginning.of(profile))
     for part in parts(profile, count):
         journal.add(part)
     return journal

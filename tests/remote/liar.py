@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pyprof.collectors.gdb.packets import Kind, PacketReader, frame
+from pyprof.collectors.gdb.packets import PacketKind, PacketReader, frame
 
 Answer = Callable[[bytes], bytes | None]
 """(request) -> raw bytes to send instead of the honest reply, None for the honest one."""
@@ -79,7 +79,7 @@ class Liar:
                 client.sendall(frame(b"T02thread:p1.1;"))
             reader.feed(data)
             while (found := reader.next()) is not None:
-                if found.kind is not Kind.PACKET:
+                if found.kind is not PacketKind.PACKET:
                     continue
                 self.asked.append(found.payload)
                 lie = self._answer(found.payload)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyprof.collectors.gdb.packets import Kind, PacketReader, frame
+from pyprof.collectors.gdb.packets import PacketKind, PacketReader, frame
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Probe:
     def _reply(self) -> bytes:
         while True:
             while (found := self._replies.next()) is not None:
-                if found.kind is Kind.PACKET:
+                if found.kind is PacketKind.PACKET:
                     self._stub.sendall(b"+")
                     return found.payload
             data = self._stub.recv(1 << 16)
@@ -139,7 +139,7 @@ class Probe:
                 client.sendall(frame(self._manner.interrupted))
             reader.feed(data.replace(b"\x03", b""))
             while (found := reader.next()) is not None:
-                if found.kind is Kind.PACKET:
+                if found.kind is PacketKind.PACKET:
                     self.asked.append(found.payload)
                     client.sendall(b"+" + self._answer(found.payload))
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyprof.collectors.gdb.link import Link
-from pyprof.collectors.gdb.packets import Kind, PacketReader, frame
+from pyprof.collectors.gdb.link import PacketLink
+from pyprof.collectors.gdb.packets import PacketKind, PacketReader, frame
 from tests.support import need
 
 
@@ -95,7 +95,7 @@ class Relay:
     def __init__(self, address: str, hidden: Sequence[str]) -> None:
         """hidden: requests that are answered as if the stub did not know them."""
         self._hidden = tuple(name.encode() for name in hidden)
-        self.upstream = Link.connect(address)
+        self.upstream = PacketLink.connect(address)
         self.upstream.acknowledge()
         self.upstream.ask(b"qSupported:multiprocess+;xmlRegisters=i386;vContSupported+")
         self.upstream.ask(b"?")
@@ -133,7 +133,7 @@ class Relay:
         while data := client.recv(1 << 16):
             reader.feed(data)
             while (found := reader.next()) is not None:
-                if found.kind is not Kind.PACKET:
+                if found.kind is not PacketKind.PACKET:
                     continue
                 self.asked.append(found.payload)
                 reply = self._reply(found.payload)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from pyprof.collectors.gdb.files import RemoteFiles
-from pyprof.collectors.gdb.link import Link
+from pyprof.collectors.gdb.link import PacketLink
 from pyprof.collectors.gdb.packets import escape
 from pyprof.collectors.gdb.stub import Stub
 from pyprof.diagnostics import Diagnostics
@@ -64,7 +64,7 @@ def test_file_that_is_not_here_is_fetched_and_used(tmp_path: Path) -> None:
         return bytes(elf.at_svma(avma, size))
 
     with lying(server) as liar:
-        stub = Stub(Link.connect(liar.address))
+        stub = Stub(PacketLink.connect(liar.address))
         stub.begin()
         diagnostics = Diagnostics()
         files = RemoteFiles(stub, far, "", str(tmp_path), diagnostics)
@@ -90,7 +90,7 @@ def test_file_that_is_here_is_not_fetched() -> None:
     elf = ElfFile.open(str(program))
     server = FileServer({})
     with lying(server) as liar:
-        stub = Stub(Link.connect(liar.address))
+        stub = Stub(PacketLink.connect(liar.address))
         stub.begin()
         files = RemoteFiles(stub, str(program), "", "", Diagnostics())
         files.fetch_missing(mappings_of(elf, str(program)), lambda avma, size: bytes(elf.at_svma(avma, size)))
@@ -100,7 +100,7 @@ def test_file_that_is_here_is_not_fetched() -> None:
 
 def test_stub_without_files_costs_one_question() -> None:
     with lying(lambda _: None) as liar:
-        stub = Stub(Link.connect(liar.address))
+        stub = Stub(PacketLink.connect(liar.address))
         stub.begin()
         assert stub.whole_file("/proc/1/maps", 1 << 20) is None
         assert honest(b"vFile:open:00,0,0") == b""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.gdb.link import parse_address
-from pyprof.collectors.gdb.packets import MAX_PAYLOAD, Incoming, Kind, PacketReader, escape, frame, unescape
+from pyprof.collectors.gdb.packets import MAX_PAYLOAD, Incoming, PacketKind, PacketReader, escape, frame, unescape
 from pyprof.errors import RemoteError, UsageError
 
 
@@ -42,19 +42,19 @@ def test_body_without_sense_is_an_error(body: bytes) -> None:
 
 
 def test_wrong_checksum_is_told_from_a_packet() -> None:
-    assert everything(b"$OK#9b$OK#9A") == [Incoming(Kind.BROKEN), Incoming(Kind.PACKET, b"OK")]
+    assert everything(b"$OK#9b$OK#9A") == [Incoming(PacketKind.BROKEN), Incoming(PacketKind.PACKET, b"OK")]
 
 
 def test_notification_and_acknowledgements_stand_between_packets() -> None:
     found = everything(b"+%Stop:T05#" + b"%02x" % (sum(b"Stop:T05") & 255) + b"-$OK#9a")
-    assert [item.kind for item in found] == [Kind.ACK, Kind.NOTIFICATION, Kind.NAK, Kind.PACKET]
+    assert [item.kind for item in found] == [PacketKind.ACK, PacketKind.NOTIFICATION, PacketKind.NAK, PacketKind.PACKET]
     assert found[1].payload == b"Stop:T05"
 
 
 @given(st.lists(st.binary(max_size=200), max_size=6), st.integers(1, 30))
 def test_payloads_come_back_however_the_bytes_are_cut(payloads: list[bytes], step: int) -> None:
     found = everything(b"".join(frame(payload) for payload in payloads), step)
-    assert found == [Incoming(Kind.PACKET, payload) for payload in payloads]
+    assert found == [Incoming(PacketKind.PACKET, payload) for payload in payloads]
 
 
 @settings(max_examples=300)

@@ -19,13 +19,13 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.interpreters.code_book import UNKNOWN
-from pyprof.interpreters.cpython.codes import Code
-from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.interpreters.cpython.codes import PythonCode
+from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.model.profile import Profile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.session.recorder import Window
-from pyprof.session.session import Files, Session
+from pyprof.session.session import RecordingFiles, Session
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "replay"
 EPOCH_NS = 1_700_000_000_000_000_000
@@ -48,7 +48,7 @@ def played(log: Path, files: Path) -> tuple[Session, Window]:
     collector = ReplayCollector(str(log), str(files))
     diagnostics = Diagnostics()
     options = UnwindOptions()
-    found = Files(options, diagnostics)
+    found = RecordingFiles(options, diagnostics)
     found.images._debug_files = DebugFiles(diagnostics, ())  # this machine's debug files are not the log's
     session = Session(collector, options, diagnostics, found)
     learn_codes(session, collector.extra.get("codes", {}))
@@ -63,7 +63,7 @@ def codes_of(session: Session) -> dict[str, Any]:
     return {
         str(index): [c.name, c.qualname, c.filename, c.first_line, c.lines.name, c.table.hex(), c.hidden]
         for index, c in book.codes.items()
-        if isinstance(c, Code)
+        if isinstance(c, PythonCode)
     }
 
 
@@ -71,7 +71,9 @@ def learn_codes(session: Session, stored: dict[str, Any]) -> None:
     book = session.runtimes.book
     known = {index: code for index, code in stored.items() if int(index) != UNKNOWN}
     for index, (name, qualname, filename, first, lines, table, hidden) in known.items():
-        book.codes[int(index)] = Code(name, qualname, filename, first, LineTable[lines], bytes.fromhex(table), hidden)
+        book.codes[int(index)] = PythonCode(
+            name, qualname, filename, first, LineTableFormat[lines], bytes.fromhex(table), hidden
+        )
 
 
 def profile_of(session: Session, window: Window, mode: str, rate_hz: float, view: ViewOptions) -> Profile:

@@ -24,7 +24,7 @@ from pyprof.model.walk import lookup_pc
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.options import CollectOptions, RemoteOptions, TargetOptions, UnwindOptions
 from pyprof.session.recorder import Window
-from pyprof.session.session import Files, Session
+from pyprof.session.session import RecordingFiles, Session
 from tests.remote.stubs import qemu_system_arm
 from tests.replay.expected import as_text
 from tests.replay.playing import FILES, LOGS, codes_of, outputs, unpacked
@@ -34,7 +34,7 @@ from tests.support import PROGRAMS, build, need
 FOLDER = Path("/tmp/pyprof-replay")
 """Programs are built here, so that their path is the same on every machine."""
 OWN = Path(__file__).parent / "programs"
-Opened = tuple[Collector, Files]
+Opened = tuple[Collector, RecordingFiles]
 
 
 @contextmanager
@@ -55,8 +55,8 @@ def _native() -> Path:
     return build(OWN / "native.c", FOLDER / "native", "-O2", "-g", "-pthread")
 
 
-def _files(diagnostics: Diagnostics) -> Files:
-    return Files(UnwindOptions(), diagnostics)
+def _files(diagnostics: Diagnostics) -> RecordingFiles:
+    return RecordingFiles(UnwindOptions(), diagnostics)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pyprof.collectors.targets.selection import select
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.profile import Profile
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions, ViewOptions
-from pyprof.session.session import Files, Session
+from pyprof.session.session import RecordingFiles, Session
 from tests.support import missing
 
 SAMPLES = 80
@@ -19,7 +19,7 @@ SAMPLES = 80
 
 def recorded(collector: str, pids: Sequence[int]) -> Profile:
     diagnostics, unwind = Diagnostics(), UnwindOptions()
-    files = Files(unwind, diagnostics)
+    files = RecordingFiles(unwind, diagnostics)
     selection = select(TargetOptions(pids=tuple(pids)))
     try:
         opened = open_collector(collector, selection, CollectOptions(rate_hz=400), diagnostics, files.runtimes)

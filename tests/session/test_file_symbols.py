@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.locate import WANTED, candidates
-from pyprof.interpreters.symbols import Found, KnownSymbols, Symbol, anchor, read_symbols
+from pyprof.interpreters.symbols import FoundSymbols, KnownSymbols, Symbol, anchor, read_symbols
 from pyprof.model.modules import AddressSpace
 from pyprof.objfile.images import ImageStore
 from pyprof.records import replace
 from pyprof.session.worker import file_symbols
-from pyprof.session.worker.answers import Refused
+from pyprof.session.worker.answers import AnswerRefused
 from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.file_symbols import LATE, AskedSymbols, answer_questions, packed, unpacked
 
-FOUND = [None, Found(), Found((Symbol(b"_PyRuntime", (1 << 64) - 1, 7),), (4096, 8))]
+FOUND = [None, FoundSymbols(), FoundSymbols((Symbol(b"_PyRuntime", (1 << 64) - 1, 7),), (4096, 8))]
 
 
 @pytest.fixture
@@ -46,15 +46,15 @@ def test_answer_is_what_reading_the_files_here_gives(ends: tuple[Channel, Channe
     found = AskedSymbols(ours, lambda space: None, Diagnostics())(here, modules, WANTED)
     assert found == read_symbols(ImageStore(Diagnostics()), here, modules, WANTED)
     assert found[-1]
-    assert {symbol.name for symbol in (found[-1] or Found()).symbols} >= {b"_PyRuntime"}
+    assert {symbol.name for symbol in (found[-1] or FoundSymbols()).symbols} >= {b"_PyRuntime"}
 
 
 def test_file_is_asked_about_once_and_is_found_again_elsewhere(here: AddressSpace) -> None:
     module = next(module for module in here.modules if module.has_file and anchor(module))
-    found = Found((Symbol(b"_PyRuntime", module.start + 16, 7),), (module.start + 32, 8))
+    found = FoundSymbols((Symbol(b"_PyRuntime", module.start + 16, 7),), (module.start + 32, 8))
     asked: list[AddressSpace] = []
 
-    def read(space: AddressSpace, modules: object, wanted: object) -> list[Found | None]:
+    def read(space: AddressSpace, modules: object, wanted: object) -> list[FoundSymbols | None]:
         asked.append(space)
         return [found]
 
@@ -62,7 +62,7 @@ def test_file_is_asked_about_once_and_is_found_again_elsewhere(here: AddressSpac
     elsewhere = replace(
         module, mappings=tuple(replace(each, start=each.start + by, end=each.end + by) for each in module.mappings)
     )
-    moved = Found((Symbol(b"_PyRuntime", module.start + 16 + by, 7),), (module.start + 32 + by, 8))
+    moved = FoundSymbols((Symbol(b"_PyRuntime", module.start + 16 + by, 7),), (module.start + 32 + by, 8))
     assert known.first(here, [module], WANTED) == (module, found)
     assert known.first(here, [elsewhere], WANTED) == (elsewhere, moved)
     assert asked == [here]
@@ -76,9 +76,9 @@ def test_search_that_takes_too_long_finds_nothing_and_its_answer_is_no_other_one
     diagnostics = Diagnostics()
     ask = AskedSymbols(ours, lambda space: None, diagnostics)
     modules = here.modules[:3]
-    assert ask(here, modules, WANTED) == [Found()] * 3
+    assert ask(here, modules, WANTED) == [FoundSymbols()] * 3
     assert diagnostics.counts[LATE] == 1
-    theirs.send(packed(1, [Found((Symbol(b"late", 1, 1),))]))
+    theirs.send(packed(1, [FoundSymbols((Symbol(b"late", 1, 1),))]))
     theirs.send(packed(2, FOUND))
     assert ask(here, modules, WANTED) == FOUND
 
@@ -111,11 +111,11 @@ def test_answers_come_as_they_were_sent() -> None:
     ],
 )
 def test_answer_that_cannot_be_is_refused(answer: object) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(AnswerRefused):
         unpacked([json.dumps(answer).encode()], 1)
 
 
 @given(st.lists(st.binary(max_size=64), max_size=2))
 def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(AnswerRefused):
         unpacked(parts, 3)

@@ -21,10 +21,10 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.thread_lives import Leaving
 from pyprof.diagnostics import Diagnostics
-from pyprof.exporters.base import Beginning
+from pyprof.exporters.base import JournalBeginning
 from pyprof.interpreters.code_book import CodeBook
-from pyprof.interpreters.cpython.codes import Code
-from pyprof.interpreters.cpython.layout import LineTable
+from pyprof.interpreters.cpython.codes import PythonCode
+from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.model.arch import X86_64
 from pyprof.model.interpreter import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.keys import ThreadKey
@@ -102,7 +102,9 @@ class Churn:
         self._now = {info.key for info in infos}
         self._infos |= {info.key: info for info in infos}
         self._diagnostics.problem(f"{self._library}.{number}", "is only here to be forgotten")
-        code = self._book.add(Code(f"f{number}", f"C.f{number}", f"{number}.py", 1, LineTable.LOCATIONS, b""))
+        code = self._book.add(
+            PythonCode(f"f{number}", f"C.f{number}", f"{number}.py", 1, LineTableFormat.LOCATIONS, b"")
+        )
         chain = Chain((Run(0, (FunctionPlace(code, 0),)),), SampleState.INTERPRETED, "", (), marked=False)
         regs = np.zeros((THREADS, len(X86_64.registers)), np.uint64)
         regs[:, X86_64.pc], regs[:, X86_64.sp] = np.resize(functions, THREADS) + 1, 0x7000
@@ -141,7 +143,7 @@ class Measured:
 
     path: Path
 
-    def journal(self, beginning: Beginning, number: int) -> None:
+    def journal(self, beginning: JournalBeginning, number: int) -> None:
         """Nothing is kept."""
 
     def take(self, profile: Profile, number: int) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from pyprof.collectors.targets.launch import launch
 from pyprof.errors import NoSuchProcess, OutputError, UsageError
-from pyprof.exporters.base import Beginning
+from pyprof.exporters.base import JournalBeginning
 from pyprof.model.profile import Profile
 from pyprof.model.sample import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions
@@ -106,7 +106,7 @@ class Numbers:
 
     folder: Path
 
-    def journal(self, beginning: Beginning, number: int) -> None:
+    def journal(self, beginning: JournalBeginning, number: int) -> None:
         """Nothing is kept."""
 
     def take(self, profile: Profile, number: int) -> None:

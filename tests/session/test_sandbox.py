@@ -21,7 +21,7 @@ from pyprof.collectors.linux import libc, procfs, rights, seccomp
 from pyprof.collectors.linux.rights import NOBODY
 from pyprof.objfile.opener import Opener
 from pyprof.session.worker.channel import Channel
-from pyprof.session.worker.keeper import Files, GuardedOpener, Space
+from pyprof.session.worker.keeper import GuardedOpener, KnownFiles, KnownProcess
 from pyprof.session.worker.sandbox import Sandbox
 
 ROOT = os.geteuid() == 0
@@ -130,7 +130,7 @@ def test_who_cannot_become_nobody_has_no_capability_either(victim: int, monkeypa
 @pytest.fixture
 def opener(victim: int) -> GuardedOpener:
     made = GuardedOpener(os.getpid())
-    made.tell(Space(victim, f"/proc/{victim}/root"))
+    made.tell(KnownProcess(victim, f"/proc/{victim}/root"))
     return made
 
 
@@ -141,7 +141,7 @@ def test_keeper_opens_by_the_rights_of_the_target_and_object_files_of_everybody(
 ) -> None:
     root = f"/proc/{victim}/root"
     (tmp_path / "own").write_text("the user's")
-    opener.tell(Files((str(tmp_path / "own"),)))
+    opener.tell(KnownFiles((str(tmp_path / "own"),)))
     program = os.path.realpath("/usr/bin/python3")
     for way in (
         lambda: opener.below(root, SECRET, None, True),

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.replay.collector import ReplayCollector
 from pyprof.diagnostics import Diagnostics
-from pyprof.exporters.base import Beginning
+from pyprof.exporters.base import JournalBeginning
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
@@ -32,9 +32,9 @@ from pyprof.session import opening
 from pyprof.session.runtimes import Runtimes
 from pyprof.session.session import Session
 from pyprof.session.worker import answers
-from pyprof.session.worker.answers import Call, Done, Failed, Refused, Taken
+from pyprof.session.worker.answers import AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall
 from pyprof.session.worker.channel import Channel, Closed
-from pyprof.session.worker.keeper import Space
+from pyprof.session.worker.keeper import KnownProcess
 from pyprof.session.worker.messages import Naming
 from pyprof.session.worker.process import Worker, WorkerDied, forked, spawned
 from pyprof.session.worker.sampling import Sampling
@@ -115,7 +115,7 @@ class _Written:
 
     path: Path
 
-    def journal(self, beginning: Beginning, number: int) -> None:
+    def journal(self, beginning: JournalBeginning, number: int) -> None:
         return None
 
     def take(self, profile: Profile, number: int) -> None:
@@ -145,7 +145,7 @@ def test_keeper_hears_of_any_number_of_processes_at_once() -> None:
     worker = forked()
     try:
         for number in range(1000):
-            worker.tell(Space(number, "/nowhere"))
+            worker.tell(KnownProcess(number, "/nowhere"))
         assert not worker._untold
     finally:
         worker.close()
@@ -338,14 +338,14 @@ class _Harmful:
 @pytest.mark.parametrize("value", [_Harmful(), Channel, os.getpid, np.array([_Harmful()], object)])
 def test_answer_that_names_code_is_refused(value: object) -> None:
     data = pickle.dumps(value, protocol=5)
-    with pytest.raises(Refused):
+    with pytest.raises(AnswerRefused):
         answers.unpacked_profile((data,))
-    with pytest.raises(Refused):
+    with pytest.raises(AnswerRefused):
         answers.unpack([memoryview(data)])
 
 
 def test_value_that_is_no_profile_is_refused() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(AnswerRefused):
         answers.unpacked_profile((pickle.dumps(Summary()),))
 
 
@@ -360,7 +360,7 @@ def test_profile_whose_enumerations_pickle_by_name_comes_as_it_was(monkeypatch: 
 
 @given(st.lists(st.binary(max_size=64), min_size=1, max_size=4))
 def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(AnswerRefused):
         answers.unpack([memoryview(part) for part in parts])
 
 
@@ -368,8 +368,8 @@ def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
     "answer",
     [
         Done(3, (1, 1 << 60), (b"a", b"bc")),
-        Failed(0, "ValueError", "no", "hint", "trace"),
-        Call("read", 7, 1 << 63, 4096),
+        AskFailed(0, "ValueError", "no", "hint", "trace"),
+        SamplerCall("read", 7, 1 << 63, 4096),
     ],
 )
 def test_answers_come_as_they_were_sent(answer: answers.Answer) -> None:
@@ -380,9 +380,9 @@ def test_answers_come_as_they_were_sent(answer: answers.Answer) -> None:
 
 
 def test_columns_of_feedback_come_as_they_were_sent() -> None:
-    sent = Taken(5, np.array([1, 2], np.uint64), np.array([0, 9], np.uint64), np.array([True, False]), look=True)
+    sent = BatchTaken(5, np.array([1, 2], np.uint64), np.array([0, 9], np.uint64), np.array([True, False]), look=True)
     found = answers.unpack([memoryview(part) for part in answers.pack(sent)])
-    assert isinstance(found, Taken)
+    assert isinstance(found, BatchTaken)
     assert (found.number, found.look) == (5, True)
     for name in ("top", "missing", "stop"):
         assert np.array_equal(getattr(found, name), getattr(sent, name))

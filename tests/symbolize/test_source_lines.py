@@ -14,7 +14,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.symbolize.dwarf.cursor import Deadline, OutOfTime
-from pyprof.symbolize.dwarf.lines import Place, SourceLines
+from pyprof.symbolize.dwarf.lines import SourceLines, SourcePlace
 from tests.support import build, need
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -46,7 +46,7 @@ def reference(program: Path, svmas: list[int], tool: str = "llvm-symbolizer") ->
     return found
 
 
-def as_known(places: list[Place]) -> list[Known]:
+def as_known(places: list[SourcePlace]) -> list[Known]:
     return [(place.name, place.file or "??", place.line) for place in places]
 
 

@@ -15,7 +15,7 @@ from pyprof.model.stacks import marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import ImageStore
 from pyprof.session.assemble import SOURCE_BUDGET_S
-from pyprof.session.worker.hurry import OutOfTime
+from pyprof.session.worker.hurry import WorkerOutOfTime
 from pyprof.session.worker.link import NAMES_S
 from pyprof.symbolize.dwarf.lines import SourceLines
 from pyprof.symbolize.name_cache import NameCache
@@ -101,7 +101,7 @@ def test_where_lines_use_up_the_time_functions_of_all_files_have_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(*_: object) -> None:
-        raise OutOfTime
+        raise WorkerOutOfTime
 
     with running([where(tmp_path, "where", "-g")]) as live:
         spaces = {1: live.space()}
@@ -111,7 +111,7 @@ def test_where_lines_use_up_the_time_functions_of_all_files_have_names(
         expected = resolve(live, *[(pc, True) for pc in places])
         monkeypatch.setattr(SourceLines, "find", late)
         images, names = ImageStore(Diagnostics()), NameCache(Diagnostics())
-        with pytest.raises(OutOfTime):
+        with pytest.raises(WorkerOutOfTime):
             Symbolizer(images, names, spaces).resolve(keys)
         found = Symbolizer(images, names, spaces, known_only=True).resolve(keys)
     assert [frame.title for frame in found.frames] == [frame.title for frame in expected.frames]

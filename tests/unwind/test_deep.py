@@ -16,7 +16,7 @@ from pyprof.model.sample import Beyond, OuterStack, Piece, SampleBatch
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.unwind import single_lane as plain
 from pyprof.unwind.rules import RegKind, RegRule, Rule
-from pyprof.unwind.single_lane import PlainRules, Run
+from pyprof.unwind.single_lane import FrameRun, PlainRules
 from pyprof.unwind.table import RuleTable
 from tests.unwind.made_stacks import Program, make_lane, unwinder_of
 from tests.unwind.test_cached_frames import begun_at, of_one_thread
@@ -180,7 +180,7 @@ def laid_out(rules: list[Rule], stack: list[int]) -> tuple[np.ndarray, int, int]
     return words, BASE, fp
 
 
-def columns(run: Run) -> list[object]:
+def columns(run: FrameRun) -> list[object]:
     return [run.pc.tolist(), run.sp.tolist(), run.fp.tolist(), run.rule.tolist(), run.root, run.last, run.top]
 
 

@@ -10,7 +10,7 @@ from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.unwind.exception_return import interrupted
 from pyprof.unwind.memory import LaneMemory
-from pyprof.unwind.scalar import Caller, Registers, Stop
+from pyprof.unwind.scalar import Caller, NoCaller, Registers
 
 SP = 0x2000_8000
 FRAME = [0, 1, 2, 3, 12, 0x201, 0x301, 0x0100_0000]
@@ -64,14 +64,14 @@ def test_interrupted_registers_are_found_in_each_frame(how: int, aligned: int, s
 
 
 def test_all_ones_are_where_the_program_began() -> None:
-    assert interrupted(returning(0xFFFF_FFFF), memory([]), ARM) == Stop(StackEnd.ROOT, no_frame=True)
+    assert interrupted(returning(0xFFFF_FFFF), memory([]), ARM) == NoCaller(StackEnd.ROOT, no_frame=True)
 
 
 def test_task_that_was_interrupted_is_not_guessed() -> None:
-    assert interrupted(returning(0xFFFF_FFFD), memory(FRAME), ARM) == Stop(StackEnd.NO_RULE)
+    assert interrupted(returning(0xFFFF_FFFD), memory(FRAME), ARM) == NoCaller(StackEnd.NO_RULE)
 
 
 @pytest.mark.parametrize("words", range(8))
 def test_frame_that_the_copy_does_not_hold_names_the_missing_word(words: int) -> None:
     found = interrupted(returning(0xFFFF_FFF9), memory(FRAME[:words]), ARM)
-    assert found == Stop(StackEnd.UNREADABLE, missing=SP + 4 * words)
+    assert found == NoCaller(StackEnd.UNREADABLE, missing=SP + 4 * words)

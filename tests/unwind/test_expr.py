@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.model.arch import ARM, S390X, X86_64, Arch
-from pyprof.unwind.expr import MOST_SAVED, PER_SECOND, PER_STACK, Budget, ExprProblem, Failed, Machine, evaluate
+from pyprof.unwind.expr import (
+    MOST_SAVED,
+    PER_SECOND,
+    PER_STACK,
+    Budget,
+    ExpressionFailed,
+    ExprProblem,
+    Machine,
+    evaluate,
+)
 
 MASK = (1 << 64) - 1
 ADD, SUB, MUL, DIV, MOD, AND, OR, XOR, SHL, SHR, SHRA = 0x22, 0x1C, 0x1E, 0x1B, 0x1D, 0x1A, 0x21, 0x27, 0x24, 0x25, 0x26
@@ -22,7 +31,7 @@ def machine(arch: Arch = X86_64, memory: dict[int, int] | None = None, **registe
     return Machine(arch, values, lambda avma, size: known.get(avma))
 
 
-def run(*code: int, arch: Arch = X86_64, first: tuple[int, ...] = (), **registers: int) -> int | Failed:
+def run(*code: int, arch: Arch = X86_64, first: tuple[int, ...] = (), **registers: int) -> int | ExpressionFailed:
     return evaluate(bytes(code), machine(arch, None, **registers), first)
 
 
@@ -117,23 +126,23 @@ def test_registers_are_read_by_dwarf_number_and_an_unknown_one_is_named() -> Non
     assert run(0x92, 13, 4, r13=0x20) == 0x24  # bregx
     assert run(0x90, 13, r13=0x20) == 0x20  # regx
     assert run(0x56, rbp=7) == 7  # reg6
-    assert run(0x76, 0) == Failed(ExprProblem.UNKNOWN_REGISTER, X86_64.fp)
-    assert run(0x92, 99, 0) == Failed(ExprProblem.INVALID, 3)
+    assert run(0x76, 0) == ExpressionFailed(ExprProblem.UNKNOWN_REGISTER, X86_64.fp)
+    assert run(0x92, 99, 0) == ExpressionFailed(ExprProblem.INVALID, 3)
 
 
 def test_memory_is_read_and_an_unreadable_address_is_named() -> None:
     there = machine(memory={0x1010: 0x55AA}, rsp=0x1000)
     assert evaluate(bytes((0x77, 0x10, 0x06)), there) == 0x55AA
     assert evaluate(bytes((0x77, 0x10, 0x94, 2)), there) == 0x55AA
-    assert evaluate(bytes((0x77, 0x18, 0x06)), there) == Failed(ExprProblem.UNREADABLE, 0x1018)
-    assert evaluate(bytes((0x77, 0x10, 0x94, 9)), there) == Failed(ExprProblem.INVALID, 4)
+    assert evaluate(bytes((0x77, 0x18, 0x06)), there) == ExpressionFailed(ExprProblem.UNREADABLE, 0x1018)
+    assert evaluate(bytes((0x77, 0x10, 0x94, 9)), there) == ExpressionFailed(ExprProblem.INVALID, 4)
 
 
 def test_addr_is_moved_by_the_bias_and_call_frame_cfa_needs_one() -> None:
     moved = machine()
     moved.bias = 0x7F0000000000
     assert evaluate(bytes((0x03, 0x10, *[0] * 7)), moved) == 0x7F0000000010
-    assert evaluate(b"\x9c", moved) == Failed(ExprProblem.INVALID, 0)
+    assert evaluate(b"\x9c", moved) == ExpressionFailed(ExprProblem.INVALID, 0)
     moved.cfa = 0x1234
     assert evaluate(b"\x9c", moved) == 0x1234
 
@@ -169,7 +178,7 @@ def test_address_size_and_byte_order_are_the_architectures() -> None:
 )
 def test_broken_expression_is_invalid(code: bytes) -> None:
     result = evaluate(code, machine(rsp=0))
-    assert isinstance(result, Failed)
+    assert isinstance(result, ExpressionFailed)
     assert result.problem is ExprProblem.INVALID
 
 
@@ -177,7 +186,7 @@ def test_broken_expression_is_invalid(code: bytes) -> None:
 def test_any_bytes_end_with_an_address_or_a_reason(code: bytes, first: list[int]) -> None:
     filled = Machine(X86_64, list(range(17)), lambda avma, size: avma & ((1 << 8 * size) - 1))
     result = evaluate(code, filled, tuple(first))
-    assert isinstance(result, Failed) or 0 <= result <= MASK
+    assert isinstance(result, ExpressionFailed) or 0 <= result <= MASK
 
 
 NOP = 0x96
@@ -189,15 +198,15 @@ def test_operations_are_bounded_by_stack_and_by_time() -> None:
     dear = bytes([0x30, *[NOP] * 6_900])
     results = [evaluate(dear, frame) for _ in range(100)]
     assert results[0] == 0
-    assert results[-1] == Failed(ExprProblem.OVER_BUDGET, 0)
+    assert results[-1] == ExpressionFailed(ExprProblem.OVER_BUDGET, 0)
     assert results.count(0) == PER_STACK // len(dear)
     for _ in range(MOST_SAVED // PER_STACK + 1):
         budget.begin_stack()
         evaluate(bytes([0x30, *[NOP] * 9_000]), frame)
         budget.spend(budget.left)
     budget.begin_stack()
-    assert evaluate(dear, frame) == Failed(ExprProblem.OVER_BUDGET, 0)
+    assert evaluate(dear, frame) == ExpressionFailed(ExprProblem.OVER_BUDGET, 0)
     budget.pass_time(-(10**9))
-    assert evaluate(dear, frame) == Failed(ExprProblem.OVER_BUDGET, 0)
+    assert evaluate(dear, frame) == ExpressionFailed(ExprProblem.OVER_BUDGET, 0)
     budget.pass_time(10**9 * len(dear) // PER_SECOND + 1)
     assert evaluate(dear, frame) == 0

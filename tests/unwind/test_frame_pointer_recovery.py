@@ -10,7 +10,7 @@ from pyprof.model.sample import SampleKind
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.unwind.heuristics import calls
 from pyprof.unwind.heuristics import frame_pointer_recovery as recover
-from pyprof.unwind.heuristics.calls import Calls
+from pyprof.unwind.heuristics.calls import CallSites
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.scalar import ScalarWalker
 from tests.unwind.made_stacks import BASE
@@ -248,7 +248,7 @@ def test_copy_that_is_too_short_to_tell_says_so() -> None:
 @pytest.mark.parametrize("kind", ["refuted", "allowed", "proved", "deep"])
 def test_work_is_bounded_for_a_stack_full_of_return_addresses(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world, framed = framed_world()
-    step, link, done = ScalarWalker.step, Calls.link, Counter[str]()
+    step, link, done = ScalarWalker.step, CallSites.link, Counter[str]()
 
     def counted_step(*arguments: object) -> object:
         done["frames"] += 1
@@ -259,7 +259,7 @@ def test_work_is_bounded_for_a_stack_full_of_return_addresses(kind: str, monkeyp
         return link(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ScalarWalker, "step", counted_step)
-    monkeypatch.setattr(Calls, "link", counted_link)
+    monkeypatch.setattr(CallSites, "link", counted_link)
     ras = []
     for n in range(0x100):
         at = FRAMED + 0x60 + n * 3 if kind == "allowed" else FRAMED + 0x60 + n * 6

@@ -10,7 +10,7 @@ from pyprof.model.walk import StackEnd, Trust
 from pyprof.unwind.expr import Budget
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import SAME, UNDEFINED, RegKind, RegRule, Rule
-from pyprof.unwind.scalar import Caller, Registers, Stop, apply_rule
+from pyprof.unwind.scalar import Caller, NoCaller, Registers, apply_rule
 from pyprof.unwind.table import KnownRule
 from tests.unwind.made_stacks import STACK, MadeLane, batch_of
 
@@ -32,11 +32,11 @@ def registers(arch: Arch = X86_64, exact: bool = True, **known: int) -> Register
     return Registers(values, exact)
 
 
-def step(rule: Rule, words: dict[int, int], arch: Arch = X86_64, **known: int) -> Caller | Stop:
+def step(rule: Rule, words: dict[int, int], arch: Arch = X86_64, **known: int) -> Caller | NoCaller:
     return apply(rule, registers(arch, True, **known), memory(words, arch), arch)
 
 
-def apply(rule: Rule, callee: Registers, words: LaneMemory, arch: Arch = X86_64) -> Caller | Stop:
+def apply(rule: Rule, callee: Registers, words: LaneMemory, arch: Arch = X86_64) -> Caller | NoCaller:
     return apply_rule(KnownRule(rule, Trust.EH_FRAME), callee, words, arch, 0, Budget())
 
 
@@ -109,24 +109,24 @@ def test_return_address_in_a_register_leaves_sp_only_in_the_innermost_frame() ->
     rule = Rule(RSP, 0, RegRule(RegKind.REG_PLUS, 0, R10))
     assert caller(rule, {}, r10=0x402000)[RIP] == 0x402000
     outcome = apply(rule, registers(exact=False, r10=5), memory({}))
-    assert outcome == Stop(StackEnd.STUCK, cfa=SP)
+    assert outcome == NoCaller(StackEnd.STUCK, cfa=SP)
 
 
 def test_link_register_is_the_return_address_and_its_signature_is_stripped() -> None:
     rule = Rule(AARCH64.sp, 0, SAME, pac=True)
     assert caller(rule, {}, AARCH64, lr=0x00AB_0000_0040_2000)[AARCH64.pc] == 0x402000
     unknown = step(rule, {}, AARCH64)
-    assert unknown == Stop(StackEnd.NO_RULE, needs=AARCH64.lr, cfa=SP)
+    assert unknown == NoCaller(StackEnd.NO_RULE, needs=AARCH64.lr, cfa=SP)
 
 
 def test_end_of_the_stack_is_told_apart() -> None:
-    assert step(Rule(RSP, 16, UNDEFINED), {}) == Stop(StackEnd.ROOT)
-    assert step(Rule(RSP, 16, AT_RA), {SP + 8: 0}) == Stop(StackEnd.ROOT, cfa=SP + 16)
-    assert step(Rule(RSP, -8, AT_RA), {SP - 16: 5}) == Stop(StackEnd.STUCK, cfa=SP - 8)
-    assert step(Rule(RSP, 0x300, AT_RA), {}) == Stop(StackEnd.UNREADABLE, SP + 0x2F8, cfa=SP + 0x300)
-    assert step(Rule(R10, 0, AT_RA), {}) == Stop(StackEnd.NO_RULE, needs=R10)
-    assert step(Rule(-1, 0, AT_RA, cfa_expr=b""), {}) == Stop(StackEnd.NO_RULE)
-    assert step(Rule(RSP, 16, SAME), {}) == Stop(StackEnd.NO_RULE, cfa=SP + 16)
+    assert step(Rule(RSP, 16, UNDEFINED), {}) == NoCaller(StackEnd.ROOT)
+    assert step(Rule(RSP, 16, AT_RA), {SP + 8: 0}) == NoCaller(StackEnd.ROOT, cfa=SP + 16)
+    assert step(Rule(RSP, -8, AT_RA), {SP - 16: 5}) == NoCaller(StackEnd.STUCK, cfa=SP - 8)
+    assert step(Rule(RSP, 0x300, AT_RA), {}) == NoCaller(StackEnd.UNREADABLE, SP + 0x2F8, cfa=SP + 0x300)
+    assert step(Rule(R10, 0, AT_RA), {}) == NoCaller(StackEnd.NO_RULE, needs=R10)
+    assert step(Rule(-1, 0, AT_RA, cfa_expr=b""), {}) == NoCaller(StackEnd.NO_RULE)
+    assert step(Rule(RSP, 16, SAME), {}) == NoCaller(StackEnd.NO_RULE, cfa=SP + 16)
 
 
 def test_signal_frame_may_lead_down_and_its_caller_is_exact() -> None:

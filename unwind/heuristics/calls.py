@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
-from pyprof.unwind.code import Code, Verdict
+from pyprof.unwind.code import SpaceCode, Verdict
 from pyprof.unwind.index import SpaceIndex
 
 MOST_FUNCTION = 64 << 10
@@ -35,7 +35,7 @@ _ROOM = 1 << 15
 Span = tuple[int, int]
 
 
-class Link(IntEnum):
+class CallEvidence(IntEnum):
     """What a call says about the function that is inside."""
 
     REFUTED = 0
@@ -43,10 +43,10 @@ class Link(IntEnum):
     PROVED = 2
 
 
-class Calls:
+class CallSites:
     """Calls of one address space. begin() starts a new allowance of work."""
 
-    def __init__(self, arch: Arch, space: AddressSpace, code: Code, index: SpaceIndex) -> None:
+    def __init__(self, arch: Arch, space: AddressSpace, code: SpaceCode, index: SpaceIndex) -> None:
         self._arch = arch
         self._space = space
         self._code = code
@@ -55,7 +55,7 @@ class Calls:
         self._targets: dict[int, int | None] = {}
         self._entries: dict[int, Span | None] = {}
         self._outward: dict[int, Sequence[int | None]] = {}
-        self._jumped: dict[tuple[int, int], Link] = {}
+        self._jumped: dict[tuple[int, int], CallEvidence] = {}
 
     def begin(self) -> None:
         self._left = MOST_SCANNED
@@ -63,18 +63,18 @@ class Calls:
             if len(known) > _ROOM:
                 known.clear()
 
-    def link(self, ra: int, pc: int, exact: bool) -> Link:
+    def link(self, ra: int, pc: int, exact: bool) -> CallEvidence:
         """What the call before ra says about the function that covers pc, a lookup pc."""
         if self._code.return_address(ra) is not Verdict.YES:
-            return Link.REFUTED
+            return CallEvidence.REFUTED
         target = self._target(ra)
         if target is None:
-            return Link.ALLOWED
+            return CallEvidence.ALLOWED
         entry = self.entry(pc, exact)
         if entry is None:
-            return Link.ALLOWED
+            return CallEvidence.ALLOWED
         if entry[0] <= target <= entry[1]:
-            return Link.PROVED
+            return CallEvidence.PROVED
         return self._through_jumps(target, pc, exact)
 
     def entry(self, pc: int, exact: bool) -> Span | None:
@@ -150,40 +150,40 @@ class Calls:
         entry = self.entry(pc, exact)
         return None if entry is None else (entry[1], pc + 1)
 
-    def _through_jumps(self, target: int, pc: int, exact: bool) -> Link:
+    def _through_jumps(self, target: int, pc: int, exact: bool) -> CallEvidence:
         """Does the function at target, which was called, jump on into the function that covers pc?"""
         body = self.body(pc, exact)
         if body is None:
-            return Link.ALLOWED
+            return CallEvidence.ALLOWED
         key = target, body[0]
         if key not in self._jumped:
             if self._left <= 0:
-                return Link.ALLOWED
+                return CallEvidence.ALLOWED
             self._jumped[key] = self._search(target, (self.entry(pc, exact) or body)[0], body[1])
         return self._jumped[key]
 
-    def _search(self, target: int, low: int, high: int) -> Link:
+    def _search(self, target: int, low: int, high: int) -> CallEvidence:
         """Does the function at target jump to low..high, be it through others? A part of a function that stands apart
         from the rest (gcc's cold ones) is entered in its middle.
         """
         if self._arch.calls.frame_code is None:
-            return Link.REFUTED
+            return CallEvidence.REFUTED
         seen: set[int] = set()
         waiting = [target]
-        found = Link.REFUTED
+        found = CallEvidence.REFUTED
         while waiting:
             start = waiting.pop()
             if start in seen:
                 continue
             if len(seen) >= MOST_FOLLOWED or self._left <= 0:
-                return Link.ALLOWED
+                return CallEvidence.ALLOWED
             seen.add(start)
             for goes in self._jumps_of(start):
                 function = None if goes is None else self._jumped_function(goes)
                 if goes is None:
-                    found = Link.ALLOWED
+                    found = CallEvidence.ALLOWED
                 elif low <= goes < high or (function is not None and low <= function < high):
-                    return Link.PROVED
+                    return CallEvidence.PROVED
                 elif function is not None:
                     waiting.append(function)
         return found

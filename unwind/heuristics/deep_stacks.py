@@ -22,7 +22,7 @@ from pyprof.records import dataclass, replace
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
-from pyprof.unwind.single_lane import OUTERMOST_RULE, UNKNOWN, PlainRules, Run
+from pyprof.unwind.single_lane import OUTERMOST_RULE, UNKNOWN, FrameRun, PlainRules
 from pyprof.unwind.table import CFA_FP, FP_SAVED, RuleTable
 
 U64 = npt.NDArray[np.uint64]
@@ -88,7 +88,7 @@ class _Path:
         known = np.array([UNKNOWN if value is None else value for value in fps], np.uint64)
         self._add(frames.pc, frames.sp, known, frames.exact, frames.trust, np.full(len(known), -1, np.int64))
 
-    def add(self, run: Run, table: RuleTable) -> None:
+    def add(self, run: FrameRun, table: RuleTable) -> None:
         """What follows the last frame."""
         self._add(run.pc, run.sp, run.fp, np.zeros(len(run), np.bool_), table.trust[run.rule], run.rule)
         self.last, self.top = run.last, run.top

@@ -24,8 +24,8 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.records import dataclass
-from pyprof.unwind.code import Code
-from pyprof.unwind.heuristics.calls import Calls, Link
+from pyprof.unwind.code import SpaceCode
+from pyprof.unwind.heuristics.calls import CallEvidence, CallSites
 from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline
 from pyprof.unwind.heuristics.frame_room import FrameRoom, Room
 from pyprof.unwind.index import SpaceIndex
@@ -73,17 +73,17 @@ class _Place:
 
     fp: int
     caller_sp: int
-    link: Link
+    link: CallEvidence
 
 
 class FramePointerRecovery:
     """Recovery in one address space."""
 
-    def __init__(self, arch: Arch, space: AddressSpace, code: Code, index: SpaceIndex) -> None:
+    def __init__(self, arch: Arch, space: AddressSpace, code: SpaceCode, index: SpaceIndex) -> None:
         self._arch = arch
         self._space = space
         self._index = index
-        self._calls = Calls(arch, space, code, index)
+        self._calls = CallSites(arch, space, code, index)
         self._room = FrameRoom(arch, code, self._calls)
         spans = [(m.start, m.end) for m in space.mappings if m.executable]
         self._starts = np.array([start for start, _ in spans], np.uint64)
@@ -101,7 +101,7 @@ class FramePointerRecovery:
         trial = _Trial(self._joins, walker, registers, memory)
         room = self._room_of(registers) if self._is_plain(shape) else Room()
         stated = [self._place_at(sp + depth, registers, memory) for depth in room.exact]
-        if any(place.link is not Link.REFUTED for place in stated):
+        if any(place.link is not CallEvidence.REFUTED for place in stated):
             found = _at_stated(trial, stated)
         else:
             places = list(self._places(registers, memory, sp, sp + room.least, shape))
@@ -137,7 +137,7 @@ class FramePointerRecovery:
     def _place_at(self, fp: int, registers: Registers, memory: LaneMemory) -> _Place:
         """The place of a plain record; a word that the copy does not hold refutes nothing."""
         word = memory.word(fp + self._arch.word)
-        link = Link.ALLOWED if word is None else self._link(self._arch.code_address(word, True), registers)
+        link = CallEvidence.ALLOWED if word is None else self._link(self._arch.code_address(word, True), registers)
         return _Place(fp, fp + 2 * self._arch.word, link)
 
     def _places(self, registers: Registers, memory: LaneMemory, sp: int, least: int, shape: _Shape) -> Iterator[_Place]:
@@ -160,13 +160,13 @@ class FramePointerRecovery:
         near = np.flatnonzero((fps >= least) & (fps <= avmas[-1:]))[:MAX_PLACES]
         for fp, cfa, word in zip(fps[near].tolist(), cfas[near].tolist(), words[near].tolist(), strict=True):
             link = self._link(self._arch.code_address(word, True), registers)
-            if link is not Link.REFUTED:
+            if link is not CallEvidence.REFUTED:
                 yield _Place(fp, cfa + self._arch.sp_off, link)
 
-    def _link(self, ra: int, callee: Registers) -> Link:
+    def _link(self, ra: int, callee: Registers) -> CallEvidence:
         """May a function that returns to ra be the one of a frame? A signal handler returns to the trampoline."""
         if returns_to_trampoline(self._index.known, ra):
-            return Link.ALLOWED
+            return CallEvidence.ALLOWED
         return self._calls.link(ra, lookup_pc(callee.values[self._arch.pc] or 0, callee.exact), callee.exact)
 
     def _joins(self, callee: Registers, caller: Registers) -> bool:
@@ -180,7 +180,7 @@ class FramePointerRecovery:
             room = self._room_of(callee)
             if fp - sp < room.least or (room.exact and fp - sp not in room.exact):
                 return False
-        return self._link(caller.values[arch.pc] or 0, callee) is not Link.REFUTED
+        return self._link(caller.values[arch.pc] or 0, callee) is not CallEvidence.REFUTED
 
     def _longer_copy(self, trial: _Trial, sp: int) -> LaneWalk | None:
         """No caller, because the stack copy is too short to tell; None if it is not that."""
@@ -226,15 +226,15 @@ class _Trial:
 def _at_stated(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
     """The walk from one of the places that the frame room allows. If its call proves it, it may end anywhere."""
     for place in places:
-        walk = trial.walk(place.fp) if place.link is not Link.REFUTED else None
-        if walk is not None and (walk.end is StackEnd.ROOT or (place.link is Link.PROVED and not trial.spent)):
+        walk = trial.walk(place.fp) if place.link is not CallEvidence.REFUTED else None
+        if walk is not None and (walk.end is StackEnd.ROOT or (place.link is CallEvidence.PROVED and not trial.spent)):
             return walk
     return None
 
 
 def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
     """The walk to the root from the innermost place that a call proves, if it has the most frames."""
-    walks = _to_root(trial, [place for place in places if place.link is Link.PROVED])
+    walks = _to_root(trial, [place for place in places if place.link is CallEvidence.PROVED])
     if not walks or len(walks) == MAX_RIVALS or any(len(walk.frames) >= len(walks[0].frames) for walk in walks[1:]):
         return None
     return None if _is_rivalled(trial, walks[0], places) or trial.spent else walks[0]
@@ -244,7 +244,7 @@ def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
     """The walk to the root from the innermost place, if calls prove none, and all others that lead there are on its
     way, but not where its caller was called.
     """
-    if not 0 < len(places) <= MAX_RIVALS or any(place.link is Link.PROVED for place in places):
+    if not 0 < len(places) <= MAX_RIVALS or any(place.link is CallEvidence.PROVED for place in places):
         return None
     walks = _to_root(trial, places)
     if len(walks) != 1 or trial.spent or walks[0].frames[0][3] != places[0].caller_sp:

@@ -14,11 +14,11 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, lookup_pc
 from pyprof.objfile.images import ImageStore
-from pyprof.unwind.code import Code, Verdict
+from pyprof.unwind.code import SpaceCode, Verdict
 from pyprof.unwind.exception_return import interrupted
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.rules import RegKind, RegRule
-from pyprof.unwind.scalar import Caller, Outcome, Registers, Rules, Stop
+from pyprof.unwind.scalar import Caller, NoCaller, Outcome, Registers, Rules
 
 ENTRY_SIZE = 96
 """Bytes from an ELF entry point on that count as the entry function if its size is not known."""
@@ -65,7 +65,7 @@ class FramePointerFallback:
         arch: Arch,
         space: AddressSpace,
         images: ImageStore,
-        code: Code,
+        code: SpaceCode,
         rules: Rules,
         enabled: bool,
         promised: Callable[[int], bool] = lambda pc: False,
@@ -88,64 +88,64 @@ class FramePointerFallback:
         ):
             return interrupted(registers, memory, self._arch)
         if not registers.exact and self._code.impossible(lookup_pc(registers.values[self._arch.pc] or 0, False)):
-            return Stop(StackEnd.NO_RULE, no_frame=True)
+            return NoCaller(StackEnd.NO_RULE, no_frame=True)
         if registers.exact and self._behind_clone(registers):
             result = self._arch.kernel.prstatus.index(self._arch.kernel.syscall_return)
             if registers.values[result] is None and result not in registers.withheld:
-                return Stop(StackEnd.NO_RULE, needs=result)
+                return NoCaller(StackEnd.NO_RULE, needs=result)
             if registers.values[result] == 0:
-                return Stop(StackEnd.ROOT)
-        found: Outcome = Stop(StackEnd.NO_RULE)
+                return NoCaller(StackEnd.ROOT)
+        found: Outcome = NoCaller(StackEnd.NO_RULE)
         if self.enabled or self._promised(lookup_pc(registers.values[self._arch.pc] or 0, registers.exact)):
             if registers.exact:
                 early = self._before_frame(registers, memory, Proof.NONE if self._at_call(registers) else Proof.TARGET)
                 if early is not None:
                     return early
             found = self._by_record(registers, memory)
-            if registers.exact and isinstance(found, Stop):
+            if registers.exact and isinstance(found, NoCaller):
                 early = self._before_frame(registers, memory, Proof.NO_OTHER_TARGET)
                 if early is not None:
                     return early
-        if isinstance(found, Stop) and found.end is StackEnd.NO_RULE:
+        if isinstance(found, NoCaller) and found.end is StackEnd.NO_RULE:
             if self._in_entry(registers):
-                return Stop(StackEnd.ROOT)
+                return NoCaller(StackEnd.ROOT)
             if registers.exact and self._arch.lr >= 0 and registers.values[self._arch.lr] is None:
-                return Stop(StackEnd.NO_RULE, needs=self._arch.lr)
+                return NoCaller(StackEnd.NO_RULE, needs=self._arch.lr)
         return found
 
     def _by_record(self, registers: Registers, memory: LaneMemory) -> Outcome:
         """ra and the caller's base from the record that the base register points to (arch.chain)."""
         arch, chain = self._arch, self._arch.chain
         if chain is None:
-            return Stop(StackEnd.NO_RULE)
+            return NoCaller(StackEnd.NO_RULE)
         base, sp = registers.values[chain.base], registers.values[arch.sp]
         if base is None or sp is None:
-            return Stop(StackEnd.NO_RULE, needs=chain.base if base is None else arch.sp)
+            return NoCaller(StackEnd.NO_RULE, needs=chain.base if base is None else arch.sp)
         pc = registers.values[arch.pc] or 0
         if base == 0 and not registers.exact and self._may_keep_records(lookup_pc(pc, False)):
             # the ABIs' mark of the deepest frame, if nothing else used the register since
-            return Stop(StackEnd.NO_RULE if self._frames_above(sp, memory) else StackEnd.ROOT)
+            return NoCaller(StackEnd.NO_RULE if self._frames_above(sp, memory) else StackEnd.ROOT)
         if base % arch.word or base < sp:
-            return Stop(StackEnd.NO_RULE)
+            return NoCaller(StackEnd.NO_RULE)
         following = memory.word(base + chain.next_off)
         if following is None:
             return self._unreadable(base + chain.next_off, sp)
         if chain.zero_is_root and following == 0 and not registers.exact:
-            return Stop(StackEnd.ROOT)
+            return NoCaller(StackEnd.ROOT)
         at = (following if chain.ra_in_next else base) + chain.ra_off
         ra = memory.word(at)
         if ra is None:
             return self._unreadable(at, sp)
         pc = arch.code_address(ra, pac=True)
         if pc == 0:
-            return Stop(StackEnd.ROOT)
+            return NoCaller(StackEnd.ROOT)
         known = self._code.return_address(pc) is not Verdict.NO or returns_to_trampoline(self._rules, pc)
         if not known and not self._leads_to_call(pc, following, memory):
-            return Stop(StackEnd.NO_RULE)
+            return NoCaller(StackEnd.NO_RULE)
         ascends = following > base or following == 0
         caller = lookup_pc(pc, False)
         if not ascends and (chain.cfa_off is None or not (self._rules(caller, False) or self._covered(caller))):
-            return Stop(StackEnd.NO_RULE)
+            return NoCaller(StackEnd.NO_RULE)
         caller_sp = following if chain.cfa_off is None else base + chain.cfa_off
         if not chain.sp_known:
             caller_sp = max(caller_sp, self._sp_by_rule(pc, base, following, memory))
@@ -334,14 +334,14 @@ class FramePointerFallback:
         withheld = registers.withheld & {arch.fp} if base is None else frozenset[int]()
         return Caller(Registers(values, False, withheld), sp & arch.mask, trust)
 
-    def _unreadable(self, avma: int, sp: int) -> Stop:
+    def _unreadable(self, avma: int, sp: int) -> NoCaller:
         """The record is missing: because the copy is short, or because it was none."""
         if not 0 <= avma <= self._arch.mask:
-            return Stop(StackEnd.NO_RULE)
+            return NoCaller(StackEnd.NO_RULE)
         mapping = self._space.mapping_at(avma)
         if mapping is self._space.mapping_at(sp) and (mapping is not None or not self._space.complete):
-            return Stop(StackEnd.UNREADABLE, missing=avma)
-        return Stop(StackEnd.NO_RULE)
+            return NoCaller(StackEnd.UNREADABLE, missing=avma)
+        return NoCaller(StackEnd.NO_RULE)
 
     def _in_entry(self, registers: Registers) -> bool:
         pc = registers.values[self._arch.pc] or 0

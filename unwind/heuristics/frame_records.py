@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.walk import lookup_pc
-from pyprof.unwind.code import Code, Verdict
+from pyprof.unwind.code import SpaceCode, Verdict
 from pyprof.unwind.step import Lanes, Words, load
 
 _WORD = (1 << 64) - 1
 
 
 def follow_records(
-    lanes: Lanes, which: npt.NDArray[np.int64], words: Words, arch: Arch, code: Code
+    lanes: Lanes, which: npt.NDArray[np.int64], words: Words, arch: Arch, code: SpaceCode
 ) -> npt.NDArray[np.int64]:
     """Step some lanes by the records that their frame pointers point to. which, result: indexes into lanes."""
     chain = arch.chain

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pyprof.model.arch import Arch
 from pyprof.model.arch_parts import Depth, FrameCode
 from pyprof.records import dataclass
-from pyprof.unwind.code import Code
-from pyprof.unwind.heuristics.calls import MOST_FUNCTION, Calls
+from pyprof.unwind.code import SpaceCode
+from pyprof.unwind.heuristics.calls import MOST_FUNCTION, CallSites
 
 _ROOM = 1 << 15
 
@@ -31,7 +31,7 @@ class Room:
 class FrameRoom:
     """Rooms of the functions of one address space."""
 
-    def __init__(self, arch: Arch, code: Code, calls: Calls) -> None:
+    def __init__(self, arch: Arch, code: SpaceCode, calls: CallSites) -> None:
         self._arch = arch
         self._code = code
         self._calls = calls

@@ -15,7 +15,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import ImageStore
-from pyprof.unwind.code import Code, Verdict
+from pyprof.unwind.code import SpaceCode, Verdict
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import Caller, Fallback, LaneWalk, Outcome, Registers, ScalarWalker
 
@@ -38,7 +38,7 @@ class ScanFallback:
         arch: Arch,
         space: AddressSpace,
         images: ImageStore,
-        code: Code,
+        code: SpaceCode,
         otherwise: Fallback,
         trial: ScalarWalker,
     ) -> None:

@@ -15,7 +15,7 @@ from pyprof.objfile.images import ImageStore
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem
 from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, Callee, caller, parameters_at
 from pyprof.unwind.memory import LaneMemory
-from pyprof.unwind.scalar import Caller, Fallback, Outcome, Registers, Stop
+from pyprof.unwind.scalar import Caller, Fallback, NoCaller, Outcome, Registers
 
 STACK_WIN_ARCH = "i386"
 
@@ -74,15 +74,15 @@ class StackWinFallback:
                 sp = registers.values[arch.sp]
                 mapping = self._space.mapping_at(failed.avma)
                 if mapping is not None and mapping is self._space.mapping_at(sp or 0):
-                    return Stop(StackEnd.UNREADABLE, missing=failed.avma)
+                    return NoCaller(StackEnd.UNREADABLE, missing=failed.avma)
             column = self._columns.get(failed.token, -1)
             if failed.problem is PostfixProblem.UNKNOWN_NAME and column in registers.withheld:
-                return Stop(StackEnd.NO_RULE, needs=column)
+                return NoCaller(StackEnd.NO_RULE, needs=column)
             return self._otherwise.caller(registers, memory)
         if not found["eip"]:
-            return Stop(StackEnd.ROOT)
+            return NoCaller(StackEnd.ROOT)
         if found["esp"] <= known.get("esp", 0):
-            return Stop(StackEnd.STUCK)
+            return NoCaller(StackEnd.STUCK)
         values = [found.get(name) for name in arch.registers]
         outer = Caller(Registers(values, False), found["esp"], Trust.BREAKPAD)
         if not self._leads_into_module(outer):

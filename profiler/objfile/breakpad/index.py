@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.objfile.source import Source
+from pyprof.objfile.source import ByteSource
 from pyprof.records import dataclass, field
 
 U64 = npt.NDArray[np.uint64]
@@ -59,7 +59,7 @@ class Ranges:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class NumberedRecords:
     """n records, ascending by number: number, offset (n,) int64."""
 
     number: I64
@@ -71,13 +71,13 @@ class Numbered:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class RecordIndex:
     """Where records are. win: by type, 4 and 0. lines: number of lines; marks: (offset, number of the line there)."""
 
     functions: Ranges
     publics: Ranges
-    files: Numbered
-    origins: Numbered
+    files: NumberedRecords
+    origins: NumberedRecords
     cfi: Ranges
     win: dict[int, Ranges]
     lines: int
@@ -94,7 +94,7 @@ class _Columns:
     offset: list[I64] = field(default_factory=list)
 
 
-def build_index(source: Source, tolerate: Tolerate) -> Index:
+def build_index(source: ByteSource, tolerate: Tolerate) -> RecordIndex:
     """Reads the file once; memory: some chunks, and 24 bytes for each record."""
     columns = [_Columns() for _ in KINDS]
     marks: list[tuple[int, int]] = []
@@ -120,7 +120,7 @@ def build_index(source: Source, tolerate: Tolerate) -> Index:
     return _finish(columns, line - 1, tuple(marks), tolerate)
 
 
-def _next_line(source: Source, at: int) -> int:
+def _next_line(source: ByteSource, at: int) -> int:
     while at < source.size:
         data = bytes(source.read(at, CHUNK))
         end = data.find(b"\n") + 1
@@ -240,7 +240,7 @@ def _mask(prefix: bytes) -> int:
     return (1 << 8 * len(prefix)) - 1
 
 
-def _finish(columns: list[_Columns], lines: int, marks: tuple[tuple[int, int], ...], tolerate: Tolerate) -> Index:
+def _finish(columns: list[_Columns], lines: int, marks: tuple[tuple[int, int], ...], tolerate: Tolerate) -> RecordIndex:
     functions, publics, files, origins, cfi, win = columns
     start, size, offset = _join(functions.first), _join(functions.second), _join_offsets(functions)
     if not size.all():
@@ -250,7 +250,7 @@ def _finish(columns: list[_Columns], lines: int, marks: tuple[tuple[int, int], .
     other = int(((by_type != 0) & (by_type != 4)).sum())
     if other:
         tolerate("STACK WIN of another type than 0 or 4", 0, other)
-    return Index(
+    return RecordIndex(
         functions=_ranges(start, size, offset, size != 0),
         publics=_ranges(address, np.zeros_like(address), _join_offsets(publics), address != 0),
         files=_numbered(files),
@@ -273,10 +273,10 @@ def _ranges(address: U64, size: U64, offset: I64, wanted: npt.NDArray[np.bool_])
     return Ranges(address[first], size[order], offset[order])
 
 
-def _numbered(columns: _Columns) -> Numbered:
+def _numbered(columns: _Columns) -> NumberedRecords:
     number, offset = _join(columns.first).astype(np.int64), _join_offsets(columns)
     number, first = np.unique(number, return_index=True)
-    return Numbered(number, offset[first])
+    return NumberedRecords(number, offset[first])
 
 
 def _join(arrays: list[U64]) -> U64:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.objfile.breakpad.index import CHUNK, Index, Ranges, build_index
+from pyprof.objfile.breakpad.index import CHUNK, Ranges, RecordIndex, build_index
 from pyprof.objfile.breakpad.records import (
     FuncRecord,
     InlineRecord,
@@ -34,7 +34,7 @@ from pyprof.objfile.breakpad.records import (
     parse_win,
     text,
 )
-from pyprof.objfile.source import FileSource, Source, open_regular
+from pyprof.objfile.source import ByteSource, FileSource, open_regular
 
 MAX_BODY = 1 << 18
 """Most lines read of one function, and most deltas of one STACK CFI INIT."""
@@ -58,7 +58,7 @@ class SymbolFile:
     It has more methods than other classes: each is one question to the same index of records.
     """
 
-    def __init__(self, source: Source, name: str, diagnostics: Diagnostics) -> None:
+    def __init__(self, source: ByteSource, name: str, diagnostics: Diagnostics) -> None:
         """Raises FormatError where the file has no MODULE record. The index is built at the first look-up."""
         self.name = name
         self._source = source
@@ -74,7 +74,7 @@ class SymbolFile:
         return cls(FileSource(open_regular(path)), path, diagnostics)
 
     @cached_property
-    def index(self) -> Index:
+    def index(self) -> RecordIndex:
         return build_index(self._source, self._tolerate)
 
     def function_at(self, address: int) -> FuncRecord | None:
@@ -257,7 +257,7 @@ class SymbolFile:
         return line + bytes(self._source.read(at, offset - at)).count(b"\n")
 
 
-def _header(source: Source, name: str) -> tuple[ModuleRecord, str]:
+def _header(source: ByteSource, name: str) -> tuple[ModuleRecord, str]:
     """The MODULE record and the code id behind it."""
     lines = bytes(source.read(0, BLOCK)).split(b"\n")
     try:

@@ -18,7 +18,7 @@ from pyprof.errors import FormatError, UsageError
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import breakpad_id, same_id
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.breakpad.symbol_text import HEAD, LONGEST_MAGIC, OPENERS, Stream, copy_text
+from pyprof.objfile.breakpad.symbol_text import HEAD, LONGEST_MAGIC, OPENERS, TextStream, copy_text
 from pyprof.objfile.source import FileSource, open_regular
 
 if TYPE_CHECKING:  # the HTTP client takes a tenth of our start
@@ -162,7 +162,7 @@ def open_symbol_file(path: str, diagnostics: Diagnostics) -> SymbolFile:
         return SymbolFile(FileSource(_inflated(packed, path)), path, diagnostics)
 
 
-def _inflated(stream: Stream, path: str) -> int:
+def _inflated(stream: TextStream, path: str) -> int:
     """A file descriptor of a nameless temporary file with the content."""
     with tempfile.TemporaryFile(prefix="pyprof-symbols-") as plain:
         copy_text(stream, plain, path)

@@ -25,15 +25,15 @@ RESERVE = 0.05
 HEAD = b"MODULE "
 
 
-class Stream(Protocol):
+class TextStream(Protocol):
     """What content is read from."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
-OPENERS: dict[bytes, Callable[[Stream], Stream]] = {
+OPENERS: dict[bytes, Callable[[TextStream], TextStream]] = {
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=cast(IO[bytes], stream)),
-    b"\xfd7zXZ": lambda stream: cast(Stream, lzma.LZMAFile(cast(IO[bytes], stream))),  # noqa: SIM115
+    b"\xfd7zXZ": lambda stream: cast(TextStream, lzma.LZMAFile(cast(IO[bytes], stream))),  # noqa: SIM115
 }
 """By the first bytes; the name does not decide."""
 LONGEST_MAGIC = 8
@@ -42,7 +42,7 @@ LONGEST_MAGIC = 8
 class _Peeked:
     """A stream whose first bytes were read already."""
 
-    def __init__(self, head: bytes, stream: Stream) -> None:
+    def __init__(self, head: bytes, stream: TextStream) -> None:
         self._head = head
         self._stream = stream
 
@@ -53,12 +53,12 @@ class _Peeked:
         return taken
 
 
-def copy_text(stream: Stream, out: IO[bytes], name: str) -> None:
+def copy_text(stream: TextStream, out: IO[bytes], name: str) -> None:
     """Unpack, where it is packed, and write. name: for messages."""
     head = b""
     while len(head) < LONGEST_MAGIC and (more := stream.read(LONGEST_MAGIC - len(head))):
         head += more
-    plain: Stream = _Peeked(head, stream)
+    plain: TextStream = _Peeked(head, stream)
     for magic, opener in OPENERS.items():
         if head.startswith(magic):
             plain = opener(plain)
@@ -68,7 +68,7 @@ def copy_text(stream: Stream, out: IO[bytes], name: str) -> None:
         raise FormatError(name, 0, f"broken compression: {error}") from None
 
 
-def _copy(stream: Stream, out: IO[bytes], name: str) -> None:
+def _copy(stream: TextStream, out: IO[bytes], name: str) -> None:
     size = line = 0
     head = b""
     disk = os.fstatvfs(out.fileno())

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.headers import PF_R, PF_W, PF_X
-from pyprof.objfile.source import Source
+from pyprof.objfile.source import ByteSource
 from pyprof.records import dataclass
 
 MAX_READ = 1 << 30
@@ -41,7 +41,7 @@ class SavedRange:
 class SavedMemory:
     """regions: ascending, not overlapping."""
 
-    def __init__(self, source: Source, regions: list[SavedRange]) -> None:
+    def __init__(self, source: ByteSource, regions: list[SavedRange]) -> None:
         self._source = source
         self.regions = regions
         self._starts = [region.start for region in self.regions]
@@ -91,7 +91,7 @@ class CoreMemory(SavedMemory):
         super().__init__(elf.source, regions)
 
 
-def pieces_of_memory(source: Source, pieces: Iterable[tuple[int, int, int]]) -> SavedMemory:
+def pieces_of_memory(source: ByteSource, pieces: Iterable[tuple[int, int, int]]) -> SavedMemory:
     """Memory of (avma, size, offset in the file), in any order; where they overlap the one that begins first counts."""
     regions: list[SavedRange] = []
     end = 0

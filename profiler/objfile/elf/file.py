@@ -36,7 +36,7 @@ from pyprof.objfile.elf.named_symbols import named_symbols
 from pyprof.objfile.elf.synthetic import synthetic_sections
 from pyprof.objfile.elf.unwind_tables import find_unwind_table, lost_tables
 from pyprof.objfile.held_bytes import hold
-from pyprof.objfile.source import BytesSource, FileSource, Source, open_regular
+from pyprof.objfile.source import ByteSource, BytesSource, FileSource, open_regular
 
 MAX_SECTION = 1 << 30
 MAX_NOTES = 1 << 16
@@ -58,7 +58,7 @@ class ElfFile:
     is_here = True
     debug_id = ""
 
-    def __init__(self, source: Source, name: str, *, with_sections: bool = True) -> None:
+    def __init__(self, source: ByteSource, name: str, *, with_sections: bool = True) -> None:
         """Raises FormatError. with_sections: False does not look at the section headers (images in memory)."""
         self.name = name
         self.source = source

@@ -17,7 +17,7 @@ from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpThr
 from pyprof.objfile.minidump.linux import read_auxv, read_maps, read_objects, read_pid
 from pyprof.objfile.minidump.modules import made_up_modules, read_modules
 from pyprof.objfile.minidump.regions import read_regions
-from pyprof.objfile.source import BytesSource, Source
+from pyprof.objfile.source import ByteSource, BytesSource
 from pyprof.records import dataclass, replace
 
 SIGNATURE = b"MDMP"
@@ -43,7 +43,7 @@ SYSTEMS = {1: "windows", 2: "windows", 0x8101: "mac", 0x8102: "ios", 0x8201: "li
 class _Stream:
     """source: its bytes; at: where they stand in the file."""
 
-    source: Source
+    source: ByteSource
     at: int
 
     def unpack(self, form: str, offset: int) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ def is_minidump(head: bytes) -> bool:
     return head.startswith(SIGNATURE)
 
 
-def read_minidump(source: Source) -> CrashDump:
+def read_minidump(source: ByteSource) -> CrashDump:
     """Raises FormatError: no minidump, of another processor, or without a thread."""
     reader = _Reader(source)
     dump = reader.dump
@@ -91,7 +91,7 @@ def read_minidump(source: Source) -> CrashDump:
 class _Reader:
     """pieces: memory as (avma, size, offset). objects: of the dynamic loader, (load bias, name)."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ByteSource) -> None:
         self.source = source
         self.file = _Stream(source, 0)
         self.pieces: list[tuple[int, int, int]] = []

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 
 from pyprof.objfile.minidump.crash_dump import DumpRegion
-from pyprof.objfile.source import Source
+from pyprof.objfile.source import ByteSource
 
 MAX_REGIONS = 1 << 18
 MAX_OBJECTS = 1 << 14
@@ -49,7 +49,7 @@ def read_maps(data: bytes) -> list[DumpRegion]:
     return sorted(found, key=lambda region: region.start)
 
 
-def read_objects(data: bytes, source: Source, wide: bool, string: Callable[[int], str]) -> list[tuple[int, str]]:
+def read_objects(data: bytes, source: ByteSource, wide: bool, string: Callable[[int], str]) -> list[tuple[int, str]]:
     """(load bias, name) of MDRawDebug's link map. source: the whole dump; string: reads a MINIDUMP_STRING."""
     head = struct.Struct("<III")
     if len(data) < head.size:

@@ -13,7 +13,7 @@ from pyprof.model.modules import base_name
 from pyprof.objfile.core.memory import pieces_of_memory
 from pyprof.objfile.minidump.contexts import read_context
 from pyprof.objfile.minidump.crash_dump import CrashDump, DumpException, DumpModule, DumpThread, address_mask
-from pyprof.objfile.source import BytesSource, Source
+from pyprof.objfile.source import ByteSource, BytesSource
 from pyprof.records import replace
 
 BEGIN, END, TAG = "-----BEGIN BREAKPAD MICRODUMP-----", "-----END BREAKPAD MICRODUMP-----", "google-breakpad"
@@ -30,7 +30,7 @@ def is_microdump(data: bytes) -> bool:
     return BEGIN.encode() in data
 
 
-def read_microdump(source: Source) -> CrashDump:
+def read_microdump(source: ByteSource) -> CrashDump:
     """The first dump of a log. Raises FormatError: none, of another processor, or without registers."""
     data = bytes(source.read(0, MAX_SIZE))
     begin = data.find(BEGIN.encode())

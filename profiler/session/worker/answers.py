@@ -51,7 +51,7 @@ def _member(member: Enum) -> tuple[type[Enum], tuple[object]]:
 _FROM_BUFFER: Any = np.arange(1).__reduce_ex__(5)[0]
 """How numpy makes an array of bytes that travel beside a pickle; it refuses arrays of objects."""
 _PLAIN: tuple[Any, ...] = (_FROM_BUFFER, np.dtype)
-_ALLOWED = _values(Profile, _values(base.Part, _values(base.Beginning, {}))) | {
+_ALLOWED = _values(Profile, _values(base.JournalPart, _values(base.JournalBeginning, {}))) | {
     (value.__module__, value.__qualname__): value for value in _PLAIN
 }
 _BY_VALUE: Any = {kind: _member for kind in _ALLOWED.values() if _is_enum(kind)}
@@ -65,12 +65,12 @@ class WorkerFailed(RuntimeError):
     """The process that unwinds and names met an error of its own."""
 
 
-class Refused(Exception):
+class AnswerRefused(Exception):
     """An answer that holds something else than values."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BatchTaken:
     """A batch was unwound. top, missing, stop: columns of Feedback, () of a batch in which there was nothing to unwind.
 
     look: Feedback.look is wanted.
@@ -95,7 +95,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class AskFailed:
     """number: of the Ask that could not be met, 0: a batch could not be unwound. kind: name of the error's class."""
 
     number: int
@@ -116,7 +116,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SamplerCall:
     """The worker waits for something that only the sampler can tell of an address space. what: read, files, stated."""
 
     what: str
@@ -125,23 +125,23 @@ class Call:
     size: int
 
 
-Answer = Taken | Done | Failed | Call
+Answer = BatchTaken | Done | AskFailed | SamplerCall
 
 
 def pack(answer: Answer) -> list[Part]:
     head: tuple[Any, ...]
     parts: list[Part] = []
     match answer:
-        case Taken(number, top, missing, stop, look):
-            head = "Taken", number, look
+        case BatchTaken(number, top, missing, stop, look):
+            head = "BatchTaken", number, look
             parts = [top.tobytes(), missing.tobytes(), stop.tobytes()]
         case Done(number, functions, data):
             head = "Done", number, functions
             parts = list(data)
-        case Failed(number, kind, message, hint, trace):
-            head = "Failed", number, kind, message, hint, trace
-        case Call(what, space, at, size):
-            head = "Call", what, space, at, size
+        case AskFailed(number, kind, message, hint, trace):
+            head = "AskFailed", number, kind, message, hint, trace
+        case SamplerCall(what, space, at, size):
+            head = "SamplerCall", what, space, at, size
     return [json.dumps(head).encode(), *parts]
 
 
@@ -150,21 +150,21 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
     try:
         head = json.loads(bytes(parts[0]))
         match head:
-            case ["Taken", int(number), bool(look)]:
+            case ["BatchTaken", int(number), bool(look)]:
                 top, missing = (np.frombuffer(part, np.uint64) for part in parts[1:3])
-                return Taken(number, top, missing, np.frombuffer(parts[3], np.bool_), look)
+                return BatchTaken(number, top, missing, np.frombuffer(parts[3], np.bool_), look)
             case ["Done", int(number), list(functions)]:
                 return Done(number, tuple(map(int, functions)), tuple(parts[1:]))
-            case ["Failed", int(number), str(kind), str(message), str(hint), str(trace)]:
-                return Failed(number, kind, message, hint, trace)
-            case ["Call", str(what), int(space), int(at), int(size)]:
-                return Call(what, space, at, size)
+            case ["AskFailed", int(number), str(kind), str(message), str(hint), str(trace)]:
+                return AskFailed(number, kind, message, hint, trace)
+            case ["SamplerCall", str(what), int(space), int(at), int(size)]:
+                return SamplerCall(what, space, at, size)
     except (ValueError, TypeError, IndexError, OverflowError, RecursionError) as error:
-        raise Refused(str(error)) from None
-    raise Refused("an answer of no known kind")
+        raise AnswerRefused(str(error)) from None
+    raise AnswerRefused("an answer of no known kind")
 
 
-def packed_value(found: Profile | base.Part | base.Beginning) -> tuple[Part, ...]:
+def packed_value(found: Profile | base.JournalPart | base.JournalBeginning) -> tuple[Part, ...]:
     buffers: list[pickle.PickleBuffer] = []
     data = io.BytesIO()
     pickler = pickle.Pickler(data, protocol=5, buffer_callback=buffers.append)
@@ -192,9 +192,9 @@ def unpacked_value(parts: Sequence[Part], kind: type[Value]) -> Value:
         MemoryError,
         OverflowError,
     ) as error:
-        raise Refused(str(error)) from None
+        raise AnswerRefused(str(error)) from None
     if not isinstance(found, kind):
-        raise Refused(f"no {kind.__name__}")
+        raise AnswerRefused(f"no {kind.__name__}")
     return found
 
 

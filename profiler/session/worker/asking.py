@@ -9,12 +9,12 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pyprof.exporters.base import Beginning, Journal, Part
+from pyprof.exporters.base import Journal, JournalBeginning, JournalPart
 from pyprof.model.profile import Profile
 from pyprof.objfile.foreign_path import Rights
 from pyprof.objfile.opener import Opener
 from pyprof.session.worker import answers
-from pyprof.session.worker.answers import Failed, WorkerFailed
+from pyprof.session.worker.answers import AskFailed, WorkerFailed
 from pyprof.session.worker.channel import Channel, Closed
 from pyprof.session.worker.channel import Part as Bytes
 from pyprof.session.worker.hurry import exchange
@@ -43,7 +43,7 @@ class AskingOpener(Opener):
             case ["error", int(number)]:
                 raise OSError(number, os.strerror(number))
             case ["failed", str(kind), str(message), str(hint), str(trace)]:
-                raise Failed(0, kind, message, hint, trace).error
+                raise AskFailed(0, kind, message, hint, trace).error
             case ["is", value]:
                 return value, received.fds[0] if received.fds else -1
         raise WorkerFailed("an answer of no known kind")
@@ -93,12 +93,12 @@ class AskingOpener(Opener):
             found = None
         return [str(name) for name in found] if isinstance(found, list) else list(names)
 
-    def journal(self, sink: int, beginning: Beginning, number: int) -> Journal | None:
+    def journal(self, sink: int, beginning: JournalBeginning, number: int) -> Journal | None:
         """That of the sink of a number."""
         begun, _ = self._ask("journal", sink, number, parts=answers.packed_value(beginning))
         return _KeptJournal(self) if begun else None
 
-    def add(self, part: Part) -> None:
+    def add(self, part: JournalPart) -> None:
         """To the journal that was begun last."""
         self._ask("part", parts=answers.packed_value(part))
 
@@ -120,7 +120,7 @@ class _KeptJournal:
     def __init__(self, keeper: AskingOpener) -> None:
         self._keeper = keeper
 
-    def add(self, part: Part) -> None:
+    def add(self, part: JournalPart) -> None:
         with suppress(OSError):
             self._keeper.add(part)
 

@@ -17,31 +17,31 @@ from functools import partial
 
 from pyprof.collectors.linux.mapped_memory import guarded
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.symbols import MOST_SYMBOLS, Found, Symbol, Wanted, read_symbols
+from pyprof.interpreters.symbols import MOST_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Mapping, Module, ProgramImage
 from pyprof.objfile.images import ImageStore
 from pyprof.objfile.opener import Opener
-from pyprof.session.worker.answers import Refused
+from pyprof.session.worker.answers import AnswerRefused
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
-from pyprof.session.worker.keeper import Space
+from pyprof.session.worker.keeper import KnownProcess
 from pyprof.session.worker.wire import MEMORY
 
 PATIENCE_S = 10.0
 LATE = "search for an interpreter in files that took too long"
-_NOTHING = Found()
+_NOTHING = FoundSymbols()
 
 
 class AskedSymbols:
     """The sampler's end: an interpreters.symbols.ReadSymbols."""
 
-    def __init__(self, channel: Channel, tell: Callable[[Space], None], diagnostics: Diagnostics) -> None:
+    def __init__(self, channel: Channel, tell: Callable[[KnownProcess], None], diagnostics: Diagnostics) -> None:
         """tell: called with what the worker's keeper must know before the worker."""
         self._tell = tell
         self._channel = channel
         self._diagnostics = diagnostics
         self._number = 0
 
-    def __call__(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> Sequence[Found | None]:
+    def __call__(self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted) -> Sequence[FoundSymbols | None]:
         """What takes too long counts as nothing found, and is not asked again. A worker that has ended, or says what
         cannot be, finds no file: the recording ends for that reason.
         """
@@ -52,7 +52,7 @@ class AskedSymbols:
         except TimeoutError:
             self._diagnostics.count(LATE)
             return [_NOTHING] * len(modules)
-        except (Closed, Refused):
+        except (Closed, AnswerRefused):
             self._channel.close()
             return []
 
@@ -64,14 +64,14 @@ class AskedSymbols:
         fds: list[int] = []
         with contextlib.suppress(OSError):  # without memory a file may be known by its inode
             fds += (Opener().memory(space.pid, what) for what in MEMORY)
-        self._tell(Space(space.pid, space.root))
+        self._tell(KnownProcess(space.pid, space.root))
         try:
             self._channel.send([pickle.dumps(question)], fds)
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _answer(self, most: int) -> list[Found | None]:
+    def _answer(self, most: int) -> list[FoundSymbols | None]:
         """Answers to earlier questions are passed over. Raises TimeoutError, Closed, Refused."""
         while (received := self._channel.receive(PATIENCE_S)) is not None:
             for fd in received.fds:
@@ -82,7 +82,7 @@ class AskedSymbols:
         raise TimeoutError
 
 
-def packed(number: int, found: Sequence[Found | None]) -> list[Part]:
+def packed(number: int, found: Sequence[FoundSymbols | None]) -> list[Part]:
     each = [
         None if one is None else [[(name.decode("latin-1"), *at) for name, *at in one.symbols], one.section]
         for one in found
@@ -90,31 +90,31 @@ def packed(number: int, found: Sequence[Found | None]) -> list[Part]:
     return [json.dumps((number, each)).encode()]
 
 
-def unpacked(parts: Sequence[Part], most: int) -> tuple[int, list[Found | None]]:
+def unpacked(parts: Sequence[Part], most: int) -> tuple[int, list[FoundSymbols | None]]:
     """(number of the question, what was found). Raises Refused."""
     try:
         (part,) = parts
         number, each = json.loads(bytes(part))
         if type(number) is not int or len(each) > most:
-            raise Refused("an answer to no question")
+            raise AnswerRefused("an answer to no question")
         return number, [None if one is None else _found(*one) for one in each]
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise Refused(str(error)) from None
+        raise AnswerRefused(str(error)) from None
 
 
-def _found(symbols: Sequence[tuple[str, int, int]], section: tuple[int, int] | None) -> Found:
+def _found(symbols: Sequence[tuple[str, int, int]], section: tuple[int, int] | None) -> FoundSymbols:
     if len(symbols) > MOST_SYMBOLS:
-        raise Refused("more symbols than were asked for")
+        raise AnswerRefused("more symbols than were asked for")
     made = tuple(Symbol(name.encode("latin-1"), _word(avma), _word(size)) for name, avma, size in symbols)
     if section is None:
-        return Found(made)
+        return FoundSymbols(made)
     avma, size = section
-    return Found(made, (_word(avma), _word(size)))
+    return FoundSymbols(made, (_word(avma), _word(size)))
 
 
 def _word(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 64:
-        raise Refused("no address")
+        raise AnswerRefused("no address")
     return value
 
 

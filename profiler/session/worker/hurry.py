@@ -16,7 +16,7 @@ T = TypeVar("T")
 SIGNAL = signal.SIGUSR1
 
 
-class OutOfTime(BaseException):
+class WorkerOutOfTime(BaseException):
     """Never leaves Hurry.unless_late(). No Exception: readers that tolerate what is broken do not tolerate this."""
 
 
@@ -47,7 +47,7 @@ class Hurry:
     def _hurry(self, *_: object) -> None:
         self.late = True
         if self._inside and not _exchanges:
-            raise OutOfTime
+            raise WorkerOutOfTime
 
     def unless_late(self, job: Callable[[], T]) -> T | None:
         """None where there was no time for it. The job must leave what it works on as good as new, or not at all."""
@@ -57,5 +57,5 @@ class Hurry:
                 return job() if self._inside else None
             finally:
                 self._inside = False
-        except OutOfTime:
+        except WorkerOutOfTime:
             return None

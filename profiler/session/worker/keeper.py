@@ -34,7 +34,7 @@ _EVERYBODY = Rights()
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class KnownProcess:
     """A process that is recorded, and where its file names start."""
 
     pid: int
@@ -42,21 +42,21 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class KnownFiles:
     """Names that the user gave, or of files below a folder that the user gave."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class NumberedSink:
     """A sink. It is known by its number from then on."""
 
     number: int
     sink: Sink
 
 
-Notice = Space | Files | Numbered
+Notice = KnownProcess | KnownFiles | NumberedSink
 """What the sampler tells the keeper, before the worker can know of it."""
 
 
@@ -70,12 +70,12 @@ class GuardedOpener(Opener):
         self._files: set[str] = set()
         self._as_root = os.geteuid() == 0
 
-    def tell(self, notice: Space | Files) -> None:
+    def tell(self, notice: KnownProcess | KnownFiles) -> None:
         match notice:
-            case Space(pid, root):
+            case KnownProcess(pid, root):
                 self._pids.add(pid)
                 self._roots[root] = self._seen(root)
-            case Files(paths):
+            case KnownFiles(paths):
                 self._files.update(paths)
 
     def _seen(self, root: str) -> Rights | None:
@@ -172,7 +172,7 @@ class Keeper:
         try:
             while self._notices is not None and (received := self._notices.receive(0)) is not None:
                 notice: Notice = pickle.load(BytesIO(received.parts[0]))
-                if isinstance(notice, Numbered):
+                if isinstance(notice, NumberedSink):
                     self._sinks[notice.number] = notice.sink
                 else:
                     self._opener.tell(notice)
@@ -227,11 +227,11 @@ class Keeper:
                 return isolated([str(name) for name in names])
             case ["journal", int(number), int(window)] if number in self._sinks:
                 self._end_journal()
-                beginning = answers.unpacked_value(parts[1:], base.Beginning)
+                beginning = answers.unpacked_value(parts[1:], base.JournalBeginning)
                 self._journal = self._sinks[number].journal(beginning, window)
                 return self._journal is not None
             case ["part"] if self._journal is not None:
-                self._journal.add(answers.unpacked_value(parts[1:], base.Part))
+                self._journal.add(answers.unpacked_value(parts[1:], base.JournalPart))
             case ["journal ends"]:
                 self._end_journal()
             case ["deliver", int(number), int(delivered)] if number in self._sinks:

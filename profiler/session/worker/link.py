@@ -17,9 +17,9 @@ from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.session.worker import answers
-from pyprof.session.worker.answers import Answer, Call, Done, Failed, Refused, Taken
+from pyprof.session.worker.answers import Answer, AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall
 from pyprof.session.worker.channel import Closed, Part
-from pyprof.session.worker.keeper import Files, Numbered
+from pyprof.session.worker.keeper import KnownFiles, NumberedSink
 from pyprof.session.worker.messages import Ask, Message, Reply
 from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.wire import Packer
@@ -65,7 +65,7 @@ class Pending:
         assert self._data is not None
         try:
             return answers.unpacked_profile(self._data)
-        except Refused as error:
+        except AnswerRefused as error:
             raise WorkerDied(f"the process that unwinds and names sent no profile: {error}") from None
 
 
@@ -77,7 +77,7 @@ class WorkerLink:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.packer = Packer(worker.tell)
-        self.taken: deque[Taken] = deque()
+        self.taken: deque[BatchTaken] = deque()
         self.functions: deque[tuple[int, ...]] = deque()
         self.dead: BaseException | None = None
         self.broken: BaseException | None = None
@@ -125,7 +125,7 @@ class WorkerLink:
             return 0
         if sink not in self._sinks:
             self._sinks.append(sink)
-            self.worker.tell(Numbered(len(self._sinks), sink))
+            self.worker.tell(NumberedSink(len(self._sinks), sink))
         return self._sinks.index(sink) + 1
 
     def end(self) -> None:
@@ -156,7 +156,7 @@ class WorkerLink:
                 timeout_s = 0
         except Closed:
             self._died()
-        except Refused as error:
+        except AnswerRefused as error:
             self.worker.kill()
             self._died().add_note(str(error))
         finally:
@@ -165,21 +165,21 @@ class WorkerLink:
 
     def _received(self, answer: Answer) -> None:
         match answer:
-            case Taken():
+            case BatchTaken():
                 self.taken.append(answer)
             case Done(number, functions, data):
                 self.functions.append(functions)
                 if (pending := self._asked.pop(number, None)) is not None:
                     pending.finish(data)
-            case Failed(number):
+            case AskFailed(number):
                 if (pending := self._asked.pop(number, None)) is not None:
                     pending.fail(answer.error)
                 else:
                     self.broken = self.broken or answer.error
-            case Call():
+            case SamplerCall():
                 self._reply(answer)
 
-    def _reply(self, call: Call) -> None:
+    def _reply(self, call: SamplerCall) -> None:
         """To what the worker asks of an address space whose memory is no process's of this machine."""
         space = self.packer.space(call.space)
         value: object = None
@@ -190,7 +190,7 @@ class WorkerLink:
                     value = space.read(call.at, call.size)
                 elif call.what == "files" and space.files is not None and module is not None:
                     files = list(space.files(module))
-                    self.worker.tell(Files(tuple(path for path, _ in files)))
+                    self.worker.tell(KnownFiles(tuple(path for path, _ in files)))
                     value = files
                 elif call.what == "stated" and space.stated is not None and module is not None:
                     value = space.stated(module)

@@ -47,7 +47,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class SentNews:
     """What happened to things that were sent. ended: numbers of program images. contested: of images, the places whose
     memory may be that of another file by now. images, spaces, outers: numbers that will not come again.
     """
@@ -65,12 +65,12 @@ class Batch:
 
     number: int
     batch: SampleBatch
-    news: News
+    news: SentNews
     interpreters: InterpreterNews
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SamplerState:
     """The sampler's half of what a window tells. now_ns: since the epoch, the window's end. counts: of its
     Diagnostics, since it began; problems: new ones. unfollowed: since the last cut. cpu_s, max_rss_kb: its own.
     """
@@ -90,7 +90,7 @@ class State:
 class Standing:
     """The state from time to time, and the number of the sink for what there is should the sampler be killed."""
 
-    state: State
+    state: SamplerState
     sink: int
     delivered: int
 
@@ -103,14 +103,14 @@ class Ask:
 
     number: int
     cut: bool
-    state: State
-    news: News
+    state: SamplerState
+    news: SentNews
     sink: int = 0
     delivered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookForCode:
     """Code that was made at run time may have come or gone: look at once."""
 
 
@@ -126,4 +126,4 @@ class Bye:
     """Nothing more is wanted."""
 
 
-Message = Begin | Batch | Standing | Ask | Look | Reply | Bye
+Message = Begin | Batch | Standing | Ask | LookForCode | Reply | Bye

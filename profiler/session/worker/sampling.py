@@ -23,9 +23,9 @@ from pyprof.records import replace
 from pyprof.session.own_cost import own_cost
 from pyprof.session.runtimes import InterpreterNews, Runtimes
 from pyprof.session.unfollowed import NOTHING, Unfollowed
-from pyprof.session.worker.answers import Taken
+from pyprof.session.worker.answers import BatchTaken
 from pyprof.session.worker.link import TURN_S, Pending, WorkerLink
-from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Look, Naming, Standing, State
+from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, LookForCode, Naming, SamplerState, Standing
 from pyprof.session.worker.process import Worker
 
 IN_FLIGHT = 64 << 20
@@ -71,7 +71,7 @@ class Sampling:
         self._codes: set[int] = set()
         self._standing_at = 0.0
         self._end_ns = 0
-        self._rest: State | None = None
+        self._rest: SamplerState | None = None
         self._closed = False
         self._state = threading.RLock()
         self._flying[0] = None, 0
@@ -155,7 +155,7 @@ class Sampling:
         if link.broken is not None:
             raise link.broken
 
-    def _learn(self, taken: Taken) -> None:
+    def _learn(self, taken: BatchTaken) -> None:
         batch, _ = self._flying.pop(taken.number, (None, 0))
         if batch is None:
             return
@@ -167,7 +167,7 @@ class Sampling:
         self._collector.learn(Feedback(fresh, taken.top, taken.missing, taken.stop, look))
 
     def _look(self) -> None:
-        self._link.send(Look())
+        self._link.send(LookForCode())
 
     def ask(self, cut: bool, sink: Sink | None = None) -> Pending:
         """A profile of the window under way, which is closed with cut. Only for beat() of run(), and after run()."""
@@ -189,12 +189,12 @@ class Sampling:
             self._collector.retire()
         self._runtimes.retire()
 
-    def _gathered(self, cut: bool) -> State:
+    def _gathered(self, cut: bool) -> SamplerState:
         own = own_cost()
         spent = NOTHING
         if self.unfollowed is not None:
             spent = self.unfollowed.take() if cut else self.unfollowed.so_far()
-        return State(
+        return SamplerState(
             now_ns=self._end_ns or time.time_ns(),
             stats=self._collector.stats(),
             threads=self._runtimes.named(tuple(self._collector.threads())),

@@ -16,7 +16,7 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
-from pyprof.exporters.base import Beginning, Journal
+from pyprof.exporters.base import Journal, JournalBeginning
 from pyprof.model.modules import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.sample import SampleBatch
@@ -25,11 +25,22 @@ from pyprof.session.keeping import Keeping
 from pyprof.session.recorder import Clock, Window
 from pyprof.session.session import Session
 from pyprof.session.worker import answers
-from pyprof.session.worker.answers import Call, Done, Failed, Taken
+from pyprof.session.worker.answers import AskFailed, BatchTaken, Done, SamplerCall
 from pyprof.session.worker.asking import AskingOpener
 from pyprof.session.worker.channel import Channel, Closed
 from pyprof.session.worker.hurry import Hurry
-from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Look, Message, Naming, Reply, Standing, State
+from pyprof.session.worker.messages import (
+    Ask,
+    Batch,
+    Begin,
+    Bye,
+    LookForCode,
+    Message,
+    Naming,
+    Reply,
+    SamplerState,
+    Standing,
+)
 from pyprof.session.worker.wire import Unpacker
 
 _NO_WORDS = np.zeros(0, np.uint64)
@@ -46,7 +57,7 @@ class ReportedCollector:
         self._threads: tuple[ThreadInfo, ...] = ()
         self.learned: Feedback | None = None
 
-    def update(self, state: State) -> None:
+    def update(self, state: SamplerState) -> None:
         self._stats, self._threads = state.stats, state.threads
 
     def batches(self) -> Iterator[SampleBatch]:
@@ -85,17 +96,17 @@ class _Observed:
         self.keeping: Keeping | None = None
         self.failed = False
 
-    def take(self, message: Batch) -> Taken:
+    def take(self, message: Batch) -> BatchTaken:
         """Raises what unwinding raises."""
         self.session.runtimes.update(message.interpreters)
         self.collector.learned = None
         self.session.recorder.add(message.batch)
         learned = self.collector.learned
         if learned is None:
-            return Taken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
-        return Taken(message.number, learned.top, learned.missing, learned.stop, learned.look is not None)
+            return BatchTaken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
+        return BatchTaken(message.number, learned.top, learned.missing, learned.stop, learned.look is not None)
 
-    def update(self, state: State) -> None:
+    def update(self, state: SamplerState) -> None:
         self.now_ns = state.now_ns
         self.collector.update(state)
         self.session.runtimes.update(state.interpreters)
@@ -105,12 +116,12 @@ class _Observed:
         for path, problems in state.problems.items():
             self.diagnostics.problems.setdefault(path, set()).update(problems)
 
-    def window(self, state: State, cut: bool) -> Window:
+    def window(self, state: SamplerState, cut: bool) -> Window:
         self.update(state)
         window = self.session.cut() if cut else self.session.look()
         return replace(window, unfollowed=state.unfollowed)
 
-    def profile(self, window: Window, state: State, known_only: bool = False) -> Profile:
+    def profile(self, window: Window, state: SamplerState, known_only: bool = False) -> Profile:
         naming = self.naming
         found = self.session.profile(window, naming.title, naming.rate_hz, naming.mode, naming.view, known_only)
         summary = replace(
@@ -121,12 +132,12 @@ class _Observed:
         )
         return replace(found, summary=summary, options=naming.options)
 
-    def begin_keeping(self, begin: Callable[[Beginning, int], Journal | None], number: int) -> None:
+    def begin_keeping(self, begin: Callable[[JournalBeginning, int], Journal | None], number: int) -> None:
         """The window under way goes to the sink's journal as it grows."""
         naming = self.naming
         kinds = ValueType("samples", "count"), ValueType(naming.mode, "nanoseconds")
         start_ns, period_ns = self.session.recorder.began_ns, round(1e9 / naming.rate_hz)
-        journal = begin(Beginning(naming.title, start_ns, period_ns, kinds, naming.options), number)
+        journal = begin(JournalBeginning(naming.title, start_ns, period_ns, kinds, naming.options), number)
         self.keeping = Keeping(self.session, naming, journal) if journal is not None else None
 
     def end_keeping(self) -> None:
@@ -154,7 +165,7 @@ class Service:
     def run(self) -> None:
         """A sampler that was killed, and did not say Bye, leaves what it recorded to its sink."""
         try:
-            self._channel.send(answers.pack(Taken(0, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)))
+            self._channel.send(answers.pack(BatchTaken(0, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)))
             while not isinstance(message := self._next(), Bye):
                 self._serve(message)
         except Closed:
@@ -179,7 +190,7 @@ class Service:
                 self._observed.update(state)
             case Ask():
                 self._answer(message)
-            case Look():
+            case LookForCode():
                 self._observed.session.code.look()
 
     def _keep(self, observed: _Observed) -> None:
@@ -203,9 +214,9 @@ class Service:
     def _take(self, message: Batch) -> None:
         observed = self._observed
         self._unpacker.update(message.news)
-        answer: Taken | Failed
+        answer: BatchTaken | AskFailed
         try:
-            answer = Taken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
+            answer = BatchTaken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
             if self._hurry.late:
                 observed.diagnostics.count(TOO_LATE, len(message.batch))
             elif not observed.failed:
@@ -221,7 +232,7 @@ class Service:
     def _answer(self, ask: Ask) -> None:
         observed, state = self._observed, ask.state
         self._unpacker.update(ask.news)
-        answer: Done | Failed
+        answer: Done | AskFailed
         functions: tuple[int, ...] = ()
         try:
             if ask.cut:
@@ -253,7 +264,7 @@ class Service:
         window = self._of.window(state, cut=True)
         self._keeper.deliver(self._standing.sink, self._named(window, state), self._standing.delivered)
 
-    def _named(self, window: Window, state: State) -> Profile:
+    def _named(self, window: Window, state: SamplerState) -> Profile:
         """With all names, or, out of time, with those that are known already."""
         observed = self._observed
         profile = self._hurry.unless_late(lambda: observed.profile(window, state))
@@ -262,25 +273,25 @@ class Service:
     # what only the sampler can tell: wire.Asking
 
     def read(self, space: int, avma: int, size: int) -> bytes:
-        found = self._call(Call("read", space, avma, size))
+        found = self._call(SamplerCall("read", space, avma, size))
         return found if isinstance(found, bytes) else b""
 
     def files(self, space: int, module: int) -> Sequence[tuple[str, bool]]:
-        found = self._call(Call("files", space, module, 0))
+        found = self._call(SamplerCall("files", space, module, 0))
         return found if isinstance(found, list) else []
 
     def stated(self, space: int, module: int) -> StatedId | None:
-        found = self._call(Call("stated", space, module, 0))
+        found = self._call(SamplerCall("stated", space, module, 0))
         return found if isinstance(found, StatedId) else None
 
-    def _call(self, call: Call) -> object:
+    def _call(self, call: SamplerCall) -> object:
         self._channel.send(answers.pack(call))
         while not isinstance(message := self._receive(), Reply):
             self._waiting.append(message)
         return message.value
 
 
-def _failed(number: int, error: Exception) -> Failed:
+def _failed(number: int, error: Exception) -> AskFailed:
     if isinstance(error, PyprofError):
-        return Failed(number, type(error).__name__, error.message, error.hint, "")
-    return Failed(number, type(error).__name__, str(error), "", "".join(traceback.format_exception(error)))
+        return AskFailed(number, type(error).__name__, error.message, error.hint, "")
+    return AskFailed(number, type(error).__name__, str(error), "", "".join(traceback.format_exception(error)))

@@ -33,8 +33,8 @@ from pyprof.model.sample import OuterStack
 from pyprof.objfile.opener import Opener, current
 from pyprof.records import dataclass, replace
 from pyprof.session.worker.channel import MOST_FDS, Part, Received
-from pyprof.session.worker.keeper import Space
-from pyprof.session.worker.messages import Message, News
+from pyprof.session.worker.keeper import KnownProcess
+from pyprof.session.worker.messages import Message, SentNews
 
 _MOST_READ = 1 << 30
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
@@ -71,7 +71,7 @@ class _SpaceFacts(NamedTuple):
 class Packer:
     """The sampler's end. What it has sent is known by number as long as somebody here refers to it."""
 
-    def __init__(self, tell: Callable[[Space], None]) -> None:
+    def __init__(self, tell: Callable[[KnownProcess], None]) -> None:
         """tell: called with each address space before its message is sent."""
         self._tell = tell
         self._numbers = itertools.count(1)
@@ -91,7 +91,7 @@ class Packer:
         _Pickler(out, self, fds, buffers.append).dump(message)
         return [out.getvalue(), *(buffer.raw() for buffer in buffers)], fds
 
-    def news(self) -> News:
+    def news(self) -> SentNews:
         """What happened to things that were sent, since this was asked last."""
         ended, gone, contested = [], [], {}
         for number, sent in list(self._sent.items()):
@@ -106,7 +106,7 @@ class Packer:
             if len(image.contested) != sent.contested:
                 sent.contested = len(image.contested)
                 contested[number] = tuple(image.contested)
-        return News(tuple(ended), tuple(gone), contested, _taken(self._spaces_gone), _taken(self._outers_gone))
+        return SentNews(tuple(ended), tuple(gone), contested, _taken(self._spaces_gone), _taken(self._outers_gone))
 
     def space(self, number: int) -> AddressSpace | None:
         """One that was sent, while it is here."""
@@ -136,7 +136,7 @@ class Packer:
         if space.id in self._spaces:
             return True
         self._spaces[space.id] = space
-        self._tell(Space(space.pid, space.root))
+        self._tell(KnownProcess(space.pid, space.root))
         weakref.finalize(space, self._spaces_gone.append, space.id).atexit = False
         if space.image is None:
             self._kept.append(space)  # the worker asks us for its memory
@@ -236,7 +236,7 @@ class Unpacker:
             os.close(self._fds.popleft())
         return found
 
-    def update(self, news: News) -> None:
+    def update(self, news: SentNews) -> None:
         """Before what the message says otherwise is done."""
         for number, places in news.contested.items():
             if number in self._images:

@@ -25,7 +25,7 @@ MAX_OVERLAP = 16
 
 
 @dataclass(slots=True)
-class Function:
+class Subprogram:
     """A subprogram with code. inlined: (offset, index of the inlined entry around it or -1), parents first."""
 
     offset: int
@@ -49,7 +49,7 @@ class Inlines:
     def __init__(self, unit: Unit, deadline: Deadline) -> None:
         self._unit = unit
         self._scopes: dict[Unit, Scopes] = {}
-        self._functions: list[tuple[int, int, Function]] = []
+        self._functions: list[tuple[int, int, Subprogram]] = []
         for function in _functions(unit, deadline):
             deadline.check()
             entry = unit.entry(function.offset)
@@ -58,16 +58,16 @@ class Inlines:
         self._functions.sort(key=lambda item: (item[0], -item[1]))
         self._starts = [start for start, _, _ in self._functions]
 
-    def functions(self) -> Iterator[tuple[int, int, Function]]:
+    def functions(self) -> Iterator[tuple[int, int, Subprogram]]:
         """(start, end svma, function), ascending; a function in parts comes once for each."""
         yield from self._functions
 
-    def name(self, function: Function, deadline: Deadline) -> bytes:
+    def name(self, function: Subprogram, deadline: Deadline) -> bytes:
         """As the symbol table would have it. Raises FormatError."""
         entry = self._unit.entry(function.offset)
         return self._name(entry[1], deadline) if entry else b""
 
-    def calls(self, function: Function, deadline: Deadline) -> list[Inlined]:
+    def calls(self, function: Subprogram, deadline: Deadline) -> list[Inlined]:
         """All calls that were inlined into a function, parents first. Raises FormatError."""
         if function.decoded is None:
             decoded = []
@@ -118,14 +118,14 @@ class Inlines:
         return self._scopes[unit].qualified(offset, name)
 
 
-def _functions(unit: Unit, deadline: Deadline) -> list[Function]:
+def _functions(unit: Unit, deadline: Deadline) -> list[Subprogram]:
     """One pass over all entries of a unit, stepping over what is not asked for."""
     info, abbrevs = unit.dwarf.info, unit.abbrevs
     code_of, end = info.bytes, unit.end
     skip_types = unit.constant(unit.top, LANGUAGE) in C_FAMILY
-    found: list[Function] = []
-    around: list[tuple[Function | None, int]] = []  # one for each open entry: its function, its inlined index
-    function: Function | None = None
+    found: list[Subprogram] = []
+    around: list[tuple[Subprogram | None, int]] = []  # one for each open entry: its function, its inlined index
+    function: Subprogram | None = None
     inlined = -1
     at, count = unit.die, 0
     while at < end:
@@ -154,7 +154,7 @@ def _functions(unit: Unit, deadline: Deadline) -> list[Function]:
         if tag == SUBPROGRAM:
             mine = None
             if RANGES in abbrev.attributes or (LOW_PC in abbrev.attributes and HIGH_PC in abbrev.attributes):
-                mine = Function(offset)
+                mine = Subprogram(offset)
                 found.append(mine)
             my_index = -1
         elif tag == INLINED and function is not None:

@@ -16,7 +16,7 @@ from pyprof.symbolize.dwarf.units import DWO_NAME, GNU_DWO_NAME, Dwarf
 MAX_OVERLAP = 16
 
 
-class Place(NamedTuple):
+class SourcePlace(NamedTuple):
     """One function at an svma. name: linkage name, "" for the outermost if unknown; file: None, line: 0 if unknown."""
 
     name: str
@@ -39,7 +39,7 @@ class SourceLines:
         self.split = False
         """Some unit has its entries in a .dwo file, which is not read."""
 
-    def find(self, svma: int, deadline: Deadline) -> list[Place]:
+    def find(self, svma: int, deadline: Deadline) -> list[SourcePlace]:
         """Innermost first, the last is the function that has the code; [] if nothing is known. Raises OutOfTime."""
         svma -= self._shift
         offset = self._unit_of(svma, deadline)
@@ -56,10 +56,10 @@ class SourceLines:
             return []
         places = []
         for inlined in reversed(chain):
-            places.append(Place(_text(inlined.name), file, line))
+            places.append(SourcePlace(_text(inlined.name), file, line))
             file = lines.file(inlined.call_file) if lines else None
             line = inlined.call_line
-        places.append(Place(_text(name), file, line))
+        places.append(SourcePlace(_text(name), file, line))
         return places
 
     def _unit_of(self, svma: int, deadline: Deadline) -> int | None:

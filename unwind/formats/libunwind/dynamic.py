@@ -35,7 +35,7 @@ MAX_BYTES = 64 << 20
 """Most that is read for one pass over a list, tables aside."""
 
 
-class Format(IntEnum):
+class RegionFormat(IntEnum):
     DYNAMIC = 0
     TABLE = 1
     REMOTE_TABLE = 2
@@ -180,9 +180,9 @@ class DynReader:
         if with_offset:
             info = replace(info, load_offset=self._structs.unpack(at, self._word)[0])
             at += self._word.size
-        if head.format == Format.DYNAMIC:
+        if head.format == RegionFormat.DYNAMIC:
             return self._procedure(info, at)
-        if head.format not in list(Format):
+        if head.format not in list(RegionFormat):
             raise FormatError(SECTION, head.info, f"unknown format {head.format}")
         return self._table(info, at)
 
@@ -246,4 +246,4 @@ class DynReader:
 
 def table_bytes(kind: int, table_len: int, word: int) -> int:
     """Size of a table. table_len counts words, of ARM_EXIDX bytes."""
-    return table_len if kind == Format.ARM_EXIDX else table_len * word
+    return table_len if kind == RegionFormat.ARM_EXIDX else table_len * word

@@ -28,7 +28,7 @@ from pyprof.records import replace
 from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi.program import CfiPrograms
 from pyprof.unwind.formats.cfi.source import CfiTable
-from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, SECTION, DynInfo, Format, table_bytes
+from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, SECTION, DynInfo, RegionFormat, table_bytes
 from pyprof.unwind.rules import FunctionRows
 
 MAX_ENTRY = 1 << 16
@@ -37,7 +37,7 @@ MAX_ENTRY = 1 << 16
 MAX_KNOWN = 1 << 12
 
 
-class Table(Protocol):
+class RegionTable(Protocol):
     def function_at(self, avma: int) -> FunctionRows | None:
         """The rows of the function that covers avma. Raises FormatError."""
         ...
@@ -45,23 +45,23 @@ class Table(Protocol):
 
 def open_table(
     info: DynInfo, read: ReadMemory, arch: Arch, diagnostics: Diagnostics, most: int = MAX_TABLE_BYTES
-) -> Table | None:
+) -> RegionTable | None:
     """The table of an info; None of one that cannot be of this architecture. most: bytes that may be kept of it.
 
     Raises FormatError, also where it has more.
     """
     structs = TargetStructs(read, arch, SECTION, 2 * MAX_TABLE_BYTES)
-    if info.head.format == Format.TABLE:
+    if info.head.format == RegionFormat.TABLE:
         return DebugFrameInMemory(info, structs, diagnostics, most)
     _check_size(info, table_bytes(info.head.format, info.table_len, arch.word), most)
-    if info.head.format == Format.ARM_EXIDX:
+    if info.head.format == RegionFormat.ARM_EXIDX:
         from pyprof.unwind.formats.exidx.memory import memory_exidx
 
         return memory_exidx(info.table_data, structs.exactly(info.table_data, info.table_len), read, arch, diagnostics)
     return PairTable(info, structs)
 
 
-def held_bytes(info: DynInfo, table: Table | None, arch: Arch) -> int:
+def held_bytes(info: DynInfo, table: RegionTable | None, arch: Arch) -> int:
     """How much of the target's memory an open table keeps."""
     if table is None:
         return 0
@@ -105,7 +105,7 @@ class PairTable:
 
     def __init__(self, info: DynInfo, structs: TargetStructs) -> None:
         size = table_bytes(info.head.format, info.table_len, structs.word)
-        width = 8 if info.head.format == Format.REMOTE_TABLE_64 else 4
+        width = 8 if info.head.format == RegionFormat.REMOTE_TABLE_64 else 4
         data = structs.exactly(info.table_data, size - size % (2 * width))
         pairs = np.frombuffer(data, f"{structs.order}i{width}").reshape(-1, 2).astype(f"i{width}")
         order = np.argsort(pairs[:, 0], kind="stable")
@@ -113,7 +113,7 @@ class PairTable:
         self._fdes = pairs[order, 1]
         self._segbase = info.segbase
         self._load_offset = info.load_offset
-        self._base = info.head.start if info.head.format == Format.IP_OFFSET else info.segbase
+        self._base = info.head.start if info.head.format == RegionFormat.IP_OFFSET else info.segbase
         self._mask = structs.arch.mask
         self._reader = FdeReader(structs)
 
