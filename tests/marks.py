@@ -42,7 +42,7 @@ TABLE = {
     "core/*": "matrix system",
     "exporters/test_flamegraph_[np]a*.py": "system",
     "exporters/test_start_up_live.py": "live system",
-    "hostile/test_[os]*.py": "unit",
+    "hostile/test_openers.py": "unit",
     "hostile/*": "live fuzz system",
     "interpreters/test_merge.py": "unit",
     "interpreters/test_codes.py": "unit",
