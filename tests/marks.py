@@ -43,6 +43,7 @@ TABLE = {
     "exporters/test_flamegraph_[np]a*.py": "system",
     "exporters/test_start_up_live.py": "live system",
     "hostile/test_openers.py": "unit",
+    "hostile/test_security_page.py": "unit",
     "hostile/*": "live fuzz system",
     "interpreters/test_merge.py": "unit",
     "interpreters/test_codes.py": "unit",
