@@ -4,6 +4,7 @@ base          What an exporter is: a pure function from a profile to bytes
 bounded       Profiles whose stacks are written out one by one, made small enough for that
 chrome_trace  Chrome's trace as one JSON object (the Chromium project's document "Trace Event Format")
 collapsed     Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted by frames from the root
+difference    A comparison of two profiles: a page, JSON, comma-separated values
 flame_tree    The profile as the flame graph's page wants it: functions instead of addresses, in flat columns
 flamegraph    One self-contained HTML page
 names         How frames, threads and weights are named; the same in every format

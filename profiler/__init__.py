@@ -8,6 +8,7 @@ The names below are imported when they are first used: `import pyprof` alone loa
 
 api            The library: what `import pyprof` gives
 cli/           The command line; one file a subcommand
+comparison/    Two profiles side by side: what each function cost in both, and which changes are more than chance
 importers/     Files of other profilers as Profiles
 model/         The values that travel through pyprof: samples in, walks, stacks, profiles out
 objfile/       Object files: which file is behind a mapping, and what is in it
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyprof.api import attach, dump, record
+    from pyprof.comparison.result import Comparison
     from pyprof.errors import PyprofError
     from pyprof.importers.registry import load
     from pyprof.model.profile import Profile
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "DumpOptions",
     "Profile",
     "PyprofError",
@@ -55,6 +58,7 @@ __all__ = [
 ]
 
 _PLACES = {
+    "Comparison": "pyprof.comparison.result",
     "DumpOptions": "pyprof.options",
     "Profile": "pyprof.model.profile",
     "PyprofError": "pyprof.errors",

@@ -28,6 +28,7 @@ TABLE = {
     "breakpad/test_reader.py": "unit",
     "breakpad/*": "system",
     "cli/test_report.py": "unit",
+    "cli/test_diff.py": "unit",
     "cli/test_output.py": "system",
     "cli/test_inspect.py": "system",
     "cli/*": "live system",

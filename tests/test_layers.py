@@ -37,13 +37,20 @@ ALLOWED: dict[str, set[str]] = {
     "pyprof.symbolize": {*OBJECTS},
     "pyprof.collectors": {*OBJECTS, "pyprof.options"},
     "pyprof.runtime_code": {*OBJECTS, "pyprof.options", "pyprof.unwind", "pyprof.symbolize", "pyprof.collectors"},
-    "pyprof.exporters": {"pyprof.model", "pyprof.errors", "pyprof.records"},
+    "pyprof.exporters": {"pyprof.model", "pyprof.comparison", "pyprof.errors", "pyprof.records"},
+    "pyprof.comparison": {"pyprof.model", "pyprof.errors", "pyprof.records"},
     "pyprof.recording": {*OBJECTS, "pyprof.exporters"},
     "pyprof.importers": {"pyprof.model", "pyprof.recording", *LEAVES},
 }
 """Layer -> layers that it may import, besides itself."""
-LATE = {("pyprof.model.profile", "pyprof.exporters.save")}
-"""(module, what it imports within a function): the value that users hold writes itself when it is told to."""
+LATE = {
+    ("pyprof.model.profile", "pyprof.exporters.save"),
+    ("pyprof.model.profile", "pyprof.comparison.compare"),
+    ("pyprof.model.profile", "pyprof.comparison.result"),
+    ("pyprof.comparison.result", "pyprof.exporters.difference"),
+}
+"""(module, what it imports within a function, or for types): values that users hold write and compare themselves when
+they are told to."""
 OWNERS = {
     "pyprof.session": ("pyprof.api", "pyprof.cli", "pyprof.tools", "pyprof.session"),
     "pyprof.tools": ("pyprof.cli", "pyprof.tools"),

@@ -1,9 +1,12 @@
 """The command line; one file a subcommand.
 
 arguments         Types of command-line values; a wrong one is one sentence with exit code 2
+change_table      A comparison as a table for the terminal
 completion        `pyprof completion SHELL`: a completion script for the shell, made by shtab from the parser itself
 crash             Why a process died, in words: the signal, or the exception of Windows or macOS
 crash_codes       Names of the numbers that say why a process died
+criteria          Options that choose samples of a profile; the same wherever a file is read
+diff              `pyprof diff`: two recordings side by side, function by function, as a table, a page or data
 doctor            `pyprof doctor`: what will work here and on this process, before anything is attached
 dump              `pyprof dump`: the stacks of all threads, now, or as a core file has them
 dump_interpreter  How `pyprof dump` shows what an interpreter runs in a thread

@@ -37,6 +37,17 @@ def percent(text: str) -> float:
     return value
 
 
+def percentage(text: str) -> float:
+    """5%, or 5, as 0.05."""
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage, such as 5%")
+    return value / 100
+
+
 def positive_int(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")

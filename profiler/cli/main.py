@@ -26,13 +26,14 @@ examples:
   pyprof record -p 1234                 flame graph of process 1234, until Ctrl-C
   pyprof record -d 10 -o a.pyprof -- ./server --port 80
   pyprof report a.pyprof                a recording that was kept, in any format
+  pyprof diff a.pyprof b.pyprof         which functions changed from one to the other
   pyprof dump -p 1234                   what every thread is doing right now
   pyprof doctor 1234                    what will work, before anything is attached
 
 `pyprof COMMAND --help` is the manual page of a command.
 """
 
-COMMANDS = ("record", "report", "dump", "doctor", "inspect", "symbols", "completion")
+COMMANDS = ("record", "report", "diff", "dump", "doctor", "inspect", "symbols", "completion")
 """Each is a module of this package with a function add()."""
 
 
@@ -48,7 +49,7 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Exit code of one invocation: 0 done, 1 error, 2 usage; `dump` adds 3, `record -- CMD` returns CMD's."""
+    """Exit code of one invocation: 0 done, 1 error, 2 usage; `dump` and `diff` add 3, `record -- CMD` returns CMD's."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115

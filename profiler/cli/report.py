@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import chosen_format, moment, positive_int, regex, seconds_since
+from pyprof.cli.arguments import chosen_format, moment, positive_int, seconds_since
+from pyprof.cli.criteria import CRITERIA, add_criteria, chosen
 from pyprof.cli.terminal import line, printable
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import output_file, registry
@@ -59,21 +60,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
             metavar="TIME",
             help=f"{meaning}: seconds since the beginning, or a time of day (14:03, 14:03:20.5)",
         )
-    what.add_argument("--thread", type=regex, metavar="REGEX", help="threads with this in their name")
-    what.add_argument("--process", type=regex, metavar="REGEX", help="processes with this in their name")
-    what.add_argument(
-        "-p", "--pid", type=positive_int, action="append", metavar="PID", help="processes; may be repeated"
-    )
-    what.add_argument("--tid", type=positive_int, action="append", metavar="TID", help="threads; may be repeated")
-    what.add_argument(
-        "--function",
-        "--include",
-        type=regex,
-        metavar="REGEX",
-        help="stacks through a function with this in its name",
-    )
-    what.add_argument("--exclude", type=regex, metavar="REGEX", help="no stacks through such a function")
-    what.add_argument("--module", type=regex, metavar="REGEX", help="stacks through such a file, of Python a script")
+    add_criteria(what)
     how = parser.add_argument_group("how it is shown")
     how.add_argument("-o", "--output", metavar="FILE", help="- is standard output for text formats")
     how.add_argument(
@@ -135,28 +122,21 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
     return chosen_format(arguments.format, arguments.output or "-")
 
 
-_CHOICES = {name: name for name in ("thread", "process", "pid", "tid", "function", "exclude", "module")} | {
-    "from_": "start",
-    "to_": "end",
-}
-"""What chooses samples: names of options, and of Profile.filter()."""
-
-
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
     """The samples that the options choose."""
     from pyprof.model.recursion import without_recursion
     from pyprof.model.selected import timed
 
-    criteria = {name: getattr(arguments, option) for option, name in _CHOICES.items()}
-    for name in ("start", "end"):
-        if criteria[name] is not None:
-            criteria[name] = seconds_since(criteria[name], profile.start_ns, profile.duration_ns)
-    if None not in (criteria["start"], criteria["end"]) and criteria["start"] >= criteria["end"]:
+    times = {"start": arguments.from_, "end": arguments.to_}
+    for name, when in times.items():
+        if when is not None:
+            times[name] = seconds_since(when, profile.start_ns, profile.duration_ns)
+    start, end = times.values()
+    if start is not None and end is not None and start >= end:
         raise UsageError("--from is not before --to: no time is between them")
-    if not (criteria["start"] is None and criteria["end"] is None) and not timed(profile):
+    if not (start is None and end is None) and not timed(profile):
         raise UsageError("it is not known when the samples of this file were taken", "without --from and --to")
-    if any(each is not None for each in criteria.values()):
-        profile = profile.filter(**criteria)
+    profile = chosen(profile, arguments, **times)
     return without_recursion(profile) if arguments.collapse_recursion else profile
 
 
@@ -184,7 +164,7 @@ def _query(arguments: argparse.Namespace) -> int:
     from pyprof.recording.query import queried
     from pyprof.recording.reader import INTERRUPTED
 
-    given = [option.rstrip("_") for option in _CHOICES if getattr(arguments, option) is not None]
+    given = [name.rstrip("_") for name in (*CRITERIA, "from_", "to_") if getattr(arguments, name) is not None]
     if given:
         raise UsageError(f"--sql and --{given[0]} exclude each other", "a WHERE in the query")
     with queried(arguments.file) as database:

@@ -24,6 +24,7 @@ from pyprof.model.walk import Trust
 from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
+    from pyprof.comparison.result import Comparison
     from pyprof.model.call_tree import Call
     from pyprof.model.functions import Cost
 
@@ -223,6 +224,32 @@ class Profile:
         if module is not None:
             wanted &= s.in_module(self, module)
         return s.selected(self, wanted)
+
+    def cut(self, start: float | None = None, end: float | None = None) -> Profile:
+        """A profile of a part of the time only: it begins at start and lasts until end, seconds since the beginning of
+        this one. Raises UsageError where no time is between them.
+        """
+        from pyprof.model.selected import cut
+
+        return cut(self, start, end)
+
+    def diff(
+        self,
+        after: Profile,
+        *,
+        normalize: Literal["time", "samples", "none"] | None = None,
+        per: tuple[float, float] | None = None,
+        least: float = 0.01,
+    ) -> Comparison:
+        """What changed from this profile to another one, function by function, and which changes are more than chance.
+
+        normalize: "time": costs per second of recording; "samples": shares of all; "none": as they are; None: by time
+        where both last some. per: instead of it the units of work that the program did in either, such as requests.
+        least: a change by a smaller part is never significant. Raises UsageError where they cannot be compared.
+        """
+        from pyprof.comparison.compare import compare
+
+        return compare(self, after, normalize, per, least)
 
     def save(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.errors import UsageError
 from pyprof.model.contents import summary_of_part
 from pyprof.model.functions import functions_of
 from pyprof.model.profile import Frame, Profile, ThreadInfo
@@ -52,6 +53,19 @@ def between(profile: Profile, start: float | None, end: float | None) -> Mask:
     last = np.inf if end is None else end * 1e9
     found: Mask = (at >= first) & (at < last)
     return found
+
+
+def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
+    """The samples taken from start to end, as a profile that lasts from there to there. Raises UsageError."""
+    if not timed(profile):
+        raise UsageError("it is not known when the samples of this profile were taken")
+    first = 0 if start is None else max(round(start * 1e9), 0)
+    last = profile.duration_ns if end is None else min(round(end * 1e9), profile.duration_ns)
+    if first >= last:
+        raise UsageError(f"no time of {profile.title} is between these moments")
+    at = profile.time_ns - profile.start_ns
+    part = selected(profile, (at >= first) & (at < last))
+    return replace(part, start_ns=profile.start_ns + first, duration_ns=last - first)
 
 
 def timed(profile: Profile) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -19,11 +20,16 @@ LIBRARIES = ("pandas", "polars")
 
 def data_frame(profile: Profile, library: str | None) -> DataFrame:
     """library: one of LIBRARIES, None for the first that is installed. Raises MissingLibrary, UsageError."""
+    return frame_of(columns(profile), library)
+
+
+def frame_of(columns: Mapping[str, object], library: str | None) -> DataFrame:
+    """Columns by name as a data frame. Raises MissingLibrary, UsageError."""
     if library not in (*LIBRARIES, None):
         raise UsageError(f"there is no library {library!r} for data frames here", f"one of {', '.join(LIBRARIES)}")
     for name in (library,) if library else LIBRARIES:
         if find_spec(name) is not None:
-            return import_module(name).DataFrame(columns(profile))
+            return import_module(name).DataFrame(columns)
     wanted = library or " or ".join(LIBRARIES)
     raise MissingLibrary(
         f"a data frame needs {wanted}, which is not installed", f"pip install {library or LIBRARIES[0]}"

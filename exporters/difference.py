@@ -1,0 +1,85 @@
+"""A comparison as a file: a page, JSON, or a table of comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from os import PathLike, fspath
+from typing import BinaryIO
+
+from pyprof.comparison.result import Amount, Comparison
+from pyprof.errors import OutputError, UsageError
+from pyprof.exporters import output_file
+from pyprof.exporters.utf8 import clean, dumps
+
+Writer = Callable[[Comparison, BinaryIO], None]
+
+
+def format_of(path: str, format: str | None = None) -> Writer:
+    """By its name, or the file's suffix. Raises UsageError."""
+    name = format or path.rsplit("/", 1)[-1].lower().rpartition(".")[2]
+    if name not in WRITERS:
+        raise UsageError(
+            f"a comparison is not written as {name!r}" if format else f"the name {path} does not say what to write",
+            f"one of {', '.join(WRITERS)}",
+        )
+    return WRITERS[name]
+
+
+def save(comparison: Comparison, path: str | PathLike[str], format: str | None = None) -> None:
+    """See Comparison.save."""
+    name = fspath(path)
+    writer = format_of(name, format)
+    try:
+        output_file.replace(name, lambda out: writer(comparison, out))
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"{name} cannot be written: {error.strerror or error}") from error
+
+
+def write_json(comparison: Comparison, out: BinaryIO) -> None:
+    """One object; amounts are numbers in the unit of the value, divided as `scale` says. `doubt`: why nothing is marked
+    as significant.
+    """
+    scale = comparison.scale
+    document = {
+        "before": comparison.before.title,
+        "after": comparison.after.title,
+        "value": [comparison.value_type.type, comparison.value_type.unit],
+        "scale": {"way": scale.way, "before": scale.before, "after": scale.after},
+        "doubt": comparison.doubt,
+        "whole": _amount(comparison.whole),
+        "functions": [
+            {"name": row.name, "module": row.module, "own": _amount(row.own), "total": _amount(row.total)}
+            for row in comparison.functions
+        ],
+    }
+    out.write(dumps(document) + b"\n")
+
+
+def write_csv(comparison: Comparison, out: BinaryIO) -> None:
+    """One row a function, the columns of Comparison.to_columns(). A name that a spreadsheet would take for a formula
+    has an apostrophe before it.
+    """
+    columns = comparison.to_columns()
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    for row in zip(*columns.values(), strict=True):
+        writer.writerow([_cell(each) for each in row])
+    out.write(clean(text.getvalue()).encode("utf-8"))
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return int(value)
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+def _amount(amount: Amount) -> dict[str, object]:
+    return {"before": amount.before, "after": amount.after, "significant": amount.significant}
+
+
+WRITERS: dict[str, Writer] = {"json": write_json, "csv": write_csv}

@@ -1,0 +1,38 @@
+"""Options that choose samples of a profile; the same wherever a file is read."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from pyprof.cli.arguments import positive_int, regex
+
+if TYPE_CHECKING:
+    from pyprof.model.profile import Profile
+
+CRITERIA = ("thread", "process", "pid", "tid", "function", "exclude", "module")
+"""Names of options, and of criteria of Profile.filter()."""
+
+
+def add_criteria(what: argparse._ArgumentGroup) -> None:
+    what.add_argument("--thread", type=regex, metavar="REGEX", help="threads with this in their name")
+    what.add_argument("--process", type=regex, metavar="REGEX", help="processes with this in their name")
+    what.add_argument(
+        "-p", "--pid", type=positive_int, action="append", metavar="PID", help="processes; may be repeated"
+    )
+    what.add_argument("--tid", type=positive_int, action="append", metavar="TID", help="threads; may be repeated")
+    what.add_argument(
+        "--function",
+        "--include",
+        type=regex,
+        metavar="REGEX",
+        help="stacks through a function with this in its name",
+    )
+    what.add_argument("--exclude", type=regex, metavar="REGEX", help="no stacks through such a function")
+    what.add_argument("--module", type=regex, metavar="REGEX", help="stacks through such a file, of Python a script")
+
+
+def chosen(profile: Profile, arguments: argparse.Namespace, **times: Any) -> Profile:
+    """The samples that the options choose. times: start and end of Profile.filter()."""
+    criteria = {name: getattr(arguments, name) for name in CRITERIA} | times
+    return profile.filter(**criteria) if any(each is not None for each in criteria.values()) else profile

@@ -1,0 +1,157 @@
+"""`pyprof diff`: two recordings side by side, function by function, as a table, a page or data."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pyprof.cli.arguments import moment, percentage, positive_int, seconds_since
+from pyprof.cli.criteria import add_criteria, chosen
+from pyprof.cli.terminal import line
+from pyprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyprof.comparison.result import Comparison
+    from pyprof.model.profile import Profile
+
+_ROWS = 20
+_RANGE = re.compile(r"(?P<file>.+)@(?P<from>[^@-]*)-(?P<to>[^@-]*)", re.DOTALL)
+GREW = 3
+"""Exit code where a function grew by more than --fail-over."""
+
+DESCRIPTION = """\
+Compare two recordings, or two ranges of time of one, function by function. Functions are
+matched by name and file, so that a program may have been built anew in between. A change
+that may be chance is noise: it is shown grey, or without a mark.
+"""
+
+EPILOG = """\
+examples:
+  pyprof diff before.pyprof after.pyprof
+  pyprof diff a.pyprof@0-10 a.pyprof@10-20      two ranges of one recording, in seconds
+  pyprof diff before.pyprof after.pyprof -o change.html
+  pyprof diff before.pyprof after.pyprof --per 118000,121500     requests that were served
+  pyprof diff before.pyprof after.pyprof --fail-over 5%          exit code 3 if one grew by more
+
+How costs are scaled decides what the comparison says. By time: does it take more of the
+processors? By samples: does it have another share? Per unit of work, or of two runs that
+did the same work (--normalize none): did it become slower?
+"""
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "diff",
+        help="compare two recordings: which functions changed",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for name, meaning in (("before", "a recording, or another file that `pyprof report` reads"), ("after", "another")):
+        parser.add_argument(name, metavar=name.upper(), help=f"{meaning}; FILE@FROM-TO is a range of its time")
+    add_criteria(parser.add_argument_group("which samples of both (each option given must fit)"))
+    how = parser.add_argument_group("how it is compared")
+    scale = how.add_mutually_exclusive_group()
+    scale.add_argument(
+        "--normalize",
+        choices=("time", "samples", "none"),
+        help="costs per second of recording, as shares of all, or as they are (default: time, where it is known)",
+    )
+    scale.add_argument(
+        "--per", type=_units, metavar="N,M", help="units of work that the program did in BEFORE, in AFTER"
+    )
+    how.add_argument(
+        "--least", type=percentage, default=0.01, metavar="PERCENT", help="a change by less is noise (default: 1%%)"
+    )
+    how.add_argument(
+        "--fail-over",
+        type=percentage,
+        metavar="PERCENT",
+        help=f"exit code {GREW} if a function grew by more, and not by chance",
+    )
+    out = parser.add_argument_group("how it is shown")
+    out.add_argument("-o", "--output", metavar="FILE", help="a page (.html) or data (.json, .csv)")
+    out.add_argument("-n", "--rows", type=positive_int, default=_ROWS, metavar="N", help="(default: %(default)d)")
+    out.add_argument("--sort", choices=("self", "total"), default="self", help="(default: %(default)s)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pyprof.comparison.compare import compare
+
+    if arguments.output is not None:
+        from pyprof.cli.output import check_writable
+        from pyprof.exporters.difference import format_of
+
+        format_of(arguments.output)
+        check_writable(arguments.output)
+    before, after = (_side(text, arguments) for text in (arguments.before, arguments.after))
+    found = compare(before, after, arguments.normalize, arguments.per, arguments.least)
+    if arguments.fail_over is not None and found.doubt:
+        raise UsageError(
+            f"--fail-over cannot tell: {found.doubt}", "longer recordings of pyprof's, without --fail-over"
+        )
+    if arguments.output is None:
+        _show(found, arguments)
+    else:
+        _write(found, arguments.output)
+    if arguments.fail_over is None:
+        return 0
+    grown = found.grown(arguments.fail_over)
+    for change in grown:
+        line(f"pyprof: {change.name} ({change.module}) grew by more than {100 * arguments.fail_over:g} %", sys.stderr)
+    return GREW if grown else 0
+
+
+def _show(found: Comparison, arguments: argparse.Namespace) -> None:
+    from pyprof.cli.change_table import table
+
+    width = min(max(shutil.get_terminal_size().columns, 60), 120)
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    for text in table(found, "own" if arguments.sort == "self" else "total", arguments.rows, width, colour):
+        print(text)
+
+
+def _write(found: Comparison, place: str) -> None:
+    from pyprof.cli.output import write
+    from pyprof.exporters.difference import format_of
+
+    writer = format_of(place)
+    place = write(place, lambda out: writer(found, out))
+    if place != "-":
+        line(f"pyprof: wrote {place}", sys.stderr)
+
+
+def _side(text: str, arguments: argparse.Namespace) -> Profile:
+    """FILE, or FILE@FROM-TO where there is no file of that name."""
+    from pyprof.importers.registry import load
+
+    match = None if os.path.exists(text) else _RANGE.fullmatch(text)
+    profile = load(match["file"] if match else text)
+    if match:
+        edges = [_edge(match[name], profile) for name in ("from", "to")]
+        profile = profile.cut(edges[0], edges[1])
+    return chosen(profile, arguments)
+
+
+def _edge(text: str, profile: Profile) -> float | None:
+    if not text:
+        return None
+    try:
+        return seconds_since(moment(text), profile.start_ns, profile.duration_ns)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(str(error), "FILE@FROM-TO, such as a.pyprof@10-20") from None
+
+
+def _units(text: str) -> tuple[float, float]:
+    try:
+        before, after = (float(each) for each in text.split(","))
+    except ValueError:
+        before = after = 0.0
+    if not all(0 < each < float("inf") for each in (before, after)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not two numbers above 0 with a comma between")
+    return before, after

@@ -1,0 +1,129 @@
+"""From two profiles to a Comparison."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.comparison.matching import Matching, matching
+from pyprof.comparison.result import Amount, Change, Comparison
+from pyprof.comparison.scale import Scale, scale_of
+from pyprof.comparison.significance import LEAST_SAMPLES, Evidence, significant
+from pyprof.comparison.slices import Stacks, Sums, slices_of
+from pyprof.errors import UsageError
+from pyprof.model.profile import Profile, ValueType
+from pyprof.model.selected import timed
+
+LEAST_CHANGE = 0.01
+"""Of a function: less is nothing, however sure. A program that is built or loaded anew differs by so much."""
+_MOST_JUDGED = 4000
+"""Functions: the dearest ones."""
+_COUNT = ValueType("samples", "count")
+
+
+def compare(
+    before: Profile,
+    after: Profile,
+    normalize: str | None = None,
+    per: tuple[float, float] | None = None,
+    least: float = LEAST_CHANGE,
+) -> Comparison:
+    """See Profile.diff."""
+    if not 0 <= least < 1:
+        raise UsageError("the least change is a part, from 0 up to 1")
+    columns = _columns(before, after)
+    profiles = (before, after)
+    for profile, column in zip(profiles, columns, strict=True):
+        if not len(profile.stack) or not profile.values[:, column].any():
+            raise UsageError(f"{profile.title} has no samples: there is nothing to compare")
+        if profile.values.min() < 0:
+            raise UsageError(f"{profile.title} has amounts below 0: it is a difference already")
+    weights = [profile.values[:, column] for profile, column in zip(profiles, columns, strict=True)]
+    whole = float(weights[0].sum()), float(weights[1].sum())
+    scale = scale_of(before, after, whole, normalize, per)
+    matched = matching(before, after)
+    count = len(matched.functions)
+    rows = (matched.before, matched.after)
+    stacks = [Stacks(profile, each, count) for profile, each in zip(profiles, rows, strict=True)]
+    sums = [each.sums(weight) for each, weight in zip(stacks, weights, strict=True)]
+    doubt = _doubt(before, after)
+    sure = np.zeros(2 * count + 1, np.bool_)
+    if not doubt:
+        sure = _sure(profiles, stacks, weights, sums, scale, least)
+    value_type = after.value_types[columns[1]]
+    return Comparison(
+        before,
+        after,
+        columns,
+        value_type,
+        scale,
+        _changes(matched, sums, scale, sure),
+        Amount(whole[0] / scale.before, whole[1] / scale.after, bool(sure[-1])),
+        doubt,
+        matched,
+    )
+
+
+def _columns(before: Profile, after: Profile) -> tuple[int, int]:
+    """Which value of each: the primary one; of files that only count samples, these. Raises UsageError."""
+    kinds = before.value_types[-1], after.value_types[-1]
+    if kinds[0] == kinds[1]:
+        return len(before.value_types) - 1, len(after.value_types) - 1
+    if _COUNT in kinds and _COUNT in before.value_types and _COUNT in after.value_types:
+        return before.value_types.index(_COUNT), after.value_types.index(_COUNT)
+    words = [f"{kind.type} ({kind.unit})" for kind in kinds]
+    raise UsageError(
+        f"one has {words[0]}, the other {words[1]}: they cannot be compared", "record both with the same --mode"
+    )
+
+
+def _doubt(before: Profile, after: Profile) -> str:
+    if not (timed(before) and timed(after)):
+        return "it is not known when samples were taken, so it is not known which changes are chance"
+    if not (slices_of(before) and slices_of(after)):
+        return "the recordings are too short to tell which changes are chance"
+    return ""
+
+
+def _sure(
+    profiles: tuple[Profile, Profile],
+    stacks: list[Stacks],
+    weights: list[npt.NDArray[np.int64]],
+    sums: list[Sums],
+    scale: Scale,
+    least: float,
+) -> npt.NDArray[np.bool_]:
+    """Which changes are significant: of all functions in themselves, in total, and of all samples."""
+    ones = [np.ones(len(weight), np.int64) for weight in weights]
+    counts = [each.sums(one) for each, one in zip(stacks, ones, strict=True)]
+    size = len(sums[0].own)
+    often = np.flatnonzero(counts[0].total + counts[1].total >= LEAST_SAMPLES)
+    dearest = np.argsort(-(sums[0].total / scale.before + sums[1].total / scale.after)[often], kind="stable")
+    wanted = often[dearest[:_MOST_JUDGED]]
+    evidence = []
+    for at, units in enumerate((scale.before, scale.after)):
+        found = stacks[at].sliced(weights[at], slices_of(profiles[at]), wanted)
+        values = np.concatenate([found.own, found.total, found.whole[:, None]], axis=1)
+        samples = np.concatenate([counts[at].own[wanted], counts[at].total[wanted], [len(weights[at])]])
+        evidence.append(Evidence(values, samples, found.whole, units, scale.way))
+    judged = significant(evidence[0], evidence[1], least)
+    sure = np.zeros(2 * size + 1, np.bool_)
+    sure[wanted], sure[size + wanted], sure[-1] = judged[: len(wanted)], judged[len(wanted) : -1], judged[-1]
+    return sure
+
+
+def _changes(matched: Matching, sums: list[Sums], scale: Scale, sure: npt.NDArray[np.bool_]) -> tuple[Change, ...]:
+    size = len(matched.functions)
+    columns = [
+        (sums[0].own / scale.before, sums[1].own / scale.after, sure[:size]),
+        (sums[0].total / scale.before, sums[1].total / scale.after, sure[size:-1]),
+    ]
+    rows = [[Amount(*row) for row in zip(*(each.tolist() for each in column), strict=True)] for column in columns]
+    found = [Change(function, own, total) for function, own, total in zip(matched.functions, *rows, strict=True)]
+    found = [change for change in found if change.total.before or change.total.after]
+    found.sort(
+        key=lambda each: (
+            not each.significant, -abs(each.own.change), -abs(each.total.change), each.function,
+        )
+    )  # fmt: skip
+    return tuple(found)

@@ -1,0 +1,111 @@
+"""Which functions of two profiles are the same one, whatever its address, its build and where its file lies.
+
+A function is known by its name, the path of its file, and its kind. What is left is matched by the file's name without
+folder and version, then by the function's name alone, where there is just one such on either side. A function without a
+name has only an address: it is known in the same build of its file; in another build all of them are one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+
+from pyprof.model.functions import functions_of
+from pyprof.model.modules import base_name
+from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
+from pyprof.records import dataclass
+
+NAMELESS = "[functions without a name]"
+
+_CLONE = re.compile(r"(\.(isra|constprop|part|cold|lto_priv|llvm)(\.\d+)*)+$")
+_CLONE_WORDS = re.compile(r"( \[clone [^\]]{1,80}\]| \(\.(isra|constprop|part|cold|lto_priv|llvm)[.\d]*\))+$")
+_HASH = re.compile(r"::h[0-9a-f]{16}$")
+_VERSION = re.compile(r"(-\d[\d.]*)?\.so([.\d]*)$")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MatchedFunction:
+    """place: path of the file, of an interpreter's function its script; "" where none is known. module: its name."""
+
+    name: str
+    module: str
+    place: str
+    kind: FrameKind
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """functions: of both sides. before, after: of each frame of that side the indices of its functions, outermost
+    first; none of a marker.
+    """
+
+    functions: tuple[MatchedFunction, ...]
+    before: list[list[int]]
+    after: list[list[int]]
+
+
+def plain_name(name: str) -> str:
+    """Without what compilers add to copies that they make of a function, and without Rust's hash of its crate."""
+    return _HASH.sub("", _CLONE_WORDS.sub("", _CLONE.sub("", name))) or name
+
+
+def plain_module(name: str) -> str:
+    """A file's name without folder and version: libz.so of libz.so.1.2.13, libc.so of libc-2.31.so."""
+    return _VERSION.sub(".so", base_name(name))
+
+
+def matching(before: Profile, after: Profile) -> Matching:
+    sides = _functions(before, after.modules), _functions(after, before.modules)
+    old, new = ({function: None for row in rows for function in row} for rows in sides)
+    same = {function: function for function in old if function in new}
+    for key in (_by_module, _by_name):
+        unique = [_unique((f for f in side if f not in same), key) for side in (old, new)]
+        taken = set(same.values())
+        for found, function in unique[0].items():
+            other = unique[1].get(found)
+            if other is not None and other not in taken:
+                same[function] = other
+    ids: dict[MatchedFunction, int] = {}
+    rows_after = [[ids.setdefault(f, len(ids)) for f in row] for row in sides[1]]
+    rows_before = [[ids.setdefault(same.get(f, f), len(ids)) for f in row] for row in sides[0]]
+    return Matching(tuple(ids), rows_before, rows_after)
+
+
+def _by_module(function: MatchedFunction) -> Hashable:
+    return function.kind, plain_module(function.place), function.name
+
+
+def _by_name(function: MatchedFunction) -> Hashable:
+    return (function.kind, function.name) if function.name != NAMELESS else function
+
+
+def _unique(
+    functions: Iterable[MatchedFunction], key: Callable[[MatchedFunction], Hashable]
+) -> dict[Hashable, MatchedFunction]:
+    """Those that alone have their key."""
+    found: defaultdict[Hashable, list[MatchedFunction]] = defaultdict(list)
+    for function in functions:
+        found[key(function)].append(function)
+    return {key: members[0] for key, members in found.items() if len(members) == 1}
+
+
+def _functions(profile: Profile, others: tuple[ModuleInfo, ...]) -> list[list[MatchedFunction]]:
+    """Of each frame. others: the modules of the other side."""
+    builds = {info.build_id or info.path for info in others}
+    return [
+        [_named(profile, frame, function.name, function.where, module, builds) for function, module in functions]
+        for frame in profile.frames
+        for functions in (functions_of(profile, frame),)
+    ]
+
+
+def _named(profile: Profile, frame: Frame, name: str, where: str, module: str, builds: set[str]) -> MatchedFunction:
+    kind = FrameKind.NATIVE if frame.kind == FrameKind.INLINE else frame.kind
+    if kind != FrameKind.NATIVE:
+        return MatchedFunction(name, module, where, kind)
+    place = profile.modules[frame.module].path if frame.module >= 0 else ""
+    nameless = not frame.lines or not any(line.system_name for line in frame.lines)
+    if nameless and not (frame.module >= 0 and where in builds):
+        name = NAMELESS
+    return MatchedFunction(plain_name(name), module, place, kind)

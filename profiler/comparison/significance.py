@@ -1,0 +1,135 @@
+"""Which changes between two recordings are more than chance.
+
+In: what each function cost in equal slices of time, of both sides. A change is significant if it exceeds the share that
+the caller calls nothing, and beyond that so many standard errors as chance does not reach: of all functions and both
+columns together once in a hundred comparisons.
+
+* The standard error is that of sums over slices, taken alone and four together, so that what varies slowly counts. It
+  is at least that of independent samples.
+* How many standard errors chance reaches is the largest one of all functions in a bootstrap: slices are drawn again,
+  all functions of a slice at once (Westfall and Young, Resampling-Based Multiple Testing, 1993). It is widened as
+  Student's t is, for the few slices that the standard error comes from.
+* What happened in a few slices only is not judged: by chance it may be in one recording and not in the other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.comparison.slices import F64, MERGED
+from pyprof.records import dataclass
+
+Mask = npt.NDArray[np.bool_]
+
+ODDS = 0.01
+"""Of a comparison of two equal programs that shows anything."""
+LEAST_SAMPLES = 10
+LEAST_SPREAD = 8.0
+"""Slices, of both sides, that a function must have been busy in: the squared sum over the sum of squares."""
+_MOST = 0.5
+_DRAWS = 2000
+_AT_ONCE = 512
+_SEED = 20
+"""Fixed: the same files give the same answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One side, one column a function. values: (slices, columns); samples: (columns,) how many; load: (slices,) all
+    samples; units: what sums are divided by; way: see Scale.
+    """
+
+    values: F64
+    samples: F64
+    load: F64
+    units: float
+    way: str
+
+    @property
+    def rate(self) -> F64:
+        found: F64 = self.values.sum(axis=0) / self.units
+        return found
+
+    @property
+    def beside(self) -> F64:
+        """What each slice has beside what it is expected to have: the same in each slice, or the same share of all
+        samples. Where either may hold, as of units of work that took longer or came seldom, what fits better; but what
+        is most of all samples says nothing by its share.
+        """
+        share = self.values.sum(axis=0) / self.load.sum()
+        even = self.values - self.values.mean(axis=0)
+        shared = self.values - self.load[:, None] * share
+        better = (share <= _MOST) & ((shared**2).sum(axis=0) < (even**2).sum(axis=0))
+        if self.way != "work":
+            better = np.full(len(share), self.way == "samples")
+        found: F64 = np.where(better, shared, even)
+        return found
+
+
+def significant(before: Evidence, after: Evidence, least: float) -> Mask:
+    """(columns,) least: the relative change that is nothing, 0..1."""
+    error = _standard_error(before, after)
+    judged = _judged(before, after) & (error > 0)
+    change = np.abs(after.rate - before.rate)
+    reach = _reach(before, after, judged)
+    nothing = least * np.maximum(before.rate, after.rate)
+    found: Mask = judged & (change > reach * error + nothing)
+    return found
+
+
+def _standard_error(before: Evidence, after: Evidence) -> F64:
+    """Of the change of rates. Both sides together say how much slices vary, and each on its own."""
+    floor = _of_independent_samples(before, after)
+    largest = floor / (before.units * after.units)
+    for merged in (1, MERGED):
+        spread = [_spread(side.beside, merged) for side in (before, after)]
+        largest = np.maximum(largest, (spread[0] + spread[1]) / (before.units * after.units))
+        largest = np.maximum(largest, spread[0] / before.units**2 + spread[1] / after.units**2)
+    found: F64 = np.sqrt(largest)
+    return found
+
+
+def _spread(beside: F64, merged: int) -> F64:
+    """The variance of the sum over all slices."""
+    groups = beside.reshape(-1, merged, beside.shape[1]).sum(axis=1)
+    found: F64 = (groups**2).sum(axis=0) * len(groups) / (len(groups) - 1)
+    return found
+
+
+def _of_independent_samples(before: Evidence, after: Evidence) -> F64:
+    """The variance of the sum of both sides, if each sample was the function's or not by chance alone."""
+    value = before.values.sum(axis=0) + after.values.sum(axis=0)
+    samples = np.maximum(before.samples + after.samples, 1)
+    share = np.minimum(value / (before.load.sum() + after.load.sum()), 1)
+    found: F64 = value**2 / samples * (1 - share)
+    return found
+
+
+def _judged(before: Evidence, after: Evidence) -> Mask:
+    values = np.concatenate([before.values, after.values])
+    squares = (values**2).sum(axis=0)
+    spread = values.sum(axis=0) ** 2 / np.where(squares > 0, squares, 1)
+    found: Mask = (before.samples + after.samples >= LEAST_SAMPLES) & (spread >= LEAST_SPREAD)
+    return found
+
+
+def _reach(before: Evidence, after: Evidence, judged: Mask) -> float:
+    """Standard errors that the largest change of all columns reaches by chance."""
+    random = np.random.default_rng(_SEED)
+    draws = []
+    for side in (before, after):
+        slices = len(side.load)
+        draws.append(random.multinomial(slices, np.full(slices, 1 / slices), _DRAWS) / side.units)
+    largest = np.zeros(_DRAWS)
+    sides = [side.beside[:, judged] for side in (before, after)]
+    errors = np.sqrt(sum((side**2).sum(axis=0) / e.units**2 for side, e in zip(sides, (before, after), strict=True)))
+    for first in range(0, int(judged.sum()), _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        change = draws[1] @ sides[1][:, part] - draws[0] @ sides[0][:, part]
+        known = errors[part] > 0
+        if known.any():
+            np.maximum(largest, np.abs(change[:, known] / errors[part][known]).max(axis=1), out=largest)
+    reach = float(np.quantile(largest, 1 - ODDS))
+    freedom = len(before.load) + len(after.load) - 2
+    return reach * (1 + (reach**2 + 1) / (4 * freedom))

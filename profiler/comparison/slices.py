@@ -1,0 +1,118 @@
+"""What each function cost in each slice of time. A sample counts for each function on its stack once."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.profile import Profile
+from pyprof.records import dataclass
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+SLICES = 40
+"""Of a recording: so long that what happens in one hardly depends on the one before, so many that they show chance."""
+LEAST_SLICES = 12
+_LEAST_NS = 50_000_000
+MERGED = 4
+"""Slices are looked at in groups of so many, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """own, total: (functions,), as the innermost one, and anywhere on the stack."""
+
+    own: F64
+    total: F64
+
+
+@dataclass(frozen=True, slots=True)
+class SlicedSums:
+    """own, total: (slices, functions wanted). whole: (slices,) all samples."""
+
+    own: F64
+    total: F64
+    whole: F64
+
+
+class Stacks:
+    """The stacks of a profile by function. Nodes of its tree stand in the order of a walk, so that all below a node are
+    a range of places.
+    """
+
+    def __init__(self, profile: Profile, rows: list[list[int]], functions: int) -> None:
+        """rows: the functions of each frame, outermost first."""
+        self._profile, self._functions = profile, functions
+        self._place, self._innermost, (self._function, self._first, self._last) = _walked(profile, rows, functions)
+
+    def sums(self, weights: npt.NDArray[np.generic], chosen: I64 | slice = slice(None)) -> Sums:
+        """weights: (samples,); chosen: which of the samples."""
+        nodes, values = self._profile.stack[chosen], weights[chosen]
+        innermost = self._innermost[nodes] + 1
+        own = _summed(innermost, values, self._functions + 1)[1:]
+        by_place = _summed(self._place[nodes], values, len(self._place))
+        upto = np.append(0.0, np.cumsum(by_place))
+        below = upto[self._last] - upto[self._first]
+        return Sums(own, _summed(self._function, below, self._functions))
+
+    def sliced(self, weights: npt.NDArray[np.int64], slices: int, wanted: I64) -> SlicedSums:
+        """By equal slices of the profile's time. wanted: (w,) functions."""
+        profile = self._profile
+        since = profile.time_ns - profile.start_ns
+        at = np.clip(since * slices // max(profile.duration_ns, 1), 0, slices - 1)
+        order = np.argsort(at, kind="stable")
+        ends = np.searchsorted(at[order], np.arange(slices + 1))
+        own, total = np.zeros((slices, len(wanted))), np.zeros((slices, len(wanted)))
+        for each in range(slices):
+            found = self.sums(weights, order[ends[each] : ends[each + 1]])
+            own[each], total[each] = found.own[wanted], found.total[wanted]
+        return SlicedSums(own, total, _summed(at, weights, slices))
+
+
+def _summed(at: I64, values: npt.NDArray[np.generic], length: int) -> F64:
+    return np.bincount(at, values.astype(np.float64), length).astype(np.float64)
+
+
+def slices_of(profile: Profile) -> int:
+    """Into how many slices a profile is cut; 0 where it is too short."""
+    count = min(SLICES, profile.duration_ns // _LEAST_NS) // MERGED * MERGED
+    return count if count >= LEAST_SLICES else 0
+
+
+def _walked(profile: Profile, rows: list[list[int]], functions: int) -> tuple[I64, I64, tuple[I64, I64, I64]]:
+    """Of each node its place and its innermost function (-1: none); and where functions do not recur: (function, first
+    place, first place behind) of each.
+    """
+    parent, frame = profile.parent.tolist(), profile.frame.tolist()
+    children: list[list[int]] = [[] for _ in parent]
+    for node in range(len(parent) - 1, 0, -1):
+        children[parent[node]].append(node)
+    place, innermost = [0] * len(parent), [-1] * len(parent)
+    inside = bytearray(functions)
+    found: tuple[list[int], list[int], list[int]] = ([], [], [])
+    entered: list[list[int]] = []
+    todo, at = children[0], 1
+    while todo:
+        node = todo.pop()
+        if node < 0:
+            for pair in entered.pop():
+                found[2][pair] = at
+                inside[found[0][pair]] = 0
+            continue
+        place[node] = at
+        row, pairs = rows[frame[node]], []
+        for function in row:
+            if not inside[function]:
+                inside[function] = 1
+                pairs.append(len(found[0]))
+                for column, number in zip(found, (function, at, 0), strict=True):
+                    column.append(number)
+        entered.append(pairs)
+        at += 1
+        if row:
+            innermost[node] = row[-1]
+        todo.append(-1)
+        todo.extend(children[node])
+    columns = [np.array(column, np.int64) for column in found]
+    return np.array(place, np.int64), np.array(innermost, np.int64), (columns[0], columns[1], columns[2])

@@ -1,0 +1,109 @@
+"""`pyprof diff`: two recordings as a table, as data, as an exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from pyprof.cli.change_table import table
+from pyprof.records import replace
+from tests.cli.support import one_sentence, pyprof
+from tests.comparison.simulated import SHARES, recording
+from tests.exporters.profiles import golden
+from tests.recording.support import stored
+
+PER = ("--per", "1000,1000")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A recording, and one of the same program with a function slowed."""
+    folder = tmp_path_factory.mktemp("diff")
+    slowed = recording(1, 20, SHARES | {"slowed": 1.4 * SHARES["slowed"]})
+    return str(stored(recording(0, 20), folder, "a.pyprof")), str(stored(slowed, folder, "b.pyprof"))
+
+
+def lines(*arguments: str) -> list[str]:
+    done = pyprof("diff", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_table_marks_what_is_more_than_chance(files: tuple[str, str]) -> None:
+    found = lines(*files, *PER, "-n", "3")
+    assert found[2].startswith("cpu per unit of work: ")
+    assert found[3] == "*: more than chance, 2 functions of 35; the rest is noise."
+    assert found[7].split()[-2] == "slowed"
+    assert "*" in found[7]
+    assert not any("*" in line for line in found[8:])
+    total = lines(*files, *PER, "-n", "2", "--sort", "total")
+    assert {line.split()[-2] for line in total[7:]} == {"slowed", "main"}
+
+
+def test_terminal_shows_noise_grey_and_growth_red() -> None:
+    found = recording(0, 20).diff(recording(1, 20, SHARES | {"slowed": 0.4, "big": 0.1}))
+    rows = list(table(found, "own", 3, 100, colour=True))[7:]
+    assert [row[:5] for row in rows] == ["\x1b[32m" if "big" in row else "\x1b[31m" for row in rows[:2]] + ["\x1b[90m"]
+
+
+def test_ranges_of_one_recording(files: tuple[str, str]) -> None:
+    found = lines(f"{files[0]}@0-5", f"{files[0]}@5-", "--normalize", "samples")
+    assert (found[0].split()[-2], found[1].split()[-2]) == ("5.0", "15.0")
+    assert found[3].startswith("No change is more than chance")
+
+
+def test_a_file_of_that_name_is_no_range(tmp_path: Path) -> None:
+    path = stored(recording(0, 5), tmp_path, "a.pyprof@1-2")
+    assert lines(str(path), str(path))[0].endswith(", 5.0 s")
+
+
+def test_filters_choose_samples_of_both(files: tuple[str, str]) -> None:
+    found = lines(*files, "--function", "^slowed$", *PER)
+    assert {line.split()[-2] for line in found[7:]} == {"slowed"}
+
+
+@pytest.mark.parametrize(("limit", "code"), [("5%", 3), ("300%", 0)])
+def test_exit_code_says_whether_a_function_grew(limit: str, code: int, files: tuple[str, str]) -> None:
+    done = pyprof("diff", *files, *PER, "--fail-over", limit)
+    assert done.returncode == code
+    assert ("slowed (server) grew by more than 5 %" in done.stderr) == (code == 3)
+    assert pyprof("diff", files[0], files[0], "--fail-over", limit).returncode == 0
+
+
+def test_data_goes_to_a_file(files: tuple[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "a.json"
+    done = pyprof("diff", *files, *PER, "-o", str(out))
+    assert (done.returncode, done.stderr) == (0, f"pyprof: wrote {out}\n")
+    assert orjson.loads(out.read_bytes())["functions"][0]["name"] == "slowed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--per", "1"], "two numbers"),
+        (["--per", "1,2", "--normalize", "time"], "not allowed with"),
+        (["--fail-over", "much"], "not a percentage"),
+        (["-o", "a.docx"], "does not say what to write"),
+        (["--thread", "nobody"], "no samples"),
+        (["--least", "100"], "from 0 up to 1"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(arguments: list[str], complaint: str, files: tuple[str, str]) -> None:
+    done = pyprof("diff", *files, *arguments)
+    assert done.returncode in (1, 2)
+    assert complaint in (one_sentence(done) if not done.stderr.startswith("usage") else done.stderr)
+
+
+def test_files_that_cannot_be_compared_are_refused(files: tuple[str, str], tmp_path: Path) -> None:
+    kinds = (golden().value_types[0], replace(golden().value_types[1], type="wall"))
+    wall = stored(replace(golden(), value_types=kinds), tmp_path, "wall.pyprof")
+    assert "they cannot be compared" in one_sentence(pyprof("diff", files[0], str(wall)))
+    assert "between these moments" in one_sentence(pyprof("diff", f"{files[0]}@50-60", files[1]))
+    assert "neither a number" in one_sentence(pyprof("diff", f"{files[0]}@soon-", files[1]))
+    golden().save(tmp_path / "a.collapsed")
+    untimed = str(tmp_path / "a.collapsed")
+    assert lines(untimed, untimed)[3].startswith("Nothing is marked: it is not known when samples were taken")
+    done = pyprof("diff", untimed, untimed, "--fail-over", "5%")
+    assert (done.returncode, "cannot tell" in one_sentence(done)) == (2, True)

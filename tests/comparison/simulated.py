@@ -1,0 +1,69 @@
+"""Recordings of programs whose functions have known shares, by chance alone: the seed decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
+from pyprof.model.summary import Summary
+from pyprof.model.walk import Trust
+from tests.exporters.profiles import COUNT_AND_CPU
+
+RATE = 999
+PERIOD_NS = 1_001_001
+START_NS = 1_700_000_000_000_000_000
+SHARES = {"slowed": 0.2, "big": 0.3, "middle": 0.1} | {f"small{n}": 0.4 / 2**n for n in range(1, 12)}
+"""Of a program's functions. The last ones have a few samples only."""
+BURSTS = {f"burst{n}": 0.002 for n in range(20)}
+"""Functions that run once, for a moment."""
+
+
+def recording(
+    seed: int,
+    seconds: float = 60,
+    shares: Mapping[str, float] = SHARES,
+    bursts: Mapping[str, float] = BURSTS,
+    file: str = "/build/server",
+) -> Profile:
+    """All functions are called by `main`. A build of its own: no address or build-id is that of another seed."""
+    chance = np.random.default_rng(seed)
+    names = [*shares, *bursts]
+    expected = np.array([*shares.values(), *bursts.values()]) * seconds * RATE
+    function = np.repeat(np.arange(len(names)), chance.poisson(expected))
+    at = chance.uniform(0, seconds, len(function))
+    moment = chance.uniform(0, 0.9 * seconds, len(names))
+    bursty = function >= len(shares)
+    at[bursty] = moment[function[bursty]] + chance.uniform(0, 0.05 * seconds, int(bursty.sum()))
+    return profile(names, function, at, seconds, ModuleInfo(file, f"{seed:040x}", seed << 20, 1 << 60, 0, True, True))
+
+
+def profile(
+    names: list[str], function: npt.NDArray[np.int64], at: npt.NDArray[np.float64], seconds: float, module: ModuleInfo
+) -> Profile:
+    """function, at: of each sample."""
+    order = np.argsort(at, kind="stable")
+    frames = tuple(
+        Frame(FrameKind.NATIVE, module.start + n, module.start + n, n, 0, (Line(name, name),), Trust.FP, name)
+        for n, name in enumerate(["main", *names])
+    )
+    count = len(names)
+    return Profile(
+        value_types=COUNT_AND_CPU,
+        period_ns=PERIOD_NS,
+        start_ns=START_NS,
+        duration_ns=int(seconds * 1e9),
+        title="server (pid 7)",
+        frames=frames,
+        parent=np.array([-1, 0, *[1] * count], np.int32),
+        frame=np.array([-1, *range(count + 1)], np.int32),
+        modules=(module,),
+        threads=(ThreadInfo(7, 7, "main", "server"),),
+        time_ns=(START_NS + at[order] * 1e9).astype(np.int64),
+        stack=(function[order] + 2).astype(np.int32),
+        thread=np.zeros(len(order), np.int32),
+        values=np.tile(np.array([1, PERIOD_NS], np.int64), (len(order), 1)),
+        summary=Summary(),
+    )

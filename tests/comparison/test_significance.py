@@ -1,0 +1,97 @@
+"""What is found and what is not, in recordings by chance alone; the seeds are fixed."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyprof.comparison.result import Comparison
+from pyprof.model.profile import Profile
+from tests.comparison.simulated import SHARES, recording
+
+PAIRS = 20
+
+
+def sure(found: Comparison) -> set[str]:
+    return {change.name for change in found.functions if change.significant}
+
+
+def own(found: Comparison) -> set[str]:
+    return {change.name for change in found.functions if change.own.significant}
+
+
+def slowed(seed: int, seconds: float = 60) -> Profile:
+    return recording(seed, seconds, SHARES | {"slowed": 1.1 * SHARES["slowed"]})
+
+
+@pytest.mark.parametrize("normalize", ["time", "samples", "none"])
+def test_two_recordings_of_one_program_show_nothing(normalize: str) -> None:
+    shown = [recording(seed).diff(recording(100 + seed), normalize=normalize) for seed in range(PAIRS // 2)]  # type: ignore[arg-type]
+    assert sum(bool(sure(found)) for found in shown) <= 1
+
+
+def test_a_fifth_that_is_a_tenth_slower_is_found_each_time_and_nothing_else() -> None:
+    found = [own(recording(seed).diff(slowed(200 + seed), per=(1000, 1000))) for seed in range(PAIRS)]
+    assert sum("slowed" in names for names in found) == PAIRS
+    assert sum(bool(names - {"slowed"}) for names in found) <= 1
+
+
+def test_what_is_slower_makes_its_caller_slower_too() -> None:
+    twice = recording(1, shares=SHARES | {"slowed": 0.4})
+    (main,) = [change for change in recording(0).diff(twice).functions if change.name == "main"]
+    assert main.total.significant
+    assert not main.own.significant
+
+
+def test_what_vanished_and_what_is_new_are_found() -> None:
+    renamed = {("fast" if name == "middle" else name): share for name, share in SHARES.items()}
+    found = recording(0).diff(recording(1, shares=renamed))
+    assert sure(found) == {"middle", "fast"}
+    by_name = {change.name: change.own for change in found.functions}
+    assert by_name["fast"].relative == float("inf")
+    assert by_name["middle"].after == 0
+
+
+def test_what_happened_once_is_no_evidence_however_much_it_is() -> None:
+    once = recording(1, bursts={"collect": 0.05})
+    assert sum(share for name, share in SHARES.items() if name.startswith("small") and share < 0.05) < 0.2
+    assert "collect" not in sure(recording(0, bursts={}).diff(once, normalize="none"))
+
+
+def test_slow_waves_are_no_change() -> None:
+    """A program in two phases of a quarter of a minute, of which either recording has others."""
+    import numpy as np
+
+    from pyprof.records import replace
+
+    def waves(seed: int, shift: float) -> Profile:
+        whole = recording(seed, bursts={})
+        second = (whole.time_ns - whole.start_ns) / 1e9 + shift
+        resting = (whole.stack == 3) & (np.sin(2 * np.pi * second / 25) > 0)
+        return replace(
+            whole, **{name: getattr(whole, name)[~resting] for name in ("time_ns", "stack", "thread", "values")}
+        )
+
+    found = waves(0, 0).diff(waves(1, 9))
+    (big,) = [change for change in found.functions if change.name == "big"]
+    assert abs(big.own.relative) > 0.05
+    assert not big.own.significant
+
+
+def test_little_is_nothing_however_sure() -> None:
+    more = recording(1, 600, {"big": 1.05, "rest": 1.0})
+    less = recording(0, 600, {"big": 1.0, "rest": 1.0})
+    assert "big" in own(less.diff(more))
+    assert "big" not in own(less.diff(more, least=0.06))
+
+
+def test_lengths_may_differ() -> None:
+    found = recording(0, 30).diff(slowed(1, 120))
+    assert own(found) <= {"slowed"}
+    assert "slowed" in own(recording(0, 120).diff(recording(1, 30, SHARES | {"slowed": 0.3})))
+
+
+def test_short_recordings_are_compared_and_nothing_is_marked() -> None:
+    found = recording(0, 0.2).diff(recording(1, 0.2, {"other": 1.0}))
+    assert "too short" in found.doubt
+    assert sure(found) == set()
+    assert {change.name for change in found.functions} >= {"slowed", "other"}
