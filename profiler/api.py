@@ -78,13 +78,15 @@ def record(target: Target, options: RecordOptions) -> Profile:
 
 
 @_keywords_of(DumpOptions)
-def dump(pid: int, options: DumpOptions) -> ThreadStacks:
+def dump(target: int | RemoteOptions, options: DumpOptions) -> ThreadStacks:
     """What every thread of a process is doing now. Sleeping threads are read without stopping them.
 
-    The keyword arguments are the fields of DumpOptions. Raises NoSuchProcess, AccessDenied, NotTraceable,
-    UnsupportedArchitecture, UsageError.
+    target: a pid, or RemoteOptions. The keyword arguments are the fields of DumpOptions. Raises NoSuchProcess,
+    AccessDenied, NotTraceable, UnsupportedArchitecture, UsageError, RemoteError.
     """
-    return snapshot.of_process(pid, options)
+    if isinstance(target, RemoteOptions):
+        return snapshot.of_stub(target, options)
+    return snapshot.of_process(target, options)
 
 
 def _opened(target: Target, options: RecordOptions) -> Recording:

@@ -104,6 +104,7 @@ class StackOptions:
     max_depth: most frames of a stack.
     native: which native frames stand in stacks that have Python's, of NATIVE_VIEWS.
     follow_tasks: asyncio: above a task's coroutine those of the tasks that await it (CPython 3.14 and later).
+    sandbox: the process that parses files of others gives up its rights before.
     """
 
     stack_size: int = DEFAULT_STACK_SIZE
@@ -112,6 +113,7 @@ class StackOptions:
     max_depth: int = DEFAULT_MAX_DEPTH
     native: str = DEFAULT_NATIVE
     follow_tasks: bool = False
+    sandbox: bool = False
 
     @property
     def unwinding(self) -> UnwindOptions:
@@ -139,7 +141,6 @@ class RecordOptions(StackOptions):
     max_overhead: most share (0..1) of the time that the target may be stopped, None for no limit; the rate falls to
     keep it.
     lock_holder: only samples of threads that hold the interpreter's lock.
-    sandbox: the process that parses files of others gives up its rights before.
     """
 
     duration: float | None = None
@@ -151,7 +152,6 @@ class RecordOptions(StackOptions):
     thread: str | re.Pattern[str] | None = None
     max_overhead: float | None = None
     lock_holder: bool = False
-    sandbox: bool = False
 
     def collecting(self, subprocesses: bool) -> CollectOptions:
         """The part that a collector gets. subprocesses: where None was given."""

@@ -112,7 +112,7 @@ def tid_of(memory: Memory, ident: int, tasks: Callable[[int], bool]) -> int:
 
 
 def open_runtime(located: Located, memory: Memory, tasks: Callable[[int], bool]) -> Runtime | None:
-    """Raises Refused; None if the runtime has no interpreter yet, or the process is gone.
+    """Raises UnreadRuntime; None if the runtime has no interpreter yet, or the process is gone.
 
     The process changes its lists while they are read, so a contradiction counts only if it is met each time.
     """
@@ -177,7 +177,7 @@ def _minor(located: Located, memory: Memory) -> int:
 
 
 def _check(runtime: Runtime, memory: Memory, tasks: Callable[[int], bool]) -> None:
-    """Is the process as the layout says? Raises Refused, Unreadable."""
+    """Is the process as the layout says? Raises UnreadRuntime, Unreadable."""
     layout, version = runtime.layout, runtime.layout.version
     for interpreter, number in runtime.interpreters(memory):
         if number >= 1 << 20:

@@ -24,14 +24,13 @@ from pyprof.options import (
     DEFAULT_SOURCES,
     DEFAULT_STACK_SIZE,
     NATIVE_VIEWS,
-    CollectOptions,
+    DumpOptions,
 )
 
 if TYPE_CHECKING:
     from pyprof.model.profile import Frame, Profile
     from pyprof.model.threads import ThreadStack
 
-_SLOW_LINK_S = 60.0
 _REGISTERS_A_LINE = 4
 
 DESCRIPTION = """\
@@ -99,6 +98,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         default=True,
         help="with --locals: not the values of names that look secret (default)",
     )
+    parser.add_argument("--sandbox", action="store_true", help="see record")
     parser.set_defaults(run=run)
 
 
@@ -112,6 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--registers belongs to --core and --minidump")
     if arguments.locals and not arguments.pid:
         raise UsageError("--locals reads a live process", "pyprof dump -p PID --locals")
+    if arguments.sandbox and (arguments.core or arguments.minidump):
+        raise UsageError("--sandbox belongs to processes: a core file or a minidump is read by this process")
     subject = subject_of(arguments)
     profile = subject.profile
     if arguments.json:
@@ -141,45 +143,32 @@ def subject_of(arguments: argparse.Namespace) -> Subject:
         return post_mortem.of_core(arguments)
     if arguments.minidump:
         return post_mortem.of_minidump(arguments)
-    return of_stub(arguments) if arguments.gdb else of_process(arguments)
+    return of_live(arguments)
 
 
-def of_process(arguments: argparse.Namespace) -> Subject:
-    """A live process."""
-    from pyprof import dump
+def of_live(arguments: argparse.Namespace) -> Subject:
+    """A process, or what runs behind a GDB stub."""
+    from pyprof.session import snapshot
+    from pyprof.session.worker.process import forked
 
     unwind = unwind_options(arguments)
-    found = dump(
-        arguments.pid,
+    options = DumpOptions(
         stack_size=arguments.stack_size,
         unwind=unwind.sources,
         symbols=unwind.symbols,
         max_depth=unwind.max_depth,
         native=arguments.native,
         follow_tasks=arguments.follow_tasks,
+        sandbox=arguments.sandbox,
         locals=arguments.locals,
         redact=arguments.redact,
     )
-    return Subject(found.pid, found.exe, found.arch, found.profile, found.threads, unread=found.unread)
-
-
-def of_stub(arguments: argparse.Namespace) -> Subject:
-    """What runs behind a GDB stub."""
-    from pyprof.collectors.gdb.collector import GdbRemoteCollector
-    from pyprof.diagnostics import Diagnostics
-    from pyprof.model.threads import thread_stacks
-    from pyprof.session.session import Session
-
     remote = remote_options(arguments)
-    assert remote is not None
-    collect = CollectOptions(rate_hz=500, idle=True, stack_size=arguments.stack_size, flush_s=0)
-    diagnostics = Diagnostics()
-    collector = GdbRemoteCollector(remote, collect, diagnostics)
-    session = Session(collector, unwind_options(arguments), diagnostics)
-    window = session.snapshot(lambda: set(collector.states()), most_s=_SLOW_LINK_S)
-    profile = session.profile(window, collector.path, collect.rate_hz, mode="wall")
-    threads = tuple(thread_stacks(profile, collector.states()))
-    return Subject(collector.pid, collector.path, collector.arch.name, profile, threads)
+    if remote is not None:
+        found = snapshot.of_stub(remote, options, forked)
+    else:
+        found = snapshot.of_process(arguments.pid, options, forked)
+    return Subject(found.pid, found.exe, found.arch, found.profile, found.threads, unread=found.unread)
 
 
 def header_lines(subject: Subject) -> Iterator[str]:

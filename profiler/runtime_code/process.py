@@ -67,7 +67,7 @@ class ProcessCode:
         self.changes: list[int] = []
 
     def update(self, space: AddressSpace, *, quick: bool = False, files_only: bool = False) -> None:
-        """Look at all sources. quick: see Look. files_only: the process may have ended, its files are still there."""
+        """Look at all sources. quick: see CodeLook. files_only: the process may have ended, its files are there."""
         if self.ended_ns is not None:
             return
         files_only = files_only or space.ended

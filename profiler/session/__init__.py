@@ -18,11 +18,12 @@ recording               A recording under way: collector, files and loop, and wh
 rows                    Rows of a recording: what is kept of each sample once its stack is a node of a tree
 runtimes                The interpreters of a recording's processes
 session                 One target under observation: collector, images, unwinder and recorder, tied together
-snapshot                The stacks of all threads of a live process, now
+snapshot                The stacks of all threads of a live process, or of what runs behind a GDB stub, now
 summarize               What a window of a recording did, as numbers
 thread_numbers          Numbers of a recording's threads
 truncated_stack_repair  Stacks that were cut where their copy ends
 unfollowed              Processor time of children that a recording does not follow, by the kernel's accounts
 unseen                  Processor time that no sample stands for
+until_whole             A collector that ends once the stack of each thread is whole
 views                   What of a recording is shown
 """

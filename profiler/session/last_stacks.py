@@ -6,9 +6,7 @@ from collections.abc import Set
 
 import numpy as np
 
-from pyprof.model.markers import MarkKind
-from pyprof.model.stacks import UNREADABLE, StackTable
-from pyprof.model.walk import StackEnd
+from pyprof.model.stacks import StackTable
 from pyprof.session.rows import Rows
 
 
@@ -36,16 +34,6 @@ class LastStacks:
         lasts = np.append(firsts[1:], len(order)) - 1
         stacks = zip(node[lasts].tolist(), state[lasts].tolist(), strict=True)
         self._last.update(zip(thread[lasts].tolist(), stacks, strict=True))
-
-    def any_cut(self, stacks: StackTable) -> bool:
-        """Is one of them unknown, or cut where the copy of its memory ends?"""
-        for node, _ in self._last.values():
-            while stacks.parent[node] > 0:
-                node = stacks.parent[node]
-            mark = stacks.frames[stacks.frame[node]].mark if node else UNREADABLE
-            if mark is not None and mark.kind is MarkKind.CUT and mark.end is StackEnd.UNREADABLE:
-                return True
-        return False
 
     def carry(self, stacks: StackTable, alive: Set[int]) -> StackTable:
         """A new tree, with the stacks of threads that are alive; the others are forgotten."""

@@ -77,7 +77,7 @@ def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawne
         raise UsageError("children cannot be followed behind a stub: it shows one process")
     if options.kernel:
         raise no_kernel()
-    worker = start(_confined(options))
+    worker = start(confined(options))
     try:
         diagnostics = Diagnostics()
         collector = GdbRemoteCollector(remote, options.collecting(subprocesses=False), diagnostics)
@@ -91,7 +91,7 @@ def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawne
 def _of_selection(
     selection: Selection, options: RecordOptions, subject: Recorded, start: Start, command: Launched | None = None
 ) -> Recording:
-    worker = start(_confined(options))
+    worker = start(confined(options))
     selection.ours.add(worker.pid)
     try:
         diagnostics = Diagnostics()
@@ -125,15 +125,15 @@ def _sampling(
     naming = Naming(subject.title, options.rate, options.mode, options.view, options.kernel, options.as_text())
     runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, worker.tell, diagnostics), diagnostics)
     try:
-        return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming, _confined(options))
+        return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming, confined(options))
     except BaseException:
         collector.close()
         worker.close()
         raise
 
 
-def _confined(options: RecordOptions) -> bool:
-    """Symbol files that the user named, and servers, are read with the user's rights."""
+def confined(options: StackOptions) -> bool:
+    """Does the worker give up its rights? Symbol files that the user named, and servers, are read with the user's."""
     return options.sandbox and not options.symbols
 
 
@@ -150,8 +150,6 @@ def _name(targets: TargetOptions, selection: Selection) -> str:
 def check(options: RecordOptions) -> None:
     """Raises UsageError."""
     check_stacks(options)
-    if options.symbols:
-        SymbolStore(options.symbols, Diagnostics())  # the worker makes its own, too late to refuse
     _one_of("mode", options.mode, MODES)
     _one_of("collector", options.collector, registry.names())
     _within("duration", options.duration, 0.0, math.inf)
@@ -168,6 +166,8 @@ def check(options: RecordOptions) -> None:
 
 def check_stacks(options: StackOptions) -> None:
     """Raises UsageError."""
+    if options.symbols:
+        SymbolStore(options.symbols, Diagnostics())  # the worker makes its own, too late to refuse
     _one_of("native", options.native, tuple(NATIVE_VIEWS))
     for source in options.unwind:
         _one_of("unwind", source, KNOWN_SOURCES)

@@ -179,15 +179,6 @@ class Recorder:
             self.interning.merger.forget(space_id)
 
     @property
-    def seen(self) -> set[int]:
-        """Tids that were sampled."""
-        return {key.tid for key in self._threads.keys(self._last.threads).values()}
-
-    def unsettled(self) -> bool:
-        """Could another look make a thread's last stack whole?"""
-        return bool(self._held) or self._last.any_cut(self._stacks)
-
-    @property
     def spaces(self) -> set[int]:
         """Address spaces that stacks of this window refer to."""
         return set(self._spaces)

@@ -148,26 +148,6 @@ class Session:
         self.code.keep(self.recorder.codes, time.monotonic_ns() - window.duration_ns)
         return functions
 
-    def snapshot(self, alive: Callable[[], set[int]], most_looks: int = 12, most_s: float = 2.0) -> Window:
-        """Look until every thread's stack is whole, or further looks do not help.
-
-        alive: the tids that there are now. most_looks: for stacks that another look might complete; most_s: for
-        threads that have not been seen yet, such as one that waits for a processor.
-        """
-        deadline = time.monotonic() + most_s
-        try:
-            look = 0
-            for batch in self.collector.batches():
-                self.recorder.add(batch)
-                look += len(batch) > 0
-                unseen = alive() - self.recorder.seen
-                whole = not self.recorder.unsettled()
-                if time.monotonic() > deadline or (not unseen and (whole or look >= most_looks)):
-                    self.collector.stop()
-        finally:
-            self.collector.close()
-        return self.recorder.cut()
-
     def _compiled(self, window: Window, key: FrameKey) -> FunctionPlace | None:
         """The interpreter's function for which a frame's code was generated; None if there is none."""
         if key.code:

@@ -1,15 +1,22 @@
-"""The stacks of all threads of a live process, now."""
+"""The stacks of all threads of a live process, or of what runs behind a GDB stub, now.
+
+As in a recording another process unwinds and names them (session/worker/).
+"""
 
 from __future__ import annotations
 
 import gc
+import math
 import os
 from collections.abc import Iterator
+from typing import Self
 
+from pyprof.collectors.base import Collector
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets import attach
 from pyprof.diagnostics import Diagnostics
+from pyprof.errors import UsageError
 from pyprof.interpreters.base import Detected
 from pyprof.interpreters.code_book import UNREAD
 from pyprof.model.interpreter import FunctionPlace
@@ -17,13 +24,19 @@ from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.model.threads import FrameDetail, ThreadStack, thread_stacks
 from pyprof.model.walk import StackEnd
 from pyprof.objfile.foreign_path import read_file, rights_below
-from pyprof.options import CollectOptions, DumpOptions
+from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.records import dataclass, field, replace
-from pyprof.session.opening import check_stacks
+from pyprof.session.opening import Start, check_stacks, confined
 from pyprof.session.runtimes import Runtimes
-from pyprof.session.session import RecordingFiles, Session
+from pyprof.session.until_whole import UntilWhole
+from pyprof.session.worker.file_symbols import AskedSymbols
+from pyprof.session.worker.messages import Naming
+from pyprof.session.worker.process import spawned
+from pyprof.session.worker.sampling import Sampling
 
 _RATE_HZ = 500.0
+_MOST_S = 2.0
+_SLOW_LINK_S = 60.0
 _MOST_SOURCE = 4 << 20
 _LONGEST_LINE = 200
 
@@ -54,29 +67,81 @@ class ThreadStacks:
         return bool(self.threads) and all(thread.whole for thread in self.threads)
 
 
-def of_process(pid: int, options: DumpOptions) -> ThreadStacks:
-    """Raises NoSuchProcess, AccessDenied, NotTraceable, UnsupportedArchitecture, UsageError."""
+def of_process(pid: int, options: DumpOptions, start: Start = spawned) -> ThreadStacks:
+    """start: how the worker is started. Raises NoSuchProcess, AccessDenied, NotTraceable, UnsupportedArchitecture,
+    UsageError, WorkerDied.
+    """
     check_stacks(options)
     attach.check_target(pid)
-    try:
-        return _taken(pid, options)
-    finally:
-        gc.collect()  # tables and object files refer to one another; their descriptors are closed with them
+    with _Looking(options, start) as looking:
+        states = {tid: procfs.state(pid, tid) for tid in procfs.tasks(pid)}
+        exe, arch = procfs.exe(pid), procfs.arch(pid).name
+        runtimes = looking.runtimes
+        collector = PtraceCollector(pid, looking.collect, looking.diagnostics, readers=runtimes.reader)
+        profile = looking.profile(UntilWhole(collector, lambda: states.keys() & set(_tasks(pid)), _MOST_S), exe)
+        seen = _detailed(pid, list(thread_stacks(profile, states)), runtimes, options)
+        threads = sorted([*seen, *_unseen(pid, profile, states)], key=lambda thread: (thread.tid != pid, thread.tid))
+        return ThreadStacks(pid, exe, arch, tuple(threads), tuple(runtimes.unread(pid)), profile=profile)
 
 
-def _taken(pid: int, options: DumpOptions) -> ThreadStacks:
-    states = {tid: procfs.state(pid, tid) for tid in procfs.tasks(pid)}
-    exe, arch = procfs.exe(pid), procfs.arch(pid).name
-    collect = CollectOptions(rate_hz=_RATE_HZ, idle=True, stack_size=options.stack_size, flush_s=0)
-    diagnostics = Diagnostics()
-    files = RecordingFiles(options.unwinding, diagnostics, options.follow_tasks, options.stack_size)
-    collector = PtraceCollector(pid, collect, diagnostics, readers=files.runtimes.reader)
-    session = Session(collector, options.unwinding, diagnostics, files)
-    window = session.snapshot(lambda: states.keys() & set(_tasks(pid)))
-    profile = session.profile(window, exe, collect.rate_hz, mode="wall", shown=options.view)
-    seen = _detailed(pid, list(thread_stacks(profile, states)), files.runtimes, options)
-    threads = sorted([*seen, *_unseen(pid, profile, states)], key=lambda thread: (thread.tid != pid, thread.tid))
-    return ThreadStacks(pid, exe, arch, tuple(threads), tuple(files.runtimes.unread(pid)), profile=profile)
+def of_stub(remote: RemoteOptions, options: DumpOptions, start: Start = spawned) -> ThreadStacks:
+    """start: how the worker is started. Raises RemoteError, UsageError, WorkerDied."""
+    from pyprof.collectors.gdb.collector import GdbRemoteCollector
+
+    check_stacks(options)
+    if options.locals:
+        raise UsageError("local variables are read of a live process on this machine", "pyprof dump -p PID --locals")
+    with _Looking(options, start) as looking:
+        collector = GdbRemoteCollector(remote, looking.collect, looking.diagnostics)
+        profile = looking.profile(
+            UntilWhole(collector, lambda: collector.states().keys(), _SLOW_LINK_S), collector.path
+        )
+        threads = tuple(thread_stacks(profile, collector.states()))
+        return ThreadStacks(collector.pid, collector.path, collector.arch.name, threads, profile=profile)
+
+
+class _Looking:
+    """The worker, and what the collector shares with it. Leaving the `with` block ends the worker: it has nothing to
+    write.
+    """
+
+    def __init__(self, options: DumpOptions, start: Start) -> None:
+        self._options = options
+        self._confined = confined(options)
+        self._worker = start(self._confined)
+        self.diagnostics = Diagnostics()
+        self.collect = CollectOptions(rate_hz=_RATE_HZ, idle=True, stack_size=options.stack_size, flush_s=0)
+        self.runtimes = Runtimes(
+            AskedSymbols(self._worker.questions, self._worker.tell, self.diagnostics),
+            self.diagnostics,
+            options.follow_tasks,
+            options.stack_size,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close(patience_s=0)
+        gc.collect()  # the collector's tables refer to one another; their descriptors are closed with them
+
+    def profile(self, collector: Collector, title: str) -> Profile:
+        """Raises what the collector and the worker raise."""
+        naming = Naming(title, _RATE_HZ, "wall", self._options.view)
+        sampling = Sampling(
+            collector,
+            self._worker,
+            self.runtimes,
+            self.diagnostics,
+            self._options.unwinding,
+            naming,
+            self._confined,
+            names_s=math.inf,
+        )
+        sampling.run(lambda: None)
+        if sampling.failure is not None:
+            raise sampling.failure
+        return sampling.ask(cut=True).profile()
 
 
 def _tasks(pid: int) -> list[int]:

@@ -13,6 +13,7 @@ from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
 from pyprof.session.session import Session
+from pyprof.session.until_whole import UntilWhole
 from tests.remote.stubs import Relay, qemu_user, relay
 from tests.remote.zoo import MACHINES, PLACES, Stand, binaries, place_of
 
@@ -22,8 +23,10 @@ def stacks(address: str, program: Path, sources: str) -> list[str]:
     diagnostics = Diagnostics()
     remote = RemoteOptions(address, str(program))
     collector = GdbRemoteCollector(remote, CollectOptions(rate_hz=500, idle=True, flush_s=0), diagnostics)
-    session = Session(collector, UnwindOptions(tuple(sources.split(","))), diagnostics)
-    profile = session.profile(session.snapshot(lambda: set(collector.states()), most_s=60), "", 1, mode="wall")
+    whole = UntilWhole(collector, lambda: collector.states().keys(), most_s=60)
+    session = Session(whole, UnwindOptions(tuple(sources.split(","))), diagnostics)
+    profile = session.profile(session.run(lambda: None), "", 1, mode="wall")
+    assert session.failure is None
     last = dict(zip(profile.thread.tolist(), profile.stack.tolist(), strict=True))
     return [";".join(frame.title for frame in profile.path(node)) for node in last.values()]
 

@@ -198,7 +198,7 @@ def test_filter_knows_every_call_by_its_number_here(machine: str) -> None:
 
 
 @pytest.mark.live
-def test_recording_with_a_confined_worker_has_its_names(tmp_path: Path) -> None:
+def test_recording_and_dump_with_a_confined_worker_have_names(tmp_path: Path) -> None:
     out, code = tmp_path / "out.collapsed", "def busy():\n    while True: pass\nprint(flush=True)\nbusy()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as target:
         try:
@@ -206,9 +206,15 @@ def test_recording_with_a_confined_worker_has_its_names(tmp_path: Path) -> None:
             target.stdout.readline()
             command = [sys.executable, "-m", "pyprof", "record", "--sandbox", "-d", "1", "-p", str(target.pid)]
             done = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, timeout=60)
+            command = [sys.executable, "-m", "pyprof", "dump", "--sandbox", "-p", str(target.pid), "--json"]
+            dumped = subprocess.run(command, capture_output=True, text=True, timeout=60)
         finally:
             target.kill()
     assert done.returncode == 0, done.stderr
     stacks = [line.split(";") for line in out.read_text().splitlines()]
     named = [stack for stack in stacks if "_start" in stack and any(frame.startswith("busy (") for frame in stack)]
     assert len(named) > 0
+    assert dumped.returncode == 0, dumped.stderr
+    (thread,) = json.loads(dumped.stdout)["threads"]
+    assert "busy" in [frame["function"] for frame in thread["frames"]]
+    assert thread["frames"][-1]["function"] == "_start"

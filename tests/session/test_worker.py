@@ -27,8 +27,8 @@ from pyprof.model.summary import Summary
 from pyprof.model.walk import Trust
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.images import ImageStore
-from pyprof.options import RecordOptions, TargetOptions, UnwindOptions, ViewOptions
-from pyprof.session import opening
+from pyprof.options import DumpOptions, RecordOptions, TargetOptions, UnwindOptions, ViewOptions
+from pyprof.session import opening, snapshot
 from pyprof.session.runtimes import Runtimes
 from pyprof.session.session import Session
 from pyprof.session.worker import answers
@@ -405,6 +405,19 @@ def test_sampler_opens_no_object_file(
     assert any(len(stack) > 3 for stack in stacks(profile))
     functions = {frame.kind for frame in profile.frames}
     assert (FrameKind.INTERPRETER in functions) == (collector != "perf")
+
+
+@pytest.mark.live
+def test_dump_opens_no_object_file_and_has_all_names(
+    target: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ElfFile, "open", lambda *_: pytest.fail("the sampler opens an object file"))
+    monkeypatch.setattr(ImageStore, "image", lambda *_: pytest.fail("the sampler asks what a module's file has"))
+    monkeypatch.setattr(Unwinder, "walk", lambda *_: pytest.fail("the sampler unwinds"))
+    (thread,) = snapshot.of_process(target.pid, DumpOptions())
+    assert thread.whole
+    assert thread.functions[-1] == "_start"
+    assert {detail.language for detail in thread.details} == {"Python"}
 
 
 @pytest.mark.live

@@ -146,7 +146,7 @@ def pack(answer: Answer) -> list[Part]:
 
 
 def unpack(parts: Sequence[memoryview]) -> Answer:
-    """Raises Refused."""
+    """Raises AnswerRefused."""
     try:
         head = json.loads(bytes(parts[0]))
         match head:
@@ -174,12 +174,12 @@ def packed_value(found: Profile | base.JournalPart | base.JournalBeginning) -> t
 
 
 def unpacked_profile(parts: Sequence[Part]) -> Profile:
-    """Raises Refused."""
+    """Raises AnswerRefused."""
     return unpacked_value(parts, Profile)
 
 
 def unpacked_value(parts: Sequence[Part], kind: type[Value]) -> Value:
-    """Raises Refused."""
+    """Raises AnswerRefused."""
     try:
         found = _Values(io.BytesIO(parts[0]), buffers=parts[1:], allowed=_ALLOWED).load()
     except (

@@ -72,7 +72,7 @@ class AskedSymbols:
                 os.close(fd)
 
     def _answer(self, most: int) -> list[FoundSymbols | None]:
-        """Answers to earlier questions are passed over. Raises TimeoutError, Closed, Refused."""
+        """Answers to earlier questions are passed over. Raises TimeoutError, Closed, AnswerRefused."""
         while (received := self._channel.receive(PATIENCE_S)) is not None:
             for fd in received.fds:
                 os.close(fd)
@@ -91,7 +91,7 @@ def packed(number: int, found: Sequence[FoundSymbols | None]) -> list[Part]:
 
 
 def unpacked(parts: Sequence[Part], most: int) -> tuple[int, list[FoundSymbols | None]]:
-    """(number of the question, what was found). Raises Refused."""
+    """(number of the question, what was found). Raises AnswerRefused."""
     try:
         (part,) = parts
         number, each = json.loads(bytes(part))

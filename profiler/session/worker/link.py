@@ -74,8 +74,10 @@ class WorkerLink:
     worker, None where nothing did; dead: what its end is reported as.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, names_s: float = NAMES_S) -> None:
+        """names_s: how long the worker may go on after end()."""
         self.worker = worker
+        self._names_s = names_s
         self.packer = Packer(worker.tell)
         self.taken: deque[BatchTaken] = deque()
         self.functions: deque[tuple[int, ...]] = deque()
@@ -132,12 +134,12 @@ class WorkerLink:
         """Nothing is recorded any more: the worker's time runs out. From any thread, or a signal handler."""
         if self._ended_at == math.inf:
             self._ended_at = time.monotonic()
-            self._hurry_at = self._ended_at + NAMES_S
+            self._hurry_at = self._ended_at + self._names_s
 
     def _press(self) -> None:
         """The signal is given again and again: one that comes between two steps of the worker ends neither."""
         now = time.monotonic()
-        if now > self._ended_at + GIVE_UP_S and not self._killed:
+        if now > self._ended_at + max(GIVE_UP_S, self._names_s) and not self._killed:
             self._kill(UNANSWERED)
         elif now > self._hurry_at:
             self._hurry_at = now + _AGAIN_S

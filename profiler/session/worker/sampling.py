@@ -24,7 +24,7 @@ from pyprof.session.own_cost import own_cost
 from pyprof.session.runtimes import InterpreterNews, Runtimes
 from pyprof.session.unfollowed import NOTHING, Unfollowed
 from pyprof.session.worker.answers import BatchTaken
-from pyprof.session.worker.link import TURN_S, Pending, WorkerLink
+from pyprof.session.worker.link import NAMES_S, TURN_S, Pending, WorkerLink
 from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, LookForCode, Naming, SamplerState, Standing
 from pyprof.session.worker.process import Worker
 
@@ -55,7 +55,9 @@ class Sampling:
         unwind: UnwindOptions,
         naming: Naming,
         confined: bool = True,
+        names_s: float = NAMES_S,
     ) -> None:
+        """names_s: how long the worker may unwind and name once the collector has ended."""
         self.failure: BaseException | None = None
         self.unfollowed: Unfollowed | None = None
         self.sink: Sink | None = None
@@ -63,7 +65,7 @@ class Sampling:
         self.samples = 0
         self.sampled = threading.Event()
         self._collector = collector
-        self._link = WorkerLink(worker)
+        self._link = WorkerLink(worker, names_s)
         self._runtimes = runtimes
         self._diagnostics = diagnostics
         self._number = 0

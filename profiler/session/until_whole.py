@@ -1,0 +1,68 @@
+"""A collector that ends once the stack of each thread is whole."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Set
+
+from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch, SampleKind
+
+_MOST_BATCHES = 12
+"""For stacks that another sample might complete."""
+
+
+class UntilWhole:
+    """Stops the collector when each thread has a sample whose stack was not cut: its memory was copied, its registers
+    were known. It also stops after 12 batches, or most_s seconds.
+    """
+
+    def __init__(self, collector: Collector, threads_now: Callable[[], Set[int]], most_s: float) -> None:
+        """threads_now: tids. most_s: for threads without a sample, such as one that waits for a processor."""
+        self._collector = collector
+        self._threads_now = threads_now
+        self._most_s = most_s
+        self._sampled: set[int] = set()
+        self._cut: set[int] = set()
+        self._unwalked: Counter[int] = Counter()
+
+    @property
+    def whole(self) -> bool:
+        """Of all threads that have a sample."""
+        return not self._cut and not any(self._unwalked.values())
+
+    def batches(self) -> Iterator[SampleBatch]:
+        deadline = time.monotonic() + self._most_s
+        taken = 0
+        for batch in self._collector.batches():
+            self._sampled.update(batch.tid.tolist())
+            self._unwalked.update(batch.tid[batch.kind < SampleKind.UNCHANGED].tolist())
+            yield batch
+            taken += len(batch) > 0
+            enough = self._threads_now() <= self._sampled and (self.whole or taken >= _MOST_BATCHES)
+            if enough or time.monotonic() > deadline:
+                self._collector.stop()
+
+    def learn(self, feedback: Feedback) -> None:
+        self._collector.learn(feedback)
+        tids = feedback.batch.tid.tolist()
+        self._unwalked.subtract(tids)
+        for tid, cut in zip(tids, ((feedback.missing != 0) | feedback.stop).tolist(), strict=True):
+            (self._cut.add if cut else self._cut.discard)(tid)
+
+    def threads(self) -> list[ThreadInfo]:
+        return self._collector.threads()
+
+    def retire(self) -> None:
+        self._collector.retire()
+
+    def stats(self) -> CollectorStats:
+        return self._collector.stats()
+
+    def stop(self) -> None:
+        self._collector.stop()
+
+    def close(self) -> None:
+        self._collector.close()
