@@ -81,7 +81,7 @@ class StackMemory(Protocol):
 
 class ArenaMemory:
     """Room for at least one copy of most_copy bytes with its further pieces. address: where memory begins; what is not
-    used yet is for whoever copies.
+    used yet is for the code that copies.
     """
 
     def __init__(self, most_copy: int) -> None:

@@ -46,7 +46,7 @@ NO_ACCOUNT = Account("", 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Endings:
-    """What the records of a time without the kernel tell of threads and processes that ended.
+    """Times of threads and processes that ended, from records that leave out time in the kernel.
 
     inexact_ns: what processes lived that ended before the kernel's timer had found them, all together: the account
     takes all of their time for time in user space. missing_ns: what no sample stands for, by the records.
@@ -131,7 +131,7 @@ class Accounts:
     ) -> None:
         """everything: all processes are recorded. user_only: time in the kernel does not count. lost: sampling times
         whose records were lost, where each moment is as likely to be sampled as any other; else None.
-        endings: where time in the kernel does not count and records tell more than the account; else None.
+        endings: where time in the kernel does not count and records have more than the account; else None.
         """
         self.on = options.running and not (options.idle or everything or options.thread)
         self._period_ns = round(1e9 / options.rate_hz)

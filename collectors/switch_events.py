@@ -1,4 +1,7 @@
-"""What a collector tells that sees threads leave their processors and come back; offcpu/ makes off-CPU time of it."""
+"""Context switches as a collector reports them: threads leave their processors and come back.
+
+offcpu/ makes off-CPU time of it.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +77,8 @@ class Happened:
 
 
 class SwitchSource(Protocol):
-    """A collector that tells switches. source_ids: of its batches. flush_s: how long it may be left alone. alive: the
-    processes that have not ended. paused: threads that switch so often that they are left alone for a while.
+    """A collector that reports context switches. source_ids: of its batches. flush_s: how long it may be left alone.
+    alive: the processes that have not ended. paused: threads that switch so often that they are left alone for a while.
     """
 
     @property

@@ -1,10 +1,10 @@
 """When the threads of a recording began: a tid that the kernel gives again is another thread.
 
-In: forks as the kernel reports them, looks at /proc. Out: the life of a tid at a time, as the time at which it began
+In: forks as the kernel reports them, readings of /proc. Out: the life of a tid at a time, as the time at which it began
 (CLOCK_MONOTONIC). The collectors of one recording share it, so that all of them call a thread the same.
 
 A record of a fork has nanoseconds, /proc has clock ticks (proc_pid_stat(5), field 22), rounded down. Of a thread that
-both tell of, whichever comes first counts. A number that is new to the recording has had no other thread here: when it
+both report, whichever comes first counts. A number that is new to the recording has had no other thread here: when it
 was seen first is as good as its start, and costs no look at /proc, in whose time a short-lived thread would end.
 """
 

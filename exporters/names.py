@@ -42,7 +42,7 @@ def levels(profile: Profile, frame: Frame, options: ExportOptions) -> list[Level
 
 
 def functions(profile: Profile, frame: Frame, options: ExportOptions) -> list[tuple[Function, Level]]:
-    """The levels of one frame with what tells them from other functions; a marker is one, too."""
+    """The levels of one frame with what distinguishes them from other functions; a marker is one, too."""
     named = levels(profile, frame, options)
     known = [function for function, _ in functions_of(profile, frame)]
     return list(zip(known or [Function("", level.name, frame.kind) for level in named], named, strict=True))

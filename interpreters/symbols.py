@@ -1,7 +1,8 @@
 """What the object files of a process say of an interpreter: symbols by their names, and one section.
 
-Whoever looks for an interpreter is given a ReadSymbols. read_symbols() reads the files in this process. In a recording
-the worker reads them (session/worker/file_symbols.py). KnownSymbols asks once a file, whichever processes map it.
+Code that looks for an interpreter is given a ReadSymbols. read_symbols() reads the files in this process. In a
+recording the worker reads them (session/worker/file_symbols.py). KnownSymbols asks once a file, whichever processes map
+it.
 """
 
 from __future__ import annotations

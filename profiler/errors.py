@@ -1,6 +1,6 @@
 """Named conditions. Each says what happened, and its hint what to type next.
 
-Only the command line catches them all; whoever can go on (a broken table costs one source) catches the
+Only the command line catches them all; a caller that can go on (a broken table costs one source) catches the
 one class that it understands.
 """
 

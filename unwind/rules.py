@@ -1,6 +1,6 @@
 """The one vocabulary in which every unwind format ends.
 
-A rule tells how to get the caller's registers from the callee's:
+A rule says how to compute the caller's registers from the callee's:
 
     cfa = reg[cfa_reg] + cfa_off         or  [reg[cfa_reg] + cfa_off]  (cfa_deref)  or  expr(cfa_expr)
     ra, and each register in regs        = one of RegKind's formulas

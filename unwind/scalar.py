@@ -32,7 +32,7 @@ Frame = tuple[int, bool, int, int]
 class Registers:
     """Registers of one frame, by column; None where not known.
 
-    exact: pc is the pc itself. withheld: columns that are None only because the sample does not tell them
+    exact: pc is the pc itself. withheld: columns that are None only because the sample does not hold them
     (SampleKind.BLOCKED). called: lookup pc of the frame that this one called, None of the innermost.
     """
 

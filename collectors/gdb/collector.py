@@ -143,7 +143,7 @@ class GdbRemoteCollector:
         return [thread.id for thread in threads]
 
     def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:
-        """qemu-user's stub stops one thread; the others run on while it tells their registers."""
+        """qemu-user's stub stops one thread; the others run on while it sends their registers."""
         control = self._target.control
         stepped = control.stepped if isinstance(control, Stepping) else None
         standing = stepped or self._target.first

@@ -1,6 +1,6 @@
 """What is mapped where in a stub's target, as mappings.
 
-Asked in this order: the target's /proc/PID/maps, where the stub serves its files; the loader's list as the stub tells
+Asked in this order: the target's /proc/PID/maps, where the stub serves its files; the loader's list as the stub reports
 it (libraries-svr4), or as the target's memory holds it (r_debug), each with the auxiliary vector for the program, the
 interpreter and the vDSO; where there is no auxiliary vector, the segments of --exe (bare metal). All of it is hostile.
 """
@@ -62,7 +62,7 @@ class RemoteModules:
 
     @property
     def is_complete(self) -> bool:
-        """Did the last look find all that is mapped? Loaders do not tell of emulators' and kernels' own pages."""
+        """Did the last reading find all that is mapped? Loaders do not list emulators' and kernels' own pages."""
         return self.how == "/proc/PID/maps" or not self.is_process
 
     def executed(self) -> str:

@@ -125,7 +125,7 @@ _FEATURES = {
 def choose_arch(description: Description | None, elf: Arch | None) -> Arch:
     """The architecture of the target. elf: that of the program's file, None if no file is known.
 
-    The file decides the byte order, which no description tells. Raises UnsupportedArchitecture, RemoteError.
+    The file decides the byte order, which no description states. Raises UnsupportedArchitecture, RemoteError.
     """
     name = _architecture_name(description) if description is not None else ""
     for prefix, machine, bits, order in _MACHINES:

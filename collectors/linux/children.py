@@ -127,7 +127,7 @@ class Connector:
 
 
 class Poller:
-    """Children by looking: what begins and ends between two looks is not seen."""
+    """Children by reading /proc: what begins and ends between two readings is not seen."""
 
     note = POLLING_NOTE
 

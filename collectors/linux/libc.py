@@ -155,7 +155,7 @@ class PtraceCalls:
     def poll_stop(self, tid: int) -> int:
         """Stop status of a traced thread without waiting: signal | event << 8, 0 if not stopped, or -errno.
 
-        Never collects an exit: the exit status of a child belongs to whoever launched it.
+        Never collects an exit: the exit status of a child belongs to the process that launched it.
         """
         info = self._info
         info[_SI_SIGNO] = 0

@@ -1,7 +1,7 @@
 """The kernel's register set of a stopped task (NT_PRSTATUS), read as that of one architecture.
 
 A kernel gives a task's registers in the layout of the code that the task runs: a 64-bit kernel gives those of 32-bit
-code in the 32-bit layout, and the size tells which.
+code in the 32-bit layout, and the size says which.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Regset:
     def was_asleep(self, code: Callable[[int, int], bytes]) -> bool:
         """Did an interrupt end a sleep? Then the system call's result says that it was interrupted.
 
-        Where the kernel does not tell that there was a call the code does: pc stands behind the instruction, or on it
+        Where the kernel does not say that there was a call the code does: pc stands behind the instruction, or on it
         if the kernel has already arranged for the call to be made again. code: (avma, size) -> code of the task.
         """
         if self.arch.kernel.syscall_number >= 0:

@@ -71,7 +71,7 @@ class WallClockCollector:
         self._paused.keep({*self._intervals.owed, *self._source.paused})
 
     def _now_ns(self, last: bool) -> int:
-        """Until when time is told: what happened after stop() is in no time that was recorded."""
+        """Until when time is attributed: what happened after stop() is in no time that was recorded."""
         now, stopped_ns = time.monotonic_ns(), self._stopped_ns
         return min(now, stopped_ns + last) if stopped_ns else now
 

@@ -63,7 +63,7 @@ class OffCpuIntervals:
         self._left: list[tuple[int, int, int]] = []
 
     def begin(self, at_ns: int) -> None:
-        """The time before that is nobody's, though records may tell of it."""
+        """The time before that is nobody's, though records may cover it."""
         self._began_ns = self._gaps.until_ns = at_ns
 
     def meet(self, since_ns: Mapping[int, int]) -> None:

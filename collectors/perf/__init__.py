@@ -22,7 +22,7 @@ switch_periods  At which of its switches a thread is sampled
 switch_records  Records of switches in the rings, in bulk: runs of them are columns, whatever their length
 switch_source   perf_events as a source of switches: samples of threads that run, and when each leaves its processor
 switches        Context switches of threads, and their stacks when they left their processor
-thread_names    Names of threads as the kernel's records tell them, each as it was last
+thread_names    Names of threads by the kernel's records, each as it was last
 ticks           Sampling rate that the kernel reached
 waiter          Waits for processes to end, or to be woken; and how long samples may wait in the rings
 """

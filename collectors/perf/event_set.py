@@ -61,7 +61,7 @@ class EventSet:
 
     def attach(self, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
         """Events on all threads of processes. A thread that is born meanwhile inherits its parent's events if these
-        were there before it, else it gets its own; forks (all that were reported so far) tell which.
+        were there before it, else it gets its own; forks (all that were reported so far) say which.
 
         Raises PerfNotAllowed; ProcessLookupError if nothing is left to attach to.
         """

@@ -1,6 +1,6 @@
 """What threads ran in user space after their last record: events on threads begin a period anew with each thread.
 
-Where time in the kernel is left out, the kernel's account does not tell that. It divides the time of a process by where
+Where time in the kernel is left out, the kernel's account does not show that. It divides the time of a process by where
 its own timer found the process. All time of a process that ended before the timer found it counts as user space, though
 such a process is in the kernel most of the time (fork, exec, exit).
 

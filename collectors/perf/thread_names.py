@@ -1,4 +1,4 @@
-"""Names of threads as the kernel's records tell them, each as it was last."""
+"""Names of threads by the kernel's records, each as it was last."""
 
 from __future__ import annotations
 

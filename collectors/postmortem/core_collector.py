@@ -100,7 +100,7 @@ class CoreFileCollector:
 
     @property
     def exe(self) -> str:
-        """The program's path as the core tells it."""
+        """The program's path as the core states it."""
         for kind in (AT_PHDR, AT_ENTRY):
             mapping = self.space.mapping_at(self._notes.auxv.get(kind, 0))
             if mapping is not None and mapping.path.startswith("/"):
@@ -159,7 +159,7 @@ def _with_pac_mask(arch: Arch, notes: CoreNotes) -> Arch:
 
 
 def _fp_registers(arch: Arch, core: ElfFile, thread: CoreThread, row: Row) -> set[int]:
-    """Fill in the columns that stand in NT_FPREGSET; those that the core does not tell."""
+    """Fill in the columns that stand in NT_FPREGSET; those that the core does not hold."""
     if not arch.kernel.fpregset:
         return set()
     words = np.frombuffer(thread.fp_registers[: len(thread.fp_registers) & -8], np.dtype(f"{core.order}u8"))

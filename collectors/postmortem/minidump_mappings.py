@@ -10,7 +10,7 @@ from pyprof.objfile.minidump.crash_dump import CrashDump, DumpModule, DumpRegion
 
 DEVICE = "dump"
 ANYTHING = "r-xp"
-"""Permissions of a module of which the dump tells no mappings."""
+"""Permissions of a module of which the dump states no mappings."""
 
 AT_SYSINFO_EHDR = 33
 

@@ -34,7 +34,7 @@ class DumpFiles:
 
     @property
     def program(self) -> str:
-        """Path of the program as the dump tells it."""
+        """Path of the program as the dump states it."""
         return self._program.path if self._program else ""
 
     def stated(self, module: Module) -> StatedId | None:

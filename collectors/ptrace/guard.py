@@ -19,7 +19,7 @@ class StopGuard:
         self._old_sigchld: object = None
 
     def hear_sigchld(self) -> None:
-        """A kernel that may drop SIGCHLD does not tell us of stops."""
+        """A kernel that may drop SIGCHLD does not report stops."""
         ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
         if ignored and threading.current_thread() is threading.main_thread():
             self._old_sigchld = signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -32,7 +32,7 @@ class InterruptedCalls:
         self._tid = 0
 
     def before_release(self, tid: int, status: int, regset: Regset) -> ShortCall | None:
-        """status: of the stop. Returns the call that looks as if the stop had cut it short, for after_release()."""
+        """status: of the stop. Returns the call that the stop may have cut short, for after_release()."""
         self._tid = tid
         if regset.interrupted:
             self._restart(status, regset)
@@ -72,7 +72,7 @@ class InterruptedCalls:
         anything, no signal is about to be handled (else the EINTR is the signal's), and the bytes before pc are the
         syscall instruction. A signal that comes between the last look and the DETACH is handled as if it had come
         just before the call. Where the first argument and the result share a register the kernel does not give the
-        argument back (ARM, AArch64), so that nothing can be undone; there the register set does not tell the call.
+        argument back (ARM, AArch64), so that nothing can be undone; there the register set does not show the call.
         """
         arch, number, tid = regset.arch, regset.call, self._tid
         if number < 0 or status != _INTERRUPT_STOP or signal_due(tid):

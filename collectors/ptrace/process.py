@@ -149,7 +149,7 @@ class TracedProcess:
         return [(thread, 1) for thread in wanted] if self._options.idle else self._rounds.choose(wanted)
 
     def late(self) -> list[tuple[Thread, int]]:
-        """Threads that have come in the place of others since look(): their number alone did not tell."""
+        """Threads that have come in the place of others since look(): their number alone did not show it."""
         if not any(thread.ended for thread in self.threads.values()):
             return []
         known = set(self.threads)

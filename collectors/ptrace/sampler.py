@@ -20,7 +20,7 @@ _TRIES = 3
 
 TRANSFERRING = 32
 """A thread of which a stop has cut a system call short is stopped in one round of so many, chosen at random, and its
-sample counts for all of them. Nothing tells of a running thread whether it is in such a call (docs/safety.md)."""
+sample counts for all of them. Nothing shows of a running thread whether it is in such a call (docs/safety.md)."""
 
 
 class Sampler:

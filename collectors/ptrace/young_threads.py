@@ -1,6 +1,6 @@
 """Sampling of threads that live too short to have accounts of their own.
 
-A thread that can run either has a processor or waits for one. The kernel tells both times of a thread that lives long
+A thread that can run either has a processor or waits for one. The kernel gives both times of a thread that lives long
 enough (ptrace/threads.py). Shorter threads of a process tree are taken together: the processor time of the tree, less
 the time for which older threads are sampled, divided by how often a short one was found. Without that, four threads of
 a millisecond on one processor would get four times the time that they ran.

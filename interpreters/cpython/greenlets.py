@@ -3,7 +3,7 @@
 A greenlet begins on the C stack of the one that started it, and the thread state forgets that one's frames while it
 runs. What they have left on the stack is found again: entry frames (3.12 and later, greenlet_entries.py), CFrames
 (3.11, greenlet_cframes.py). A library that shows the frames of suspended stacks (greenlet) takes the entry frames out
-of their chain and keeps the links in the frames' objects; these objects tell as well that a frame is alive.
+of their chain and keeps the links in the frames' objects; these objects show as well that a frame is alive.
 
 Runs while the thread stands still. What was found last time is copied with everything else, so that it costs no read.
 """

@@ -103,7 +103,7 @@ class FrameLayout:
 
 @dataclass(frozen=True, slots=True)
 class CodeLayout:
-    """PyCodeObject. head: bytes from ob_type on that tell one code object from another (they hold all that follow).
+    """PyCodeObject. head: bytes from ob_type on that distinguish code objects (they hold all that follow).
 
     bytecode: of the instructions, NONE where they are an object of their own. names: the tuple of local names.
     """

@@ -26,7 +26,7 @@ class Memory:
         self._read = read
 
     def renew(self, read: ReadMemory) -> None:
-        """The process has another address space: whoever reads by this goes on there."""
+        """The process has another address space: a reader goes on there."""
         self._read = read
 
     def some(self, avma: int, size: int) -> bytes:

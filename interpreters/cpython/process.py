@@ -161,7 +161,7 @@ class PythonProcess:
         return self.frames.take(self._finder.greenlets) if self.frames is not None else None
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
-        """Nobody stops the thread: whoever asks compares the frames with those that were sampled."""
+        """The thread is not stopped: the caller compares the frames with those that were sampled."""
         if self.frames is None:
             return []
         self.copy(tid, NO_STACK, 0, gather_now(self._finder.memory))

@@ -19,7 +19,7 @@ _LONGEST = 4096
 
 def function_name(name: str, width: int) -> str:
     """A name in at most width letters: without parameters and the result's type, then without template arguments and
-    traits, then without outer scopes; at last its end, which tells more than its beginning.
+    traits, then without outer scopes; at last its end, which identifies it better than its beginning.
     """
     if len(name) <= width:
         return name
@@ -38,7 +38,7 @@ def function_name(name: str, width: int) -> str:
 
 
 def function_names(names: Sequence[str], width: int) -> list[str]:
-    """Names in at most width letters each. Those that would look the same have what tells them apart behind them: the
+    """Names in at most width letters each. Those that would be equal are followed by what distinguishes them: the
     first template argument or parameter that differs.
     """
     short = [function_name(name, width) for name in names]

@@ -3,7 +3,7 @@
 arch          Architectures as data
 arch_arm      AArch64 and ARM (A32 and T32), each also with big-endian data
 arch_calls    Numbers of the system calls in which threads sleep, by architecture (the kernel's asm/unistd.h)
-arch_parts    The parts of an Arch: what its code tells about calls and frames, its signal frames, what its kernel says
+arch_parts    The parts of an Arch: what its code says about calls and frames, its signal frames, what its kernel says
 arch_ppc      ppc64le: 64-bit PowerPC, little-endian, ELFv2 ABI
 arch_riscv    riscv64: 64-bit RISC-V, little-endian, with compressed instructions or without
 arch_s390     s390x and s390: 64-bit and 31-bit, big-endian
@@ -16,7 +16,7 @@ columns       What is in a column of integers, without numpy.ma
 contents      What the samples of a profile amount to
 functions     The functions of a profile, the same wherever they were mapped, and what each cost
 interpreter   What an interpreter was doing in a thread when its sample was taken
-keys          What tells threads and processes from later ones of the same number: when they began
+keys          Keys of threads and processes: number and start time, so that a reused number is another key
 kernel        What stands inside the innermost frame of user code
 markers       Markers: frames without code that say what a stack lacks
 modules       What is mapped where: the lines of /proc/PID/maps and the modules behind them
@@ -36,6 +36,6 @@ threads       Stacks of threads at one moment, as values
 tree          Prefix trees of frames
 walk          What a walk found: frames of all lanes, how each was found, and why each lane ended
 x86_epilogue  x86-64 instructions that a straight way to a return is made of
-x86_frames    What x86 code that is built with frame pointers tells about its frames and its calls
+x86_frames    What x86 code that is built with frame pointers says about its frames and its calls
 x86_length    How long an x86 instruction is, in 64-bit and in 32-bit code
 """

@@ -1,4 +1,4 @@
-"""The parts of an Arch: what its code tells about calls and frames, its signal frames, what its kernel says.
+"""The parts of an Arch: what its code says about calls and frames, its signal frames, what its kernel says.
 
 Each part is a value. What is not known has a default that promises nothing.
 """
@@ -67,7 +67,7 @@ class Depth:
 
 @dataclass(frozen=True)
 class FrameCode:
-    """What the code of functions with frame pointers tells.
+    """What is read in the code of functions with frame pointers.
 
     depth: (code bytes of a function, offset of a place in it) -> Depth there; None if no frame record is linked before.
     popped: (code bytes behind a call) -> bytes of arguments that are taken off the stack there.
@@ -116,10 +116,10 @@ class CallConvention:
     sets_base: (code bytes before an address, 32 of them) -> did they just point the base register to the function's own
     record? Asked where saves_lr is true; then the record has the caller's base, and not yet the return address.
     leaf_size: (code bytes of a function from its start, 16 of them) -> its length where it is one that all programs
-    have and whose length its code tells, else 0.
+    have and whose length its code gives, else 0.
     epilogue: (code bytes from a pc on) -> what they do to sp up to the return: ("sp", n) sp += n, ("push", column),
     ("pop", column), ("fp", 0) sp = fp; None where any instruction does more. None where that is not known.
-    frame_code: what code tells about its frames; None where that is not known.
+    frame_code: what code says about its frames; None where that is not known.
     new_thread: pairs of (code before, code after) the pc at which a thread begins, its system call's result being 0: C
     libraries end their tables before that system call.
     plt: None where the entries are not known.
@@ -174,7 +174,7 @@ class Kernel:
     machines: what uname -m says where the kernel runs such code itself. regset_size: bytes of NT_PRSTATUS that
     PTRACE_GETREGSET gives there of a task of this architecture.
     syscall_return: index of the word of user_regs_struct with a system call's result; syscall_number likewise: not
-    negative only in a system call. -1 where that struct does not tell.
+    negative only in a system call. -1 where that struct has no such field.
     syscall_codes: the system call instructions behind which a thread goes on. syscall_args: the words of
     user_regs_struct with a call's arguments. syscalls: name -> number, of the calls in which threads sleep.
     """

@@ -1,8 +1,8 @@
 """What an architecture is, as a value. Its parts: arch_parts. The values: arch_x86, arch_arm and so on. Import: arch.
 
 Porting checklist (docs/porting.md has it in full): register columns in DWARF order, the columns of pc, sp, fp
-(lr), which bits of a return address are no address, where frame records lie; then the parts: how a call looks, what
-the kernel's signal trampolines look like, the slots of the kernel's NT_PRSTATUS register set.
+(lr), which bits of a return address are no address, where frame records lie; then the parts: how a call is encoded,
+what the kernel's signal trampolines look like, the slots of the kernel's NT_PRSTATUS register set.
 """
 
 from __future__ import annotations

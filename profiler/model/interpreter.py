@@ -120,11 +120,11 @@ class StackReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FrameOffsets:
-    """Where an interpreter keeps its threads and frames, for whoever reads them without knowing the interpreter: a
+    """Where an interpreter keeps its threads and frames, for a reader that does not know the interpreter: a
     program in the kernel. Byte offsets, -1 where a version has no such field; the names are those of CPython.
 
     frame_flag: a byte that ends a run (is_entry, owner) where it is at least run_ends. code_head, code_words: words of
-    a code object that tell it from others; the last code_texts of them point to what its names and lines are read from.
+    a code object that identify it; the last code_texts of them point to what its names and lines are read from.
     instr_bytes: 4 or 8. frame_bytes: that hold all of a frame's fields.
 
     It has 27 fields, one for each thing that a program in the kernel has to find.

@@ -1,4 +1,4 @@
-"""What tells threads and processes from later ones of the same number: when they began.
+"""Keys of threads and processes: number and start time, so that a reused number is another key.
 
 The kernel gives a tid again once its thread has ended. Two threads of one number are two keys.
 """

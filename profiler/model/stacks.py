@@ -85,7 +85,7 @@ class StackTable:
     """Interned frames and stacks.
 
     frames[f]: FrameKey. parent[node], frame[node]: the tree. A stack that did not end at its root hangs below a
-    marker frame, so that a truncated stack never looks whole.
+    marker frame, so that a truncated stack is never taken for a whole one.
     """
 
     frames: list[FrameKey] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What x86 code that is built with frame pointers tells about its frames and its calls.
+"""What x86 code that is built with frame pointers says about its frames and its calls.
 
 Functions begin with `push %rbp; mov %rsp,%rbp`, save registers by pushes and make room with `sub $n,%rsp`; a compiler
 may put other instructions in between. Source: Intel SDM volume 2; gcc's and clang's prologues, read from their output.

@@ -64,7 +64,7 @@ class ObjectFile(Protocol):
 
     name: for messages. oddities: what was tolerated, for a counter. Only FormatError is raised for broken input.
 
-    It has more methods than other classes: it is the one contract between formats and whoever reads them.
+    It has more methods than other classes: it is the one contract between formats and their readers.
     """
 
     name: str

@@ -5,7 +5,7 @@ even if the file is deleted or in another mount namespace; needs CAP_SYS_ADMIN o
 handle of the executable, the plain name. A candidate is taken only if it is proved to be the mapped file.
 
 Of a target that is no process of this machine (a core file) candidates are what AddressSpace.files names. There
-the content is proof, and what the user named is believed where the memory tells nothing.
+the content is proof, and what the user named is believed where the memory proves nothing.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _is_mapped(space: AddressSpace, module: Module, offset: int, avma: int) -> b
 
 
 def _same_bytes(space: AddressSpace, elf: ElfFile, avma: int, offset: int, size: int) -> bool | None:
-    """None where memory or file gives too little to tell."""
+    """None where memory or file gives too little to decide."""
     expected = bytes(elf.source.read(offset, size))
     mapped = read_target(space, avma, len(expected))
     if len(mapped) < len(expected) or not any(expected):
@@ -179,7 +179,7 @@ def find_bias(module: Module, elf: ElfFile, avma: int) -> int | None:
     """avma - svma: from the executable mapping around avma and the PT_LOAD that holds its file offset.
 
     One page of a file may belong to two segments, and text may have been moved to anonymous huge pages (then other
-    mappings tell). So every mapping votes for each segment that overlaps it; the flags and avma weigh more.
+    mappings show). So every mapping votes for each segment that overlaps it; the flags and avma weigh more.
     """
     votes: dict[int, int] = {}
     for mapping in module.mappings:

@@ -108,7 +108,7 @@ class GdbCode:
 
     def _replaced(self, look: CodeLook, avma: int) -> bool:
         """Is what was registered last another object file now? Memory that is freed is soon used for the next one, and
-        then the descriptor looks the same.
+        then the descriptor is unchanged.
         """
         known = self._known.get((avma, self._relevant.get(avma, 0)))
         if known is None:
@@ -120,7 +120,7 @@ class GdbCode:
         return entry != known.entry or known.mark != self._mark(look, entry)
 
     def _mark(self, look: CodeLook, entry: JitEntry) -> bytes:
-        """What tells one object file from another at the same place without reading all of a large one."""
+        """Identifies an object file among others at the same place, without reading all of a large one."""
         from hashlib import blake2b  # which loads OpenSSL
 
         structs, half = TargetStructs(look.space.read, look.arch, self.label, MARK_BYTES), MARK_BYTES // 2

@@ -41,7 +41,7 @@ class Merger(Protocol):
     """Finds the place of an interpreter's frames among those of a walk."""
 
     def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
-        """The walk, with what the interpreter's frames tell of native frames that it did not reach."""
+        """The walk, with the native frames beyond its end that the interpreter's frames prove."""
         ...
 
     def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:

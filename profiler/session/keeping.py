@@ -2,7 +2,8 @@
 
 Each half second the frames, stacks and samples that are new go there, with the names of symbol tables. What is decided
 at the end of a window is not in it: source lines and inlined functions, views (all native frames are kept), stacks that
-are completed later, processor time without samples. What this look-up finds missing is not told: the one at the end is.
+are completed later, processor time without samples. Names that this look-up does not find are not reported: those that
+the last one does not find are.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Keeping:
         )
 
     def _named(self, keys: list[FrameKey]) -> tuple[Frame, ...]:
-        """Their modules are indices of all that the journal has been told."""
+        """Their modules are indices of all that the journal has."""
         if not keys:
             return ()
         session = self._session

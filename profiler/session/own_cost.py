@@ -15,7 +15,7 @@ class OwnCost(NamedTuple):
     """Processor time, user and system."""
     max_rss_kb: int
     """The most memory that was resident, in KiB: the kernel's VmHWM. Not getrusage's ru_maxrss, which begins with
-    that of whoever started the program: it is kept through fork and exec."""
+    that of the process that started the program: it is kept through fork and exec."""
 
 
 def own_cost() -> OwnCost:

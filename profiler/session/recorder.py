@@ -127,7 +127,7 @@ class Recorder:
         self._epoch_ns = self._began.ns - clock.monotonic_ns()
 
     def add(self, batch: SampleBatch) -> None:
-        """Unwind a batch, intern its stacks, tell the collector what was learned."""
+        """Unwind a batch, intern its stacks, give the collector its Feedback."""
         if not len(batch):
             return
         self._spaces.update(batch.spaces)

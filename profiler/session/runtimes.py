@@ -44,9 +44,9 @@ _OWN = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class InterpreterNews:
-    """What the process that reads interpreters' frames tells the one that names them, each time what is new. codes: by
-    number; gone: numbers that no frame will have again. modules: paths of those that hold an interpreter. lockless: see
-    Runtimes.
+    """What the process that reads interpreters' frames sends to the one that names them, each time what is new. codes:
+    by number; gone: numbers that no frame will have again. modules: paths of those that hold an interpreter. lockless:
+    see Runtimes.
     """
 
     codes: Mapping[int, NamedCode] = field(default_factory=dict)

@@ -47,7 +47,7 @@ class _Found:
 
     code: of code that no file describes. function: svma of the function's start, also where it has no name. source:
     innermost inlined function first, the last is the function itself. region: what stands for all code around it, where
-    nothing tells its functions apart.
+    nothing separates its functions.
     """
 
     key: FrameKey

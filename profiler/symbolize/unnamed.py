@@ -2,7 +2,7 @@
 
 Such a name is valid in one file only. If several files of a profile have one name, the build-id or the inode is added:
 `libssl.so.3[1f2e3d4c]!0x3b40`. Code that no file holds and nothing describes is one function of its program, because
-nothing tells where its functions begin: `[JIT code of node]`.
+nothing says where its functions begin: `[JIT code of node]`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ where a return address stands are tried as the frame's record, and the evidence 
 
 - The call before the return address (heuristics/calls.py): a direct call of the frame's function proves, an indirect
   one only allows, a direct call of another function refutes.
-- The room that the function makes on the stack (heuristics/frame_room.py): where its code tells it, the record stands
+- The room that the function makes on the stack (heuristics/frame_room.py): where its code shows it, the record stands
   there. That holds for each frame on the way, too.
 - From the record the tables must lead on, upwards, to the root, and no call on the way may be refuted.
 
@@ -183,7 +183,7 @@ class FramePointerRecovery:
         return self._link(caller.values[arch.pc] or 0, callee) is not CallEvidence.REFUTED
 
     def _longer_copy(self, trial: _Trial, sp: int) -> LaneWalk | None:
-        """No caller, because the stack copy is too short to tell; None if it is not that."""
+        """No caller, because the stack copy is too short to decide; None if it is not that."""
         mapping = self._space.mapping_at(sp)
         if not trial.missing or mapping is None or self._space.mapping_at(trial.missing) is not mapping:
             return None

@@ -1,7 +1,7 @@
 """Crash dumps of Windows, Breakpad and Crashpad.
 
 contexts    Registers out of the CPU contexts of minidumps and microdumps
-crash_dump  What a crash dump tells, whatever its format: minidump.py and minidump/microdump.py make these values
+crash_dump  The content of a crash dump, whatever its format: minidump.py and minidump/microdump.py make these values
 file        Minidumps: what Windows, Breakpad and Crashpad write of a process that crashed, as a CrashDump
 linux       Breakpad's streams of Linux: files of /proc/PID as they were, and the dynamic loader's list of objects
 microdump   Microdumps: what Breakpad writes into a log where no file can be kept, as a CrashDump

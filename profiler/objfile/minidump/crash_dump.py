@@ -1,4 +1,4 @@
-"""What a crash dump tells, whatever its format: minidump.py and minidump/microdump.py make these values."""
+"""The content of a crash dump, whatever its format: minidump.py and minidump/microdump.py make these values."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ file_symbols  What files say of interpreters, asked by the sampler and read in t
 hurry         The worker is out of time: what it computes ends, wherever it is, and it goes on with what it has
 keeper        A process that has the rights which the worker gives up, and parses nothing
 link          The sampler's end of the socket to the worker: messages, answers, and the end of the worker
-messages      What the sampler tells the worker
+messages      The sampler's messages to the worker
 process       The worker process: how it is started, how it is ended
 sampling      The sampler's half of a recording: the collector runs here, what it finds goes to the worker
 sandbox       What the worker gives up before it parses anything

@@ -117,7 +117,9 @@ class AskFailed:
 
 @dataclass(frozen=True, slots=True)
 class SamplerCall:
-    """The worker waits for something that only the sampler can tell of an address space. what: read, files, stated."""
+    """The worker waits for something about an address space that only the sampler can find out. what: read, files,
+    stated.
+    """
 
     what: str
     space: int

@@ -1,7 +1,8 @@
 """A process that has the rights which the worker gives up, and parses nothing: the keeper.
 
-It opens files for the worker, of what the sampler told it to record and by the rights of those targets, and gives
-finished profiles to their sink. What the worker asks is a list of plain values (asking.py). It ends with the worker.
+It opens files for the worker, of the recorded processes, which the sampler names, and by the rights of those targets,
+and gives finished profiles to their sink. What the worker asks is a list of plain values (asking.py). It ends with the
+worker.
 
 A worker that somebody has taken over can ask for: files that a target's own user may read below that target's root,
 files that are mapped, programs with debug information that everybody may read, what is in debuginfod's cache, the
@@ -57,7 +58,7 @@ class NumberedSink:
 
 
 Notice = KnownProcess | KnownFiles | NumberedSink
-"""What the sampler tells the keeper, before the worker can know of it."""
+"""The sampler's messages to the keeper, sent before the worker can ask about them."""
 
 
 class GuardedOpener(Opener):
@@ -168,7 +169,7 @@ class Keeper:
             journal.close()
 
     def _listen(self) -> None:
-        """Take what the sampler has told until now: it did so before the worker heard of it."""
+        """Take the sampler's messages so far: each was sent before the worker could ask about it."""
         try:
             while self._notices is not None and (received := self._notices.receive(0)) is not None:
                 notice: Notice = pickle.load(BytesIO(received.parts[0]))

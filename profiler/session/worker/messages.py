@@ -1,4 +1,4 @@
-"""What the sampler tells the worker. What the worker answers is in answers.py.
+"""The sampler's messages to the worker. The worker's answers are in answers.py.
 
 All messages are values. Address spaces, program images and the outer parts of deep stacks are sent once, and named by
 their number from then on (wire.py).
@@ -71,7 +71,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """The sampler's half of what a window tells. now_ns: since the epoch, the window's end. counts: of its
+    """The sampler's half of a window's facts. now_ns: since the epoch, the window's end. counts: of its
     Diagnostics, since it began; problems: new ones. unfollowed: since the last cut. cpu_s, max_rss_kb: its own.
     """
 

@@ -119,7 +119,7 @@ class Sampling:
             self.close_collector()
 
     def _learn_the_rest(self) -> None:
-        """What the walks of the last batches teach: the collector's notes tell of it."""
+        """Feedback of the last batches: the collector's notes depend on it."""
         try:
             while self._flying and self._link.dead is None:
                 self._turn(TURN_S)

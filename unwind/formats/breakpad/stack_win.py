@@ -83,7 +83,7 @@ def by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, 
 
 
 def by_frame_size(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
-    """FPO: the sizes tell where the return address is.
+    """FPO: the sizes give the place of the return address.
 
     An innermost frame of a system call may have a return address left over, its own eip: the next word is meant.
     A function that leaves ebp alone leaves ebx alone, too: walks through ntdll depend on it.

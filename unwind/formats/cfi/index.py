@@ -1,8 +1,8 @@
 """Which FDE covers an address: one pass over a section, once.
 
 In: a CfiSection. Out: columns start, end (svma) and offset, sorted for bisection. A section of a large binary has
-hundreds of thousands of entries: the lengths are followed one by one (each tells where the next entry is), everything
-else is done in columns. Entries of unusual form (64-bit DWARF, odd encodings) are read one by one.
+hundreds of thousands of entries: the lengths are followed one by one (each gives the place of the next entry),
+everything else is done in columns. Entries of unusual form (64-bit DWARF, odd encodings) are read one by one.
 """
 
 from __future__ import annotations

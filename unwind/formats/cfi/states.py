@@ -82,7 +82,7 @@ class StateMachine:
     """The states of one program key.
 
     data_align, ra, signal: the CIE's. rules: interns the rules, shared by the machines of a source.
-    start: the state before a function's own instructions; whoever runs the CIE's instructions calls begin().
+    start: the state before a function's own instructions; the caller that runs the CIE's instructions calls begin().
     """
 
     def __init__(self, arch: Arch, data_align: int, ra: int, signal: bool, rules: dict[Rule, Rule]) -> None:

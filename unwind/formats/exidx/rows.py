@@ -20,7 +20,7 @@ from pyprof.unwind.rules import RegKind, RegRule, Rule
 MAX_CODE = 1 << 14
 """Bytes of a function that are looked at."""
 MODE_CODE = 1 << 9
-"""Bytes within which a prologue must tell A32 from T32."""
+"""Bytes of a prologue by which A32 and T32 are distinguished."""
 MAX_PROLOGUE, MAX_EPILOGUE = 256, 64
 """Bytes of code that build a frame and take it down."""
 

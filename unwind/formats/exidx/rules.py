@@ -6,8 +6,8 @@ word that was loaded (`vsp = r[n]` after a pop of r[n], or a pop of r13). In the
     cfa = vsp;  popped registers = [cfa - n], or [base + n] where vsp was changed after the pop
     ra  = r15 if popped, else r14 if popped, else the link register
 
-Core register n is column n of the Arch. Two pops tell a signal frame: only the C library's restorers pop both r13 and
-r15, and the code that they return to was interrupted, not calling.
+Core register n is column n of the Arch. Two pops identify a signal frame: only the C library's restorers pop both r13
+and r15, and the code that they return to was interrupted, not calling.
 """
 
 from __future__ import annotations
