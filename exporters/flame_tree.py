@@ -31,12 +31,11 @@ CALLED, INLINED = 1, 2
 class FlameTree:
     """Columns of the page's data.
 
-    frames: name and module group (strings), module index, kind; one entry a function. parent, frame: the nodes,
-    parents first, node 0 is the root (frame -1). how: CALLED, INLINED or both. start: nodes of
-    what starts programs and threads. trust: bit set of Trust values.
-    place: "file:line" or "", of the heaviest address in the node; places: how many different ones it has. leaf,
-    thread, values: what was sampled, values one column a value type; one row a thread and leaf. row: (samples,)
-    int64, of each sample of the profile.
+    frames: name and module group (strings), module index, kind; one entry a function. parent, frame: the nodes, parents
+    first, node 0 is the root (frame -1). how: CALLED, INLINED or both. start: nodes of what starts programs and
+    threads. trust: bit set of Trust values. place: "file:line" or "", of the heaviest address in the node; places: how
+    many different ones it has. leaf, thread, values: what was sampled, values one column a value type; one row a thread
+    and leaf. row: (samples,) int64, of each sample of the profile.
     """
 
     frames: list[FrameRow] = field(default_factory=list)

@@ -1,9 +1,9 @@
 """pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1.
 
-Callers' addresses are already adjusted to the call (Frame.lookup). Thread and process are labels,
-never frames: `pprof -tagroot=process,thread` makes roots of them. A sample whose interpreter's frames could
-not all be matched has the label merge ("partial, 1 run unplaced") beside its marker frame. Every label is a string,
-because pprof drops a numeric 0. The primary value stands last and is named in default_sample_type.
+Callers' addresses are already adjusted to the call (Frame.lookup). Thread and process are labels, never frames: `pprof
+-tagroot=process,thread` makes roots of them. A sample whose interpreter's frames could not all be matched has the label
+merge ("partial, 1 run unplaced") beside its marker frame. Every label is a string, because pprof drops a numeric 0. The
+primary value stands last and is named in default_sample_type.
 """
 
 from __future__ import annotations

@@ -19,9 +19,8 @@ U32 = npt.NDArray[np.uint32]
 class Records:
     """n samples in time order. regs (n, 17): in the order of DWARF. offset: of the stack copy in the ring's bytes.
     below: of the stack that a handler on its own one has interrupted, whose copy follows. holes: bits of pages not in
-    memory. frame, anchor, text: (n + 1,) where the rows of each begin in frames (m, 5), anchors (k, 2) and texts
-    (j, 32); see sampler.h. It has 21 columns: those of the record, and the rows that
-    belong to it.
+    memory. frame, anchor, text: (n + 1,) where the rows of each begin in frames (m, 5), anchors (k, 2) and texts (j,
+    32); see sampler.h. It has 21 columns: those of the record, and the rows that belong to it.
     """
 
     time_ns: I64

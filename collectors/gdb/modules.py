@@ -21,11 +21,11 @@ from pyprof.model.arch import Arch
 from pyprof.model.modules import Mapping
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC
-from pyprof.objfile.source import BytesSource
+from pyprof.objfile.elf.memory_image import bias_by_headers, headers_in_memory
 from pyprof.records import dataclass
 
 AT_PHDR, AT_BASE, AT_EXECFN, AT_SYSINFO_EHDR = 3, 7, 31, 33
-PT_INTERP, PT_PHDR = 3, 6
+PT_INTERP = 3
 DEVICE = "gdb"
 MOST_MAPS = 16 << 20
 MOST_LIBRARIES = 1 << 14
@@ -117,11 +117,11 @@ class RemoteModules:
     def _by_loader(self, auxv: dict[int, int]) -> tuple[Mapping, ...]:
         cache = self._memory.one_look()
         header = auxv[AT_PHDR] & -PAGE
-        program = _headers(cache.read(header, PAGE)) or self.program.elf
+        program = headers_in_memory(cache.read(header, PAGE)) or self.program.elf
         found: list[Mapping] = []
         libraries: list[LinkedObject] = []
         if program is not None:
-            bias = _bias(program, header, auxv[AT_PHDR])
+            bias = bias_by_headers(program, auxv[AT_PHDR]) or 0
             found += self._of_file(program, bias, self.program.path)
             libraries = self._libraries(cache, program, bias)
             base = auxv.get(AT_BASE, 0)
@@ -151,7 +151,7 @@ class RemoteModules:
         return []
 
     def _of_library(self, linked: LinkedObject, cache: PageCache) -> Iterator[Mapping]:
-        elf = _headers(cache.read(linked.bias, PAGE))
+        elf = headers_in_memory(cache.read(linked.bias, PAGE))
         if elf is not None:
             yield from self._of_file(elf, linked.bias, linked.name)
 
@@ -208,24 +208,6 @@ def parse_libraries(text: bytes) -> Iterator[LinkedObject]:
 
     parse_xml("list of libraries", text, start)
     yield from found
-
-
-def _headers(page: bytes) -> ElfFile | None:
-    if page[:4] != b"\x7fELF":
-        return None
-    try:
-        return ElfFile(BytesSource(page), "[memory]", with_sections=False)
-    except FormatError:
-        return None
-
-
-def _bias(program: ElfFile, header: int, phdr: int) -> int:
-    """avma - svma of the program, by where its program headers stand."""
-    for segment in program.segments:
-        if segment.type == PT_PHDR:
-            return phdr - segment.vaddr
-    first = next((s for s in program.loads if s.offset == 0), None)
-    return header - first.vaddr if first is not None else 0
 
 
 def _interpreter(program: ElfFile, cache: PageCache, bias: int) -> str:

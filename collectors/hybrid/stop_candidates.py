@@ -43,9 +43,9 @@ _MOST_CASES = 4096
 @dataclass(slots=True)
 class _Case:
     """A thread, or all threads of a process. seen, cut, away: samples by perf_events, those that are cut where the copy
-    ends, and those that go on in another stack. since_ns: stopped for its samples from
-    then on, until until_ns. fitting: stops in a row that were not needed; enough: how many give it back; useful: one
-    was needed. most_cut: so many cut samples choose it. started: when, to know it from a later one of its number.
+    ends, and those that go on in another stack. since_ns: stopped for its samples from then on, until until_ns.
+    fitting: stops in a row that were not needed; enough: how many give it back; useful: one was needed. most_cut: so
+    many cut samples choose it. started: when, to know it from a later one of its number.
     """
 
     pid: int

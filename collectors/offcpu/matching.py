@@ -31,8 +31,7 @@ class Open:
 @dataclass(frozen=True, slots=True)
 class Intervals:
     """Intervals by thread and time, columns of shape (n,). began_ns: of the whole, also of one that goes on from an
-    earlier drain (carried). open: it has not ended. sample, out_of_band: index of the
-    first one in each, -1 for none.
+    earlier drain (carried). open: it has not ended. sample, out_of_band: index of the first one in each, -1 for none.
     """
 
     tid: I64

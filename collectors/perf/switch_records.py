@@ -27,8 +27,7 @@ _FOREVER_NS = 2**62
 @dataclass(slots=True)
 class SwitchScan:
     """See perf_records.Scan. ends: of each run of switches, the index of the word behind each record, and the words of
-    one record. gaps: of which records were lost. heard_ns: processor -> time of
-    the last record.
+    one record. gaps: of which records were lost. heard_ns: processor -> time of the last record.
     """
 
     samples: list[I64] = field(default_factory=list)

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Sequence
 
 from pyprof.collectors.linux.link_map import LinkedObject, debug_address, linked_objects
 from pyprof.collectors.postmortem.core_sources import CoreFiles
-from pyprof.errors import FormatError
 from pyprof.model.modules import Mapping
 from pyprof.objfile.core.memory import CoreMemory, perms_of
 from pyprof.objfile.core.notes import AT_BASE, AT_ENTRY, AT_PHDR, AT_SYSINFO, AT_SYSINFO_EHDR, CoreNotes
 from pyprof.objfile.elf.dynamic import same_dynamic
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_INTERP, PT_PHDR
-from pyprof.objfile.source import BytesSource
+from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_INTERP
+from pyprof.objfile.elf.memory_image import bias_by_headers, headers_in_memory
 
 DEVICE = "core"
 NOT_SAID = "r-xp"
@@ -79,15 +78,15 @@ class CoreModules:
         """(headers, bias) of the program, from its file or else from memory."""
         at = self._notes.auxv.get(AT_PHDR, 0)
         page = at & -PAGE
-        first = _headers(self._memory.read(page, PAGE))
+        first = headers_in_memory(self._memory.read(page, PAGE))
         if first is not None:
-            bias = _phdr_bias(first, at)
+            bias = bias_by_headers(first, at)
             return first, page if bias is None else bias
         named = self._files.program()
         if named is None:
             return None, 0
         elf, believed = named
-        bias = _phdr_bias(elf, at)
+        bias = bias_by_headers(elf, at)
         entry = self._notes.auxv.get(AT_ENTRY)
         if bias is None:
             bias = (entry - elf.entry) if entry is not None else 0
@@ -119,7 +118,7 @@ class CoreModules:
 
     def _of_object(self, linked: LinkedObject) -> Iterable[Mapping]:
         """By the file's segments; without a file by what the core holds around its dynamic table."""
-        elf = _headers(self._memory.read(linked.bias, PAGE))
+        elf = headers_in_memory(self._memory.read(linked.bias, PAGE))
         for candidate in () if elf is not None else self._files.at_path(linked.name):
             dynamic = next((s.vaddr for s in candidate.segments if s.type == PT_DYNAMIC), None)
             if linked.dynamic in (0, None if dynamic is None else dynamic + linked.bias):
@@ -160,24 +159,3 @@ class CoreModules:
                     break
                 start = files[at].end
                 at += 1
-
-
-def _headers(page: bytes) -> ElfFile | None:
-    """An ELF file's headers from its first page."""
-    if page[:4] != b"\x7fELF":
-        return None
-    try:
-        return ElfFile(BytesSource(page), "[memory]", with_sections=False)
-    except FormatError:
-        return None
-
-
-def _phdr_bias(elf: ElfFile, at: int) -> int | None:
-    """avma - svma by where the program headers stand."""
-    for segment in elf.segments:
-        if segment.type == PT_PHDR:
-            return at - segment.vaddr
-    for load in elf.loads:
-        if load.offset <= elf.phoff < load.offset + load.filesz:
-            return at - (load.vaddr + elf.phoff - load.offset)
-    return None

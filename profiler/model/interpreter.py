@@ -51,8 +51,8 @@ class FunctionPlace(NamedTuple):
 class Run:
     """The frames that one activation of the evaluator runs, innermost first.
 
-    marker: an address on the activation's own C stack, 0 where this version keeps none. waits: the
-    thread does not name this activation itself, it was found on its C stack.
+    marker: an address on the activation's own C stack, 0 where this version keeps none. waits: the thread does not name
+    this activation itself, it was found on its C stack.
     """
 
     marker: int

@@ -107,9 +107,8 @@ class StackTable:
         cut: Mapping[int, Mark] | None = None,
     ) -> npt.NDArray[np.int32]:
         """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane. code: (m,) FrameKey.code of each frame of
-        the walk. merged: what lanes have of an
-        interpreter, by lane. code_of: (lane, frames) -> like code, of frames that lanes share. cut: lane -> its
-        marker, where that is not only its StackEnd (see model.markers).
+        the walk. merged: what lanes have of an interpreter, by lane. code_of: (lane, frames) -> like code, of frames
+        that lanes share. cut: lane -> its marker, where that is not only its StackEnd (see model.markers).
         """
         merged = merged or {}
         nodes = np.zeros(len(walk), np.int32)

@@ -20,9 +20,9 @@ UNKNOWN = -1
 class Rows:
     """Columns of shape (n,), one row a sample.
 
-    time_ns: since the epoch. node: of StackTable, UNKNOWN until it is known. state: SampleState.
-    thread: its number in the Recorder. cpu: UNKNOWN where
-    nobody said. weight: sampling periods. length_ns: the time that the sample stands for, UNKNOWN where weight says it.
+    time_ns: since the epoch. node: of StackTable, UNKNOWN until it is known. state: SampleState. thread: its number in
+    the Recorder. cpu: UNKNOWN where nobody said. weight: sampling periods. length_ns: the time that the sample stands
+    for, UNKNOWN where weight says it.
     """
 
     time_ns: I64

@@ -56,8 +56,8 @@ class InterpreterNews:
 
 
 class Runtimes:
-    """One recording's. processes: by pid. book: what the functions
-    of all of them are called; sent: those that another process has sent, see update().
+    """One recording's. processes: by pid. book: what the functions of all of them are called; sent: those that another
+    process has sent, see update().
     """
 
     def __init__(

@@ -11,7 +11,7 @@ import struct
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
-from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_NOTE, ProgramHeader
+from pyprof.objfile.elf.headers import PAGE, PT_DYNAMIC, PT_NOTE, PT_PHDR, ProgramHeader
 from pyprof.objfile.locate import read_target
 from pyprof.objfile.source import BytesSource, PiecesSource
 
@@ -21,6 +21,27 @@ CHUNK = 1 << 20
 MAX_NOTE = 1 << 16
 ADDRESS_TAGS = frozenset({3, 4, 5, 6, 7, 12, 13, 17, 23, 25, 26, 32, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE})
 """Dynamic tags whose value is an address (gABI "Dynamic Section"); glibc's loader adds the bias to them in place."""
+
+
+def headers_in_memory(page: bytes) -> ElfFile | None:
+    """An ELF file's headers from the first page of its image; None if it is none."""
+    if page[:4] != b"\x7fELF":
+        return None
+    try:
+        return ElfFile(BytesSource(page), "[memory]", with_sections=False)
+    except FormatError:
+        return None
+
+
+def bias_by_headers(elf: ElfFile, at: int) -> int | None:
+    """avma - svma of a file whose program headers are at this avma; None if it does not load them."""
+    for segment in elf.segments:
+        if segment.type == PT_PHDR:
+            return at - segment.vaddr
+    for load in elf.loads:
+        if load.offset <= elf.phoff < load.offset + load.filesz:
+            return at - (load.vaddr + elf.phoff - load.offset)
+    return None
 
 
 def header_mapping(space: AddressSpace, module: Module, avma: int) -> Mapping | None:
