@@ -49,6 +49,7 @@ def write_json(comparison: Comparison, out: BinaryIO) -> None:
         "after": comparison.after.title,
         "value": [comparison.value_type.type, comparison.value_type.unit],
         "scale": {"way": scale.way, "before": scale.before, "after": scale.after},
+        "drift": comparison.drift,
         "doubt": comparison.doubt,
         "whole": _amount(comparison.whole),
         "functions": [

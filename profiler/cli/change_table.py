@@ -12,6 +12,7 @@ from pyprof.comparison.result import Amount, Change, Comparison
 
 _MODULE, _LEAST = 20, 16
 _CELL = 9
+_SHOWN_DRIFT = 0.005
 _GREY, _RED, _GREEN, _END = "\x1b[90m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 SURE = "*"
 """Marks what is more than chance."""
@@ -23,6 +24,8 @@ def table(found: Comparison, by: Literal["own", "total"], count: int, width: int
         yield printable(f"{name + ':':8}{profile.title}, {duration(profile.duration_ns)}")
     yield f"{found.value_type.type} {found.scale.words}: {_pair(found.whole, found)}{_mark(found.whole)}"
     yield _verdict(found)
+    if abs(found.drift) >= _SHOWN_DRIFT:
+        yield f"All functions together: {100 * found.drift:+.1f} %, as by another machine or load; {SURE}: beside it."
     rows = found.top(count, by)
     if not rows:
         return

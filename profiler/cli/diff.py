@@ -68,6 +68,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--least", type=percentage, default=0.01, metavar="PERCENT", help="a change by less is noise (default: 1%%)"
     )
     how.add_argument(
+        "--drift",
+        type=percentage,
+        default=0.2,
+        metavar="PERCENT",
+        help="a change of all functions together by up to so much is the machine's or the load's (default: 20%%)",
+    )
+    how.add_argument(
         "--fail-over",
         type=percentage,
         metavar="PERCENT",
@@ -90,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         format_of(arguments.output)
         check_writable(arguments.output)
     before, after = (_side(text, arguments) for text in (arguments.before, arguments.after))
-    found = compare(before, after, arguments.normalize, arguments.per, arguments.least)
+    found = compare(before, after, arguments.normalize, arguments.per, arguments.least, arguments.drift)
     if arguments.fail_over is not None and found.doubt:
         raise UsageError(
             f"--fail-over cannot tell: {found.doubt}", "longer recordings of pyprof's, without --fail-over"

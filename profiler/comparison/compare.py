@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.comparison.drift import LARGEST, Drift, drift_of
 from pyprof.comparison.matching import Matching, matching
 from pyprof.comparison.result import Amount, Change, Comparison
 from pyprof.comparison.scale import Scale, scale_of
@@ -27,10 +28,13 @@ def compare(
     normalize: str | None = None,
     per: tuple[float, float] | None = None,
     least: float = LEAST_CHANGE,
+    drift: float = LARGEST,
 ) -> Comparison:
     """See Profile.diff."""
     if not 0 <= least < 1:
         raise UsageError("the least change is a part, from 0 up to 1")
+    if not 0 <= drift < 1:
+        raise UsageError("the drift is a part, from 0 up to 1")
     columns = _columns(before, after)
     profiles = (before, after)
     for profile, column in zip(profiles, columns, strict=True):
@@ -47,9 +51,9 @@ def compare(
     stacks = [Stacks(profile, each, count) for profile, each in zip(profiles, rows, strict=True)]
     sums = [each.sums(weight) for each, weight in zip(stacks, weights, strict=True)]
     doubt = _doubt(before, after)
-    sure = np.zeros(2 * count + 1, np.bool_)
+    sure, found = np.zeros(2 * count + 1, np.bool_), Drift()
     if not doubt:
-        sure = _sure(profiles, stacks, weights, sums, scale, least)
+        sure, found = _sure(profiles, stacks, weights, sums, scale, (least, drift))
     value_type = after.value_types[columns[1]]
     return Comparison(
         before,
@@ -59,6 +63,7 @@ def compare(
         scale,
         _changes(matched, sums, scale, sure),
         Amount(whole[0] / scale.before, whole[1] / scale.after, bool(sure[-1])),
+        found.factor - 1,
         doubt,
         matched,
     )
@@ -91,25 +96,30 @@ def _sure(
     weights: list[npt.NDArray[np.int64]],
     sums: list[Sums],
     scale: Scale,
-    least: float,
-) -> npt.NDArray[np.bool_]:
-    """Which changes are significant: of all functions in themselves, in total, and of all samples."""
+    limits: tuple[float, float],
+) -> tuple[npt.NDArray[np.bool_], Drift]:
+    """Which changes are significant: of all functions in themselves, in total, and of all samples. limits: the least
+    change and the largest drift.
+    """
     ones = [np.ones(len(weight), np.int64) for weight in weights]
     counts = [each.sums(one) for each, one in zip(stacks, ones, strict=True)]
     size = len(sums[0].own)
     often = np.flatnonzero(counts[0].total + counts[1].total >= LEAST_SAMPLES)
     dearest = np.argsort(-(sums[0].total / scale.before + sums[1].total / scale.after)[often], kind="stable")
     wanted = often[dearest[:_MOST_JUDGED]]
+    own = [each.own[wanted] for each in sums]
+    samples_own = counts[0].own[wanted], counts[1].own[wanted]
+    drift = drift_of((own[0] / scale.before, own[1] / scale.after), samples_own, limits[1])
     evidence = []
-    for at, units in enumerate((scale.before, scale.after)):
+    for at, units in enumerate((scale.before, scale.after * drift.factor)):
         found = stacks[at].sliced(weights[at], slices_of(profiles[at]), wanted)
         values = np.concatenate([found.own, found.total, found.whole[:, None]], axis=1)
         samples = np.concatenate([counts[at].own[wanted], counts[at].total[wanted], [len(weights[at])]])
         evidence.append(Evidence(values, samples, found.whole, units, scale.way))
-    judged = significant(evidence[0], evidence[1], least)
+    judged = significant(evidence[0], evidence[1], limits[0], drift.error)
     sure = np.zeros(2 * size + 1, np.bool_)
     sure[wanted], sure[size + wanted], sure[-1] = judged[: len(wanted)], judged[len(wanted) : -1], judged[-1]
-    return sure
+    return sure, drift
 
 
 def _changes(matched: Matching, sums: list[Sums], scale: Scale, sure: npt.NDArray[np.bool_]) -> tuple[Change, ...]:

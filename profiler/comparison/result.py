@@ -55,8 +55,9 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """columns: the value of either profile that is compared; value_type: what it is. functions: of both, the largest
-    changes first, those that are significant before all others. whole: all samples. doubt: why nothing is marked as
-    significant, "" where it was judged.
+    changes first, those that are significant before all others. whole: all samples. drift: by which part all functions
+    changed together, as by another machine or load; what is significant changed beside that. doubt: why nothing is
+    marked as significant, "" where it was judged.
     """
 
     before: Profile = field(repr=False)
@@ -66,6 +67,7 @@ class Comparison:
     scale: Scale
     functions: tuple[Change, ...] = field(repr=False)
     whole: Amount
+    drift: float
     doubt: str
     matching: Matching = field(repr=False)
 
@@ -82,12 +84,15 @@ class Comparison:
 
     def grown(self, least: float) -> list[Change]:
         """Functions of which more than this part (0.05: a twentieth) came on top, significantly, in themselves or with
-        what they call.
+        what they call. What all functions grew by together is left out.
         """
         return [
             change
             for change in self.functions
-            if any(amount.significant and amount.relative > least for amount in (change.own, change.total))
+            if any(
+                amount.significant and (1 + amount.relative) / (1 + self.drift) - 1 > least
+                for amount in (change.own, change.total)
+            )
         ]
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> DataFrame:

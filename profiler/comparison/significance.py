@@ -2,7 +2,7 @@
 
 In: what each function cost in equal slices of time, of both sides. A change is significant if it exceeds the share that
 the caller calls nothing, and beyond that so many standard errors as chance does not reach: of all functions and both
-columns together once in a hundred comparisons.
+columns together once in fifty comparisons.
 
 * The standard error is that of sums over slices, taken alone and four together, so that what varies slowly counts. It
   is at least that of independent samples.
@@ -22,7 +22,7 @@ from pyprof.records import dataclass
 
 Mask = npt.NDArray[np.bool_]
 
-ODDS = 0.01
+ODDS = 0.02
 """Of a comparison of two equal programs that shows anything."""
 LEAST_SAMPLES = 10
 LEAST_SPREAD = 8.0
@@ -67,9 +67,11 @@ class Evidence:
         return found
 
 
-def significant(before: Evidence, after: Evidence, least: float) -> Mask:
-    """(columns,) least: the relative change that is nothing, 0..1."""
-    error = _standard_error(before, after)
+def significant(before: Evidence, after: Evidence, least: float, unsure: float) -> Mask:
+    """(columns,) least: the relative change that is nothing, 0..1. unsure: standard error of what both are scaled by,
+    as a part.
+    """
+    error = np.hypot(_standard_error(before, after), unsure * np.maximum(before.rate, after.rate))
     judged = _judged(before, after) & (error > 0)
     change = np.abs(after.rate - before.rate)
     reach = _reach(before, after, judged)

@@ -240,16 +240,19 @@ class Profile:
         normalize: Literal["time", "samples", "none"] | None = None,
         per: tuple[float, float] | None = None,
         least: float = 0.01,
+        drift: float = 0.2,
     ) -> Comparison:
         """What changed from this profile to another one, function by function, and which changes are more than chance.
 
         normalize: "time": costs per second of recording; "samples": shares of all; "none": as they are; None: by time
         where both last some. per: instead of it the units of work that the program did in either, such as requests.
-        least: a change by a smaller part is never significant. Raises UsageError where they cannot be compared.
+        least: a change by a smaller part is never significant. drift: a change of nearly all functions together by up
+        to this part is the machine's or the load's, and functions are judged beside it; 0: there is none. Raises
+        UsageError where they cannot be compared.
         """
         from pyprof.comparison.compare import compare
 
-        return compare(self, after, normalize, per, least)
+        return compare(self, after, normalize, per, least, drift)
 
     def save(
         self,

@@ -99,7 +99,8 @@ def test_what_cannot_be_compared_is_said() -> None:
         (one, {"per": (0, 1)}, "above 0"),
         (one, {"per": (1, 1), "normalize": "time"}, "normalized already"),
         (one, {"normalize": "rows"}, "not normalized by 'rows'"),
-        (one, {"least": 1.0}, "from 0 up to 1"),
+        (one, {"least": 1.0}, "least change is a part"),
+        (one, {"drift": 1.0}, "drift is a part"),
         (replace(one, duration_ns=0), {"normalize": "time"}, "how long"),
     ):
         with pytest.raises(UsageError, match=complaint):

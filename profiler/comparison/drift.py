@@ -1,0 +1,50 @@
+"""By how much all functions changed together: another machine or load, not a change of some of them.
+
+The processor is slower today, or shared with another one; more requests came; or one function grew, and all others have
+a smaller share. Then most functions changed by the same factor, and those that changed beside it stand out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyprof.comparison.slices import F64
+from pyprof.records import dataclass
+
+LARGEST = 0.2
+"""Change that is the machine's; a larger one is the program's."""
+_LEAST_SAMPLES = 50
+_LEAST_FUNCTIONS = 5
+_LARGEST_WEIGHT = 0.2
+"""Of one function: what is most of a program must not speak for all."""
+_ALIKE = 3.0
+"""Standard errors from the middle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """factor: after to before; 1 where functions do not say the same. error: its standard error, as a part."""
+
+    factor: float = 1.0
+    error: float = 0.0
+
+
+def drift_of(rates: tuple[F64, F64], samples: tuple[F64, F64], largest: float) -> Drift:
+    """rates, samples: of functions in themselves, before and after; (functions,) each. largest: see LARGEST."""
+    often = (samples[0] + samples[1] >= _LEAST_SAMPLES) & (rates[0] > 0) & (rates[1] > 0)
+    if often.sum() < _LEAST_FUNCTIONS or not largest:
+        return Drift()
+    ratio = np.log(rates[1][often] / rates[0][often])
+    variance = 1 / samples[0][often] + 1 / samples[1][often]
+    exact = 1 / variance
+    weight = np.minimum(exact, _LARGEST_WEIGHT * exact.sum())
+    order = np.argsort(ratio, kind="stable")
+    middle = ratio[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)]
+    alike = np.abs(ratio - middle) <= _ALIKE * np.sqrt(variance)
+    if weight[alike].sum() < weight.sum() / 2:
+        return Drift()
+    kept = exact[alike]
+    factor = float(np.exp((kept * ratio[alike]).sum() / kept.sum()))
+    if not 1 / (1 + largest) <= factor <= 1 + largest:
+        return Drift()
+    return Drift(factor, float(1 / np.sqrt(kept.sum())))
