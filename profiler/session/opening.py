@@ -103,12 +103,13 @@ def _of_selection(
         )
         collect = options.collecting(subprocesses=command is not None)
         program = (shutil.which(command.command[0]) or command.command[0]) if command is not None else ""
+        worker.wait_until_ready()  # samples of before wait to be walked, and what walks teach comes late by that
+        selection.ours.update(descendants([worker.pid]))  # its keeper
         collector = registry.open_collector(options.collector, selection, collect, diagnostics, runtimes, program)
     except BaseException:
         worker.close()
         raise
     sampling = _sampling(collector, worker, runtimes, diagnostics, options, subject)
-    selection.ours.update(descendants([worker.pid]))  # its keeper, which it has started by now
     if command is None and not selection.lasting and not collect.subprocesses:
         sampling.unfollowed = Unfollowed(selection.pids)
     return Recording(sampling, subject, options, command)

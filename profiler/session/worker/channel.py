@@ -114,7 +114,7 @@ class Channel:
         poll.register(self._socket, event)
         return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
-    def wait(self, sending: bool, timeout_s: float) -> None:
+    def wait(self, sending: bool, timeout_s: float | None = None) -> None:
         """Until there is something to receive, or, if sending, room for another message."""
         self._wait(select.POLLIN | (select.POLLOUT if sending else 0), timeout_s)
 

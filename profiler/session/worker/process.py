@@ -84,6 +84,10 @@ class Worker:
             except Closed:
                 self._untold.clear()
 
+    def wait_until_ready(self) -> None:
+        """Until it has given up its rights and says so, or has ended. What it said is still to be received."""
+        self.channel.wait(sending=False)
+
     def died(self) -> WorkerDied:
         """Why the channel is closed."""
         code = self._ended(_PATIENCE_S)

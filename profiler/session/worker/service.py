@@ -214,20 +214,21 @@ class Service:
     def _take(self, message: Batch) -> None:
         observed = self._observed
         self._unpacker.update(message.news)
-        answer: BatchTaken | AskFailed
         try:
             answer = BatchTaken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
-            if self._hurry.late:
+            late = self._hurry.late
+            if late:
                 observed.diagnostics.count(TOO_LATE, len(message.batch))
             elif not observed.failed:
                 answer = observed.take(message)
+            self._channel.send(answers.pack(answer))  # the collector waits for what it teaches: the journal comes after
+            if not late and not observed.failed:
                 self._keep(observed)
         except Closed:
             raise
         except Exception as error:
             observed.failed = True
-            answer = _failed(0, error)
-        self._channel.send(answers.pack(answer))
+            self._channel.send(answers.pack(_failed(0, error)))
 
     def _answer(self, ask: Ask) -> None:
         observed, state = self._observed, ask.state

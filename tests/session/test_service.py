@@ -1,0 +1,92 @@
+"""In which order the worker and the sampler go on: what walks teach must not come late."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NoReturn, cast
+
+import numpy as np
+import pytest
+
+from pyprof.errors import AccessDenied
+from pyprof.model.sample import SampleBatch
+from pyprof.options import RecordOptions, TargetOptions
+from pyprof.session import opening
+from pyprof.session.runtimes import InterpreterNews
+from pyprof.session.worker import answers
+from pyprof.session.worker.answers import AskFailed, BatchTaken
+from pyprof.session.worker.asking import AskingOpener
+from pyprof.session.worker.channel import Channel
+from pyprof.session.worker.hurry import Hurry
+from pyprof.session.worker.messages import Batch, SentNews
+from pyprof.session.worker.process import Worker, forked
+from pyprof.session.worker.service import Service
+
+NOTHING = np.zeros(0, np.uint64)
+BATCH = Batch(7, cast("SampleBatch", ()), SentNews(), cast("InterpreterNews", None))
+
+
+class Observed:
+    failed = False
+
+    def take(self, message: Batch) -> BatchTaken:
+        return BatchTaken(message.number, NOTHING, NOTHING, np.zeros(0, np.bool_), look=False)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    pair = Channel.pair()
+    yield pair
+    for end in pair:
+        end.close()
+
+
+def said(sampler: Channel) -> BatchTaken | AskFailed | None:
+    received = sampler.receive(0)
+    return cast("BatchTaken | AskFailed", answers.unpack(received.parts)) if received else None
+
+
+def test_batch_is_answered_before_it_goes_to_the_journal_whose_errors_are_told(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler, worker = ends
+    service = Service(worker, cast("AskingOpener", None), Hurry(), confined=True)
+    heard: list[object] = []
+
+    def keep(observed: Observed) -> NoReturn:
+        heard.append(said(sampler))
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(service, "_of", Observed())
+    monkeypatch.setattr(service, "_keep", keep)
+    service._take(BATCH)
+    (answer,) = heard
+    assert isinstance(answer, BatchTaken)
+    assert answer.number == 7
+    failure = said(sampler)
+    assert isinstance(failure, AskFailed)
+    assert "disk is full" in str(failure.error)
+    service._take(BATCH)
+    assert isinstance(said(sampler), BatchTaken)  # what failed is told once, and each batch is still answered
+    assert said(sampler) is None
+    assert len(heard) == 1
+
+
+def test_collector_opens_when_the_worker_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready: list[object] = []
+    workers: list[Worker] = []
+
+    def begun(confined: bool = True) -> Worker:
+        workers.append(forked(confined))
+        return workers[-1]
+
+    def opened(*_: object) -> NoReturn:
+        ready.append(said(workers[-1].channel))
+        raise AccessDenied("enough")
+
+    monkeypatch.setattr(opening.registry, "open_collector", opened)
+    with pytest.raises(AccessDenied, match="enough"):
+        opening.of_processes(TargetOptions(pids=(os.getppid(),)), RecordOptions(), begun)
+    (answer,) = ready
+    assert isinstance(answer, BatchTaken)
