@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,9 +29,11 @@ _LEAST_NS, _LEAST_SHARE = 40_000_000, 0.03
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Of a process tree, since the recording began. name: of its first process. spent_ns: on processors; due_ns: of
-    that, in sampling times that were kept; seen_ns: what samples stand for. chance_ns: how far the two may differ by
-    chance. lost_ns: sampling times whose records were lost, where nothing else can be missing; else None.
+    """Of a process tree, since the recording began. name: of its first process. spent_ns: on processors; kernel_ns: of
+    that, in the kernel, where no sample may be taken; due_ns: of the rest, in sampling times that were kept; seen_ns:
+    what samples stand for. chance_ns: how far the two may differ by chance. lost_ns: sampling times whose records were
+    lost; only_lost: nothing else can be missing. ended_ns: sampling times at which a thread ended before its sample was
+    taken.
     """
 
     name: str
@@ -38,10 +41,25 @@ class Account:
     due_ns: int
     seen_ns: int
     chance_ns: int = 0
-    lost_ns: int | None = None
+    kernel_ns: int = 0
+    lost_ns: int = 0
+    only_lost: bool = False
+    ended_ns: int = 0
 
 
 NO_ACCOUNT = Account("", 0, 0, 0)
+
+
+class Lost(NamedTuple):
+    """Sampling times whose records were lost. only: no others can be missing, for each moment is as likely to be
+    sampled as any other.
+    """
+
+    times: float
+    only: bool
+
+
+NOTHING_LOST = Lost(0, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +76,16 @@ class Endings:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """Processor time of a process tree in some period. pid, name: of its first process. unseen_ns: of spent_ns,
-    what no sample stands for, although none of the sampling times was missed.
+    """Processor time of a process tree in some period, that no sample stands for although none of the sampling times
+    was missed. pid, name: of its first process. short_ns: of what ran too short; lost_ns: of lost records; kernel_ns:
+    in the kernel, where it is not sampled.
     """
 
     pid: int
     name: str
-    spent_ns: int
-    unseen_ns: int
+    short_ns: int
+    lost_ns: int
+    kernel_ns: int
 
 
 def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple[Unseen, ...]:
@@ -73,31 +93,45 @@ def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple
     found = []
     for root, account in after.items():
         old = before.get(root, NO_ACCOUNT)
-        spent = account.spent_ns - old.spent_ns
+        least = max(_LEAST_NS, _LEAST_SHARE * (account.spent_ns - old.spent_ns))
+        kernel = account.kernel_ns - old.kernel_ns
         missing = account.due_ns - old.due_ns - (account.seen_ns - old.seen_ns)
-        if account.lost_ns is not None:
-            missing = min(missing, account.lost_ns - (old.lost_ns or 0))
-        if missing > max(_LEAST_NS, _LEAST_SHARE * spent, account.chance_ns):
-            found.append(Unseen(root, account.name, spent, missing))
+        lost = min(missing, account.lost_ns - old.lost_ns)
+        if account.only_lost:
+            missing = lost
+        ended = account.ended_ns - old.ended_ns
+        if missing <= max(least, account.chance_ns):
+            missing = lost = 0
+        missing = max(missing, ended * (ended > least))
+        if kernel <= least:
+            kernel = 0
+        if missing or kernel:
+            found.append(Unseen(root, account.name, missing - lost, lost, kernel))
     return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of one process. start: in clock ticks since the machine did."""
+    """Of one process. start: in clock ticks since the machine did. own_kernel_ns, waited_kernel_ns: of the others, in
+    the kernel.
+    """
 
     name: str
     parent: int
     start: int
     own_ns: int
     waited_ns: int
+    own_kernel_ns: int = 0
+    waited_kernel_ns: int = 0
 
 
 @dataclass(slots=True)
 class _Member:
+    """ns: total, and of that in the kernel."""
+
     root: int
     parent: int
-    ns: int
+    ns: tuple[int, int]
     start: int
 
 
@@ -117,7 +151,7 @@ class Accounts:
     is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only when the interrupt has
     come. On a virtual machine memcached under load was charged 12 to 20 % too much, and its clients too little.
 
-    It has 18 attributes because each account is read, made due and seen on its own.
+    It has 20 attributes because each account is read, made due and seen on its own.
     """
 
     def __init__(
@@ -125,13 +159,12 @@ class Accounts:
         options: CollectOptions,
         everything: bool = False,
         user_only: bool = False,
-        lost: Callable[[], int | None] = lambda: None,
+        lost: Callable[[], Lost] = lambda: NOTHING_LOST,
         endings: Callable[[], Endings | None] = lambda: None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """everything: all processes are recorded. user_only: time in the kernel does not count. lost: sampling times
-        whose records were lost, where each moment is as likely to be sampled as any other; else None.
-        endings: where time in the kernel does not count and records have more than the account; else None.
+        """everything: all processes are recorded. user_only: time in the kernel has no samples. endings: where
+        that is so and records have more than the account; else None.
         """
         self.on = options.running and not (options.idle or everything or options.thread)
         self._period_ns = round(1e9 / options.rate_hz)
@@ -141,8 +174,10 @@ class Accounts:
         self._members: dict[int, _Member] = {}
         self._names: dict[int, str] = {}
         self._spent: Counter[int] = Counter()
+        self._kernel: Counter[int] = Counter()
         self._due: Counter[int] = Counter()
         self._slots = (0, 0)
+        self._ended: Counter[int] = Counter()
         self._seen: defaultdict[int, _Seen] = defaultdict(_Seen)
         self._not_before = 0
         self._began = 0
@@ -169,7 +204,7 @@ class Accounts:
         if not self.on or (before < self._not_before and not force):
             return False
         known, self._members = self._members, {}
-        spent: Counter[int] = Counter()
+        spent: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
         for pid in roots.keys() | known.keys():
             old = known.get(pid)
             root = roots.get(pid, old.root if old else pid)
@@ -179,17 +214,19 @@ class Accounts:
             ns = self._ns(found)
             self._members[pid] = _Member(root, found.parent, ns, found.start)
             if old is not None and old.start == found.start:
-                spent[root] += ns - old.ns
+                spent[root] = _plus(_plus(spent[root], ns), old.ns, -1)
             elif found.start >= self._began:
-                spent[root] += ns
+                spent[root] = _plus(spent[root], ns)
         for pid, old in known.items():
             if pid not in self._members and self._children and old.parent in known:
-                spent[old.root] -= old.ns  # from now on it is in its parent's account
+                spent[old.root] = _plus(spent[old.root], old.ns, -1)  # from now on it is in its parent's account
         kept, missed = slots[0] - self._slots[0], slots[1] - self._slots[1]
         self._slots = slots
-        for root, ns in spent.items():
-            self._spent[root] += ns
-            self._due[root] += round(ns * kept / (kept + missed)) if kept + missed else ns
+        for root, (total, kernel) in spent.items():
+            self._spent[root] += total
+            self._kernel[root] += kernel
+            user = total - kernel
+            self._due[root] += round(user * kept / (kept + missed)) if kept + missed else user
         after = self._clock()
         self._not_before = after + max(_LOOK_NS, _BUDGET * (after - before))
         return True
@@ -212,6 +249,10 @@ class Accounts:
             seen.rounds += weight
             seen.spread += spread
 
+    def ended(self, root: int, rounds: int) -> None:
+        """At so many sampling times a thread of this tree ran, and ended before its sample was taken."""
+        self._ended[root] += rounds
+
     def retire(self, roots: Mapping[int, int]) -> None:
         """Forget trees that had ended when the window before was closed. roots: as look() takes them."""
         there = set(roots.values()) | {member.root for member in self._members.values()}
@@ -219,7 +260,7 @@ class Accounts:
             self._past_due += self._due[root]
             self._past_seen += self._seen_ns(root)
             self._names.pop(root, None)
-            for table in (self._spent, self._due, self._seen):
+            for table in (self._spent, self._kernel, self._due, self._ended, self._seen):
                 table.pop(root, None)
 
     def spent_ns(self, root: int) -> int:
@@ -238,49 +279,65 @@ class Accounts:
         return round(self._seen[root].rounds * self._period_ns)
 
     def _excess(self, missing_ns: int) -> float:
-        """Of the time that no sample stands for by the kernel's account, the share that was in the kernel."""
+        """Of the time that no sample stands for and that the kernel's account calls user space, the share that was in
+        the kernel. The account tells the two apart by its timer: exact but for chance, and wrong for short processes.
+        """
         endings = self._endings()
         if endings is None or missing_ns <= endings.missing_ns:
             return 0.0
-        return min(missing_ns - endings.missing_ns, endings.inexact_ns) / missing_ns
+        chance_ns = math.sqrt(sum(self._spent.values()) * TICK_NS)
+        return min(missing_ns - endings.missing_ns, endings.inexact_ns + chance_ns) / missing_ns
 
     def _account(self, root: int, name: str, excess: int) -> Account:
+        """excess: time in user space by the kernel's account that was none."""
         seen, lost = self._seen[root], self._lost()
-        chance = round(2 * self._period_ns * math.sqrt(seen.spread + (seen.rounds if lost is not None else 0)))
-        lost_ns = lost * self._period_ns if lost is not None else None
-        spent, due = max(self._spent[root] - excess, 0), max(self._due[root] - excess, 0)
-        return Account(name, spent, due, self._seen_ns(root), chance, lost_ns)
+        spread = seen.spread + (seen.rounds if lost.only else seen.rounds * self._asleep(seen.rounds))
+        chance = round(2 * self._period_ns * math.sqrt(spread))
+        spent, due = self._spent[root], max(self._due[root] - excess, 0)
+        seen_ns = self._seen_ns(root)
+        kernel = max(min(self._kernel[root] + excess, spent - seen_ns), 0) if self._user_only else 0
+        lost_ns, ended_ns = round(lost.times * self._period_ns), self._ended[root] * self._period_ns
+        return Account(name, spent, due, seen_ns, chance, kernel, lost_ns, lost.only, ended_ns)
 
-    def _ns(self, times: Times) -> int:
-        return times.own_ns + (times.waited_ns if self._children else 0)
+    def _asleep(self, rounds: float) -> float:
+        """Of sampling times on a grid, the part in which nobody ran: which ones these are is chance."""
+        kept = self._slots[0]
+        return max(1 - rounds / kept, 0.0) if kept else 0.0
+
+    def _ns(self, times: Times) -> tuple[int, int]:
+        waited = (times.waited_ns, times.waited_kernel_ns) if self._children else (0, 0)
+        total, kernel = _plus((times.own_ns, times.own_kernel_ns), waited)
+        return total, kernel if self._user_only else 0
 
     def _read(self, pid: int, root: int) -> Times | None:
         """None if it is gone."""
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                found = parse_times(file.read(), self._user_only)
+                found = parse_times(file.read())
         except (OSError, ValueError, IndexError):
             return None
         if pid == root:
             self._names[root] = found.name
-        if not self._user_only:
-            found = replace(found, own_ns=process_ns(pid) or found.own_ns)
-        return found
+        return replace(found, own_ns=process_ns(pid) or found.own_ns)
 
 
-def parse_times(stat: bytes, user_only: bool) -> Times:
-    """A line of /proc/PID/stat. user_only: without the time in the kernel. Raises ValueError, IndexError."""
+def _plus(one: tuple[int, int], other: tuple[int, int], times: int = 1) -> tuple[int, int]:
+    return one[0] + times * other[0], one[1] + times * other[1]
+
+
+def parse_times(stat: bytes) -> Times:
+    """A line of /proc/PID/stat. Raises ValueError, IndexError."""
     opening, closing = stat.index(b"("), stat.rindex(b")")
     fields = stat[closing + 1 :].split()
     user, system, waited_user, waited_system = map(int, fields[11:15])
-    if user_only:
-        system = waited_system = 0
     return Times(
         os.fsdecode(stat[opening + 1 : closing]),
         int(fields[1]),
         int(fields[19]),
         (user + system) * TICK_NS,
         (waited_user + waited_system) * TICK_NS,
+        system * TICK_NS,
+        waited_system * TICK_NS,
     )
 
 

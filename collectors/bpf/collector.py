@@ -12,6 +12,7 @@ import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.cpu_accounts import Lost
 from pyprof.collectors.perf.batches import by_width
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.reader import FOREVER_NS
@@ -59,8 +60,8 @@ class BpfCollector(PerfCollector):
         """Events that make no samples: births, ends and mappings only."""
         return choose_scope(pid, cpu, replace(self._options, running=False), self.members.everything)
 
-    def _lost(self) -> int | None:
-        return self.source.lost if self.slots() == (0, 0) else None
+    def _lost(self) -> Lost:
+        return Lost(self.source.lost, self.slots() == (0, 0))
 
     def _longest_wait_ns(self) -> int:
         return min(super()._longest_wait_ns(), self.source.longest_wait_ns(self._options.rate_hz))

@@ -98,5 +98,8 @@ def _together(first: Mapping[int, Account], then: Mapping[int, Account]) -> dict
             known.due_ns + account.due_ns,
             known.seen_ns + account.seen_ns,
             known.chance_ns + account.chance_ns,
+            known.kernel_ns + account.kernel_ns,
+            known.lost_ns + account.lost_ns,
+            ended_ns=known.ended_ns + account.ended_ns,
         )
     return found

@@ -16,7 +16,7 @@ from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.sample import SampleBatch
 
-_MUCH, _SIGMAS = 0.15, 2
+_MUCH, _SIGMAS = 0.2, 2
 _WINDOW_NS = 2_000_000_000
 """Of processor time: what was missed is judged in parts of this length."""
 

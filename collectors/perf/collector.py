@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.cpu_accounts import Accounts, Endings
+from pyprof.collectors.cpu_accounts import Accounts, Endings, Lost
 from pyprof.collectors.linux.file_limit import raise_file_limit
 from pyprof.collectors.perf.absent_pages import AbsentPages
 from pyprof.collectors.perf.attr import MOST_STACK, PerfNotAllowed
@@ -35,7 +35,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 
-USER_ONLY = "Time in the kernel is left out: sudo sysctl kernel.perf_event_paranoid=1 includes it"
+USER_ONLY = "Time in the kernel has no samples: sudo sysctl kernel.perf_event_paranoid=1 gives it some"
 NEVER_STOPPED = ": the target was never stopped"
 
 _WATCH_NS = 10_000_000
@@ -119,9 +119,9 @@ class PerfCollector:
     def _scope(self, pid: int, cpu: int) -> Scope:
         return choose_scope(pid, cpu, self._options, self.members.everything)
 
-    def _lost(self) -> int | None:
-        """Records that found no room, where nothing else is missing: events on processors, and no stops."""
-        return self.maker.lost if self._events.scope.processors and self.slots() == (0, 0) else None
+    def _lost(self) -> Lost:
+        """Nothing else is missing where events stand on processors and nobody stops threads."""
+        return Lost(self._events.lost, self._events.scope.processors and self.slots() == (0, 0))
 
     def _endings(self) -> Endings | None:
         """Where no samples come from stops."""

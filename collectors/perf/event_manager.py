@@ -29,7 +29,9 @@ _LEAST_WAIT_S = 0.006
 
 
 class EventManager:
-    """scope: what the events stand on now. ticks: how often the kernel took samples."""
+    """scope: what the events stand on now. ticks: how often the kernel took samples. lost: sampling times whose records
+    found no room.
+    """
 
     def __init__(self, scope: Scope, options: CollectOptions, reader: RingReader) -> None:
         self.scope = scope
@@ -46,7 +48,8 @@ class EventManager:
         self._thinning = Thinning()
         self._last_records = LastRecords()
         self._multiplied = False
-        self._lost = 0
+        self._lost_records = 0
+        self.lost = 0.0
 
     @property
     def stack_size(self) -> int:
@@ -91,14 +94,15 @@ class EventManager:
 
     def took(self, found: Scan, lost: int) -> None:
         """Records have been read. lost: how many found no room, since the beginning."""
-        self._lost = lost
+        self.lost += (lost - self._lost_records) / self._thinning.factor
+        self._lost_records = lost
         self.ticks.took(found, lost, self._events)
 
     def endings(self) -> Endings | None:
         """What the last records of threads tell. None where time in the kernel counts; of events on processors."""
         if self.scope.processors or not self.scope.event.user_only:
             return None
-        return self._last_records.endings(self._lost)
+        return self._last_records.endings(round(self.lost * 1e9 / self._rate_hz))
 
     def unwound(self, found: Scan, alive: Iterable[int]) -> None:
         """What was read has been unwound: events of threads that ended are closed, others take the place of those that
@@ -150,7 +154,7 @@ class EventManager:
     def _narrow(self) -> bool:
         """Leave the processors, where what others do there fills the rings too soon?"""
         soon = self._size.wanted * self._rate_hz * _SOON_S > self._ring_size / 2
-        if not self.scope.filtered or not (soon or self._lost > _MOST_LOST):
+        if not self.scope.filtered or not (soon or self._lost_records > _MOST_LOST):
             return False
         self.scope = self.scope.narrowed()
         return True

@@ -87,9 +87,9 @@ class LastRecords:
     def _tails_ns(self) -> int:
         return self._earlier_ns + self._gaps_ns - self._near * self._shortest_ns
 
-    def endings(self, lost: int) -> Endings:
-        """lost: records that found no room."""
+    def endings(self, lost_ns: int) -> Endings:
+        """lost_ns: of records that found no room."""
         unseen_ns = self._unseen_ns
         if self._seen_ns > 0:
             unseen_ns = round(unseen_ns * min(self._user_ns / self._seen_ns, 1))
-        return Endings(self._inexact_ns, self._tails_ns() + unseen_ns + lost * self._period_ns)
+        return Endings(self._inexact_ns, self._tails_ns() + unseen_ns + lost_ns)

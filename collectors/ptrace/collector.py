@@ -211,6 +211,9 @@ class PtraceCollector:
         for batch in batches:
             self._targets.describe_late(batch)
             self._accounts.saw(batch, self._targets.root_of)
+        for pid, rounds in self._stopper.ended.items():
+            self._accounts.ended(self._targets.root_of(pid), rounds)
+        self._stopper.ended.clear()
         return batches
 
     def learn(self, feedback: Feedback) -> None:

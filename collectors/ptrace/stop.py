@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import partial
@@ -69,7 +70,8 @@ class Outcome(IntEnum):
 class Stopper:
     """held: what is seized now. last_lane: of the thread that was stopped last, where it was sampled. copy: of its
     stack. pauses: each stop in ns, from the last moment at which the thread surely ran; stopped_ns: their sum.
-    transferring: threads of which a stop has cut a system call short.
+    transferring: threads of which a stop has cut a system call short. ended: pid -> sampling times at which a thread of
+    it ran and ended before it stopped, until who reads them clears them.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Stopper:
         self.held: dict[int, HeldThread] = {}
         self.last_lane = -1
         self.transferring = 0
+        self.ended: Counter[int] = Counter()
         self.pauses = PauseLog()
         self.stopped_ns = 0
         self._calls = InterruptedCalls(self.ptrace, diagnostics)
@@ -113,7 +116,9 @@ class Stopper:
             self._rehearse(thread, spaces)
         failed = libc.seize(tid)
         if failed:
-            return self._refused(tid, -failed)
+            outcome = self._refused(tid, -failed)
+            self.ended[thread.pid] += weight * (outcome is Outcome.GONE)
+            return outcome
         held = self.held[tid] = HeldThread(thread, spaces, weight)
         held.since_ns = held.asked_ns = time.monotonic_ns()
         failed = libc.interrupt(tid)
@@ -326,5 +331,7 @@ class Stopper:
         """A traced thread ended. Its parent hears of that only when we have collected it, unless we are its parent."""
         if not is_own_child(tid) and libc.reap(tid) is None and os.path.exists(f"/proc/{tid}"):
             return Outcome.GONE  # a leader whose other threads live on: stays in held until it can be collected
-        self.held.pop(tid, None)
+        held = self.held.pop(tid, None)
+        if held is not None:
+            self.ended[held.thread.pid] += held.weight
         return Outcome.GONE

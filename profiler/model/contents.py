@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pyprof.diagnostics import Problem
 from pyprof.model.columns import distinct
 from pyprof.model.interpreter import SampleState
-from pyprof.model.markers import NOT_SAMPLED, MarkKind
+from pyprof.model.markers import UNSAMPLED, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.summary import (
     NOT_SAMPLED_LABEL,
@@ -127,7 +127,7 @@ class _Inclusive:
         """How the stacks ended, by label. Of a stack without any frame nothing could be read."""
         ends: Counter[str] = Counter({StackEnd.UNREADABLE.label: int(own[0])})
         for node in np.flatnonzero(profile.parent == 0).tolist():
-            unseen = profile.frames[profile.frame[node]].mark == NOT_SAMPLED
+            unseen = profile.frames[profile.frame[node]].mark in UNSAMPLED
             ends[NOT_SAMPLED_LABEL if unseen else _end(profile, node).label] += self.at[node]
         return {label: count for label, count in ends.items() if count}
 

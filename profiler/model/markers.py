@@ -16,9 +16,11 @@ class MarkKind(IntEnum):
     CUT = 0  # the frames outside it are missing
     LEFT_OUT = 1  # frames in the middle of the stack are left out
     MERGE = 2  # an interpreter's frames and the native ones could not all be matched
-    NOT_SAMPLED = 3  # processor time without a sample
+    NOT_SAMPLED = 3  # processor time without a sample, of what ran too short
     LONG_CHAIN = 4  # an interpreter's outermost functions are missing
     SCATTERED = 5  # the same, where each is read on its own, so that no option copies them
+    LOST = 6  # processor time whose records were lost
+    IN_KERNEL = 7  # processor time in the kernel, which may not be sampled
 
 
 class Mark(NamedTuple):
@@ -54,10 +56,16 @@ class Mark(NamedTuple):
 _TITLES = {
     MarkKind.LEFT_OUT: "[frames left out: too many to keep]",
     MarkKind.NOT_SAMPLED: "[not sampled: too short to see]",
+    MarkKind.LOST: "[not sampled: records lost]",
+    MarkKind.IN_KERNEL: "[not sampled: in the kernel]",
 }
 
 LEFT_OUT = Mark(MarkKind.LEFT_OUT)
 NOT_SAMPLED = Mark(MarkKind.NOT_SAMPLED)
+LOST = Mark(MarkKind.LOST)
+IN_KERNEL = Mark(MarkKind.IN_KERNEL)
+UNSAMPLED = frozenset((NOT_SAMPLED, LOST, IN_KERNEL))
+"""Processor time that no sample stands for."""
 CUTS: dict[int, Mark | None] = {end: None if end is StackEnd.ROOT else Mark(MarkKind.CUT, end) for end in StackEnd}
 """The marker of a stack by its end; None of a whole one."""
 

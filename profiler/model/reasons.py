@@ -76,8 +76,10 @@ _ENDS = (
     Reason("depth", Stage.STACKS, "The stack has more frames than are walked.",
            retry="a larger --max-depth", words="maximum depth", cuts=True),
     Reason("not_sampled", Stage.SAMPLING,
-           "Processor time of threads or processes that ran too short to be seen by any sample.",
-           retry="a higher rate (-r)", words="not sampled"),
+           "Processor time that no sample stands for: of threads or processes that ran too short, whose records were "
+           "lost, or in the kernel where it may not be sampled. The marker in the picture says which.",
+           retry="a higher rate (-r) where they ran too short, a lower one where records were lost",
+           words="not sampled"),
     Reason("no_*", Stage.INTERPRETER,
            "The native stack is whole and runs functions of that language which nobody read: functions_missing says in "
            "which processes.",

@@ -146,8 +146,9 @@ class Summary:
     skipped: sampling times that were passed over because we were late. unchanged: samples of threads that had
     not run since the last one; blocked: samples read from outside. notes: sentences for the reader. processor_s: time
     on processors by the kernel's account, of processes for which that is known; not_sampled_s: of it, what no sample
-    stands for; late_s: what fell into sampling times that were skipped. children: those that were not followed.
-    languages: whose functions were looked for.
+    stands for; lost_s, kernel_s: of that, what is missing because records were lost, and what was spent in the kernel,
+    which may not be sampled; late_s: what fell into sampling times that were skipped. children: those that were not
+    followed. languages: whose functions were looked for.
     functions_missing: one entry a language.
 
     It has more fields than other classes: each is one line of what a recording says about itself.
@@ -173,6 +174,8 @@ class Summary:
     functions_missing: tuple[FunctionsMissing, ...] = ()
     processor_s: float = 0.0
     not_sampled_s: float = 0.0
+    lost_s: float = 0.0
+    kernel_s: float = 0.0
     late_s: float = 0.0
     children: Children = Children()
     languages: tuple[Language, ...] = ()
@@ -219,7 +222,13 @@ class Summary:
             ],
             "profiler": {"cpu_s": self.profiler_cpu_s, "max_rss_kb": self.profiler_max_rss_kb},
             "not_followed": {"own_s": self.children.own_s, "children_s": self.children.children_s},
-            "processor": {"spent_s": self.processor_s, "not_sampled_s": self.not_sampled_s, "late_s": self.late_s},
+            "processor": {
+                "spent_s": self.processor_s,
+                "not_sampled_s": self.not_sampled_s,
+                "lost_s": self.lost_s,
+                "kernel_s": self.kernel_s,
+                "late_s": self.late_s,
+            },
             "names": {
                 "known": self.names.known,
                 "read": self.names.read,

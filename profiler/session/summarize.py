@@ -13,7 +13,7 @@ from pyprof.model.profile import Profile
 from pyprof.model.summary import Children, Language, Stops, Summary
 from pyprof.session.own_cost import own_cost
 from pyprof.session.recorder import Window
-from pyprof.session.unseen import processor_time, sentence
+from pyprof.session.unseen import processor_time
 
 LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.remedy) for kind in KINDS)
 
@@ -21,7 +21,7 @@ LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.remedy) for kind
 def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
     """rate_hz: as wanted."""
     before, after, children = window.before, window.after, window.unfollowed
-    spent_s, missing_s, late_s = processor_time(window)
+    processor = processor_time(window)
     found = contents(profile, LANGUAGES)
     pauses = after.pauses - before.pauses
     seconds = window.duration_ns / 1e9
@@ -44,13 +44,15 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         modules=found.modules(diagnostics.problems),
         profiler_cpu_s=round(own.cpu_s, 3),
         profiler_max_rss_kb=own.max_rss_kb,
-        notes=(*after.notes, sentence(spent_s, missing_s)) if found.blocks else after.notes,
+        notes=(*after.notes, *processor.sentences) if found.blocks else after.notes,
         shown=found.shown,
         functions_missing=found.functions_missing,
         languages=LANGUAGES,
-        processor_s=spent_s,
-        not_sampled_s=missing_s if found.blocks else 0.0,
-        late_s=late_s,
+        processor_s=processor.spent,
+        not_sampled_s=round(processor.short + processor.lost + processor.kernel, 3) if found.blocks else 0.0,
+        lost_s=processor.lost if found.blocks else 0.0,
+        kernel_s=processor.kernel if found.blocks else 0.0,
+        late_s=processor.late,
         children=Children(round(children.own_ns / 1e9, 3), round(children.children_ns / 1e9, 3)),
     )
 

@@ -85,6 +85,6 @@ def _spent(pid: int) -> Spent | None:
 def _times(pid: int) -> Times | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return parse_times(file.read(), user_only=False)
+            return parse_times(file.read())
     except (OSError, ValueError, IndexError):
         return None

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from pyprof.collectors.cpu_accounts import Account, Accounts, Endings, parse_times, process_ns, unseen
+from pyprof.collectors.cpu_accounts import TICK_NS, Account, Accounts, Endings, parse_times, process_ns, unseen
 from pyprof.collectors.linux import procfs
+from pyprof.model.sample import SampleBatch
 from pyprof.options import CollectOptions
 from tests.collectors.conftest import Start
 
@@ -61,32 +66,71 @@ def test_children_that_are_not_followed_do_not_count(program: Start) -> None:
 
 
 def sum_of_children(pid: int) -> int:
-    return parse_times(Path(f"/proc/{pid}/stat").read_bytes(), user_only=False).waited_ns
+    return parse_times(Path(f"/proc/{pid}/stat").read_bytes()).waited_ns
 
 
 def test_time_is_unseen_only_where_it_is_more_than_rounding_and_chance() -> None:
     def missing(
-        spent: int, seen: int, chance: int = 0, late: int = 0, lost: int | None = None
-    ) -> list[tuple[int, int, int]]:
-        before = {7: Account("a", 5_000 * MS, 5_000 * MS, 4_000 * MS)}
-        lost_ns = (100 + lost) * MS if lost is not None else None
-        before = {7: replace(before[7], lost_ns=100 * MS if lost is not None else None)}
-        due = (5_000 + spent - late) * MS
-        after = Account("a", (5_000 + spent) * MS, due, (4_000 + seen) * MS, chance * MS, lost_ns)
-        found = unseen(before, {7: after})
-        return [(each.pid, each.spent_ns // MS, each.unseen_ns // MS) for each in found]
+        spent: int,
+        seen: int,
+        chance: int = 0,
+        late: int = 0,
+        lost: int = 0,
+        kernel: int = 0,
+        only: bool = False,
+        ended: int = 0,
+    ) -> list[tuple[int, int, int, int]]:
+        before = {7: Account("a", 5_000 * MS, 4_700 * MS, 4_000 * MS, 0, 300 * MS, 100 * MS, only, 500 * MS)}
+        due = (4_700 + spent - late - kernel) * MS
+        times = ((5_000 + spent) * MS, due, (4_000 + seen) * MS, chance * MS, (300 + kernel) * MS, (100 + lost) * MS)
+        found = unseen(before, {7: Account("a", *times, only, (500 + ended) * MS)})
+        return [(each.pid, each.short_ns // MS, each.lost_ns // MS, each.kernel_ns // MS) for each in found]
 
-    assert missing(1000, 600) == [(7, 1000, 400)]
+    assert missing(1000, 600) == [(7, 400, 0, 0)]
     assert missing(1000, 980) == []
     assert missing(1000, 1200) == []
     assert missing(100, 65) == []
-    assert missing(1000, 900, chance=90) == [(7, 1000, 100)]
+    assert missing(1000, 900, chance=90) == [(7, 100, 0, 0)]
     assert missing(1000, 900, chance=101) == []
     assert missing(1000, 600, late=380) == []
-    assert missing(1000, 600, late=200) == [(7, 1000, 200)]
-    assert missing(1000, 600, lost=0) == []
-    assert missing(1000, 600, lost=150) == [(7, 1000, 150)]
-    assert missing(1000, 600, lost=500) == [(7, 1000, 400)]
+    assert missing(1000, 600, late=200) == [(7, 200, 0, 0)]
+    assert missing(1000, 600, lost=150) == [(7, 250, 150, 0)]
+    assert missing(1000, 600, lost=0, only=True) == []
+    assert missing(1000, 600, lost=150, only=True) == [(7, 0, 150, 0)]
+    assert missing(1000, 600, lost=500, only=True) == [(7, 0, 400, 0)]
+    assert missing(1000, 600, kernel=400) == [(7, 0, 0, 400)]
+    assert missing(1000, 600, kernel=300) == [(7, 100, 0, 300)]
+    assert missing(1000, 980, kernel=20) == []
+    assert missing(1000, 900, chance=101, ended=80) == [(7, 80, 0, 0)]
+    assert missing(1000, 900, ended=80) == [(7, 100, 0, 0)]
+    assert missing(1000, 1000, ended=30) == []
+
+
+def test_chance_is_where_threads_sleep_at_some_sampling_times(program: Start) -> None:
+    target = program("c_births", "thread", "2000", "1")
+    kept = Accounts(CollectOptions(rate_hz=100))
+    kept.begin({target.pid: target.pid})
+
+    def chance_ns(samples: int) -> int:
+        kept.saw(cast("SampleBatch", Seen(samples)), lambda pid: target.pid)
+        kept.look({target.pid: target.pid}, force=True, slots=(100, 0))
+        return kept.result()[target.pid].chance_ns
+
+    assert chance_ns(50) == pytest.approx(2 * 10 * MS * 5)
+    assert chance_ns(50) == 0
+
+
+@dataclass
+class Seen:
+    count: int
+
+    @property
+    def pid(self) -> npt.NDArray[np.int32]:
+        return np.full(self.count, 7, np.int32)
+
+    @property
+    def weight(self) -> npt.NDArray[np.int64]:
+        return np.ones(self.count, np.int64)
 
 
 def test_time_in_sampling_times_that_were_missed_is_not_due(program: Start) -> None:
@@ -103,30 +147,42 @@ def test_time_in_sampling_times_that_were_missed_is_not_due(program: Start) -> N
     assert 120 * MS < account.due_ns < account.spent_ns - 150 * MS
 
 
-@pytest.mark.parametrize(
-    ("inexact_ms", "missing_ms", "all_due"),
-    [(0, 10, True), (10_000, 10, False), (100, 10, False), (10_000, 5000, True)],
-)
-def test_time_in_the_kernel_that_the_account_calls_user_space_is_not_due(
-    inexact_ms: int, missing_ms: int, all_due: bool, program: Start
+@pytest.mark.parametrize(("inexact_ms", "missing_ms"), [(0, 10), (10_000, 10), (10_000, 5000)])
+def test_time_in_the_kernel_is_what_records_and_the_account_leave_together(
+    inexact_ms: int, missing_ms: int, program: Start
 ) -> None:
     target = program("c_births", "thread", "2000", "1")
-    kept = Accounts(CollectOptions(), endings=lambda: Endings(inexact_ms * MS, missing_ms * MS))
+    endings = Endings(inexact_ms * MS, missing_ms * MS)
+    kept = Accounts(CollectOptions(), user_only=True, endings=lambda: endings)
     kept.begin({target.pid: target.pid})
     before = process_ns(target.pid)
     while process_ns(target.pid) < before + 200 * MS:
         pass
     kept.look({target.pid: target.pid}, force=True)
+    by_account, _ = kept.totals()
     account = kept.result()[target.pid]
-    assert account.due_ns == account.spent_ns
-    whole = kept.spent_ns(target.pid)
-    beyond = max(whole - missing_ms * MS, 0)
-    assert account.due_ns == pytest.approx(whole - min(beyond, inexact_ms * MS), abs=2)
-    assert (account.due_ns == whole) == all_due
+    assert account.spent_ns == kept.spent_ns(target.pid) >= 200 * MS
+    assert account.due_ns + account.kernel_ns == account.spent_ns
+    chance_ns = math.sqrt(account.spent_ns * TICK_NS)
+    in_user_space = {0: max(by_account - chance_ns, 10 * MS), 10_000: min(missing_ms * MS, by_account)}[inexact_ms]
+    assert account.due_ns == pytest.approx(in_user_space, abs=2)
+
+
+def test_time_in_the_kernel_that_has_samples_is_not_counted_twice(program: Start) -> None:
+    target = program("c_births", "thread", "2000", "1")
+    kept = Accounts(CollectOptions(rate_hz=100), user_only=True)
+    kept.begin({target.pid: target.pid})
+    kept.saw(cast("SampleBatch", Seen(1000)), lambda pid: target.pid)
+    kept.look({target.pid: target.pid}, force=True)
+    assert kept.result()[target.pid].kernel_ns == 0
 
 
 def test_own_line_of_stat_has_what_the_clocks_say() -> None:
-    times = parse_times(Path("/proc/self/stat").read_bytes(), user_only=False)
+    times = parse_times(Path("/proc/self/stat").read_bytes())
     assert times.parent == os.getppid()
     assert times.own_ns == pytest.approx(process_ns(os.getpid()), abs=30 * MS)
-    assert parse_times(b"1 (a) R) S 2 " + b"0 " * 9 + b"3 4 5 6 0 0 0 0 9 1 1", user_only=True).own_ns == 30 * MS
+    found = parse_times(b"1 (a) R) S 2 " + b"0 " * 9 + b"3 4 5 6 0 0 0 0 9 1 1")
+    assert (found.own_ns, found.own_kernel_ns, found.waited_ns, found.waited_kernel_ns) == (
+        *(70 * MS, 40 * MS),
+        *(110 * MS, 60 * MS),
+    )

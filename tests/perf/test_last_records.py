@@ -52,8 +52,8 @@ def test_life_shorter_than_a_period_was_in_user_space_as_the_longer_ones_were(ti
     assert looked([*longer, (1, [], 801)]).endings(0).missing_ns == round(800 * part)
 
 
-def test_lost_records_are_missing_each_a_period() -> None:
-    assert looked([]).endings(3).missing_ns == 3 * PERIOD
+def test_time_of_lost_records_is_missing() -> None:
+    assert looked([]).endings(3 * PERIOD).missing_ns == 3 * PERIOD
 
 
 def test_account_is_inexact_for_processes_that_its_timer_may_not_have_found_and_for_no_threads() -> None:

@@ -9,6 +9,7 @@ from typing import NoReturn, cast
 import numpy as np
 import pytest
 
+from pyprof.collectors import registry
 from pyprof.errors import AccessDenied
 from pyprof.model.sample import SampleBatch
 from pyprof.options import RecordOptions, TargetOptions
@@ -85,7 +86,7 @@ def test_collector_opens_when_the_worker_is_ready(monkeypatch: pytest.MonkeyPatc
         ready.append(said(workers[-1].channel))
         raise AccessDenied("enough")
 
-    monkeypatch.setattr(opening.registry, "open_collector", opened)
+    monkeypatch.setattr(registry, "open_collector", opened)
     with pytest.raises(AccessDenied, match="enough"):
         opening.of_processes(TargetOptions(pids=(os.getppid(),)), RecordOptions(), begun)
     (answer,) = ready
