@@ -28,6 +28,8 @@ _WORDS_A_STEP = 8
 _LAST_OWNER = 7
 _NEAR = 0x400
 """Bytes within which the evaluator's CFrame and its entry frame lie."""
+_BEHIND = 128
+"""Words behind the beginning of a frame among which the frame that it calls begins."""
 
 
 class EntrySearch:
@@ -178,7 +180,23 @@ class EntrySearch:
             best = self._living(search, frame, entry)
             if best is not None:
                 slots[entry] = last
+        while best is not None and (inner := self._called(search, best[0][2], entry)) is not None:
+            best = inner
         return best
+
+    def _called(self, search: Search, frame: int, entry: int) -> list[Placed] | None:
+        """The run from the frame on that another one calls: the next one in memory. No word on the stack may name it: a
+        register that nobody had to save does.
+        """
+        behind, at = search.reader.read(frame, 8 * _BEHIND)
+        if behind is None or not search.step():
+            return None
+        for index in range(at + 1, min(at + _BEHIND, len(behind))):
+            if behind[index] == frame:
+                inner = self._living(search, frame + 8 * (index - at - self._frames.previous), entry)
+                if inner is not None:
+                    return inner
+        return None
 
     def _candidates(self, search: Search, near: range) -> dict[int, int]:
         """Words that may be addresses of frames, outermost first, and where each stands."""
