@@ -16,14 +16,14 @@ from pyprof.collectors.perf.event_set import EventSet
 from pyprof.collectors.perf.last_records import LastRecords
 from pyprof.collectors.perf.reader import RingReader
 from pyprof.collectors.perf.records import OVERHEAD, Scan
-from pyprof.collectors.perf.scope import Scope
+from pyprof.collectors.perf.scope import Losses, Scope
 from pyprof.collectors.perf.short_lives import Thinning
 from pyprof.collectors.perf.ticks import Ticks
 from pyprof.options import CollectOptions
 
 _FIRST_BATCHES_S = 0.6
 _LEAST_FIRST = 8192
-_MOST_LOST, _SOON_S = 32, 0.25
+_SOON_S = 0.25
 _LEAST_WAIT_S = 0.006
 """More records are made only as far as a quarter of a ring holds those of such a time."""
 
@@ -49,6 +49,7 @@ class EventManager:
         self._last_records = LastRecords()
         self._multiplied = False
         self._lost_records = 0
+        self._losses = Losses()
         self.lost = 0.0
 
     @property
@@ -154,7 +155,7 @@ class EventManager:
     def _narrow(self) -> bool:
         """Leave the processors, where what others do there fills the rings too soon?"""
         soon = self._size.wanted * self._rate_hz * _SOON_S > self._ring_size / 2
-        if not self.scope.filtered or not (soon or self._lost_records > _MOST_LOST):
+        if not self.scope.filtered or not (soon or self._losses.many(self._lost_records)):
             return False
         self.scope = self.scope.narrowed()
         return True

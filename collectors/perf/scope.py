@@ -8,12 +8,34 @@ CAP_PERFMON or a kernel.perf_event_paranoid of 0 or less.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.perf.attr import Event, PerfNotAllowed, choose_event
 from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass
+
+_MOST_LOST = 32
+_FIRST_NS = 2_000_000_000
+
+
+class Losses:
+    """Are records lost all the time, so that fewer of them must be made? Not those of the first two seconds: tables are
+    read then for the first time, and rings wait. Events on threads would find other moments of threads that run
+    briefly and often: they count anew at each switch (docs/perf.md).
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock = clock
+        self._first_until_ns = clock() + _FIRST_NS
+        self._first = 0
+
+    def many(self, lost: int) -> bool:
+        """lost: records that found no room so far."""
+        if self._clock() < self._first_until_ns:
+            self._first = lost
+        return lost - self._first > _MOST_LOST
 
 
 @dataclass(frozen=True, slots=True)

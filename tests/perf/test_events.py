@@ -19,7 +19,7 @@ from pyprof.collectors.perf.event_set import EventSet
 from pyprof.collectors.perf.processes import TrackedProcesses
 from pyprof.collectors.perf.records import Scan, read_samples, scan
 from pyprof.collectors.perf.ring import Rings, online_cpus
-from pyprof.collectors.perf.scope import Scope
+from pyprof.collectors.perf.scope import Losses, Scope
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
@@ -166,3 +166,12 @@ def test_a_process_that_may_not_be_looked_at_is_forgotten_when_it_has_ended(watc
     make._looked_ns = 0
     make.forget_untracked()
     assert make.untracked == {os.getpid()}
+
+
+def test_records_that_are_lost_while_tables_are_read_are_no_reason_to_make_fewer() -> None:
+    now = 0
+    losses = Losses(lambda: now)
+    assert not losses.many(5000)
+    now = 3_000_000_000
+    assert not losses.many(5032)
+    assert losses.many(5033)
