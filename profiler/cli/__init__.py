@@ -22,6 +22,7 @@ python_options    The options of what is shown of Python
 record            `pyprof record`: sample a process or a command, and write what it did
 remote            The options of a target behind a GDB stub
 report            `pyprof report`: what a recording holds, in any format, or as a table in the terminal
+sampling_options  The options of how a recording is made: what is sampled, and how stacks are unwound
 selection         Options that choose processes and threads
 short_names       Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do
 symbols           `pyprof symbols`: write a Breakpad symbol file

@@ -10,22 +10,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import bytes_size, chosen_format, percent, positive, positive_int, source_list, unwind_options
+from pyprof.cli.arguments import chosen_format, positive, positive_int
 from pyprof.cli.python_options import add_python
 from pyprof.cli.remote import add_remote, remote_options
+from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
 from pyprof.cli.selection import add_selection, target_options
 from pyprof.cli.terminal import complain, failure, one_terminal, printable
 from pyprof.cli.window import WindowOptions, WindowWriter
-from pyprof.collectors import registry as collectors
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import registry
-from pyprof.frame_sources import option_help
 from pyprof.options import (
-    DEFAULT_MAX_DEPTH,
-    DEFAULT_RATE_HZ,
-    DEFAULT_SOURCES,
-    DEFAULT_STACK_SIZE,
-    MODES,
     RecordOptions,
     TargetOptions,
 )
@@ -97,93 +91,14 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     add_selection(parser)
 
     add_remote(parser)
-    what = parser.add_argument_group("what is sampled")
-    what.add_argument("-d", "--duration", type=positive, metavar="S", help="stop after S seconds (default: Ctrl-C)")
-    what.add_argument(
-        "-r",
-        "--rate",
-        type=positive,
-        default=DEFAULT_RATE_HZ,
-        metavar="HZ",
-        help="samples a second of each thread (default: %(default)g)",
-    )
-    what.add_argument(
-        "--mode",
-        choices=MODES,
-        help="cpu (default): threads that run; offcpu: threads that sleep, and in which system call; wall: both",
-    )
-    what.add_argument("-i", "--idle", action="store_true", help="the same as --mode wall")
-    what.add_argument("-k", "--kernel", action="store_true", help="also the kernel's frames (perf_events only)")
-    what.add_argument(
-        "--collector",
-        choices=collectors.names(),
-        default=collectors.AUTO,
-        help=f"{collectors.summaries()}; {collectors.AUTO} (default): perf where it is allowed, where an "
-        "interpreter runs bpf, or else stops",
-    )
-    what.add_argument(
-        "-s",
-        "--subprocesses",
-        action=argparse.BooleanOptionalAction,
-        help="also the children that exist and those to come, until the last has ended; of a command that is the "
-        "default, until the command ends",
-    )
-    what.add_argument(
-        "--max-overhead",
-        type=percent,
-        metavar="PERCENT",
-        help="share of time the target may be stopped; the rate falls to keep it",
-    )
-    what.add_argument(
-        "--sandbox",
-        action="store_true",
-        help="the process that parses files of others gives up the rights of pyprof before (docs/security.md)",
-    )
-    what.add_argument(
-        "--stack-size",
-        type=bytes_size,
-        default=DEFAULT_STACK_SIZE,
-        metavar="BYTES",
-        help="most of a stack that is copied at a stop, with K or M; the rest is read once (default: 1M)",
-    )
-
+    what = add_sampling(parser)
     what.add_argument(
         "--step",
         type=positive_int,
         metavar="N",
         help="with --gdb: one sample each N instructions, by single-stepping, where a stub cannot interrupt",
     )
-
-    how = parser.add_argument_group("how stacks are unwound")
-    how.add_argument(
-        "--unwind",
-        type=source_list,
-        default=DEFAULT_SOURCES,
-        metavar="LIST",
-        help=f"sources in the order in which they are asked ({option_help()}). "
-        "Default: these without scan, in this order; default,scan also guesses where none of them knows",
-    )
-    how.add_argument(
-        "--scan",
-        action="store_true",
-        help="where no source knows a frame's caller, guess: a word on the stack that is a return address and leads to "
-        "the root; the same as --unwind default,scan",
-    )
-    how.add_argument(
-        "--symbols",
-        action="append",
-        default=[],
-        metavar="PATH|URL",
-        help="Breakpad symbol files: one, or a folder or an HTTP server of NAME/ID/NAME.sym; may be repeated",
-    )
-    how.add_argument(
-        "--max-depth",
-        type=positive_int,
-        default=DEFAULT_MAX_DEPTH,
-        metavar="N",
-        help="most frames of a stack (default: %(default)d)",
-    )
-
+    add_unwinding(parser)
     add_python(parser)
     out = parser.add_argument_group("what is written")
     out.add_argument(
@@ -246,28 +161,6 @@ def run(arguments: argparse.Namespace) -> int:
         quiet=arguments.quiet,
     )
     return _Run(arguments.every, record_options(arguments), how).run(command, targets, remote, arguments.environment)
-
-
-def record_options(arguments: argparse.Namespace) -> RecordOptions:
-    unwind = unwind_options(arguments)
-    return RecordOptions(
-        duration=arguments.duration,
-        rate=arguments.rate,
-        mode=arguments.mode or ("wall" if arguments.idle else "cpu"),
-        collector=arguments.collector,
-        subprocesses=arguments.subprocesses,
-        kernel=arguments.kernel,
-        thread=arguments.thread,
-        max_overhead=arguments.max_overhead / 100 if arguments.max_overhead else None,
-        stack_size=arguments.stack_size,
-        unwind=unwind.sources,
-        symbols=unwind.symbols,
-        max_depth=unwind.max_depth,
-        native=arguments.native,
-        follow_tasks=arguments.follow_tasks,
-        lock_holder=arguments.gil,
-        sandbox=arguments.sandbox,
-    )
 
 
 SECOND_S = 0.15

@@ -1,0 +1,125 @@
+"""The options of how a recording is made: what is sampled, and how stacks are unwound."""
+
+from __future__ import annotations
+
+import argparse
+
+from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, source_list, unwind_options
+from pyprof.collectors import registry as collectors
+from pyprof.frame_sources import option_help
+from pyprof.options import (
+    DEFAULT_MAX_DEPTH,
+    DEFAULT_RATE_HZ,
+    DEFAULT_SOURCES,
+    DEFAULT_STACK_SIZE,
+    MODES,
+    RecordOptions,
+)
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    what = parser.add_argument_group("what is sampled")
+    what.add_argument("-d", "--duration", type=positive, metavar="S", help="stop after S seconds (default: Ctrl-C)")
+    what.add_argument(
+        "-r",
+        "--rate",
+        type=positive,
+        default=DEFAULT_RATE_HZ,
+        metavar="HZ",
+        help="samples a second of each thread (default: %(default)g)",
+    )
+    what.add_argument(
+        "--mode",
+        choices=MODES,
+        help="cpu (default): threads that run; offcpu: threads that sleep, and in which system call; wall: both",
+    )
+    what.add_argument("-i", "--idle", action="store_true", help="the same as --mode wall")
+    what.add_argument("-k", "--kernel", action="store_true", help="also the kernel's frames (perf_events only)")
+    what.add_argument(
+        "--collector",
+        choices=collectors.names(),
+        default=collectors.AUTO,
+        help=f"{collectors.summaries()}; {collectors.AUTO} (default): perf where it is allowed, where an "
+        "interpreter runs bpf, or else stops",
+    )
+    what.add_argument(
+        "-s",
+        "--subprocesses",
+        action=argparse.BooleanOptionalAction,
+        help="also the children that exist and those to come, until the last has ended; of a command that is the "
+        "default, until the command ends",
+    )
+    what.add_argument(
+        "--max-overhead",
+        type=percent,
+        metavar="PERCENT",
+        help="share of time the target may be stopped; the rate falls to keep it",
+    )
+    what.add_argument(
+        "--sandbox",
+        action="store_true",
+        help="the process that parses files of others gives up the rights of pyprof before (docs/security.md)",
+    )
+    what.add_argument(
+        "--stack-size",
+        type=bytes_size,
+        default=DEFAULT_STACK_SIZE,
+        metavar="BYTES",
+        help="most of a stack that is copied at a stop, with K or M; the rest is read once (default: 1M)",
+    )
+    return what
+
+
+def add_unwinding(parser: argparse.ArgumentParser) -> None:
+    how = parser.add_argument_group("how stacks are unwound")
+    how.add_argument(
+        "--unwind",
+        type=source_list,
+        default=DEFAULT_SOURCES,
+        metavar="LIST",
+        help=f"sources in the order in which they are asked ({option_help()}). "
+        "Default: these without scan, in this order; default,scan also guesses where none of them knows",
+    )
+    how.add_argument(
+        "--scan",
+        action="store_true",
+        help="where no source knows a frame's caller, guess: a word on the stack that is a return address and leads to "
+        "the root; the same as --unwind default,scan",
+    )
+    how.add_argument(
+        "--symbols",
+        action="append",
+        default=[],
+        metavar="PATH|URL",
+        help="Breakpad symbol files: one, or a folder or an HTTP server of NAME/ID/NAME.sym; may be repeated",
+    )
+    how.add_argument(
+        "--max-depth",
+        type=positive_int,
+        default=DEFAULT_MAX_DEPTH,
+        metavar="N",
+        help="most frames of a stack (default: %(default)d)",
+    )
+
+
+def record_options(arguments: argparse.Namespace) -> RecordOptions:
+    """Of these options, and those of add_selection() and add_python(). Raises UsageError."""
+    unwind = unwind_options(arguments)
+    return RecordOptions(
+        duration=arguments.duration,
+        rate=arguments.rate,
+        mode=arguments.mode or ("wall" if arguments.idle else "cpu"),
+        collector=arguments.collector,
+        subprocesses=arguments.subprocesses,
+        kernel=arguments.kernel,
+        thread=arguments.thread,
+        max_overhead=arguments.max_overhead / 100 if arguments.max_overhead else None,
+        stack_size=arguments.stack_size,
+        unwind=unwind.sources,
+        symbols=unwind.symbols,
+        max_depth=unwind.max_depth,
+        native=arguments.native,
+        follow_tasks=arguments.follow_tasks,
+        lock_holder=arguments.gil,
+        sandbox=arguments.sandbox,
+    )
