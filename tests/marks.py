@@ -27,6 +27,8 @@ TABLE = {
     "breakpad/test_names.py": "unit",
     "breakpad/test_reader.py": "unit",
     "breakpad/*": "system",
+    "cli/live/test_on_a_terminal.py": "live system",
+    "cli/live/*": "unit",
     "cli/test_report.py": "unit",
     "cli/test_diff.py": "unit",
     "cli/test_output.py": "system",

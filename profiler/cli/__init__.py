@@ -1,5 +1,6 @@
 """The command line; one file a subcommand.
 
+live/             A recording, watched while it runs: snapshots, views, the screen
 arguments         Types of command-line values; a wrong one is one sentence with exit code 2
 change_table      A comparison as a table for the terminal
 completion        `pyprof completion SHELL`: a completion script for the shell, made by shtab from the parser itself
@@ -27,6 +28,7 @@ selection         Options that choose processes and threads
 short_names       Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do
 symbols           `pyprof symbols`: write a Breakpad symbol file
 terminal          Lines for people
+top               `pyprof top`: what a process does, live in the terminal, or as a table for scripts
 top_table         Tables of functions in the terminal: the dearest ones, and who calls or is called
 window            Closing a window of a recording: named, written, reported
 words             Numbers as people read them

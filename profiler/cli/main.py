@@ -25,6 +25,7 @@ EPILOG = """\
 examples:
   pyprof record -p 1234                 flame graph of process 1234, until Ctrl-C
   pyprof record -d 10 -o a.pyprof -- ./server --port 80
+  pyprof top -p 1234                    what it does now, live in the terminal
   pyprof report a.pyprof                a recording that was kept, in any format
   pyprof diff a.pyprof b.pyprof         which functions changed from one to the other
   pyprof dump -p 1234                   what every thread is doing right now
@@ -33,7 +34,7 @@ examples:
 `pyprof COMMAND --help` is the manual page of a command.
 """
 
-COMMANDS = ("record", "report", "diff", "dump", "doctor", "inspect", "symbols", "completion")
+COMMANDS = ("record", "top", "report", "diff", "dump", "doctor", "inspect", "symbols", "completion")
 """Each is a module of this package with a function add()."""
 
 

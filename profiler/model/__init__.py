@@ -19,6 +19,7 @@ interpreter   What an interpreter was doing in a thread when its sample was take
 keys          Keys of threads and processes: number and start time, so that a reused number is another key
 kernel        What stands inside the innermost frame of user code
 markers       Markers: frames without code that say what a stack lacks
+merged        Profiles of one recording, window after window, as one
 modules       What is mapped where: the lines of /proc/PID/maps and the modules behind them
 neighbours    Who calls a function, and what it calls
 overlaps      Which of many address ranges are overlapped by others

@@ -99,7 +99,7 @@ def costs(profile: Profile, column: int = -1) -> Costs:
                 modules.append(module)
             row.append(at)
         rows.append(row)
-    sums = _Sums(profile, own.tolist(), rows, len(ids))
+    sums = TreeSums(profile, own.tolist(), rows, len(ids))
     self_of, total_of, wraps = sums.own, sums.total, sums.wraps()
     found = [
         Cost(function, modules[at], self_of[at], total_of[at], wraps[at])
@@ -110,8 +110,8 @@ def costs(profile: Profile, column: int = -1) -> Costs:
     return Costs(int(profile.values[:, column].sum()), tuple(found))
 
 
-class _Sums:
-    """own, total: of each function."""
+class TreeSums:
+    """own, total: of each function; wraps(): see Cost."""
 
     def __init__(self, profile: Profile, own: list[int], rows: list[list[int]], count: int) -> None:
         """own: the value of each node alone. rows: the functions of each frame, outermost first."""

@@ -51,7 +51,7 @@ class Recording:
     the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
     or a call that ended it? deliveries: what goes to a sink.
 
-    It has 22 methods: what a caller, a signal and the loop itself do with one recording.
+    It has 23 methods: what a caller, a signal and the loop itself do with one recording.
     """
 
     def __init__(
@@ -212,6 +212,16 @@ class Recording:
             yield asked.profile()
             due = max(due + every, time.monotonic())
         yield self.stop()
+
+    def between(self, job: Callable[[], None]) -> None:
+        """Have it done between two batches, when no thread of the target is stopped; here where the loop has ended."""
+
+        def do() -> bool:
+            job()
+            return True
+
+        if self._between.ask(0, do) is None:
+            job()
 
     def detach(self) -> None:
         """Like close(), but the command runs on."""

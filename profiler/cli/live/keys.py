@@ -1,0 +1,167 @@
+"""The table of keys: what each does to the view, and what the help says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from pyprof.cli.live.choices import SORTS, SPANS_S, TABLES
+from pyprof.cli.live.view import Shown, View, place
+from pyprof.records import dataclass, replace
+
+QUIT, MODE, SUSPEND, REDRAW = "quit", "mode", "suspend", "redraw"
+"""What a view may want of the loop."""
+SEARCH, SAVE = "search", "save as"
+"""Prompts; the view wants the second one when it was answered."""
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a key needs to know: the rows of the table, all of them; how many of them fit on the screen."""
+
+    shown: Shown
+    page: int
+
+
+T = TypeVar("T")
+Press = Callable[[View, Around], View]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """names: as the screen calls them. label: how people do. does: for the help. hint: for the last line of the screen,
+    "" where it is not mentioned there.
+    """
+
+    names: tuple[str, ...]
+    label: str
+    does: str
+    press: Press
+    hint: str = ""
+
+
+def _moved(by: Callable[[Around], int]) -> Press:
+    """By so many rows, or lines of the help."""
+
+    def press(view: View, around: Around) -> View:
+        if view.help or view.opened:
+            return replace(view, first=max(view.first + by(around), 0))
+        at = max(min(place(view, around.shown) + by(around), len(around.shown) - 1), 0)
+        return replace(view, at=at, chosen=around.shown[at][0] if around.shown else None)
+
+    return press
+
+
+def _by(table: str) -> Press:
+    return lambda view, _: replace(view, table=table, at=0, chosen=None, opened=None)
+
+
+def _next(now: T, among: Sequence[T]) -> T:
+    return among[(among.index(now) + 1) % len(among)] if now in among else among[0]
+
+
+def _sorted(view: View, _: Around) -> View:
+    return replace(view, sort=_next(view.sort, SORTS))
+
+
+def _ranged(view: View, _: Around) -> View:
+    return replace(view, span_s=_next(view.span_s, SPANS_S))
+
+
+def _paused(view: View, _: Around) -> View:
+    return replace(view, paused=not view.paused)
+
+
+def _helped(view: View, _: Around) -> View:
+    return replace(view, help=not view.help, first=0)
+
+
+def _turned(view: View, _: Around) -> View:
+    return replace(view, callers=not view.callers, first=0)
+
+
+def _wanting(what: str) -> Press:
+    return lambda view, _: replace(view, wants=what)
+
+
+def _asking(prompt: str) -> Press:
+    return lambda view, _: replace(view, prompt=prompt, typed="")
+
+
+def _back(view: View, _: Around) -> View:
+    """One step: the help, the stacks, the search."""
+    if view.help:
+        return replace(view, help=False, first=0)
+    return replace(view, opened=None) if view.opened else replace(view, search="")
+
+
+def _open(view: View, around: Around) -> View:
+    """Of a row whose cost is mostly its own the question is who calls it."""
+    if not around.shown or view.opened:
+        return view
+    at = place(view, around.shown)
+    row, amount = around.shown[at]
+    callers = not row.number and 2 * amount.own > amount.total
+    return replace(view, at=at, chosen=row, opened=row, callers=callers, first=0)
+
+
+_FAR = 1 << 30
+
+KEYS = (
+    *(Key((str(n),), str(n), f"a row for each {table}", _by(table)) for n, table in enumerate(TABLES, 1)),
+    Key(("tab",), "Tab", "the next of these tables", lambda v, a: _by(_next(v.table, TABLES))(v, a), "table"),
+    Key(("s",), "s", "sort by self or total", _sorted, "sort"),
+    Key(("r",), "r", "how far back: 1 s, 10 s, 60 s, everything", _ranged),
+    Key(("m",), "m", "begin anew: threads that run (cpu), all (wall), that wait (offcpu)", _wanting(MODE), "mode"),
+    Key(("/",), "/", "only rows with this in their name: a text or a regular expression", _asking(SEARCH), "search"),
+    Key((" ", "p"), "Space", "hold the picture, while the sampling goes on", _paused, "pause"),
+    Key(("enter",), "Enter", "the stacks of the chosen row, as a tree", _open, "stacks"),
+    Key(("c",), "c", "of these stacks: who calls it, or what it calls", _turned),
+    Key(("w",), "w", "save what was seen: .html, .pyprof, .pb.gz, .speedscope.json, …", _asking(SAVE)),
+    Key(("up", "k"), "↑ k", "the row above", _moved(lambda _: -1)),
+    Key(("down", "j"), "↓ j", "the row below", _moved(lambda _: 1)),
+    Key(("pgup",), "PgUp", "a page up", _moved(lambda around: -around.page)),
+    Key(("pgdn",), "PgDn", "a page down", _moved(lambda around: around.page)),
+    Key(("home", "g"), "Home g", "the first row", _moved(lambda _: -_FAR)),
+    Key(("end", "G"), "End G", "the last row", _moved(lambda _: _FAR)),
+    Key(("esc", "backspace"), "Esc", "back: close what is open, end the search", _back),
+    Key(("h", "?"), "h ?", "this help", _helped, "help"),
+    Key(("ctrl-l",), "Ctrl-L", "draw the screen anew", _wanting(REDRAW)),
+    Key(("ctrl-z",), "Ctrl-Z", "stop, as a job of the shell", _wanting(SUSPEND)),
+    Key(("q", "ctrl-c"), "q Ctrl-C", "leave", _wanting(QUIT), "quit"),
+)  # fmt: skip
+_KEY = {name: key for key in KEYS for name in key.names}
+
+
+def pressed(view: View, name: str, around: Around) -> View:
+    """The view after a key. A key that nobody knows only clears the message."""
+    view = replace(view, message="")
+    if view.prompt:
+        return _typed(view, name)
+    key = _KEY.get(name)
+    return key.press(view, around) if key is not None else view
+
+
+def _typed(view: View, name: str) -> View:
+    """A key of the line that is being typed. What is searched for is searched for at once."""
+    if name in ("esc", "ctrl-c"):
+        return replace(view, prompt="", search="" if view.prompt == SEARCH else view.search)
+    if name == "enter":
+        return replace(view, prompt="", wants="" if view.prompt == SEARCH else view.prompt)
+    typed = view.typed
+    if name == "backspace":
+        typed = typed[:-1]
+    elif len(name) == 1 and name.isprintable():
+        typed = (typed + name)[:_LONGEST]
+    return replace(view, typed=typed, search=typed if view.prompt == SEARCH else view.search)
+
+
+def help_lines() -> Iterator[tuple[str, str]]:
+    """(key, what it does), as the table has them."""
+    return ((key.label, key.does) for key in KEYS)
+
+
+def hints() -> str:
+    """For the last line: the keys to begin with."""
+    return "  ".join(f"{key.label.split()[0]} {key.hint}" for key in KEYS if key.hint)

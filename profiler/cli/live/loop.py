@@ -1,0 +1,113 @@
+"""The screen, the keys and the newest snapshot, until the user leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from pyprof.cli.live import keys
+from pyprof.cli.live.gathering import Snapshot
+from pyprof.cli.live.keys import Around, pressed
+from pyprof.cli.live.picture import picture, room
+from pyprof.cli.live.screen import Screen
+from pyprof.cli.live.stacks import Opened, opened
+from pyprof.cli.live.view import View, rows
+from pyprof.errors import PyprofError
+from pyprof.options import MODES
+from pyprof.records import dataclass, replace
+
+_WAIT_S = 1.0
+_LATE_S = 3.0
+"""A picture that is older says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acts:
+    """What the loop can have done. to_mode: begin anew in another mode; raises PyprofError. suspend: stop this process
+    until somebody continues it. save: what was seen, in a file, "" for one of the usual name; says where it is; raises
+    PyprofError.
+    """
+
+    to_mode: Callable[[str], None]
+    suspend: Callable[[], None]
+    save: Callable[[Snapshot, str], str]
+
+
+class Loop:
+    """post() and leave() may be called from any thread. newest: the snapshot that came last."""
+
+    def __init__(self, screen: Screen, view: View, snapshot: Snapshot, acts: Acts) -> None:
+        self.view = view
+        self._screen = screen
+        self.newest = self._shown = snapshot
+        self._acts = acts
+        self._left = False
+        self._posted_at = monotonic()
+
+    def post(self, snapshot: Snapshot) -> None:
+        """Show it, unless the picture is held."""
+        self.newest, self._posted_at = snapshot, monotonic()
+        self._screen.wake()
+
+    def leave(self) -> None:
+        self._left = True
+        self._screen.wake()
+
+    def run(self) -> None:
+        """Raises OSError where the terminal is gone."""
+        while not self._left:
+            if not self.view.paused:
+                self._shown = self.newest
+            self._draw()
+            for name in self._screen.keys(_WAIT_S):
+                self._press(name)
+
+    def _draw(self) -> None:
+        age = monotonic() - self._posted_at
+        late = f" [{age:.0f} s old]" if age >= _LATE_S else ""
+        self._screen.draw(picture(self._shown, self.view, self._stacks(), late, *self._screen.size()))
+
+    def _stacks(self) -> Opened | None:
+        """Of the row that is opened."""
+        view, seen = self.view, self._shown.seen
+        profile = seen.profile(view.span_s) if view.opened is not None and seen is not None else None
+        if profile is None or view.opened is None:
+            return None
+        return opened(profile, view.table, view.opened, view.callers)
+
+    def _press(self, name: str) -> None:
+        view = self.view
+        shown = rows(self._shown.table(view.table, view.span_s).tables[view.table], view)
+        view = pressed(view, name, Around(shown, room(self._screen.size()[1])))
+        self.view = replace(view, wants="")
+        self._do(view.wants)
+
+    def _do(self, what: str) -> None:
+        if what == keys.QUIT:
+            self._left = True
+        elif what == keys.SUSPEND:
+            self._screen.leave_for(self._acts.suspend)
+        elif what == keys.REDRAW:
+            self._screen.redraw()
+        elif what == keys.SAVE:
+            self._save()
+        elif what == keys.MODE:
+            self._to_mode(MODES[(MODES.index(self.newest.mode) + 1) % len(MODES)])
+
+    def _save(self) -> None:
+        path = self.view.typed
+        self.view = replace(self.view, message="saving …", typed="")
+        self._draw()
+        try:
+            self.view = replace(self.view, message=self._acts.save(self._shown, path))
+        except PyprofError as error:
+            self.view = replace(self.view, message=error.message)
+
+    def _to_mode(self, mode: str) -> None:
+        self.view = replace(self.view, message=f"beginning anew: {mode} …", paused=False)
+        self._draw()
+        try:
+            self._acts.to_mode(mode)
+            self.view = replace(self.view, message="")
+        except PyprofError as error:
+            self.view = replace(self.view, message=error.message)

@@ -1,0 +1,196 @@
+"""From a snapshot and a view to the lines of a screen, or of a script's output. Nothing here has a state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+from pyprof.cli.live.gathering import Snapshot
+from pyprof.cli.live.keys import help_lines, hints
+from pyprof.cli.live.screen import ScreenLine, StyledText, text
+from pyprof.cli.live.stacks import Opened
+from pyprof.cli.live.tally import RowCost, Tally, TopRow
+from pyprof.cli.live.view import View, place, rows
+from pyprof.cli.short_names import function_names
+from pyprof.cli.terminal import printable
+from pyprof.cli.words import duration, many, percent
+
+_SHARE = 7
+_LEAST_NAME = 16
+_NOTE_SHARE = 4
+"""The note has a fourth of the width, between these columns."""
+_NOTE_LEAST, _NOTE_MOST = 12, 30
+NOTE_OF = {"function": "module", "thread": "process", "process": "", "module": "", "line": "function"}
+NUMBER_OF = {"thread": "tid", "process": "pid"}
+WHAT = {"cpu": "processors", "wall": "threads", "offcpu": "threads waiting"}
+"""What the sum of a mode's time in a second is."""
+
+
+_ABOVE, _BELOW = 3, 1
+"""Lines around the rows: title, choices, heading; hints."""
+
+
+def room(height: int) -> int:
+    """Rows that fit on a screen."""
+    return max(height - _ABOVE - _BELOW, 1)
+
+
+def picture(
+    snapshot: Snapshot, view: View, stacks: Opened | None, late: str, width: int, height: int
+) -> list[ScreenLine]:
+    """The whole screen: at most height lines of at most width columns. stacks: of the row that is opened. late: what is
+    said of a snapshot that is old.
+    """
+    found = snapshot.table(view.table, view.span_s)
+    lines = [_spread((StyledText(title(snapshot, found), "title"),), _state(snapshot, view, late), width)]
+    if view.help:
+        body = _help(view, width, room(height))
+    elif stacks is not None:
+        body = _tree(stacks, view, width, room(height))
+    else:
+        body = _body(snapshot, found, view, width, room(height))
+    lines += [_second(snapshot, view, width), *body]
+    lines = lines[: max(height - _BELOW, 1)]
+    lines += [()] * (height - _BELOW - len(lines))
+    return [_cut(line, width) for line in [*lines, (_last(snapshot, view, width),)][:height]]
+
+
+def _cut(line: ScreenLine, width: int) -> ScreenLine:
+    """Of a line that was made for a wider screen what fits."""
+    left, pieces = width, []
+    for piece in line:
+        pieces.append(
+            StyledText(piece.text if cell_len(piece.text) <= left else set_cell_size(piece.text, left), piece.style)
+        )
+        left = max(left - cell_len(piece.text), 0)
+    return pieces
+
+
+def choices(snapshot: Snapshot, view: View) -> str:
+    """What a view shows, in words."""
+    span = f"last {view.span_s:g} s" if view.span_s else "everything"
+    search = f', with "{printable(view.search)}"' if view.search else ""
+    return f"{snapshot.mode}, {span}, by {view.table}{search}"
+
+
+def _second(snapshot: Snapshot, view: View, width: int) -> ScreenLine:
+    words = choices(snapshot, view)
+    room = width - cell_len(words) - 2
+    if not snapshot.warning or room < _LEAST_NAME:
+        return (StyledText(fitting(words, width), "note"),)
+    return (StyledText(f"{words}  ", "note"), StyledText(fitting(printable(snapshot.warning), room), "warn"))
+
+
+def _state(snapshot: Snapshot, view: View, late: str) -> StyledText:
+    return StyledText(" [ended]" if snapshot.ended else " [paused]" if view.paused else late, "warn")
+
+
+def _spread(left: ScreenLine, right: StyledText, width: int) -> ScreenLine:
+    return (StyledText(fitting(text(left), max(width - len(right.text), 0)), left[0].style), right)
+
+
+def _body(snapshot: Snapshot, found: Tally, view: View, width: int, page: int) -> list[ScreenLine]:
+    every = rows(found.tables[view.table], view)
+    at = place(view, every)
+    first = at // page * page
+    lines = table(every[first : first + page], found.value, view, width)
+    if every:
+        lines[at - first + 1] = [StyledText(piece.text, "chosen") for piece in lines[at - first + 1]]
+    elif not found.samples:
+        lines.append((StyledText(fitting(_nothing(snapshot), width), "note"),))
+    return lines
+
+
+def _tree(stacks: Opened, view: View, width: int, page: int) -> list[ScreenLine]:
+    assert view.opened is not None, "something was opened"
+    what = "who calls" if view.callers else "what is in"
+    share = percent(stacks.value, stacks.whole).replace(" %", "%")
+    other = "callees" if view.callers else "callers"
+    words = f"{share:>{_SHARE}} {what} {printable(view.opened.name)} (c: {other}, Esc: back)"
+    first = min(view.first, max(len(stacks.steps) - page, 0))
+    lines: list[ScreenLine] = [(StyledText(fitting(words, width), "heading"),)]
+    for step in stacks.steps[first : first + page]:
+        share = f"{percent(step.value, stacks.whole).replace(' %', '%'):>{_SHARE}} "
+        before = " " * min(step.indent, width // 2)
+        name = function_names([printable(step.row.name)], max(width - len(share) - len(before), _LEAST_NAME))[0]
+        lines.append((StyledText(share, "share"), StyledText(fitting(before + name, max(width - len(share), 1)))))
+    return lines
+
+
+def _nothing(snapshot: Snapshot) -> str:
+    if not snapshot.recent:
+        return "  beginning …"
+    return "  no thread ran" + ("" if snapshot.mode == "wall" else "; m: another mode")
+
+
+def _help(view: View, width: int, page: int) -> list[ScreenLine]:
+    lines = [f"  {label:<9} {does}" for label, does in help_lines()]
+    first = min(view.first, max(len(lines) - page, 0))
+    heading = StyledText(fitting("  Keys (h: back)", width), "heading")
+    return [(heading,), *((StyledText(fitting(each, width)),) for each in lines[first : first + page])]
+
+
+def _last(snapshot: Snapshot, view: View, width: int) -> StyledText:
+    if view.prompt:
+        return StyledText(fitting(f"{view.prompt}: {printable(view.typed)[-max(width - 12, 1) :]}_", width))
+    if view.message:
+        return StyledText(fitting(printable(view.message), width), "warn")
+    if snapshot.ended:
+        return StyledText(fitting(f"{printable(snapshot.ended)}; q: quit", width), "warn")
+    return StyledText(fitting(hints(), width), "note")
+
+
+def plain(snapshot: Snapshot, view: View, width: int, count: int) -> list[str]:
+    """A table for scripts: the title, an empty line, the heading, and at most count rows."""
+    found = snapshot.table(view.table, view.span_s)
+    shown = rows(found.tables[view.table], view)[:count]
+    lines = [(StyledText(fitting(title(snapshot, found), width)),), (), *table(shown, found.value, view, width)]
+    return [text(line).rstrip() for line in lines]
+
+
+def title(snapshot: Snapshot, found: Tally) -> str:
+    """How much was seen, of what."""
+    what = f"{printable(snapshot.title)}: "
+    if snapshot.value_type.unit == "nanoseconds" and found.duration_ns:
+        what += f"{found.value / found.duration_ns:.2f} {WHAT.get(snapshot.mode, 'threads')}, "
+    return what + f"{many(found.samples, 'sample')} in {duration(found.duration_ns)}"
+
+
+def table(shown: Sequence[tuple[TopRow, RowCost]], whole: int, view: View, width: int) -> list[ScreenLine]:
+    """The heading, and a line for each row."""
+    note, number = NOTE_OF[view.table], NUMBER_OF.get(view.table, "")
+    notes = min(max(width // _NOTE_SHARE, _NOTE_LEAST), _NOTE_MOST) if note else 0
+    numbers = 8 if number else 0
+    name_room = max(width - 2 * (_SHARE + 1) - numbers - (notes + 1 if notes else 0), _LEAST_NAME)
+    mark = {view.sort: "▼"}
+    heading = "".join(f"{mark.get(name, '') + name:>{_SHARE}} " for name in ("self", "total"))
+    heading += fitting(view.table, name_room) + (f"{number:>{numbers}}" if number else "")
+    lines: list[ScreenLine] = [(StyledText(fitting(f"{heading} {note}".rstrip(), width), "heading"),)]
+    names = _names([row for row, _ in shown], view.table, name_room)
+    for (row, amount), name in zip(shown, names, strict=True):
+        shares = "".join(f"{percent(value, whole).replace(' %', '%'):>{_SHARE}} " for value in amount)
+        rest = f"{row.number:>{numbers}}" if number else ""
+        if notes:
+            rest += f" {fitting(printable(row.note), notes)}"
+        lines.append((StyledText(shares, "share"), StyledText(fitting(name, name_room)), StyledText(rest, "note")))
+    return lines
+
+
+def _names(shown: Sequence[TopRow], kind: str, room: int) -> list[str]:
+    names = [printable(row.name) for row in shown]
+    if kind == "function":
+        return function_names(names, room)
+    return [_end_of(name, room) if kind == "line" else name for name in names]
+
+
+def _end_of(name: str, room: int) -> str:
+    """The end of a path, which tells more than its beginning."""
+    return name if cell_len(name) <= room else "…" + name[-room + 1 :]
+
+
+def fitting(words: str, width: int) -> str:
+    """In exactly width columns, however wide its letters are; an ellipsis says that something is left out."""
+    if cell_len(words) <= width:
+        return set_cell_size(words, width)
+    return set_cell_size(set_cell_size(words[: 2 * width], width - 1).rstrip() + "…", width)

@@ -1,0 +1,36 @@
+"""What was seen, in a file of any format."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from pyprof.cli.arguments import chosen_format
+from pyprof.cli.live.gathering import Snapshot
+from pyprof.cli.output import Names, check_writable, write
+from pyprof.cli.words import duration
+from pyprof.errors import PyprofError, UsageError
+from pyprof.exporters import output_file, registry
+from pyprof.exporters.base import ExportOptions
+from pyprof.session.recording import Recorded
+
+USUAL = f"pyprof-%n-%p-%t{registry.DEFAULT.suffixes[0]}"
+
+
+def saved(snapshot: Snapshot, path: str, subject: Recorded) -> str:
+    """All that is kept, in the format of the file's suffix; says where it is. path: "" for the usual name. Raises
+    UsageError, OutputError.
+    """
+    profile = snapshot.seen.profile() if snapshot.seen is not None else None
+    if profile is None:
+        raise PyprofError("nothing was seen yet")
+    if path == "-":
+        raise UsageError("standard output is this screen", "a file name")
+    place = Names(subject.pid, subject.name, profile.start_ns / 1e9, 0).expand(os.path.expanduser(path or USUAL))
+    exporter = chosen_format(None, place)
+    check_writable(place)
+    options = ExportOptions(processes=profile.has_processes)
+    place = write(place, partial(exporter.write, profile, options=options))
+    if exporter.name == registry.RECORDING:
+        output_file.drop_logs(place)
+    return f"saved {duration(profile.duration_ns)} in {place}"

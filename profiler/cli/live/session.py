@@ -1,0 +1,145 @@
+"""One invocation of `pyprof top` on a terminal: the recording, the screen, signals, a command's own output."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import IO
+
+from pyprof.cli.interrupts import listen
+from pyprof.cli.live.feed import Feed
+from pyprof.cli.live.gathering import Snapshot
+from pyprof.cli.live.loop import Acts, Loop
+from pyprof.cli.live.saving import saved
+from pyprof.cli.live.terminal import Terminal
+from pyprof.cli.live.view import View
+from pyprof.cli.live.watched import Watched
+from pyprof.cli.terminal import line
+from pyprof.collectors.targets.launch import Launched, launch
+from pyprof.options import RecordOptions, TargetOptions
+from pyprof.records import dataclass
+
+_AGAIN_S = 0.05
+"""Signals that come so soon after the first are the same request."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """targets: None where there is a command, () where there is none. every_s: between two snapshots. output: the file
+    in which what was seen is kept at the end, None for none.
+    """
+
+    targets: TargetOptions | None
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    options: RecordOptions
+    every_s: float
+    output: str | None
+
+
+class LiveSession:
+    """Used once, by the main thread."""
+
+    def __init__(self, wanted: LiveOptions) -> None:
+        self._wanted = wanted
+        self._said = tempfile.TemporaryFile() if wanted.command else None  # noqa: SIM115 - closed in run()
+        self._watched = Watched(wanted.targets, self._launched(), wanted.options, self._stuck)
+        self._terminal = Terminal()
+        self._loop: Loop | None = None
+        self._feed: Feed | None = None
+        self._ended_at = 0.0
+
+    def _launched(self) -> Launched | None:
+        """What the command writes to the terminal that we draw on is kept, and printed at the end."""
+        if self._said is None:
+            return None
+        with _elsewhere(self._said):
+            return launch(self._wanted.command, self._wanted.environment)
+
+    def run(self, view: View) -> int:
+        """The exit code."""
+        gc.freeze()
+        listen(self._taken)
+        try:
+            recording = self._watched.begin(self._wanted.options.mode)
+            first = Snapshot(recording.subject.title, recording.options.mode)
+            self._loop = Loop(self._terminal, view, first, Acts(self._to_mode, self._suspend, self._save))
+            with self._terminal, contextlib.suppress(OSError):  # the terminal is gone, and with it who looks at it
+                self._feed = Feed(recording, self._wanted.every_s, self._loop.post)
+                if not self._ended_at:
+                    self._loop.run()
+        finally:
+            code = self._close()
+        return code or 0
+
+    def _close(self) -> int | None:
+        if self._feed is not None:
+            self._feed.end()
+        code = self._watched.close()
+        if self._said is not None:
+            self._said.seek(0)
+            with contextlib.suppress(OSError):
+                while data := self._said.read(1 << 16):
+                    sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+            self._said.close()
+        if self._wanted.output and self._loop is not None and self._loop.newest.seen is not None:
+            line(f"pyprof: {saved(self._loop.newest, self._wanted.output, self._watched.subject)}", sys.stderr)
+        return code
+
+    def _to_mode(self, mode: str) -> None:
+        assert self._feed is not None, "run() has made it"
+        assert self._loop is not None, "likewise"
+        self._feed.end()
+        recording = self._watched.begin(mode)
+        self._loop.post(Snapshot(recording.subject.title, mode))
+        self._feed = Feed(recording, self._wanted.every_s, self._loop.post)
+
+    def _save(self, snapshot: Snapshot, path: str) -> str:
+        return saved(snapshot, path, self._watched.subject)
+
+    def _suspend(self) -> None:
+        """Between two batches, when nothing of the target is stopped."""
+        self._watched.recording.between(_stop_here)
+
+    def _taken(self, _: int) -> None:
+        """A signal that ends us. The second one does not wait for anybody."""
+        now = time.monotonic()
+        again = self._ended_at and now > self._ended_at + _AGAIN_S
+        self._ended_at = self._ended_at or now
+        if self._loop is not None:
+            self._loop.leave()
+        self._watched.stop()
+        if again:
+            self._stuck()
+
+    def _stuck(self) -> None:
+        self._terminal.restore()
+        os._exit(1)
+
+
+def _stop_here() -> None:
+    """As Ctrl-Z does elsewhere."""
+    os.kill(os.getpid(), signal.SIGTSTP)
+
+
+@contextlib.contextmanager
+def _elsewhere(file: IO[bytes]) -> Iterator[None]:
+    """Standard streams that are terminals are a file, and nothing to read from."""
+    kept = [os.dup(fd) for fd in range(3)]
+    with open(os.devnull, "rb") as nothing:
+        for fd, instead in ((0, nothing), (1, file), (2, file)):
+            if os.isatty(fd):
+                os.dup2(instead.fileno(), fd)
+        try:
+            yield
+        finally:
+            for fd, before in enumerate(kept):
+                os.dup2(before, fd)
+                os.close(before)

@@ -1,0 +1,121 @@
+"""Who calls a row of the table, and what it calls, as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.cli.live.tally import TopRow, frame_rows, process_row, thread_row
+from pyprof.model.functions import START_UP
+from pyprof.model.profile import Profile
+
+MOST_LINES = 1000
+LEAST = 0.005
+"""Share of the row below which a branch is left out."""
+
+
+class Step(NamedTuple):
+    """One line of the tree. indent: branches above it; a function that is the only one that its caller calls stands as
+    far left as that. value: of what runs through it, or begins there. own: of it, in itself.
+    """
+
+    indent: int
+    row: TopRow
+    value: int
+    own: int
+
+
+class Opened(NamedTuple):
+    """whole: of all samples; value: of those of the row."""
+
+    whole: int
+    value: int
+    steps: Sequence[Step]
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.value = self.own = 0
+        self.below: dict[TopRow, _Node] = {}
+
+
+def opened(profile: Profile, table: str, row: TopRow, callers: bool) -> Opened:
+    """callers: the tree begins with the row and leads to the outermost functions, else to what the row calls."""
+    mask = _of_row(profile, table, row)
+    leaves, inverse = np.unique(profile.stack[mask], return_inverse=True)
+    values = np.zeros(len(leaves), np.int64)
+    np.add.at(values, inverse, profile.values[mask, -1])
+    sums = dict(zip(leaves.tolist(), values.tolist(), strict=True))
+    functions = [frame_rows(profile, frame, "function") for frame in profile.frames]
+    keys = [frame_rows(profile, frame, table) for frame in profile.frames] if table in _FRAMES else None
+    frame_of, parent = profile.frame.tolist(), profile.parent.tolist()
+    root = _Node()
+    for leaf, value in sums.items():
+        path: list[tuple[TopRow, bool]] = []
+        while leaf > 0:
+            at = frame_of[leaf]
+            meant = [key == row for key in keys[at]] if keys is not None else [True] * len(functions[at])
+            path += zip(reversed(functions[at]), reversed(meant), strict=True)
+            leaf = parent[leaf]
+        _grow(root, _chosen([*reversed(path)], callers, keys is None), value)
+    return Opened(int(profile.values[:, -1].sum()), root.value, _steps(root))
+
+
+_FRAMES = ("function", "module", "line")
+
+
+def _of_row(profile: Profile, table: str, row: TopRow) -> npt.NDArray[np.bool_]:
+    if table in _FRAMES:
+        return np.ones(len(profile.stack), np.bool_)
+    row_of = thread_row if table == "thread" else process_row
+    wanted = np.array([row_of(thread) == row for thread in profile.threads], np.bool_)
+    found: npt.NDArray[np.bool_] = wanted[profile.thread]
+    return found
+
+
+def _chosen(path: Sequence[tuple[TopRow, bool]], callers: bool, whole: bool) -> list[TopRow] | None:
+    """From the row on, inwards or outwards; None where the stack does not have it. whole: the whole stack. What every
+    program begins with is left out.
+    """
+    meant = [at for at, (_, is_row) in enumerate(path) if is_row]
+    if not meant:
+        return [] if whole else None
+    first = next((at for at, (row, _) in enumerate(path) if row.name not in START_UP), 0)
+    first = min(first, meant[-1])
+    names = [row for row, _ in path]
+    if callers:
+        return names[first : len(names) if whole else meant[-1] + 1][::-1]
+    return names[first if whole else meant[0] :]
+
+
+def _grow(root: _Node, path: Sequence[TopRow] | None, value: int) -> None:
+    if path is None:
+        return
+    node = root
+    node.value += value
+    for row in path:
+        node = node.below.setdefault(row, _Node())
+        node.value += value
+    node.own += value
+
+
+def _steps(root: _Node) -> list[Step]:
+    """Dearest first, each before what is below it."""
+    found: list[Step] = []
+    todo: list[tuple[int, TopRow, _Node]] = [*_below(root, 0, LEAST * root.value)]
+    while todo and len(found) < MOST_LINES:
+        indent, row, node = todo.pop()
+        found.append(Step(indent, row, node.value, node.own))
+        fork = len(node.below) > 1 or node.own > 0
+        todo.extend(_below(node, indent + fork, LEAST * root.value))
+    return found
+
+
+def _below(node: _Node, indent: int, least: float) -> Iterator[tuple[int, TopRow, _Node]]:
+    """The cheapest first."""
+    for row, child in sorted(node.below.items(), key=lambda each: (each[1].value, each[0])):
+        if child.value >= least:
+            yield indent, row, child

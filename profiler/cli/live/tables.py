@@ -1,0 +1,52 @@
+"""Tables for scripts, and for terminals that cannot be drawn on."""
+
+from __future__ import annotations
+
+import sys
+
+from pyprof.cli.live.gathering import Gathering
+from pyprof.cli.live.picture import plain
+from pyprof.cli.live.saving import saved
+from pyprof.cli.live.view import View
+from pyprof.cli.live.watched import Watched
+from pyprof.cli.terminal import complain, failure, line
+from pyprof.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """every_s: seconds that each table is of. once: only one table. width, rows: most letters of a line, most lines.
+    output: the file in which what was seen is kept, None for none.
+    """
+
+    every_s: float
+    once: bool
+    width: int
+    rows: int
+    output: str | None
+
+
+def print_tables(watched: Watched, view: View, how: Printed) -> int:
+    """Until the target has ended or stop() is called; the exit code."""
+    recording = watched.begin(watched.options.mode)
+    gathering, sampled = Gathering(recording.subject.title, recording.options.mode), False
+    for profile in recording.windows(how.every_s):
+        snapshot = gathering.add(profile)
+        if len(profile.stack) or recording.running:
+            for text in plain(snapshot, view, how.width, how.rows):
+                line(text)
+            if not how.once:
+                line("")
+            sys.stdout.flush()
+        sampled |= len(profile.stack) > 0
+        if how.once:
+            break
+    if how.output and sampled:
+        line(f"pyprof: {saved(gathering.snapshot, how.output, recording.subject)}", sys.stderr)
+    if recording.failure is not None:
+        failure(recording.failure)
+        return 1
+    if how.once and not sampled:
+        complain("nothing was sampled", "" if recording.options.mode == "wall" else "--mode wall also shows waits")
+        return 1
+    return 0

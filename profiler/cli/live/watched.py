@@ -1,0 +1,96 @@
+"""What is watched, by one recording after the other: another mode needs another recording."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from pyprof.collectors.targets.launch import Launched
+from pyprof.options import RecordOptions, TargetOptions
+from pyprof.records import replace
+from pyprof.session import opening
+from pyprof.session.recording import Recorded, Recording
+from pyprof.session.worker.process import forked, spawned
+
+_PATIENCE_S = 5.0
+
+
+class Watched:
+    """Processes, or a command that waits to be released. Its recordings are made and ended in one thread; stop() may be
+    called from any, or a signal handler. stuck: called from a thread where a recording does not end; it must end this
+    process.
+    """
+
+    def __init__(
+        self,
+        targets: TargetOptions | None,
+        command: Launched | None,
+        options: RecordOptions,
+        stuck: Callable[[], None] = lambda: os._exit(1),
+    ) -> None:
+        self.options = options
+        self._targets = targets
+        self._command = command
+        self._stuck = stuck
+        self._recording: Recording | None = None
+        self._subject: Recorded | None = None
+        self._begun = False
+        self._stopped = False
+
+    @property
+    def subject(self) -> Recorded:
+        """Of the newest recording, also when it has ended."""
+        assert self._subject is not None, "begin() was not called"
+        return self._subject
+
+    @property
+    def recording(self) -> Recording:
+        assert self._recording is not None, "begin() was not called"
+        return self._recording
+
+    def begin(self, mode: str) -> Recording:
+        """The first recording, or the next one. Raises what session.opening does."""
+        self.end()
+        self.options = replace(self.options, mode=mode)
+        if self._begun:
+            recording = opening.of_processes(*self._again(), spawned)  # threads of ours run by now
+        elif self._command is not None:
+            recording = opening.of_command(self._command, self.options, forked)
+        else:
+            assert self._targets is not None, "neither processes nor a command"
+            recording = opening.of_processes(self._targets, self.options, forked)
+        self._begun = True
+        self._recording, self._subject = recording, recording.subject
+        recording.watch(lambda _: self._stuck())
+        if self._stopped:
+            recording.end()
+        recording.start()
+        return recording
+
+    def _again(self) -> tuple[TargetOptions, RecordOptions]:
+        if self._command is None:
+            assert self._targets is not None
+            return self._targets, self.options
+        followed = self.options.subprocesses is not False
+        return TargetOptions(pids=(self._command.pid,)), replace(self.options, subprocesses=followed)
+
+    def stop(self) -> None:
+        """Record nothing from now on; does not wait."""
+        self._stopped = True
+        if (recording := self._recording) is not None:
+            recording.end()
+
+    def end(self) -> None:
+        """Of the recording under way. A command runs on."""
+        if self._recording is not None:
+            self._recording.detach()
+            self._recording = None
+
+    def close(self) -> int | None:
+        """The exit code of the command, which is ended if it runs; None if it was, and where there is none."""
+        self.end()
+        if self._command is None:
+            return None
+        code = self._command.poll()
+        self._command.terminate(_PATIENCE_S)
+        return code

@@ -1,0 +1,141 @@
+"""`pyprof top`: what a process does, live in the terminal, or as a table for scripts."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from pyprof.cli.arguments import chosen_format, positive, positive_int, regex
+from pyprof.cli.live.choices import DEFAULT_SPAN_S, EVERY_S, SORTS, TABLES
+from pyprof.cli.python_options import add_python
+from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
+from pyprof.cli.selection import add_selection, target_options
+from pyprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyprof.cli.live.view import View
+    from pyprof.options import RecordOptions, TargetOptions
+
+_WAYS = "-p PID, -a, --name REGEX (--user, --cgroup), or a command"
+
+DESCRIPTION = """\
+What a process does now, by function, thread, process, module or source line: each second
+anew, sampled as by `pyprof record`.
+Where standard output is no terminal, a table is printed for each interval; with --once
+there is one, and an exit code.
+"""
+
+EPILOG = """\
+exit status:
+  0 done, 1 error (with --once: also if nothing was sampled), 2 wrong usage.
+
+examples:
+  pyprof top -p 1234
+  sudo pyprof top -a --by process
+  pyprof top --name postgres --mode offcpu
+  pyprof top -p 1234 --once --interval 5 --by thread
+  pyprof top -- ./server --port 80
+"""
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "top",
+        help="watch what a process does, live",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="pyprof top [options] (-p PID ... | -a | --name REGEX | [--] CMD ...)",
+    )
+    parser.add_argument(
+        "-p",
+        "--pid",
+        type=positive_int,
+        action="append",
+        default=[],
+        metavar="PID",
+        help="the process to watch; may be repeated",
+    )
+    parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="CMD", help="or the command to start and watch")
+    add_selection(parser)
+    how = parser.add_argument_group("what is shown")
+    how.add_argument("--by", choices=TABLES, default=TABLES[0], help="a row for each (default: %(default)s)")
+    how.add_argument("--sort", choices=SORTS, default=SORTS[0], help="by this column (default: %(default)s)")
+    how.add_argument(
+        "--span",
+        type=positive,
+        metavar="S",
+        help=f"of the last S seconds (default: {DEFAULT_SPAN_S:g}; without a terminal: of each interval)",
+    )
+    how.add_argument("--search", type=regex, metavar="REGEX", help="only rows with this in their name")
+    how.add_argument(
+        "--interval", type=positive, default=EVERY_S, metavar="S", help="seconds between two (default: %(default)g)"
+    )
+    how.add_argument(
+        "-o", "--output", metavar="FILE", help="save what was seen at the end, also if the terminal is lost"
+    )
+    how.add_argument("--once", action="store_true", help="one table after an interval, for scripts")
+    how.add_argument(
+        "-n", "--rows", type=positive_int, default=30, metavar="N", help="of --once (default: %(default)d)"
+    )
+    add_sampling(parser)
+    add_unwinding(parser)
+    add_python(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
+    targets = target_options(arguments)
+    if len(command) == 1 and command[0].isdigit() and not targets:
+        raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
+    if bool(command) == bool(targets):
+        raise UsageError(f"say in one way what is watched: {_WAYS}", "pyprof top -p PID, or pyprof top -- CMD ...")
+    if arguments.idle and arguments.mode not in (None, "wall"):
+        raise UsageError("-i is --mode wall", "give one of them")
+    from pyprof.cli.live.terminal import usable
+    from pyprof.cli.output import check_writable
+
+    options = record_options(arguments)
+    if arguments.output:
+        chosen_format(None, arguments.output)
+        check_writable(arguments.output)
+    if not arguments.once and usable():
+        return _live(arguments, targets, command, options)
+    return _tables(arguments, targets, command, options)
+
+
+def _tables(
+    arguments: argparse.Namespace, targets: TargetOptions | None, command: list[str], options: RecordOptions
+) -> int:
+    from pyprof.cli.interrupts import listen
+    from pyprof.cli.live.tables import Printed, print_tables
+    from pyprof.cli.live.watched import Watched
+    from pyprof.collectors.targets.launch import launch
+
+    launched = launch(command, arguments.environment) if command else None
+    watched = Watched(targets, launched, options)
+    listen(lambda _: watched.stop())
+    columns = shutil.get_terminal_size().columns
+    how = Printed(arguments.interval, arguments.once, min(max(columns, 40), 200), arguments.rows, arguments.output)
+    try:
+        return print_tables(watched, _view(arguments, arguments.interval), how)
+    finally:
+        watched.close()
+
+
+def _live(
+    arguments: argparse.Namespace, targets: TargetOptions | None, command: list[str], options: RecordOptions
+) -> int:
+    from pyprof.cli.live.session import LiveOptions, LiveSession
+
+    wanted = LiveOptions(targets, tuple(command), arguments.environment, options, arguments.interval, arguments.output)
+    return LiveSession(wanted).run(_view(arguments, DEFAULT_SPAN_S))
+
+
+def _view(arguments: argparse.Namespace, span_s: float) -> View:
+    from pyprof.cli.live.view import View
+
+    search = arguments.search.pattern if arguments.search else ""
+    return View(table=arguments.by, sort=arguments.sort, span_s=arguments.span or span_s, search=search)

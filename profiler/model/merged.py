@@ -1,0 +1,168 @@
+"""Profiles of one recording, window after window, as one."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo
+from pyprof.model.selected import selected
+from pyprof.model.summary import Children, Stops, Summary
+from pyprof.model.tree import Tree, rewrite
+from pyprof.records import dataclass, replace
+
+MOST_SAMPLES = 1_000_000
+MOST_NODES = 1_000_000
+"""Of the tree of stacks, which only grows: then all windows are forgotten but the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedWindows:
+    """What there was when it was made, though more is merged later: lists only grow. windows: the newest last, with
+    stacks and threads numbered as here; their own frames and trees are of no use.
+    """
+
+    windows: tuple[Profile, ...]
+    frames: Sequence[Frame]
+    modules: Sequence[ModuleInfo]
+    threads: Sequence[ThreadInfo]
+    parent: Sequence[int]
+    frame: Sequence[int]
+
+    def profile(self, span_s: float = 0) -> Profile | None:
+        """Of the last span_s seconds, 0 for all there is, at least one window; None where there is none."""
+        chosen: list[Profile] = []
+        left = span_s * 1e9
+        for window in reversed(self.windows):
+            if span_s and chosen and window.duration_ns > 1.5 * left:
+                break
+            chosen.insert(0, window)
+            left -= window.duration_ns
+        return self._joined(chosen) if chosen else None
+
+    def _joined(self, windows: Sequence[Profile]) -> Profile:
+        newest, nodes = windows[-1], len(self.parent)
+        states = [window.state for window in windows if window.state is not None]
+        cpus = [window.cpu for window in windows if window.cpu is not None]
+        whole = replace(
+            newest,
+            start_ns=windows[0].start_ns,
+            duration_ns=sum(window.duration_ns for window in windows),
+            frames=tuple(self.frames),
+            parent=np.array(self.parent[:nodes], np.int32),
+            frame=np.array(self.frame[:nodes], np.int32),
+            modules=tuple(self.modules),
+            threads=tuple(self.threads),
+            time_ns=np.concatenate([window.time_ns for window in windows]),
+            stack=np.concatenate([window.stack for window in windows]),
+            thread=np.concatenate([window.thread for window in windows]),
+            values=np.concatenate([window.values for window in windows]),
+            summary=together([window.summary for window in windows]),
+            state=np.concatenate(states) if len(states) == len(windows) else None,
+            cpu=np.concatenate(cpus) if len(cpus) == len(windows) else None,
+        )
+        return selected(whole, np.ones(len(whole.stack), np.bool_))
+
+
+class Merging:
+    """Of windows with the same value types. Bounded: the oldest windows go."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._windows: deque[Profile] = deque()
+        self._samples = 0
+        self._frames: dict[Frame, int] = {}
+        self._modules: dict[ModuleInfo, int] = {}
+        self._threads: dict[ThreadInfo, int] = {}
+        self._tree = Tree()
+
+    def add(self, profile: Profile) -> MergedWindows:
+        """All windows so far."""
+        if len(self._tree.parent) > MOST_NODES:
+            self._forget()
+        modules = [self._modules.setdefault(module, len(self._modules)) for module in profile.modules]
+        threads = np.array([self._threads.setdefault(each, len(self._threads)) for each in profile.threads], np.int32)
+        numbers = [self._number(frame, modules) for frame in profile.frames]
+        frame_of = profile.frame.tolist()
+        leaves = np.unique(profile.stack).tolist()
+        place = rewrite(profile.parent.tolist(), lambda node: (numbers[frame_of[node]],), self._tree, leaves)
+        window = replace(
+            profile,
+            frames=(),
+            modules=(),
+            threads=(),
+            parent=profile.parent[:0],
+            frame=profile.frame[:0],
+            stack=np.array(place, np.int32)[profile.stack],
+            thread=threads[profile.thread] if len(profile.thread) else profile.thread,
+        )
+        self._windows.append(window)
+        self._samples += len(window.stack)
+        while self._samples > MOST_SAMPLES and len(self._windows) > 1:
+            self._samples -= len(self._windows.popleft().stack)
+        return MergedWindows(
+            tuple(self._windows),
+            tuple(self._frames),
+            tuple(self._modules),
+            tuple(self._threads),
+            self._tree.parent[:],
+            self._tree.frame[:],
+        )
+
+    def _number(self, frame: Frame, modules: Sequence[int]) -> int:
+        if frame.module >= 0 and modules[frame.module] != frame.module:
+            frame = replace(frame, module=modules[frame.module])
+        return self._frames.setdefault(frame, len(self._frames))
+
+
+def together(summaries: Sequence[Summary]) -> Summary:
+    """Of several windows. What their samples amount to is left to selected()."""
+    newest = summaries[-1]
+    modules = {(module.path, module.build_id): module for each in summaries for module in each.modules}
+    seconds = sum(each.duration_s for each in summaries)
+    return replace(
+        newest,
+        duration_s=round(seconds, 6),
+        rate_reached=_mean([(each.rate_reached, each.duration_s) for each in summaries]),
+        skipped=sum(each.skipped for each in summaries),
+        unchanged=sum(each.unchanged for each in summaries),
+        blocked=sum(each.blocked for each in summaries),
+        errors=_sum([each.errors for each in summaries]),
+        stops=_stops(summaries),
+        processor_s=sum(each.processor_s for each in summaries),
+        not_sampled_s=sum(each.not_sampled_s for each in summaries),
+        late_s=sum(each.late_s for each in summaries),
+        children=Children(
+            sum(each.children.own_s for each in summaries), sum(each.children.children_s for each in summaries)
+        ),
+        modules=tuple(modules.values()),
+        notes=tuple(dict.fromkeys(note for each in summaries for note in each.notes)),
+    )
+
+
+def _stops(summaries: Sequence[Summary]) -> Stops:
+    """p50_us: the mean of the windows' own; p99_us: the largest of theirs."""
+    stops = [each.stops for each in summaries]
+    return Stops(
+        sum(each.count for each in stops),
+        _mean([(each.p50_us, each.count) for each in stops]),
+        max(each.p99_us for each in stops),
+        max(each.max_us for each in stops),
+        _mean([(each.stops.share, each.duration_s) for each in summaries]),
+    )
+
+
+def _mean(weighed: Sequence[tuple[float, float]]) -> float:
+    weight = sum(each for _, each in weighed)
+    return sum(value * each for value, each in weighed) / weight if weight else 0.0
+
+
+def _sum(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)

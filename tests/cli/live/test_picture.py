@@ -1,0 +1,93 @@
+"""Lines of the screen and of scripts, as text."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from pyprof.cli.live.choices import TABLES
+from pyprof.cli.live.gathering import Gathering, Snapshot
+from pyprof.cli.live.picture import fitting, plain
+from pyprof.cli.live.view import View, place, rows
+from pyprof.model.profile import ThreadInfo
+from pyprof.records import replace
+from tests.cli.live.support import BUSY, window
+from tests.exporters.profiles import code
+
+
+def snapshot(*stacks: object) -> Snapshot:
+    return Gathering("server (100)", "cpu").add(window(*(stacks or (BUSY,))))  # type: ignore[arg-type]
+
+
+def test_table_for_scripts_has_title_heading_and_shares() -> None:
+    assert plain(snapshot(), View(), 60, 10) == [
+        "server (100): 1.00 processors, 100 samples in 1.0 s",
+        "",
+        "  ▼self   total function                     module",
+        "  50.0%   50.0% parse                        server",
+        "  40.0%   40.0% read                         libc.so.6",
+        "  10.0%    100% main                         server",
+    ]
+    assert plain(snapshot(), View(table="thread", sort="total"), 60, 1)[2:] == [
+        "   self  ▼total thread                   tid process",
+        "  60.0%   60.0% main                     100 server",
+    ]
+
+
+def test_rows_are_sorted_searched_and_without_what_every_program_begins_with() -> None:
+    table = snapshot().table("function", 0).tables["function"]
+
+    def names(view: View) -> list[str]:
+        return [row.name for row, _ in rows(table, view)]
+
+    assert names(View(sort="total")) == ["main", "parse", "read"]
+    assert names(View(search="^LIBC")) == []
+    assert names(View(search="libc")) == ["read"]
+    assert names(View(search="par[")) == []  # no expression: as it stands
+    assert names(View(search="P.RSE")) == ["parse"]
+
+
+def test_chosen_row_is_followed_and_its_place_is_kept_when_it_is_gone() -> None:
+    table = snapshot().table("function", 0).tables["function"]
+    shown = rows(table, View())
+    assert place(View(at=0, chosen=shown[2][0]), shown) == 2
+    assert place(View(at=1, chosen=None), shown) == 1
+    assert place(View(at=9, chosen=None), shown) == 2
+    assert place(View(at=3), []) == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["\x1b]0;owned\x07\x1b[2J", "abc\u202etxt.exe", "表" * 300, "e\u0301" * 90, "\ud800x", "a" * 100_000]
+)
+@pytest.mark.parametrize("kind", TABLES)
+def test_names_that_targets_choose_stay_in_their_column(name: str, kind: str) -> None:
+    hostile = code(name, file=f"/{name}", line=3)
+    threads = [ThreadInfo(100, 100, name, name)]
+    found = Gathering(name, "cpu").add(window({(0, (hostile,)): 3}, threads=threads))
+    lines = plain(found, View(table=kind), 80, 10)
+    assert len(lines) == 4
+    for text in lines:
+        assert cell_len(text) <= 80
+        assert not {*"\x1b\x07\u202e\ud800"} & {*text}
+
+
+def test_text_takes_exactly_its_columns() -> None:
+    assert [fitting(text, 6) for text in ("ab", "abcdefgh", "表表表表", "表表表")] == [
+        "ab    ",
+        "abcde…",
+        "表表… ",
+        "表表表",
+    ]
+
+
+def test_ten_thousand_functions_are_sorted_and_only_those_that_fit_are_shown() -> None:
+    many = {(0, (code(f"ns::Type<int, {n}>::call(std::vector<int> const&)", rel=n),)): 1 for n in range(10_000)}
+    lines = plain(snapshot(many), View(), 80, 20)
+    assert len(lines) == 23
+    assert all(cell_len(line) <= 80 for line in lines)
+    assert "Type::call <0>" in lines[3]
+
+
+def test_nothing_seen_is_a_table_without_rows() -> None:
+    empty = replace(snapshot(), recent=(), whole=Gathering("x", "cpu").add(window({})).whole)
+    assert len(plain(empty, View(span_s=0), 80, 10)) == 3

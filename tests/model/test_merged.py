@@ -1,0 +1,98 @@
+"""Windows of one recording, as one profile."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pyprof.model import merged as module
+from pyprof.model.functions import costs
+from pyprof.model.merged import Merging, together
+from pyprof.model.profile import Profile
+from pyprof.model.summary import Stops, Summary
+from pyprof.records import replace
+from tests.exporters.profiles import golden
+
+
+def halves(profile: Profile) -> list[Profile]:
+    """Two windows, each with frames and threads of its own numbers."""
+    middle = profile.duration_ns / 2e9
+    first, second = profile.filter(end=middle), profile.filter(start=middle)
+    half = profile.duration_ns // 2
+    later = replace(
+        second,
+        start_ns=profile.start_ns + half,
+        duration_ns=profile.duration_ns - half,
+        modules=tuple(reversed(second.modules)),
+        frames=tuple(
+            replace(frame, module=len(second.modules) - 1 - frame.module) if frame.module >= 0 else frame
+            for frame in second.frames
+        ),
+    )
+    return [replace(first, duration_ns=half), later]
+
+
+def spread() -> Profile:
+    """Samples all over its duration."""
+    profile = golden()
+    times = profile.start_ns + np.arange(len(profile.stack)) * profile.duration_ns // len(profile.stack)
+    return replace(profile, time_ns=times)
+
+
+def stacks(profile: Profile) -> list[object]:
+    return [
+        (time, [frame.title for frame in profile.path(leaf)], profile.threads[thread], values)
+        for time, leaf, thread, values in zip(
+            profile.time_ns.tolist(),
+            profile.stack.tolist(),
+            profile.thread.tolist(),
+            profile.values.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def test_windows_merged_are_the_whole() -> None:
+    profile, merging = spread(), Merging()
+    windows = halves(profile)
+    assert all(len(window.stack) for window in windows)
+    before = merging.add(windows[0])
+    found = merging.add(windows[1]).profile()
+    assert found is not None
+    assert stacks(found) == stacks(profile)
+    assert costs(found) == costs(profile)
+    assert (found.start_ns, found.duration_ns, found.total) == (profile.start_ns, profile.duration_ns, profile.total)
+    earlier = before.profile()
+    assert earlier is not None
+    assert stacks(earlier) == stacks(windows[0])
+
+
+def test_span_is_of_the_newest_windows() -> None:
+    merging, profile = Merging(), golden()
+    assert merging.add(profile).profile(1e9) is not None
+    for _ in range(4):
+        merged = merging.add(replace(profile, duration_ns=1_000_000_000))
+    seconds = [merged.profile(span) for span in (0.1, 1, 2, 3, 0)]
+    assert [each.duration_ns / 1e9 for each in seconds if each] == [1, 1, 2, 3, 7]
+
+
+def test_oldest_windows_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    merging, profile = Merging(), golden()
+    monkeypatch.setattr(module, "MOST_SAMPLES", 3 * len(profile.stack))
+    for _ in range(5):
+        merged = merging.add(profile)
+    assert len(merged.windows) == 3
+    monkeypatch.setattr(module, "MOST_NODES", 1)
+    assert len(merging.add(profile).windows) == 1
+    assert len(merging.add(profile).windows) == 1
+
+
+def test_summaries_are_added() -> None:
+    one = Summary(
+        duration_s=1, rate_reached=10, skipped=1, errors={"a": 1}, stops=Stops(1, 10, 20, 30, 0.5), notes=("x",)
+    )
+    two = Summary(duration_s=3, rate_reached=50, skipped=2, errors={"a": 2, "b": 1}, stops=Stops(3, 20, 25, 26, 0.25))
+    both = together([one, two])
+    assert (both.duration_s, both.rate_reached, both.skipped, both.notes) == (4, 40, 3, ("x",))
+    assert both.errors == {"a": 3, "b": 1}
+    assert both.stops == Stops(4, 17.5, 25, 30, 0.3125)
