@@ -44,6 +44,7 @@ TABLE = {
     "collectors/*": "live system",
     "core/*": "matrix system",
     "exporters/test_flamegraph_[np]a*.py": "system",
+    "exporters/test_page_[at]*.py": "system",
     "exporters/test_start_up_live.py": "live system",
     "hostile/test_openers.py": "unit",
     "hostile/test_security_page.py": "unit",
