@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import marks, schedule
+from tests import marks, schedule, syntax
 from tests.support import build
 
 TESTS = Path(__file__).parent
@@ -36,6 +37,45 @@ def test_every_mark_is_known_and_every_pattern_fits_a_file() -> None:
         assert kinds == {"unit"} or "unit" not in kinds
         used |= {next((pattern for pattern in marks.TABLE if fnmatch(file, pattern)), "")}
     assert used - {""} == marks.TABLE.keys()
+
+
+def asking(path: Path) -> set[str]:
+    """Tests of a file that have no mark of their own and ask for a tool of the system, by themselves or by what they
+    use.
+    """
+    functions = [node for node in syntax.tree(path).body if isinstance(node, ast.FunctionDef)]
+    names = {"open_page", "browser"}  # fixtures of the page's tests
+    for node in syntax.nodes(path):
+        if isinstance(node, ast.ImportFrom) and node.module == "tests.support":
+            names |= {each.name for each in node.names} & {"build", "need"}
+    for _ in functions:
+        names |= {each.name for each in functions if names & used(each)}
+    marked = {each.name for each in functions if any("pytest.mark." in text for text in kinds_of(each))}
+    return {name for name in names - marked if name.startswith("test_")}
+
+
+def used(function: ast.FunctionDef) -> set[str]:
+    return {each.arg for each in function.args.args} | {
+        node.func.id for node in ast.walk(function) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+
+
+def kinds_of(function: ast.FunctionDef) -> list[str]:
+    """Decorators that mark a test as of a kind other than "unit"."""
+    found = [ast.unparse(each) for each in function.decorator_list]
+    return [text for text in found if text.rpartition(".")[2] in marks.KINDS.keys() - {"unit"}]
+
+
+def test_unit_tests_ask_for_no_tool(tmp_path: Path) -> None:
+    files = [path for path in TESTS.rglob("test_*.py") if marks.of(path.relative_to(TESTS).as_posix()) == {"unit"}]
+    assert len(files) > 100
+    assert {str(path): found for path in files if (found := asking(path))} == {}
+    made = tmp_path / "test_made.py"
+    made.write_text(
+        "from tests.support import build\n@pytest.fixture\ndef program():\n    return build('a.c')\n"
+        "def test_one(program): ...\n@pytest.mark.system\ndef test_two(program): ...\ndef test_three(): ...\n"
+    )
+    assert asking(made) == {"test_one"}
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")])

@@ -82,6 +82,7 @@ Streams:
 """
 
 
+@pytest.mark.system
 def test_dump_that_yaml2obj_wrote_is_read(tmp_path: Path) -> None:
     registers = {"rip": 0x400010, "rsp": 0x7FFF00001000, "rbx": 0xB0B}
     source, path = tmp_path / "dump.yaml", tmp_path / "made.dmp"
