@@ -10,6 +10,7 @@ from pyprof.records import dataclass, field_names
 
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
+DEFAULT_MIN_BLOCK_S = 0.001
 LEAST_STACK_SIZE, MOST_STACK_SIZE = 1 << 12, 1 << 30
 MOST_RATE_HZ = 1e6
 DEFAULT_MAX_DEPTH = 1 << 20
@@ -44,8 +45,9 @@ class CollectOptions:
     stop_sleepers: a sleeping thread may be stopped, once in a sleep, if its stack cannot be walked otherwise. kernel:
     frames of the kernel, too. subprocesses: follow children. thread: only threads in whose name it is found.
 
-    stack_size: most bytes of stack copied. max_overhead: most share (0..1) of time that a target may be stopped, None
-    for no limit. flush_s: a batch is yielded at the latest after this time (0: after each sampling time).
+    min_block_s: shorter waits need no stack of their own. stack_size: most bytes of stack copied. max_overhead: most
+    share (0..1) of time that a target may be stopped, None for no limit. flush_s: a batch is yielded at the latest
+    after this time (0: after each sampling time).
     """
 
     rate_hz: float = DEFAULT_RATE_HZ
@@ -58,6 +60,7 @@ class CollectOptions:
     stack_size: int = DEFAULT_STACK_SIZE
     max_overhead: float | None = None
     flush_s: float = 0.5
+    min_block_s: float = DEFAULT_MIN_BLOCK_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ class RecordOptions(StackOptions):
     max_overhead: most share (0..1) of the time that the target may be stopped, None for no limit; the rate falls to
     keep it.
     lock_holder: only samples of threads that hold the interpreter's lock.
+    min_block: seconds; with "bpf" each wait that is longer has a stack of its own, shorter ones where it is quiet.
     """
 
     duration: float | None = None
@@ -152,6 +156,7 @@ class RecordOptions(StackOptions):
     thread: str | re.Pattern[str] | None = None
     max_overhead: float | None = None
     lock_holder: bool = False
+    min_block: float = DEFAULT_MIN_BLOCK_S
 
     def collecting(self, subprocesses: bool) -> CollectOptions:
         """The part that a collector gets. subprocesses: where None was given."""
@@ -164,6 +169,7 @@ class RecordOptions(StackOptions):
             thread=re.compile(self.thread) if self.thread is not None else None,
             stack_size=self.stack_size,
             max_overhead=self.max_overhead,
+            min_block_s=self.min_block,
         )
 
     @property

@@ -10,4 +10,7 @@ records       Records of the ring as columns
 ring          The ring in which programs leave their records, read without a copy
 sampler       The program in the kernel, its maps and the events at which it runs, as one thing
 source        Samples by the program in the kernel, for the collector that knows the processes
+wait_collector  Wall-clock time of threads by a program in the kernel, waits with their stacks
+wait_rates    Which waits are recorded one by one: as many as can be unwound, shorter ones where it is quiet
+waits         Waits as the program in the kernel tells them: how much time each stack stands for, and what time has none
 """

@@ -6,7 +6,8 @@ import struct
 from enum import IntEnum, IntFlag
 
 REGISTERS = 17
-HEAD_WORDS = 28
+HEAD_WORDS = 29
+ENDED_WORDS = 8
 FRAME_WORDS = 5
 ANCHOR_WORDS = 2
 TEXT_WORDS = 32
@@ -16,6 +17,8 @@ MOST_STACK = 256 << 10
 LAYOUT = struct.Struct("=20IQ6I")
 PROCESS = struct.Struct("=QIIQQ")
 THREAD = struct.Struct("=QQQQ")
+WAIT = struct.Struct("=6QIIIiII")
+LIMITS = struct.Struct("=QQQ")
 BUCKETS = 32
 """Of the histogram of run times: one for each power of two of nanoseconds."""
 
@@ -32,6 +35,10 @@ class LossReason(IntEnum):
     NO_THREAD_STATE = 6
     FRAME_UNREADABLE = 7
     TOO_MANY_FRAMES = 8
+    OVER_BUDGET = 9
+    WAIT_LOST = 10
+    NO_STACK_OF_WAIT = 11
+    ARRIVAL_MISSED = 12
 
 
 class Flag(IntFlag):
@@ -44,3 +51,6 @@ class Flag(IntFlag):
     CUT = 16
     KERNEL = 32
     NARROW = 64
+    WAITS = 128
+    ENDED = 256
+    GONE = 512

@@ -13,7 +13,7 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.cpu_accounts import Lost
-from pyprof.collectors.perf.batches import by_width
+from pyprof.collectors.perf.batches import RingBatches, by_width
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.perf.scope import Scope, choose_scope
@@ -79,6 +79,11 @@ class BpfCollector(PerfCollector):
         for part in by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
             self.saw(part)
             yield part
+        self._unwound(taken)
+
+    def _unwound(self, taken: RingBatches) -> None:
+        """All batches of it have been."""
+        source = self.source
         source.done()
         self.done_with(taken.scan)
         source.keep(self.members.tracked.histories)

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.bpf.abi import ANCHOR_WORDS, FRAME_WORDS, HEAD_WORDS, REGISTERS, TEXT_WORDS
+from pyprof.collectors.bpf.abi import (
+    ANCHOR_WORDS,
+    ENDED_WORDS,
+    FRAME_WORDS,
+    HEAD_WORDS,
+    REGISTERS,
+    TEXT_WORDS,
+    Flag,
+)
 from pyprof.records import dataclass
 
 U64 = npt.NDArray[np.uint64]
@@ -19,8 +27,9 @@ U32 = npt.NDArray[np.uint32]
 class Records:
     """n samples in time order. regs (n, 17): in the order of DWARF. offset: of the stack copy in the ring's bytes.
     below: of the stack that a handler on its own one has interrupted, whose copy follows. holes: bits of pages not in
-    memory. frame, anchor, text: (n + 1,) where the rows of each begin in frames (m, 5), anchors (k, 2) and texts (j,
-    32); see sampler.h. It has 21 columns: those of the record, and the rows that belong to it.
+    memory. frame, anchor, text: (n + 1,) where the rows of each begin in frames (m, 5), anchors (k, 2) and texts
+    (j, 32); see sampler.h. why, call: of threads that leave their processor: the state of the task, and its
+    system call. It has 23 columns: those of the record, and the rows that belong to it.
     """
 
     time_ns: I64
@@ -38,6 +47,8 @@ class Records:
     below_holes: U64
     below_size: I64
     run_ns: U32
+    why: U32
+    call: npt.NDArray[np.int32]
     frame: I64
     frames: U64
     anchor: I64
@@ -97,6 +108,8 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
         below_holes=heads[:, 26],
         below_size=halves[:, 54].astype(np.int64),
         run_ns=halves[:, 45],
+        why=halves[:, 56],
+        call=halves[:, 57].view(np.int32),
         frame=frame,
         frames=frame_rows,
         anchor=anchor,
@@ -104,6 +117,53 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
         text=text,
         texts=text_rows,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """n waits that are over, and threads that are gone, in time order; columns of struct ended."""
+
+    time_ns: I64
+    pid: npt.NDArray[np.int32]
+    tid: npt.NDArray[np.int32]
+    flags: U32
+    off_ns: I64
+    waking_ns: I64
+    why: U32
+    call: npt.NDArray[np.int32]
+    blocked_ns: I64
+    runnable_ns: I64
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+def read_ended(words: U64, places: Sequence[int]) -> Ended:
+    """places: as of read_records."""
+    at = np.array(places, np.int64)
+    rows = words[at[:, None] + np.arange(ENDED_WORDS)]
+    rows = np.ascontiguousarray(rows[np.argsort(rows[:, 0], kind="stable")])
+    halves = rows.view(np.uint32).reshape(len(at), 2 * ENDED_WORDS)
+    time_ns, off_ns, waking_ns, blocked_ns, runnable_ns = (rows[:, n].view(np.int64) for n in (0, 3, 4, 6, 7))
+    return Ended(
+        time_ns=time_ns,
+        pid=halves[:, 2].view(np.int32),
+        tid=halves[:, 3].view(np.int32),
+        flags=halves[:, 5],
+        off_ns=off_ns,
+        waking_ns=waking_ns,
+        why=halves[:, 10],
+        call=halves[:, 11].view(np.int32),
+        blocked_ns=blocked_ns,
+        runnable_ns=runnable_ns,
+    )
+
+
+def apart(words: U64, places: Sequence[int]) -> tuple[list[int], list[int]]:
+    """(where records of samples begin, where those of ends do)."""
+    at = np.array(places, np.int64)
+    ends = (words[at + 2] >> np.uint64(32)) & np.uint64(Flag.ENDED | Flag.GONE) != 0
+    return at[~ends].tolist(), at[ends].tolist()
 
 
 def _rows(words: U64, at: I64, counts: I64, width: int) -> tuple[I64, U64]:
@@ -123,3 +183,4 @@ def _part(starts: I64, rows: U64, lanes: I64) -> tuple[I64, U64]:
 
 
 NOTHING = read_records(np.zeros(0, np.uint64), ())
+NO_ENDS = read_ended(np.zeros(0, np.uint64), ())

@@ -2,9 +2,10 @@
 /*
  * One sample of a thread at one instant: registers, stack, and the frames of its interpreter.
  *
- * Runs at each expiry of an event of a processor (perf_event_open(2), PERF_EVENT_IOC_SET_BPF), in interrupt context: no page
- * fault is served, so memory that is swapped out cannot be read. All work is bounded. Addresses are taken here, names
- * are read later by the one who reads the ring.
+ * Runs at each expiry of an event of a processor (perf_event_open(2), PERF_EVENT_IOC_SET_BPF), in interrupt context, and
+ * where threads leave their processors, in the scheduler: no page fault is served, so memory that is swapped out cannot
+ * be read. All work is bounded. Interrupts are off at both, so a processor needs one scratch space. Addresses are taken
+ * here, names are read later by the one who reads the ring.
  */
 #include "sampler.h"
 
@@ -25,6 +26,7 @@ static void *(*get_current_task_btf)(void) = (void *)158;
 static void *(*task_pt_regs)(void *task) = (void *)175;
 static long (*find_vma)(void *task, u64 address, void *callback, void *context, u64 flags) = (void *)180;
 static long (*loop)(u32 times, void *callback, void *context, u64 flags) = (void *)181;
+static long (*ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static long (*ringbuf_reserve_dynptr)(void *ring, u32 size, u64 flags, void *pointer) = (void *)198;
 static void (*ringbuf_submit_dynptr)(void *pointer, u64 flags) = (void *)199;
 static void (*ringbuf_discard_dynptr)(void *pointer, u64 flags) = (void *)200;
@@ -50,8 +52,9 @@ struct map SEC("maps") layouts = {ARRAY, 4, sizeof(struct layout), 64, 0};
  * that have one place are told again and again.
  */
 struct map SEC("maps") told = {ARRAY, 4, 8 * MOST_TOLD, 1, 0};
-/* Bytes of a stack that are copied: what the walks needed so far. */
-struct map SEC("maps") limits = {ARRAY, 4, 8, 1, 0};
+struct map SEC("maps") limits = {ARRAY, 4, sizeof(struct limits), 1, 0};
+/* Threads off their processors, and sums of their short waits. By the address of the task: the scheduler names no other. */
+struct map SEC("maps") waits = {HASH, 8, sizeof(struct wait), 1 << 16, 0};
 /* Records. max_entries is set before load. */
 struct map SEC("maps") ring = {RINGBUF, 0, 0, 1 << 22, 0};
 /* Counts by reason; behind them a histogram of run times: one word for each power of two of nanoseconds. */
@@ -78,6 +81,7 @@ struct walk {
 	u32 left;
 	u32 guessed; /* the stack's end: the copy ends at the first page beyond sp's own that cannot be read */
 	u64 from;
+	u64 deadline;
 	u64 holes;
 	u64 low; /* bounds of the stack that was interrupted, and the lowest word that refers to it */
 	u64 high;
@@ -103,6 +107,8 @@ const volatile u32 everything = 0;   /* each process is recorded */
 const volatile u32 follow = 0;       /* and the children of those that are */
 const volatile u32 tgid_of_task = 0; /* where struct task_struct has it */
 const volatile u32 own_tgid = 0;     /* the profiler, which is not recorded */
+const volatile u32 pid_of_task = 0;  /* as tgid_of_task */
+const volatile u32 runnable = 0;     /* threads that only wait for a processor are looked at, too */
 
 struct namespaced {
 	u32 pid;
@@ -117,6 +123,8 @@ struct pt_regs {
 };
 #define FROM_USER(regs) (((regs)->cs & 3) == 3)
 #define SP 7
+/* The system call that it is in, -1: it came in another way. */
+#define CALL(regs) ((s32)(regs)->orig_rax)
 inline_ void take_registers(struct record *record, const struct pt_regs *regs)
 {
 	record->regs[0] = regs->rax;
@@ -249,6 +257,10 @@ static long next_frame(u32 index, void *context)
 	u32 n = walk->frames;
 	if (!at || at == walk->stop || n >= MOST_FRAMES)
 		return 1;
+	if ((n & 31) == 31 && ktime_get_ns() > walk->deadline) {
+		walk->broken = OVER_BUDGET;
+		return 1;
+	}
 	u32 size = layout->frame_bytes;
 	if (size > 112 || probe_read_user(space->words, size, (void *)at)) {
 		walk->broken = FRAME_UNREADABLE;
@@ -466,6 +478,10 @@ static long next_page(u32 index, void *context)
 	u32 room = PAGE - ((u32)from & (PAGE - 1));
 	if (!size)
 		return 1;
+	if ((index & 15) == 15 && ktime_get_ns() > walk->deadline) {
+		count(OVER_BUDGET);
+		return 1;
+	}
 	if (size > room)
 		size = room;
 	/* the dynptr wants a constant length: a record has a page of slack */
@@ -525,38 +541,17 @@ static __attribute__((noinline)) void remember_end(struct thread *thread, u32 ti
 	map_update(&threads, &tid, &fresh, 0);
 }
 
-SEC("perf_event/sample")
-int sample(struct bpf_perf_event_data *context)
+/* A record's registers are there already: the rest of it. 0: it was left in the ring. */
+static __attribute__((noinline)) int take_record(struct scratch_space *space, struct process *process, void *task, u64 ids,
+						 u64 began)
 {
-	u64 began = ktime_get_ns();
-	u64 ids = get_current_pid_tgid();
-	u32 tgid = ids >> 32, tid = ids;
-	struct process *process = map_lookup(&processes, &tgid);
-	if (!tgid || (!process && (!everything || tgid == own_tgid)))
-		return 0;
-	u32 cpu = get_smp_processor_id();
-	struct scratch_space *space = map_lookup(&scratch, &cpu);
-	if (!space)
-		return 0;
 	struct record *record = &space->record;
-	record->flags = 0;
+	u32 tgid = ids >> 32, tid = ids;
 	record->frames = 0;
 	record->anchors = 0;
-	space->walk.texts = 0;
 	record->thread_state = 0;
-	void *task = get_current_task_btf();
-	if (FROM_USER(&context->regs)) {
-		take_registers(record, &context->regs);
-	} else {
-		struct pt_regs regs;
-		void *user = task_pt_regs(task);
-		if (!user || probe_read_kernel(&regs, sizeof(regs), user) || !FROM_USER(&regs)) {
-			count(NO_USER_MODE);
-			return 0;
-		}
-		take_registers(record, &regs);
-		record->flags |= FLAG_KERNEL;
-	}
+	space->walk.texts = 0;
+	space->walk.deadline = began + MOST_RUN_NS;
 	struct thread *thread = map_lookup(&threads, &tid);
 	if (process && process->runtime) {
 		space->walk.tid = tid;
@@ -597,8 +592,8 @@ int sample(struct bpf_perf_event_data *context)
 	}
 	u64 size = end > sp ? end - sp : 0;
 	u32 zero = 0;
-	u64 *limit = map_lookup(&limits, &zero);
-	u64 most = limit && *limit && *limit < MOST_STACK ? *limit : MOST_STACK;
+	struct limits *limit = map_lookup(&limits, &zero);
+	u64 most = limit && limit->stack && limit->stack < MOST_STACK ? limit->stack : MOST_STACK;
 	if (size > most) {
 		size = most;
 		record->flags |= FLAG_CUT;
@@ -610,7 +605,7 @@ int sample(struct bpf_perf_event_data *context)
 	record->time_ns = began;
 	record->pid = tgid;
 	record->tid = tid;
-	record->cpu = cpu;
+	record->cpu = get_smp_processor_id();
 
 	u32 rows = (record->frames & (2 * MOST_FRAMES - 1)) * sizeof(struct frame);
 	u32 anchors = (record->anchors & (2 * MOST_ANCHORS - 1)) * sizeof(struct anchor);
@@ -620,8 +615,8 @@ int sample(struct bpf_perf_event_data *context)
 	struct copy copy = {.space = space};
 	if (ringbuf_reserve_dynptr(&ring, head + (u32)size + (u32)below_size + PAGE, 0, copy.record)) {
 		ringbuf_discard_dynptr(copy.record, 0);
-		count(RING_FULL);
-		return 0;
+		count(record->flags & FLAG_WAITS ? NO_STACK_OF_WAIT : RING_FULL);
+		return 1;
 	}
 	struct walk *walk = &space->walk;
 	walk->at = head;
@@ -653,6 +648,211 @@ int sample(struct bpf_perf_event_data *context)
 	ringbuf_submit_dynptr(copy.record, 1 /* BPF_RB_NO_WAKEUP */);
 	count(SAMPLED);
 	time_run(took);
+	return 0;
+}
+
+SEC("perf_event/sample")
+int sample(struct bpf_perf_event_data *context)
+{
+	u64 began = ktime_get_ns();
+	u64 ids = get_current_pid_tgid();
+	u32 tgid = ids >> 32;
+	struct process *process = map_lookup(&processes, &tgid);
+	if (!tgid || (!process && (!everything || tgid == own_tgid)))
+		return 0;
+	u32 cpu = get_smp_processor_id();
+	struct scratch_space *space = map_lookup(&scratch, &cpu);
+	if (!space)
+		return 0;
+	struct record *record = &space->record;
+	record->flags = record->state = 0;
+	record->call = -1;
+	void *task = get_current_task_btf();
+	if (FROM_USER(&context->regs)) {
+		take_registers(record, &context->regs);
+	} else {
+		struct pt_regs regs;
+		void *user = task_pt_regs(task);
+		if (!user || probe_read_kernel(&regs, sizeof(regs), user) || !FROM_USER(&regs)) {
+			count(NO_USER_MODE);
+			return 0;
+		}
+		take_registers(record, &regs);
+		record->flags |= FLAG_KERNEL;
+	}
+	take_record(space, process, task, ids, began);
+	return 0;
+}
+
+/* ---- waits ---- */
+
+/* The states of a task in the kernel (include/linux/sched.h). */
+#define SAVED_NS 20000000 /* of a thread's share, that it may use at once */
+#define TASK_ENDED 0xb0 /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
+
+struct switch_tracepoint {
+	u64 preempted;
+	u64 before;
+	u64 next;
+	u64 state; /* of the one before */
+};
+
+inline_ void tell_end(struct wait *wait, u64 now, u64 waking, u32 flags)
+{
+	struct ended end = {
+		.time_ns = now,
+		.pid = wait->pid,
+		.tid = wait->tid,
+		.cpu = get_smp_processor_id(),
+		.flags = flags,
+		.off_ns = wait->off_ns,
+		.waking_ns = waking,
+		.state = wait->state,
+		.call = wait->call,
+		.blocked_ns = wait->blocked_ns,
+		.runnable_ns = wait->runnable_ns,
+	};
+	if (!ringbuf_output(&ring, &end, sizeof(end), 1 /* BPF_RB_NO_WAKEUP */))
+		return;
+	count(WAIT_LOST);
+	if (flags & FLAG_GONE || !wait->off_ns)
+		return;
+	wait->blocked_ns += waking - wait->off_ns;
+	wait->runnable_ns += now - waking;
+	wait->count += 1;
+}
+
+/* The stack of one that leaves its processor. Of a thread that waits often only some: the copies take a share of its time. */
+inline_ void copy_wait(struct wait *wait, struct process *process, u64 ids, u64 now, struct limits *limit)
+{
+	u32 cpu = get_smp_processor_id();
+	struct scratch_space *space = map_lookup(&scratch, &cpu);
+	if (!space)
+		return;
+	void *task = get_current_task_btf();
+	struct pt_regs regs;
+	void *user = task_pt_regs(task);
+	if (!user || probe_read_kernel(&regs, sizeof(regs), user) || !FROM_USER(&regs)) {
+		wait->kernel = 1;
+		return;
+	}
+	struct record *record = &space->record;
+	record->flags = FLAG_KERNEL | FLAG_WAITS;
+	take_registers(record, &regs);
+	record->state = wait->state;
+	record->call = wait->call = CALL(&regs);
+	if (take_record(space, process, task, ids, now))
+		return;
+	wait->copied = 1;
+	if (wait->due_ns + SAVED_NS < now)
+		wait->due_ns = now - SAVED_NS;
+	/* whoever waits for least_ns each time has a stack each time */
+	u64 rest = limit->share * (ktime_get_ns() - now);
+	wait->due_ns += rest < limit->least_ns ? rest : limit->least_ns;
+}
+
+inline_ void leaves(struct switch_tracepoint *context, u64 now)
+{
+	u64 ids = get_current_pid_tgid();
+	u32 tgid = ids >> 32, zero = 0;
+	if (!tgid)
+		return;
+	struct process *process = map_lookup(&processes, &tgid);
+	if (!process && (!everything || tgid == own_tgid))
+		return;
+	u64 task = context->before, state = context->preempted ? 0 : context->state;
+	struct wait *wait = map_lookup(&waits, &task);
+	if (state & TASK_ENDED) {
+		if (wait) {
+			tell_end(wait, now, 0, FLAG_GONE);
+			map_delete(&waits, &task);
+		}
+		return;
+	}
+	if (!wait) {
+		struct wait fresh = {.call = -1};
+		map_update(&waits, &task, &fresh, 0);
+		wait = map_lookup(&waits, &task);
+		if (!wait) {
+			count(WAIT_LOST);
+			return;
+		}
+	}
+	wait->pid = tgid;
+	wait->tid = ids;
+	if (wait->off_ns) {
+		/* a few of a thousand arrivals are not seen; it ran when it was woken, or soon after */
+		u64 woken = wait->waking_ns ? wait->waking_ns : now;
+		count(ARRIVAL_MISSED);
+		tell_end(wait, woken, woken, FLAG_ENDED);
+		wait->off_ns = 0;
+	}
+	if (wait->kernel || (!state && !runnable))
+		return;
+	wait->off_ns = now;
+	wait->waking_ns = state ? 0 : now;
+	wait->state = state;
+	wait->call = -1;
+	wait->copied = 0;
+	struct limits *limit = map_lookup(&limits, &zero);
+	if (!limit)
+		return;
+	if (wait->due_ns > now) {
+		count(NO_STACK_OF_WAIT);
+		return;
+	}
+	copy_wait(wait, process, ids, now, limit);
+	if (wait->kernel)
+		wait->off_ns = 0;
+}
+
+inline_ void arrives(u64 task, u64 now)
+{
+	u32 zero = 0;
+	struct wait *wait = map_lookup(&waits, &task);
+	if (!wait) {
+		u32 tgid = 0;
+		if (probe_read_kernel(&tgid, 4, (void *)(task + tgid_of_task)) || !tgid)
+			return;
+		if (!map_lookup(&processes, &tgid) && (!everything || tgid == own_tgid))
+			return;
+		struct wait fresh = {.pid = tgid, .call = -1};
+		probe_read_kernel(&fresh.tid, 4, (void *)(task + pid_of_task));
+		map_update(&waits, &task, &fresh, 0);
+		tell_end(&fresh, now, 0, FLAG_ENDED);
+		return;
+	}
+	u64 off = wait->off_ns;
+	if (!off)
+		return;
+	u64 waking = wait->waking_ns && wait->waking_ns <= now ? wait->waking_ns : now;
+	struct limits *limit = map_lookup(&limits, &zero);
+	if (wait->copied || (limit && now - off >= limit->least_ns)) {
+		tell_end(wait, now, waking, FLAG_ENDED);
+	} else {
+		wait->blocked_ns += waking - off;
+		wait->runnable_ns += now - waking;
+		wait->count += 1;
+	}
+	wait->off_ns = 0;
+}
+
+SEC("raw_tp/sched_switch")
+int switched(struct switch_tracepoint *context)
+{
+	u64 now = ktime_get_ns();
+	leaves(context, now);
+	arrives(context->next, now);
+	return 0;
+}
+
+SEC("raw_tp/sched_waking")
+int woken(u64 *context)
+{
+	u64 task = context[0];
+	struct wait *wait = map_lookup(&waits, &task);
+	if (wait && wait->off_ns && !wait->waking_ns)
+		wait->waking_ns = ktime_get_ns();
 	return 0;
 }
 

@@ -24,6 +24,8 @@ typedef long long s64;
 #define MOST_THREADS 256         /* thread states that are looked through for one */
 #define REGISTERS 17             /* in the order of DWARF, pc last (x86-64) */
 
+#define MOST_RUN_NS 1000000      /* a run of the program that takes longer stops copying */
+
 /* Why something of a sample is missing: counted in the kernel, one counter each. */
 enum reason {
 	SAMPLED,          /* a record was submitted */
@@ -35,6 +37,10 @@ enum reason {
 	NO_THREAD_STATE,  /* of an interpreter's process: the thread has none */
 	FRAME_UNREADABLE,
 	TOO_MANY_FRAMES,
+	OVER_BUDGET,      /* the run took longer than MOST_RUN_NS: frames and stack end where it was then */
+	WAIT_LOST,        /* no room for the end of a wait, or for its thread in the table: only in the sums, or nowhere */
+	NO_STACK_OF_WAIT, /* its thread waits so often that not each wait is copied, or there was no room for it */
+	ARRIVAL_MISSED,   /* a thread leaves its processor, and the program was not called when it came */
 	REASONS
 };
 
@@ -46,6 +52,9 @@ enum reason {
 #define FLAG_CUT 16       /* the stack copy ends before the stack does */
 #define FLAG_NARROW 64    /* 32-bit code */
 #define FLAG_KERNEL 32    /* taken in the kernel: registers are those with which it was entered */
+#define FLAG_WAITS 128    /* taken when the thread left its processor: a wait begins at time_ns */
+#define FLAG_ENDED 256    /* struct ended: a wait is over */
+#define FLAG_GONE 512     /* struct ended: the thread is, these are its sums */
 
 struct record {
 	u64 time_ns; /* CLOCK_MONOTONIC */
@@ -65,6 +74,23 @@ struct record {
 	u64 below_holes;
 	u32 below_size; /* bytes, behind those of the first copy */
 	u32 texts;      /* rows of struct text behind those of anchors */
+	u32 state;      /* FLAG_WAITS: why it left, as the kernel's task states; 0: another thread took its processor */
+	s32 call;       /* the system call that it is in, -1: none */
+};
+
+/* A wait that is over, or the end of a thread. Begins as a record does. */
+struct ended {
+	u64 time_ns; /* it is on a processor again */
+	u32 pid;
+	u32 tid;
+	u32 cpu;
+	u32 flags;
+	u64 off_ns;    /* since when; 0: since before it was looked at */
+	u64 waking_ns; /* when it could have run again; 0: not known */
+	u32 state;
+	s32 call;
+	u64 blocked_ns; /* FLAG_GONE: the sums of struct wait */
+	u64 runnable_ns;
 };
 
 /* One frame of an interpreter, as its memory was. */
@@ -131,6 +157,29 @@ struct process {
 	u32 unused;
 	u64 namespace_dev; /* of its pid namespace, 0: ours */
 	u64 namespace_ino;
+};
+
+/* By task, of threads of the recording. */
+struct wait {
+	u64 off_ns;      /* since when it is off its processor; 0: it is not */
+	u64 waking_ns;   /* when it was woken, or lost its processor to another thread; 0: it sleeps */
+	u64 blocked_ns;  /* sums of waits without a record of their own */
+	u64 runnable_ns;
+	u64 count;       /* of them */
+	u64 due_ns;      /* no stack is copied before */
+	u32 pid;
+	u32 tid;
+	u32 state;
+	s32 call;
+	u32 copied; /* its stack was */
+	u32 kernel; /* a thread of the kernel's own */
+};
+
+/* What may change while the program runs. */
+struct limits {
+	u64 stack;    /* bytes that are copied: what the walks needed so far */
+	u64 least_ns; /* shorter waits have no record of their own, unless their stack was copied */
+	u64 share;    /* of a thread's time at most 1/share goes into copies of shorter waits */
 };
 
 /* By tid. */

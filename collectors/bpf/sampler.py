@@ -20,6 +20,7 @@ from pyprof.collectors.bpf.ring import RecordRing
 from pyprof.collectors.linux import bpf, libc
 from pyprof.errors import FormatError
 from pyprof.model.interpreter import FrameOffsets, ThreadPlace
+from pyprof.records import dataclass
 
 _SET_BPF, _ENABLE = 0x40042408, 0x2400
 _SOFTWARE, _CPU_CLOCK = 1, 0
@@ -32,6 +33,9 @@ KINDS = {
     "raw_tp/sched_process_fork": bpf.RAW_TRACEPOINT,
     "raw_tp/sched_process_exec": bpf.RAW_TRACEPOINT,
 }
+OF_WAITS = {"raw_tp/sched_switch": bpf.RAW_TRACEPOINT, "raw_tp/sched_waking": bpf.RAW_TRACEPOINT}
+_POINTS = {"forked": "sched_process_fork", "executed": "sched_process_exec"}
+_POINTS_OF_WAITS = {"switched": "sched_switch", "woken": "sched_waking"}
 _U32 = struct.Struct("=I")
 
 
@@ -40,19 +44,56 @@ def program() -> bytes:
     return resources.files("pyprof.collectors.bpf").joinpath("sampler.x86_64.o").read_bytes()
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the program looks at. rate_hz: samples a second of each processor, 0 for none. everything: all processes.
+    follow: children, too. waits: threads that leave their processors; runnable: also those that lose it to another one.
+    """
+
+    rate_hz: float
+    everything: bool = False
+    follow: bool = False
+    waits: bool = False
+    runnable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Of one thread: sums of the waits that have no record of their own, and since when it waits now, 0 if it does not.
+    waking_ns: when it was woken, 0: not yet. copied: its stack was.
+    """
+
+    pid: int
+    tid: int
+    off_ns: int
+    waking_ns: int
+    why: int
+    call: int
+    copied: bool
+    blocked_ns: int
+    runnable_ns: int
+    count: int
+
+
 class Sampler:
     """ring: the records. Raises ProgramRefused where the kernel does not take the program or the events."""
 
-    def __init__(self, rate_hz: float, ring_size: int, cpus: list[int], everything: bool, follow: bool) -> None:
-        """ring_size: bytes, a power of two. everything: all processes. follow: children, too."""
+    def __init__(self, watched: Watched, ring_size: int, cpus: list[int]) -> None:
+        """ring_size: bytes, a power of two."""
         self._object = BpfObject(program(), "sampler.o")
         self.cpus = cpus
         self._descriptors: list[int] = []
         self._layouts: dict[FrameOffsets, int] = {}
         self._processors = _possible_processors()
-        constants = {"everything": everything, "follow": follow or everything, "own_tgid": os.getpid()}
+        constants = {
+            "everything": watched.everything,
+            "follow": watched.follow or watched.everything,
+            "own_tgid": os.getpid(),
+            "runnable": watched.runnable,
+        }
         try:
             constants["tgid_of_task"] = member_offset("task_struct", "tgid")
+            constants["pid_of_task"] = member_offset("task_struct", "pid")
         except (OSError, FormatError) as error:
             raise ProgramRefused(
                 f"This kernel has no type information: {error}.", "--collector perf needs none."
@@ -62,11 +103,12 @@ class Sampler:
         self._object.set_entries("ring", ring_size)
         self._object.set_entries("scratch", self._processors)
         try:
-            self._object.load(KINDS)
+            self._object.load(KINDS | OF_WAITS if watched.waits else KINDS)
             self.ring = RecordRing(self._object.maps["ring"], ring_size)
-            for name, point in (("forked", "sched_process_fork"), ("executed", "sched_process_exec")):
+            for name, point in (_POINTS | _POINTS_OF_WAITS if watched.waits else _POINTS).items():
                 self._keep(bpf.open_raw_tracepoint(self._object.programs[name], point), f"the tracepoint {point}")
-            self._attach(rate_hz, cpus)
+            if watched.rate_hz:
+                self._attach(watched.rate_hz, cpus)
         except BaseException:
             self.close()
             raise
@@ -131,9 +173,19 @@ class Sampler:
         """Is a process recorded, perhaps since its parent forked it?"""
         return bpf.lookup(self._object.maps["processes"], _U32.pack(pid), abi.PROCESS.size) is not None
 
-    def limit_stack(self, size: int) -> None:
-        """Bytes of a stack that are copied from now on."""
-        bpf.update(self._object.maps["limits"], bytes(4), struct.pack("=Q", size))
+    def limit(self, stack: int, least_ns: int, share: int) -> None:
+        """From now on. stack: bytes of a stack that are copied; least_ns: shorter waits have no record of their own;
+        share: of a thread's time at most 1/share goes into copies of its waits.
+        """
+        bpf.update(self._object.maps["limits"], bytes(4), abi.LIMITS.pack(stack, least_ns, share))
+
+    def waiting(self) -> list[Waiting]:
+        """Of all threads that are known."""
+        found = []
+        for value in bpf.values(self._object.maps["waits"], 8, abi.WAIT.size):
+            off, waking, blocked, runnable, count, _, pid, tid, why, call, copied, _ = abi.WAIT.unpack(value)
+            found.append(Waiting(pid, tid, off, waking, why, call, bool(copied), blocked, runnable, count))
+        return found
 
     def forget(self, pid: int) -> None:
         """A process that has ended."""

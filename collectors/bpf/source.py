@@ -16,8 +16,9 @@ import numpy as np
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, Flag, LossReason
-from pyprof.collectors.bpf.records import NOTHING, U64, Records, read_records
-from pyprof.collectors.bpf.sampler import Sampler
+from pyprof.collectors.bpf.records import NO_ENDS, NOTHING, U64, Records, apart, read_ended, read_records
+from pyprof.collectors.bpf.sampler import Sampler, Waiting
+from pyprof.collectors.bpf.wait_rates import WaitRates
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.records import SampleRecords
 from pyprof.diagnostics import Diagnostics
@@ -33,9 +34,12 @@ _ROOM = 8192
 
 
 class BpfSource:
-    """most_copy: bytes of a stack that a sample can hold. lost: samples that found no room. next_id: gives ids of
-    address spaces. reader: makes the reader of a process's interpreter, by pid; None where no interpreter is wanted.
-    parent_of: pid -> the process that forked it, 0 if that is not known.
+    """most_copy: bytes of a stack that a sample can hold. lost: samples that found no room. parent_of: pid -> the
+    process that forked it, 0 if that is not known. records, ended: what take() found. rates: which waits are recorded
+    one by one. next_id: gives ids of address spaces. reader: makes the reader of a process's interpreter, by pid; None
+    where no interpreter is wanted.
+
+    It has 21 methods: the steps of a drain, what it hears of processes, and what the program is told.
     """
 
     most_copy = MOST_STACK
@@ -46,7 +50,9 @@ class BpfSource:
         diagnostics: Diagnostics,
         next_id: Callable[[], int],
         reader: Callable[[int], KernelReader] | None,
+        least_ns: int = 0,
     ) -> None:
+        """least_ns: shorter waits need no record of their own."""
         self.lost = 0
         self.words = sampler.ring.words
         self.parent_of: Callable[[int], int] = lambda pid: 0
@@ -58,9 +64,18 @@ class BpfSource:
         self._ended: set[int] = set()
         self._placed: dict[int, tuple[int, int, int]] = {}
         self._counted: dict[LossReason, int] = {}
-        self._records, self._until = NOTHING, 0
+        self.records, self.ended, self._until = NOTHING, NO_ENDS, 0
+        self.rates = WaitRates(least_ns)
+        self._used = 0.0
         self._copy, self._needed = _FIRST_COPY, 0
-        sampler.limit_stack(self._copy)
+        self._limit()
+
+    def _limit(self) -> None:
+        self._sampler.limit(self._copy, self.rates.least_ns, self.rates.share)
+
+    def waiting(self) -> list[Waiting]:
+        """Which threads wait now, and the sums of waits without records."""
+        return self._sampler.waiting()
 
     def begin(self, pids: list[int]) -> None:
         """Sample processes that are there already. What can be known of their interpreters is known before their first
@@ -147,8 +162,12 @@ class BpfSource:
 
     def take(self) -> SampleRecords:
         """What is in the ring, in order of time; done() gives its room back."""
-        places, self._until = self._sampler.ring.take()
-        self._records = records = read_records(self.words, places)
+        ring = self._sampler.ring
+        self._used = ring.used / ring.size
+        places, self._until = ring.take()
+        samples, ends = apart(self.words, places)
+        self.records = records = read_records(self.words, samples)
+        self.ended = read_ended(self.words, ends)
         return SampleRecords(
             time_ns=records.time_ns,
             pid=records.pid,
@@ -165,13 +184,16 @@ class BpfSource:
 
     def dressed(self, batch: SampleBatch, lanes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleBatch:
         """A batch of these lanes of what was taken last, with its interpreters' frames and further memory."""
-        records = self._records.take(lanes)
+        records = self.records.take(lanes)
         return replace(batch, stack=_with_pieces(batch.stack, records), chains=self._chains(batch, records))
 
     def done(self) -> None:
         """Everything that was taken has been unwound."""
         self._sampler.ring.give_back(self._until)
-        self._records = NOTHING
+        copies = int(np.count_nonzero(self.records.flags & Flag.WAITS))
+        if self.rates.changed(copies, len(self.ended), self._used):
+            self._limit()
+        self.records, self.ended = NOTHING, NO_ENDS
         counts, _ = self._sampler.counts()
         self.lost = counts[LossReason.RING_FULL]
         self._tell({reason: n - self._counted.get(reason, 0) for reason, n in counts.items()})
@@ -187,6 +209,10 @@ class BpfSource:
             self._diagnostics.count("thread of an interpreter's process without a state in it", n)
         if n := more[LossReason.FRAME_UNREADABLE]:
             self._diagnostics.count("interpreter's frame that was not in memory", n)
+        if n := more[LossReason.OVER_BUDGET]:
+            self._diagnostics.count("kernel's program had no more time for a sample", n)
+        if n := more[LossReason.WAIT_LOST]:
+            self._diagnostics.count("end of a wait found no room in the ring", n)
         if n := more[LossReason.TOO_MANY_FRAMES]:
             self._diagnostics.count("more frames of an interpreter than a record of the kernel's program holds", n)
 
@@ -198,7 +224,7 @@ class BpfSource:
         wanted = min(max(2 * self._needed + _ROOM, _FIRST_COPY), MOST_STACK)
         if wanted > self._copy:
             self._copy = wanted
-            self._sampler.limit_stack(wanted)
+            self._limit()
 
     def silence(self) -> None:
         """No more samples; those in the ring can still be taken."""
@@ -224,7 +250,7 @@ class BpfSource:
             self._place(reader)
             lanes = np.flatnonzero(mine & has)
             if len(lanes):
-                chains = reader.chains(_rows(records.take(lanes), self._records.texts_of(pid)))
+                chains = reader.chains(_rows(records.take(lanes), self.records.texts_of(pid)))
                 found |= {lane: chain for lane, chain in zip(lanes.tolist(), chains, strict=True) if chain is not None}
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from pyprof.collectors.base import Collector, CollectorRefused
+from pyprof.collectors.base import Collector, CollectorRefused, SampleSource
 from pyprof.collectors.hybrid.by_image import ByImage
 from pyprof.collectors.hybrid.collector import HybridCollector
 from pyprof.collectors.hybrid.stops import NO_STOPS, stops_of
@@ -15,8 +15,9 @@ from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.targets.request import CollectorTarget, Request
 from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
 from pyprof.options import CollectOptions
+from pyprof.records import replace
 
-_RING = 16 << 20
+_RING, _RING_OF_WAITS = 16 << 20, 64 << 20
 _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
 _MACHINE = "x86_64"
 _LEAST_KERNEL = (5, 19)
@@ -24,8 +25,8 @@ _LEAST_KERNEL = (5, 19)
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     """None, or why not: architecture, kernel, rights, or what is asked for."""
-    if options.idle or options.kernel:
-        return CollectorRefused("programs in the kernel sample threads that run, without the kernel's own frames", "")
+    if options.kernel:
+        return CollectorRefused("programs in the kernel do not show the kernel's own frames", "")
     if os.uname().machine != _MACHINE:
         return UnsupportedArchitecture(f"the program in the kernel is made for {_MACHINE}")
     release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
@@ -54,17 +55,40 @@ def open(request: Request) -> Collector:
 def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) -> Collector:
     """The same for these processes. launched: as in a request; why: the collector samples them, a sentence."""
     from pyprof.collectors.bpf.collector import BpfCollector
-    from pyprof.collectors.bpf.sampler import Sampler
+    from pyprof.collectors.bpf.sampler import Sampler, Watched
     from pyprof.collectors.bpf.source import BpfSource
 
     selection, options = request.of(pids), request.options
-    sampler = Sampler(options.rate_hz, _RING, online_cpus(), selection.everything, options.subprocesses)
+    watched = Watched(
+        rate_hz=options.rate_hz if options.running else 0.0,
+        everything=selection.everything,
+        follow=options.subprocesses,
+        waits=options.idle,
+        runnable=options.running,
+    )
+    sampler = Sampler(watched, _RING_OF_WAITS if options.idle else _RING, online_cpus())
+    bpf: BpfCollector
     try:
         reader = request.interpreters.kernel_reader if request.interpreters else None
-        source = BpfSource(sampler, request.diagnostics, request.ids.next_id, reader)
-        bpf = BpfCollector(source, pids[0], options, request.diagnostics, request.ids, selection, launched, why)
+        least_ns = round(1e9 * options.min_block_s)
+        source = BpfSource(sampler, request.diagnostics, request.ids.next_id, reader, least_ns)
+        of_both = (source, pids[0], options, request.diagnostics, request.ids, selection, launched)
+        if options.idle:
+            from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
+
+            bpf = BpfWaitCollector(*of_both, lambda pids: _from_outside(request, pids))
+        else:
+            bpf = BpfCollector(*of_both, why)
     except BaseException:
         sampler.close()
         raise
-    by_depth = options.stack_size > NO_STOPS
+    by_depth = not options.idle and options.stack_size > NO_STOPS
     return HybridCollector(bpf, partial(stops_of, request), ByImage(source.look), by_depth, launched)
+
+
+def _from_outside(request: Request, pids: list[int]) -> SampleSource:
+    """Sleeping threads only, none of which is stopped."""
+    from pyprof.collectors.ptrace.opening import by_stops
+
+    asleep = replace(request.options, running=False, stop_sleepers=False, subprocesses=False, flush_s=0.0)
+    return by_stops(replace(request, options=asleep), tuple(pids))

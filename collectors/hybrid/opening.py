@@ -67,9 +67,8 @@ class _Openings:
         by_program = not request.by_name and self._options.running and not self._options.kernel
         if by_program and interpreters and not everything:
             self._by_image = ByImage(interpreters.needs_stops)
-        self._by_bpf = (
-            by_program and interpreters is not None and bpf_opening.can(request.target, request.options) is None
-        )
+        by_bpf = by_program or (self._options.idle and not request.by_name and not self._options.kernel)
+        self._by_bpf = by_bpf and interpreters is not None and bpf_opening.can(request.target, request.options) is None
 
     def collector(self) -> Collector:
         pids, launched = self._request.selection.pids, self._request.launched
@@ -78,6 +77,9 @@ class _Openings:
                 with contextlib.suppress(CollectorRefused):
                     return self._with_bpf()
             return self._running(self._by_image)
+        if self._by_bpf:
+            with contextlib.suppress(CollectorRefused):
+                return bpf_opening.opened(self._request, pids, launched, "")
         if self._by_image is None:
             return self._wall_clock(pids, launched)
         from pyprof.collectors.hybrid.whole_process import WholeProcessCollector

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 
 import numpy as np
@@ -25,6 +26,8 @@ _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _BTF_L
     22,
     11,
 )
+_LOOKUP_BATCH = 24
+_BATCH = 1024
 _LOG_SIZE = 1 << 20
 
 
@@ -56,6 +59,24 @@ def update(fd: int, key: bytes, value: bytes) -> int:
 
 def delete(fd: int, key: bytes) -> int:
     return _element(_DELETE, fd, key, b"")
+
+
+def values(fd: int, key_size: int, value_size: int) -> list[bytes]:
+    """Of a hash, all that are there; of one that changes meanwhile perhaps some twice."""
+    found: list[bytes] = []
+    cursor, taken = bytearray(max(key_size, 4)), bytearray(max(key_size, 4))
+    keys, room = bytearray(_BATCH * key_size), bytearray(_BATCH * value_size)
+    first, end = True, 0
+    while end == 0:
+        attr = bytearray(struct.pack("=QQQQIIQQ", 0 if first else _address(cursor), _address(taken), _address(keys),
+                                     _address(room), _BATCH, fd, 0, 0))  # fmt: skip
+        end = libc.bpf(_LOOKUP_BATCH, attr)
+        if end not in (0, -errno.ENOENT):
+            break
+        (count,) = struct.unpack_from("=I", attr, 32)
+        found += [bytes(room[n * value_size : (n + 1) * value_size]) for n in range(count)]
+        cursor, taken, first = taken, cursor, False
+    return found
 
 
 def freeze(fd: int) -> int:

@@ -54,6 +54,14 @@ def positive_int(text: str) -> int:
     return int(text)
 
 
+def duration(text: str) -> float:
+    """Seconds: a number with s, ms or us."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)(s|ms|us)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 1ms, 200us or 0.5s")
+    return float(found[1]) * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[found[2]]
+
+
 def regex(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)

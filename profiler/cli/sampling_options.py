@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from pyprof.cli.arguments import bytes_size, percent, positive, positive_int, source_list, unwind_options
+from pyprof.cli.arguments import bytes_size, duration, percent, positive, positive_int, source_list, unwind_options
 from pyprof.collectors import registry as collectors
 from pyprof.frame_sources import option_help
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
+    DEFAULT_MIN_BLOCK_S,
     DEFAULT_RATE_HZ,
     DEFAULT_SOURCES,
     DEFAULT_STACK_SIZE,
@@ -54,6 +55,14 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         type=percent,
         metavar="PERCENT",
         help="share of time the target may be stopped; the rate falls to keep it",
+    )
+    what.add_argument(
+        "--min-block",
+        type=duration,
+        default=DEFAULT_MIN_BLOCK_S,
+        metavar="TIME",
+        help="each wait that is longer has a stack of its own (--mode offcpu and wall, with bpf), shorter ones where "
+        "there are few; with s, ms or us (default: 1ms)",
     )
     what.add_argument(
         "--sandbox",
@@ -121,5 +130,6 @@ def record_options(arguments: argparse.Namespace) -> RecordOptions:
         native=arguments.native,
         follow_tasks=arguments.follow_tasks,
         lock_holder=arguments.gil,
+        min_block=arguments.min_block,
         sandbox=arguments.sandbox,
     )

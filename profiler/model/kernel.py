@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 KERNEL_HALF = 1 << 63
+NOT_ONE_BY_ONE = -2
+"""In place of a system call: many waits of which only the sum is known."""
 
 
 class Blocked(NamedTuple):
-    """arch: its name. state: the letter of /proc/TID/stat. call: number of the system call, -1 outside of one."""
+    """arch: its name. state: the letter of /proc/TID/stat. call: number of the system call, -1 outside of one, or
+    NOT_ONE_BY_ONE.
+    """
 
     arch: str
     state: str

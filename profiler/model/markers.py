@@ -16,7 +16,7 @@ class MarkKind(IntEnum):
     CUT = 0  # the frames outside it are missing
     LEFT_OUT = 1  # frames in the middle of the stack are left out
     MERGE = 2  # an interpreter's frames and the native ones could not all be matched
-    NOT_SAMPLED = 3  # processor time without a sample, of what ran too short
+    NOT_SAMPLED = 3  # time without a sample, of what ran or waited too short
     LONG_CHAIN = 4  # an interpreter's outermost functions are missing
     SCATTERED = 5  # the same, where each is read on its own, so that no option copies them
     LOST = 6  # processor time whose records were lost

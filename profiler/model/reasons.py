@@ -114,6 +114,13 @@ _SAMPLING = (
            "A program in the kernel copies 256 KB of a stack. Such threads are stopped for their samples."),
     Reason("stack's end not known while mappings change", Stage.SAMPLING,
            "The first sample of a thread came while its process changed its mappings. 64 KB of its stack were copied."),
+    Reason("kernel's program had no more time for a sample", Stage.SAMPLING,
+           "The program in the kernel had worked for more than 1 ms on a sample: frames or a part of the "
+           "stack are missing."),
+    Reason("end of a wait found no room in the ring", Stage.SAMPLING,
+           "The ring was full when a thread came back to its processor: this time is in its thread's sum, without "
+           "a stack.",
+           retry="a longer --min-block"),
     Reason("thread of an interpreter's process without a state in it", Stage.INTERPRETER,
            "The interpreter did not know the thread when it was sampled: it runs native code only, or has just begun."),
     Reason("the process that parses is not confined", Stage.OPTIONS,

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.interpreter import FunctionPlace
-from pyprof.model.kernel import Blocked, KernelFrame, KernelStack
-from pyprof.model.markers import CUTS, LEFT_OUT, Mark, MarkKind
+from pyprof.model.kernel import NOT_ONE_BY_ONE, Blocked, KernelFrame, KernelStack
+from pyprof.model.markers import CUTS, LEFT_OUT, NOT_SAMPLED, Mark, MarkKind
 from pyprof.model.profile import FrameKind
 from pyprof.model.tree import rewrite
 from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
@@ -151,7 +151,8 @@ class StackTable:
 
     def unseen(self, frames: KernelStack) -> int:
         """The stack of which only what the kernel does is known."""
-        return self.extend(self.child(0, marker_key(UNREADABLE)), frames)
+        sums = any(isinstance(frame, Blocked) and frame.call == NOT_ONE_BY_ONE for frame in frames)
+        return self.extend(self.child(0, marker_key(NOT_SAMPLED if sums else UNREADABLE)), frames)
 
     def adopt(self, other: StackTable, nodes: Iterable[int]) -> list[int]:
         """Take over stacks of another table, by their leaves. Returns the node here of each one there, -1 of others."""

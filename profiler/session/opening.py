@@ -156,6 +156,7 @@ def check(options: RecordOptions) -> None:
     _within("duration", options.duration, 0.0, math.inf)
     _within("rate", options.rate, 0.0, MOST_RATE_HZ)
     _within("max_overhead", options.max_overhead, 0.0, 1.0)
+    _within("min_block", options.min_block, -1e-9, 1.0)
     if isinstance(options.thread, str):
         try:
             re.compile(options.thread)

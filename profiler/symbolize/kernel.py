@@ -7,7 +7,7 @@ from importlib import import_module
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARCHES
-from pyprof.model.kernel import Blocked, KernelFrame
+from pyprof.model.kernel import NOT_ONE_BY_ONE, Blocked, KernelFrame
 from pyprof.objfile.opener import current
 
 _ARCHES = {arch.name: arch for arch in ARCHES.values()}
@@ -74,6 +74,8 @@ class KernelNames:
 
 def _blocked_title(blocked: Blocked) -> str:
     state = _STATES.get(blocked.state, "blocked")
+    if blocked.call == NOT_ONE_BY_ONE:
+        return f"[{state}: waits too short or too many for stacks]"
     if blocked.call < 0:
         return f"[{state}]"
     known = _ARCHES[blocked.arch].kernel.call_names.get(blocked.call) or _call_names(blocked.arch).get(blocked.call)

@@ -1,0 +1,251 @@
+"""Wall-clock time of threads by a program in the kernel, waits with their stacks.
+
+Nothing is stopped. A wait has the stack with which its thread left its processor, Python functions included. Threads
+that sleep when the recording begins are read from outside once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
+from pyprof.collectors.batch_builder import bare_batch
+from pyprof.collectors.bpf.abi import Flag
+from pyprof.collectors.bpf.collector import BpfCollector
+from pyprof.collectors.bpf.records import I64, Records
+from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.bpf.waits import FOR_PROCESSOR, LATENCY_NS, Left, Told, Waits, letter
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.perf_arch import NARROW, WIDE
+from pyprof.collectors.perf.batches import by_width
+from pyprof.collectors.perf.reader import FOREVER_NS
+from pyprof.collectors.targets.selection import Selection
+from pyprof.collectors.thread_lives import Identities
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.kernel import Blocked, KernelStack
+from pyprof.model.keys import ThreadKey
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.options import CollectOptions
+from pyprof.records import replace
+
+_LOOKS = 4
+"""So often those that sleep already are read: the first reads do not know how much of a stack is wanted."""
+
+_HELD_NS = 100_000_000
+
+Lanes = npt.NDArray[np.intp]
+
+
+class BpfWaitCollector(BpfCollector):
+    """from_outside: opens the collector that reads sleeping threads of these processes; raises what that raises."""
+
+    def __init__(
+        self,
+        source: BpfSource,
+        pid: int,
+        options: CollectOptions,
+        diagnostics: Diagnostics,
+        ids: Identities,
+        selection: Selection,
+        before_exec: bool,
+        from_outside: Callable[[list[int]], SampleSource],
+    ) -> None:
+        self._waits = Waits()
+        self._from_outside = from_outside
+        self._outside: SampleSource | None = None
+        self._looks: Iterator[SampleBatch] = iter(())
+        self._left_looks = 0
+        self._met: dict[ThreadKey, ThreadInfo] = {}
+        super().__init__(source, pid, options, diagnostics, ids, selection, before_exec)
+        self.members.joined = self._join
+        if not before_exec:
+            self._meet(self.members.alive)
+
+    def batches(self) -> Iterator[SampleBatch]:
+        self._waits.begin(time.monotonic_ns(), self.source.waiting())
+        return super().batches()
+
+    def _longest_wait_ns(self) -> int:
+        """What was not told belongs to the next window."""
+        return min(super()._longest_wait_ns(), _HELD_NS)
+
+    def stop(self) -> None:
+        self._waits.end(time.monotonic_ns())
+        super().stop()
+
+    def _join(self, pids: list[int]) -> None:
+        self.source.begin(pids)
+        self._meet(pids)
+
+    def _meet(self, pids: list[int]) -> None:
+        """Processes whose threads may sleep already."""
+        now = time.monotonic_ns()
+        for pid in pids:
+            try:
+                self._waits.met(procfs.tasks(pid), now)
+            except OSError:
+                continue
+        self._close_outside()
+        if self._waits.unheard:
+            self._outside = self._from_outside(pids)
+            self._looks, self._left_looks = self._outside.batches(), _LOOKS
+
+    def _close_outside(self) -> None:
+        outside, self._outside = self._outside, None
+        if outside is not None:
+            self._met |= {info.key: info for info in outside.threads()}
+            outside.stop()
+            outside.close()
+
+    def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
+        source = self.source
+        last = until_ns == FOREVER_NS
+        asleep = self._asleep(last)
+        if last:
+            source.silence()
+        now_ns, waiting, least_ns = time.monotonic_ns(), source.waiting(), source.rates.least_ns
+        samples = source.take()
+        taken = self.take(until_ns, samples, source.words)
+        records = source.records
+        waits = np.flatnonzero(records.flags & Flag.WAITS)
+        left = Left(
+            records.tid[waits].astype(np.int64), records.time_ns[waits], records.why[waits], taken.wanted[waits]
+        )
+        told = self._waits.tell(left, source.ended, waiting, asleep.tid.tolist(), now_ns, least_ns)
+        yield from self._without_samples(told)
+        if len(asleep):
+            yield _of_those_asleep(asleep, told, self.source_id)
+        lanes = np.flatnonzero(taken.wanted)
+        self._taken += int(np.count_nonzero(records.flags[lanes] & Flag.WAITS == 0))
+        first, second = _lengths(records, waits, told)
+        for length_ns, state in ((first, None), (second, FOR_PROCESSOR)):
+            again = np.zeros(len(records), np.bool_)
+            again[waits] = told.goes_on & (state is None)
+            lanes = np.flatnonzero(taken.wanted & ((length_ns != 0) | again))
+            if not len(lanes):
+                continue
+            batch = source.dressed(taken.switched.take(lanes), lanes)
+            batch = replace(batch, followed=state is None, length_ns=length_ns[lanes])
+            batch = _labelled(batch, records, lanes, state)
+            for part in by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
+                self.saw(part)
+                yield part
+        self._unwound(taken)
+
+    def _asleep(self, last: bool) -> SampleBatch:
+        """At threads that sleep already."""
+        batch = next(self._looks, None) if self._outside is not None and not last else None
+        self._left_looks -= 1
+        if self._left_looks <= 0 and self._outside is not None:
+            self._close_outside()
+        if batch is None:
+            return _NOBODY_ASLEEP
+        return batch.take(np.flatnonzero(batch.kind == SampleKind.BLOCKED))
+
+    def _without_samples(self, told: Told) -> Iterator[SampleBatch]:
+        """Time of waits whose stack was told before, and of those without one."""
+        if told.again:
+            tid, since, length = (np.array(column, np.int64) for column in zip(*told.again, strict=True))
+            batch = self._rows(SampleKind.UNCHANGED, tid, since, length)
+            yield batch.take(self._wanted(batch))
+        if told.bare:
+            rows = [(each.tid, each.since_ns, each.ns) for each in told.bare]
+            tid, since, length = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+            batch = self._rows(SampleKind.UNSEEN, tid, since, length)
+            kernel_stacks: dict[KernelStack, int] = {(): 0}
+            inside = [_number(kernel_stacks, WIDE.name, each.state, each.call) for each in told.bare]
+            batch = replace(
+                batch, kernel_stack=np.array(inside, np.int32), kernel_stacks=tuple(kernel_stacks), followed=False
+            )
+            yield batch.take(self._wanted(batch))
+
+    def _rows(self, kind: SampleKind, tid: I64, since_ns: I64, length_ns: I64) -> SampleBatch:
+        tracked = self.members.tracked
+        pid, started = tracked.names.pids(tid, since_ns), tracked.lives.started(tid, since_ns)
+        batch = bare_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), since_ns, pid, tid)
+        return replace(batch, stopped=False, length_ns=length_ns, started=started)
+
+    def _wanted(self, batch: SampleBatch) -> Lanes:
+        wanted = self.maker.shown(batch.tid, batch.time_ns) & self.maker.known(batch.pid)
+        if self.maker.elsewhere is not None:
+            wanted &= ~self.maker.elsewhere(batch.pid, batch.tid, batch.time_ns)
+        return np.flatnonzero(wanted)
+
+    def learn(self, feedback: Feedback) -> None:
+        if len(feedback.batch) and feedback.batch.kind[0] == SampleKind.BLOCKED:
+            if self._outside is not None:
+                self._outside.learn(feedback)
+            return
+        super().learn(feedback)
+
+    def stats(self) -> CollectorStats:
+        stats = super().stats()
+        return stats if self._options.running else replace(stats, ticking_ns=0)
+
+    def _notes(self) -> tuple[str, ...]:
+        least_ms = self.source.rates.most_ns / 1e6
+        exact = f"Time off the processor is exact; waits of {least_ms:g} ms and more have the stacks of when they began"
+        return (*super()._notes(), exact)
+
+    def threads(self) -> list[ThreadInfo]:
+        outside = self._outside.threads() if self._outside is not None else []
+        known = self._met | {info.key: info for info in (*outside, *super().threads())}
+        return [known[key] for key in sorted(known)]
+
+    def retire(self) -> None:
+        super().retire()
+        self._met = {key: info for key, info in self._met.items() if os.path.exists(f"/proc/{key.tid}")}
+
+    def close(self) -> None:
+        try:
+            self._close_outside()
+        finally:
+            super().close()
+
+
+def _of_those_asleep(batch: SampleBatch, told: Told, source_id: int) -> SampleBatch:
+    """Threads that have slept since before the recording, each for its time until now."""
+    kept = [lane for lane, tid in enumerate(batch.tid.tolist()) if tid in told.asleep_ns]
+    length = np.array([told.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
+    return replace(batch.take(np.array(kept, np.int64)), length_ns=length, stopped=False, source_id=source_id)
+
+
+def _lengths(records: Records, waits: Lanes, told: Told) -> tuple[I64, I64]:
+    """(n,), (n,): nanoseconds that each record stands for, -1 where it is one of a running thread; and those that its
+    thread waited for a processor when it had been woken.
+    """
+    first, second = np.full(len(records), -1, np.int64), np.zeros(len(records), np.int64)
+    apart = (records.why[waits] != 0) & (told.runnable_ns >= LATENCY_NS)
+    second[waits[apart]] = told.runnable_ns[apart]
+    first[waits] = told.blocked_ns + np.where(apart, 0, told.runnable_ns)
+    return first, second
+
+
+def _labelled(batch: SampleBatch, records: Records, lanes: Lanes, state: str | None) -> SampleBatch:
+    """What each waits for stands inside its innermost frame. state: of all of them."""
+    flags, why, call = records.flags[lanes], records.why[lanes], records.call[lanes]
+    kernel_stacks: dict[KernelStack, int] = {(): 0}
+    inside = np.zeros(len(lanes), np.int32)
+    for n in np.flatnonzero(flags & Flag.WAITS).tolist():
+        own = state or letter(int(why[n]))
+        arch = NARROW if flags[n] & Flag.NARROW else WIDE
+        inside[n] = _number(kernel_stacks, arch.name, own, -1 if own == FOR_PROCESSOR else int(call[n]))
+    return replace(batch, kernel_stack=inside, kernel_stacks=tuple(kernel_stacks))
+
+
+def _number(kernel_stacks: dict[KernelStack, int], arch: str, state: str, call: int) -> int:
+    return kernel_stacks.setdefault((Blocked(arch, state, call),), len(kernel_stacks))
+
+
+def _nobody(tids: Iterable[int]) -> SampleBatch:
+    none = np.array([*tids], np.int64)
+    return bare_batch(WIDE, NOBODY, np.zeros(len(none), np.uint8), none, none, none)
+
+
+_NOBODY_ASLEEP = _nobody(())

@@ -1,0 +1,255 @@
+"""Waits as the program in the kernel tells them: how much time each stack stands for, and what time has none.
+
+In: stacks of threads that left their processors, ends of waits, and what the table of waits says of those that go on.
+Out: nanoseconds. All is exact: what has no record of its own is in the kernel's sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.collectors.bpf.abi import Flag
+from pyprof.collectors.bpf.records import I64, U32, Ended
+from pyprof.collectors.bpf.sampler import Waiting
+from pyprof.model.kernel import NOT_ONE_BY_ONE
+from pyprof.records import dataclass, field
+
+Mask = npt.NDArray[np.bool_]
+
+FOR_PROCESSOR, BLOCKED = "P", "B"
+_STATES = ((0x02, "D"), (0x04, "T"), (0x08, "t"), (0x01, "S"))
+_IDLE = 0x402
+LATENCY_NS, FOREVER_NS = 20_000, 2**63 - 1
+"""A thread that was woken and runs within this time did not wait for a processor: it is counted with its wait."""
+
+
+def letter(why: int) -> str:
+    """The state of a task in the kernel (include/linux/sched.h), as /proc/PID/stat has it."""
+    if not why:
+        return FOR_PROCESSOR
+    if why & _IDLE == _IDLE:
+        return "I"
+    return next((name for bit, name in _STATES if why & bit), BLOCKED)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Stacks of threads that left their processors, n in time order. kept: which are wanted."""
+
+    tid: I64
+    time_ns: I64
+    why: U32
+    kept: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """Time of a thread without a stack. state: the letter of /proc/TID/stat; call: as Blocked has it."""
+
+    tid: int
+    since_ns: int
+    ns: int
+    state: str
+    call: int
+
+
+@dataclass(slots=True)
+class Told:
+    """Nanoseconds that are told now. blocked_ns, runnable_ns: of each stack in Left; goes_on: more may be told of it.
+    asleep_ns: tid -> of threads that
+    were read from outside. again: (tid, since, ns) of waits whose stack was told before. bare: of time without one.
+    """
+
+    blocked_ns: I64
+    runnable_ns: I64
+    goes_on: Mask
+    asleep_ns: dict[int, int] = field(default_factory=dict)
+    again: list[tuple[int, int, int]] = field(default_factory=list)
+    bare: list[Bare] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A wait that goes on. off_ns: since when, 0: since before it was looked at. told_ns: told up to there. seen: its
+    stack was told. late: its end was not there, though it had ended.
+    """
+
+    off_ns: int
+    told_ns: int
+    seen: bool
+    why: int
+    call: int
+    late: bool = False
+
+
+class Waits:
+    """Of one recording. Threads that are there at its beginning are met()."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Open] = {}
+        self._unheard: dict[int, int] = {}
+        self._sums: dict[int, tuple[int, int]] = {}
+        self._debt: dict[int, int] = {}
+        self._began_ns, self._end_ns = 0, FOREVER_NS
+
+    def begin(self, at_ns: int, waiting: list[Waiting]) -> None:
+        """The time before is nobody's, though records may tell of it."""
+        self._began_ns = at_ns
+        self._sums = {each.tid: (each.blocked_ns, each.runnable_ns) for each in waiting}
+
+    def end(self, at_ns: int) -> None:
+        """The same of the time after."""
+        self._end_ns = at_ns
+
+    def _ns(self, since_ns: int, until_ns: int) -> int:
+        """How much of that is told."""
+        return max(min(until_ns, self._end_ns) - max(since_ns, self._began_ns), 0)
+
+    def met(self, tids: Iterable[int], now_ns: int) -> None:
+        """Threads that were there before they were looked at: they may sleep since then."""
+        self._unheard.update(dict.fromkeys(tids, now_ns))
+
+    @property
+    def unheard(self) -> bool:
+        """Are there threads of which nothing is known?"""
+        return bool(self._unheard)
+
+    def tell(
+        self, left: Left, ended: Ended, waiting: list[Waiting], asleep: Iterable[int], now_ns: int, least_ns: int
+    ) -> Told:
+        """What happened until now_ns, when `waiting` was read; left and ended were read after that. asleep: threads
+        that were seen asleep before it. least_ns: shorter waits have no end.
+        """
+        n = len(left.tid)
+        told = Told(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
+        table = {each.tid: each for each in waiting}
+        lanes = {key: n for n, key in enumerate(zip(left.tid.tolist(), left.time_ns.tolist(), strict=True))}
+        for each in waiting:
+            self._sum(told, each.tid, each.blocked_ns, each.runnable_ns, now_ns)
+        self._end(told, ended, lanes)
+        for tid in table.keys() | set(left.tid.tolist()):
+            self._unheard.pop(tid, None)
+        self._go_on(told, table, now_ns)
+        for (tid, off_ns), lane in lanes.items():
+            self._begin(told, left, lane, table.get(tid), tid, off_ns, now_ns)
+        for each in waiting:
+            if each.off_ns and each.tid not in self._open and now_ns - each.off_ns >= least_ns and not each.copied:
+                ended_since = np.any((ended.tid == each.tid) & (ended.off_ns == each.off_ns))
+                if not ended_since:
+                    self._open[each.tid] = _Open(each.off_ns, each.off_ns, False, each.why, each.call)
+                    self._further(told, each.tid, self._open[each.tid], _until(each, now_ns))
+        for tid in set(asleep) & self._unheard.keys():
+            known = self._open.setdefault(tid, _Open(0, self._unheard[tid], True, 1, -1))
+            told.asleep_ns[tid] = self._ns(known.told_ns, now_ns)
+            told.again = [each for each in told.again if each[0] != tid]
+            known.told_ns = now_ns
+        return told
+
+    def _sum(self, told: Told, tid: int, blocked_ns: int, runnable_ns: int, now_ns: int) -> None:
+        """The kernel's sums of a thread's waits without records."""
+        before = self._sums.get(tid, (0, 0))
+        if before > (blocked_ns, runnable_ns):  # another thread has the number now
+            before = (0, 0)
+        self._sums[tid] = (blocked_ns, runnable_ns)
+        blocked, runnable = blocked_ns - before[0], runnable_ns - before[1]
+        if blocked and (debt := self._debt.pop(tid, 0)):
+            if debt > blocked:
+                self._debt[tid] = debt - blocked
+            blocked = max(blocked - debt, 0)
+        for ns, state in ((blocked, BLOCKED), (runnable, FOR_PROCESSOR)):
+            if ns > 0:
+                told.bare.append(Bare(tid, now_ns - ns, ns, state, NOT_ONE_BY_ONE))
+
+    def _end(self, told: Told, ended: Ended, lanes: dict[tuple[int, int], int]) -> None:
+        columns = (ended.tid, ended.time_ns, ended.flags, ended.off_ns, ended.waking_ns, ended.why, ended.call)
+        sums = zip(ended.blocked_ns.tolist(), ended.runnable_ns.tolist(), strict=True)
+        for (tid, time_ns, flags, off_ns, waking_ns, why, call), (blocked_ns, runnable_ns) in zip(
+            zip(*(column.tolist() for column in columns), strict=True), sums, strict=True
+        ):
+            if flags & Flag.GONE:
+                self._sum(told, tid, blocked_ns, runnable_ns, time_ns)
+                for known in (self._sums, self._open, self._unheard, self._debt):
+                    known.pop(tid, None)
+                continue
+            since = self._unheard.pop(tid, None)
+            if not off_ns:
+                self._woke_first(told, tid, since, time_ns)
+                continue
+            lane, opened = lanes.pop((tid, off_ns), None), self._open.get(tid)
+            if opened is not None and opened.off_ns == off_ns:
+                del self._open[tid]
+                self._further(told, tid, opened, waking_ns if why else time_ns)
+                self._ran_late(told, tid, max(waking_ns, opened.told_ns), time_ns, opened.seen)
+            elif lane is not None:
+                told.blocked_ns[lane] = self._ns(off_ns, waking_ns)
+                told.runnable_ns[lane] = self._ns(waking_ns, time_ns)
+            else:
+                self._further(told, tid, _Open(off_ns, off_ns, False, why, call), waking_ns)
+                self._ran_late(told, tid, waking_ns, time_ns, False)
+
+    def _woke_first(self, told: Told, tid: int, since: int | None, time_ns: int) -> None:
+        """A thread runs for the first time since it was looked at. since: it was there before."""
+        opened = self._open.pop(tid, None)
+        if opened is not None:
+            self._further(told, tid, opened, time_ns)
+        elif since is not None:
+            told.bare.append(Bare(tid, since, self._ns(since, time_ns), BLOCKED, -1))
+
+    def _further(self, told: Told, tid: int, opened: _Open, until_ns: int) -> None:
+        """A part of a wait that follows what was told of it."""
+        ns, since = self._ns(opened.told_ns, until_ns), opened.told_ns
+        opened.told_ns = max(since, until_ns)
+        if not ns:
+            return
+        if opened.seen:
+            told.again.append((tid, since, ns))
+        else:
+            told.bare.append(Bare(tid, since, ns, letter(opened.why), opened.call))
+
+    def _ran_late(self, told: Told, tid: int, waking_ns: int, time_ns: int, seen: bool) -> None:
+        """It had been woken then, and ran when a processor was free."""
+        ns = self._ns(waking_ns, time_ns)
+        if seen and 0 < ns < LATENCY_NS:
+            told.again.append((tid, waking_ns, ns))
+        elif ns > 0:
+            told.bare.append(Bare(tid, waking_ns, ns, FOR_PROCESSOR, -1))
+
+    def _go_on(self, told: Told, table: dict[int, Waiting], now_ns: int) -> None:
+        """Waits that were open before and have no end yet."""
+        for tid, opened in list(self._open.items()):
+            if opened.off_ns > now_ns:
+                continue
+            entry = table.get(tid)
+            missed = opened.off_ns and (entry is None or entry.off_ns != opened.off_ns)
+            if missed and opened.late:  # its end found no room
+                self._debt[tid] = self._debt.get(tid, 0) + opened.told_ns - opened.off_ns
+                del self._open[tid]
+            elif missed:
+                opened.late = True  # behind a record that is being written
+            elif not opened.off_ns and entry is not None:
+                del self._open[tid]
+            else:
+                self._further(told, tid, opened, _until(entry, now_ns) if entry is not None else now_ns)
+                if self._end_ns != FOREVER_NS:
+                    self._ran_late(told, tid, opened.told_ns, now_ns, opened.seen)
+
+    def _begin(
+        self, told: Told, left: Left, lane: int, entry: Waiting | None, tid: int, off_ns: int, now_ns: int
+    ) -> None:
+        """A wait whose stack is there, but not its end."""
+        lasts = entry is not None and entry.off_ns == off_ns
+        until = _until(entry, now_ns) if entry is not None and lasts else off_ns
+        why = int(left.why[lane])
+        (told.blocked_ns if why else told.runnable_ns)[lane] = self._ns(off_ns, until)
+        if self._end_ns != FOREVER_NS and lasts and why:
+            told.runnable_ns[lane] = self._ns(until, now_ns)
+        told.goes_on[lane] = True
+        self._open[tid] = _Open(off_ns, max(until, off_ns), bool(left.kept[lane]), why, -1)
+
+
+def _until(entry: Waiting, now_ns: int) -> int:
+    """Up to when it surely waited for what it waits for."""
+    return min(entry.waking_ns, now_ns) if entry.waking_ns and entry.why else now_ns

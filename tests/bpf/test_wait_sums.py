@@ -1,0 +1,157 @@
+"""What is told of waits: each nanosecond once, whatever of their records is there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyprof.collectors.bpf.abi import Flag
+from pyprof.collectors.bpf.records import Ended
+from pyprof.collectors.bpf.sampler import Waiting
+from pyprof.collectors.bpf.wait_rates import WaitRates
+from pyprof.collectors.bpf.waits import FOREVER_NS, Bare, Left, Told, Waits, letter
+from pyprof.model.kernel import NOT_ONE_BY_ONE
+
+S = 1
+TID = 7
+US = 1000
+
+
+def left(*times: int, why: int = S) -> Left:
+    n = len(times)
+    return Left(np.full(n, TID), np.array(times, np.int64), np.full(n, why, np.uint32), np.ones(n, np.bool_))
+
+
+def ended(*rows: tuple[int, int, int], flags: int = Flag.ENDED, blocked: int = 0, why: int = S) -> Ended:
+    """rows: since when off, when woken, when it ran."""
+    n = len(rows)
+    off, waking, ran = (
+        (np.array(column, np.int64) for column in zip(*rows, strict=True)) if n else [np.zeros(0, np.int64)] * 3
+    )
+    word, narrow = np.zeros(n, np.int64), np.full(n, TID, np.int32)
+    some = np.full(n, why, np.uint32)
+    return Ended(ran, narrow, narrow, np.full(n, flags, np.uint32), off, waking, some, narrow * 0, word + blocked, word)
+
+
+def waiting(off: int, waking: int = 0, blocked: int = 0, copied: bool = True) -> list[Waiting]:
+    return [Waiting(TID, TID, off, waking, S, -1, copied, blocked, 0, 1)]
+
+
+NONE = ended()
+
+
+def total(told: Told) -> int:
+    lanes = int(told.blocked_ns.sum() + told.runnable_ns.sum())
+    return lanes + sum(ns for _, _, ns in told.again) + sum(each.ns for each in told.bare)
+
+
+def test_wait_with_its_stack_and_its_end_is_told_at_once() -> None:
+    told = Waits().tell(left(100), ended((100, 800, 900)), waiting(0), (), 1000, 0)
+    assert told.blocked_ns.tolist() == [700]
+    assert told.runnable_ns.tolist() == [100]
+    assert total(told) == 800
+
+
+def test_wait_that_goes_on_is_told_in_parts() -> None:
+    waits = Waits()
+    first = waits.tell(left(100), NONE, waiting(100), (), 1000, 0)
+    second = waits.tell(left(), NONE, waiting(100), (), 3000, 0)
+    third = waits.tell(left(), ended((100, 3500, 3600)), waiting(0), (), 4000, 0)
+    assert first.blocked_ns.tolist() == [900]
+    assert second.again == [(TID, 1000, 2000)]
+    assert total(third) == 600
+    assert not total(waits.tell(left(), NONE, waiting(0), (), 5000, 0))
+
+
+def test_long_time_for_a_processor_is_not_the_wait_before_it() -> None:
+    waits = Waits()
+    waits.tell(left(100), NONE, waiting(100), (), 1000, 0)
+    told = waits.tell(left(), ended((100, 50 * US, 90 * US)), waiting(0), (), 100 * US, 0)
+    assert told.again == [(TID, 1000, 49 * US)]
+    assert told.bare == [Bare(TID, 50 * US, 40 * US, "P", -1)]
+
+
+def test_wait_without_a_stack_is_told_while_it_lasts_and_at_its_end() -> None:
+    waits = Waits()
+    first = waits.tell(left(), NONE, waiting(100, copied=False), (), 5000, 1000)
+    second = waits.tell(left(), ended((100, 7000, 7000)), waiting(0), (), 8000, 1000)
+    assert [each.state for each in (*first.bare, *second.bare)] == ["S", "S"]
+    assert total(first) + total(second) == 6900
+    assert not total(Waits().tell(left(), NONE, waiting(4500, copied=False), (), 5000, 1000))
+
+
+def test_sums_are_told_as_they_grow_and_at_the_end_of_the_thread() -> None:
+    waits = Waits()
+    told = [waits.tell(left(), NONE, waiting(0, blocked=ns), (), 1000, 0) for ns in (300, 300, 500)]
+    assert [total(each) for each in told] == [300, 0, 200]
+    assert told[0].bare[0].call == NOT_ONE_BY_ONE
+    gone = waits.tell(left(), ended((0, 0, 2000), flags=Flag.GONE, blocked=600), [], (), 3000, 0)
+    assert total(gone) == 100
+
+
+def test_wait_whose_end_found_no_room_is_in_the_sums_and_not_told_twice() -> None:
+    waits = Waits()
+    told = [waits.tell(left(100), NONE, waiting(100), (), 1000, 0)]
+    told += [waits.tell(left(), NONE, waiting(0, blocked=5000), (), 7000 + n, 0) for n in range(3)]
+    told.append(waits.tell(left(), NONE, waiting(0, blocked=7000), (), 8000, 0))
+    assert sum(map(total, told)) == 7000
+
+
+def test_end_that_comes_late_is_taken() -> None:
+    waits = Waits()
+    told = [waits.tell(left(100), NONE, waiting(0), (), 1000, 0)]
+    assert told[0].goes_on.tolist() == [True]
+    told.append(waits.tell(left(), ended((100, 900, 900)), waiting(0), (), 2000, 0))
+    assert [total(each) for each in told] == [0, 800]
+    assert told[1].again == [(TID, 100, 800)]
+
+
+def test_thread_that_sleeps_from_before_is_told_from_the_beginning_on() -> None:
+    waits = Waits()
+    waits.met([TID], 50)
+    waits.begin(100, [])
+    seen = waits.tell(left(), NONE, [], [TID], 1000, 0)
+    assert seen.asleep_ns == {TID: 900}
+    assert waits.tell(left(), NONE, [], (), 2000, 0).again == [(TID, 1000, 1000)]
+    woke = waits.tell(left(), ended((0, 0, 2500)), waiting(0), (), 3000, 0)
+    assert total(woke) == 500
+
+
+def test_thread_that_woke_before_it_was_looked_at_has_slept_until_then() -> None:
+    waits = Waits()
+    waits.met([TID], 50)
+    waits.begin(100, [])
+    told = waits.tell(left(), ended((0, 0, 700)), waiting(0), [TID], 1000, 0)
+    assert told.bare == [Bare(TID, 50, 600, "B", -1)]
+    assert not told.asleep_ns
+
+
+def test_nothing_is_told_of_the_time_before_and_after() -> None:
+    waits = Waits()
+    waits.begin(500, waiting(0, blocked=77))
+    waits.end(2000)
+    told = waits.tell(left(100, 1500), ended((100, 900, 900)), waiting(1500, blocked=77), (), 9000, 0)
+    assert told.blocked_ns.tolist() == [400, 500]
+    assert not told.bare
+    assert FOREVER_NS > 2000
+
+
+def test_states_of_tasks_have_the_letters_of_proc() -> None:
+    assert [letter(why) for why in (0, 1, 2, 0x102, 0x402, 4, 8, 0x2001, 0x800)] == list("PSDDITtSB")
+
+
+def test_threshold_falls_where_it_is_quiet_and_rises_where_waits_are_many() -> None:
+    rates = WaitRates(1_000_000, clock=iter(range(0, 2_000_000_000, 100_000_000)).__next__)
+    assert [rates.changed(1, 1, 0.0) and rates.least_ns for _ in range(6)] == [
+        500_000,
+        250_000,
+        125_000,
+        62_500,
+        31_250,
+        20_000,
+    ]
+    for _ in range(4):
+        rates.changed(10_000, 10_000, 0.0)
+    assert rates.least_ns > 300_000
+    share = rates.share
+    assert rates.changed(0, 0, 0.5)
+    assert rates.share == 4 * share > 32

@@ -1,0 +1,117 @@
+"""Time off the processor by the program in the kernel, against programs that know where and how long they waited."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.interpreters.pythons import EACH, PROGRAMS, Python
+from tests.live.support.recording import running
+from tests.perf.test_waits import Program, Waits, program, shares, started
+
+__all__ = ["program"]
+
+BEGUN = 0.05
+"""The share of a recording that passes at most before a collector tells of anything, on a busy machine."""
+
+
+def sums(waits: Waits) -> float:
+    """Seconds of waits without records of their own."""
+    return sum(
+        seconds
+        for thread in waits.seconds.values()
+        for stack, seconds in thread.items()
+        if "too short or too many" in stack[-1]
+    )
+
+
+def told(waits: Waits) -> float:
+    """Seconds that are told of a thread which always sleeps."""
+    found = waits.total("endless")
+    assert found == pytest.approx(waits.passed, abs=waits.passed * BEGUN)
+    return found
+
+
+def test_each_place_has_the_time_that_its_thread_waited_there(program: Path, tmp_path: Path) -> None:
+    with started(program, tmp_path, "naps", "reads", "ticks", "endless") as target:
+        before = target.truth()
+        waits = target.record(collector="bpf")
+        after = target.truth()
+    passed = told(waits)
+    for thread in ("naps", "reads", "ticks"):  # their time on processors is sampled
+        assert waits.total(thread) == pytest.approx(passed, rel=0.01)
+    spent = waits.of("naps", "nap_short") + waits.of("naps", "nap_long")
+    true = shares(before, after, "nap_short", "nap_long")[1]
+    assert waits.of("naps", "nap_long") / spent == pytest.approx(true, abs=0.05)
+    assert waits.leaf("endless", "[sleeping: clock_nanosleep]") == pytest.approx(passed, rel=0.01)
+    assert waits.of("reads", "wait_tick") == pytest.approx(passed, rel=0.02)
+    assert sums(waits) < 0.01 * passed
+
+
+def test_waits_of_microseconds_are_in_the_sums(program: Path, tmp_path: Path) -> None:
+    with started(program, tmp_path, "pings", "pongs", "endless") as target:
+        before = target.truth()
+        waits = target.record(collector="bpf")
+        after = target.truth()
+    assert after["wait_first"][1] - before["wait_first"][1] > 5000
+    passed = told(waits)
+    for thread in ("pings", "pongs"):
+        assert waits.total(thread) == pytest.approx(passed, rel=0.06)
+    assert sums(waits) > 0.1 * passed
+    first, second = (waits.of("pongs", place) for place in ("wait_first", "wait_second"))
+    assert min(first, second) > 0
+
+
+def test_time_for_a_processor_is_apart_from_time_asleep(program: Path, tmp_path: Path) -> None:
+    few = min(os.sched_getaffinity(0))
+    with started(program, tmp_path, "spins", "spins", "spins", "endless") as target:
+        for tid in os.listdir(f"/proc/{target.process.pid}/task"):
+            os.sched_setaffinity(int(tid), {few})
+        waits = target.record(collector="bpf")
+    assert waits.total("spins") == pytest.approx(3 * told(waits), rel=0.06)
+    assert waits.of("spins", "spins", "[waiting for a processor]") > 0.6 * waits.total("spins")
+    assert waits.leaf("endless", "[waiting for a processor]") < 0.01 * waits.passed
+
+
+def test_a_long_sleep_has_its_part_in_each_window(program: Path, tmp_path: Path) -> None:
+    with started(program, tmp_path, "endless", "naps") as target:
+        target.record("--every", "1", mode="offcpu", collector="bpf", seconds=2.6)
+    windows = sorted(tmp_path.glob("*.json"))
+    assert len(windows) >= 2
+    for path in windows:
+        waits = Waits()
+        waits.read(path)
+        for thread in ("endless", "naps"):
+            assert waits.total(thread) == pytest.approx(waits.passed, rel=0.15, abs=0.15)
+        assert waits.of("endless", "nap_endless") == waits.total("endless")
+
+
+PLACES = {
+    "naps": ("naps", "timed"),
+    "reads": ("reads", "wait_item", "get"),
+    "events": ("events", "wait_event", "wait"),
+    "loops": ("loops", "run", "run_forever", "select"),
+    "serves": ("serves", "serve_forever", "select"),
+}
+"""Thread -> the functions in which it waits."""
+
+
+def has(stack: tuple[str, ...], names: tuple[str, ...]) -> bool:
+    """Are these functions in it, from the outside in? Later versions say whose they are."""
+    frames = iter([frame.rpartition(".")[2] for frame in stack])
+    return all(name in frames for name in names)
+
+
+@EACH
+def test_waits_of_python_have_its_functions(python: Python, tmp_path: Path) -> None:
+    with running(*python.command, "-u", str(PROGRAMS / "waits.py"), *PLACES, "ticks", stdin=subprocess.PIPE) as process:
+        waits = Program(process, tmp_path).record(mode="offcpu", collector="bpf", seconds=1.0)
+        assert process.stdin
+        process.stdin.close()
+    assert waits.passed
+    for thread, names in PLACES.items():
+        there = sum(seconds for stack, seconds in waits.seconds[thread].items() if has(stack, names))
+        assert there > 0.8 * waits.passed, (thread, waits.seconds[thread])
