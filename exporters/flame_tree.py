@@ -16,6 +16,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.names import Level, functions, module_name, script_name
 from pyprof.exporters.start_up import start_nodes
 from pyprof.model.functions import Function
+from pyprof.model.markers import UNSAMPLED
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.tree import rewrite
 from pyprof.records import dataclass, field
@@ -160,7 +161,7 @@ def _levels(
         at = ids.setdefault(function, len(ids))
         if at == len(tree.frames):
             group = module_name(profile, level.module, options) or script_name(level, options)
-            group = group or _GROUPS.get(level.kind, "[unknown]")
+            group = group or ("[not sampled]" if frame.mark in UNSAMPLED else _GROUPS.get(level.kind, "[unknown]"))
             tree.frames.append((level.name, group, level.module, function.kind))
         found.append((at, level))
     return found

@@ -36,7 +36,7 @@ function showModules() {
     if (!leaf || state.hidden.has(model.samples.thread[i])) return;
     const group = label(model.frame[leaf]);
     own.set(group, (own.get(group) || 0) + values[i]);
-    if (model.cut[leaf] >= 0) cut.set(model.cut[leaf], (cut.get(model.cut[leaf]) || 0) + values[i]);
+    if (model.cut[leaf] >= 0 && model.cut[leaf] !== model.frame[leaf]) cut.set(model.cut[leaf], (cut.get(model.cut[leaf]) || 0) + values[i]);
     whole += values[i];
   });
   if (state.colour !== "wait") for (const [frame, value] of cut) own.set(label(frame), value + (own.get(label(frame)) || 0));

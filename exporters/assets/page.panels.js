@@ -93,7 +93,8 @@ function showTooltip(model, tree, node, metric, zoomed, x, y) {
   const list = element("dl");
   for (const [term, text] of pairs) list.append(element("dt", null, term), element("dd", null, text));
   const warnings = [];
-  if (frame.kind === KIND.MARKER) warnings.push("These stacks were cut short here: their outer callers are not known.");
+  if (frame.group === "[not sampled]") warnings.push("No sample stands for this time: what ran is not known.");
+  else if (frame.kind === KIND.MARKER) warnings.push("These stacks were cut short here: their outer callers are not known.");
   if (tree.more.has(node)) warnings.push("Callers beyond this frame are not expanded: there are too many stacks.");
   box.replaceChildren(
     element("div", { class: "name" }, nameOf(model, tree, node)),
@@ -118,7 +119,7 @@ function showLegend(groups, chosen, choose) {
     ...groups.map(([name, share, colour, striped]) =>
       element(
         "button",
-        { "aria-pressed": String(name === chosen), title: `Highlight ${name} (${formatShare(share, 1)} of the samples ${striped ? "are cut short" : "end in it"})`, onclick: () => choose(name) },
+        { "aria-pressed": String(name === chosen), title: `Highlight ${name} (${formatShare(share, 1)} of the samples ${striped ? `are ${name.slice(1, -1)}` : "end in it"})`, onclick: () => choose(name) },
         element("span", { class: striped ? "swatch striped" : "swatch", colour: striped ? "" : colour }),
         name,
         element("small", null, formatShare(share, 1)),

@@ -17,13 +17,19 @@ from pyprof.records import dataclass, replace
 from pyprof.session.recorder import Window
 from pyprof.session.rows import UNKNOWN
 
+_PIECES = 64
+"""Of what is missing, over the time of a window."""
+
 
 def with_unseen(window: Window) -> Window:
-    """The window with rows for each process tree whose time was not all sampled."""
-    found = [(each, mark, ns) for each in _found(window) for mark, ns in _parts(each)]
+    """The window with rows for each process tree whose time was not all sampled. When it was spent is not known: it is
+    spread evenly.
+    """
+    found = [(each, mark, piece) for each in _found(window) for mark, ns in _parts(each) for piece in _pieces(ns)]
     if not found:
         return window
     n = len(found)
+    times = window.start_ns + window.duration_ns * (2 * np.arange(n) % (2 * _PIECES) + 1) // (2 * _PIECES)
     nodes = [window.stacks.child(0, marker_key(mark)) for _, mark, _ in found]
     leaders = {info.tid: info for info in sorted(window.threads, key=lambda info: info.started) if info.tid == info.pid}
     new = {each.pid: ThreadInfo(each.pid, each.pid, each.name, each.name) for each, _, _ in found}
@@ -35,7 +41,7 @@ def with_unseen(window: Window) -> Window:
         window,
         threads=(*window.threads, *new.values()),
         keys={number: key for key, number in known.items()},
-        time_ns=np.append(window.time_ns, np.full(n, window.start_ns + window.duration_ns, np.int64)),
+        time_ns=np.append(window.time_ns, times),
         node=np.append(window.node, np.array(nodes, np.int32)),
         thread=np.append(window.thread, np.array(numbers, np.int32)),
         weight=np.append(window.weight, np.ones(n, np.int64)),
@@ -43,6 +49,11 @@ def with_unseen(window: Window) -> Window:
         state=np.append(window.state, np.zeros(n, np.int32)),
         cpu=np.append(window.cpu, np.full(n, UNKNOWN, np.int32)),
     )
+
+
+def _pieces(ns: int) -> list[int]:
+    """Their sum is the same."""
+    return [ns * (at + 1) // _PIECES - ns * at // _PIECES for at in range(_PIECES)]
 
 
 def _found(window: Window) -> tuple[Unseen, ...]:

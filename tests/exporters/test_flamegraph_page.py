@@ -13,13 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from pyprof.exporters.names import levels, process_name, thread_name
+from pyprof.model.markers import NOT_SAMPLED
 from pyprof.model.profile import Frame, FrameKind, Profile, ValueType
 from pyprof.model.summary import FunctionsMissing, Shown
 from pyprof.model.walk import Trust
 from tests.exporters.browser import Browser
 from tests.exporters.conftest import OpenPage
 from tests.exporters.page import Page
-from tests.exporters.profiles import EVIL, PERIOD_NS, SUMMARY, Builder, code, deep, golden, many, profiles, wide
+from tests.exporters.profiles import EVIL, PERIOD_NS, SUMMARY, Builder, code, deep, golden, many, marker, profiles, wide
 from tests.exporters.support import PLAIN, PROCESSES, THREADS, export
 
 Paths = dict[tuple[str, ...], float]
@@ -933,3 +934,22 @@ def test_what_is_shown_is_saved_as_collapsed_stacks_svg_and_png(open_page: OpenP
     assert saved(page, "png") == ("server-pid-100.png", "PNG")
     page.browser.run("setView('sandwich')")
     assert saved(page, "svg")[1].count("<svg") == 3
+
+
+def test_time_that_was_not_sampled_is_no_stack_that_is_cut_and_counts_once(open_page: OpenPage) -> None:
+    builder = Builder()
+    block = replace(marker(NOT_SAMPLED.title), mark=NOT_SAMPLED)
+    for stack, times in (([block], 6), ([marker("[truncated: no unwind rule]"), code("main")], 1), ([code("main")], 3)):
+        for _ in range(times):
+            builder.sample(builder.node(stack))
+    page = open_page(builder.build())
+    assert page.text("#legend").split("\n") == [
+        "server",
+        "40.00 %",
+        "[not sampled]",
+        "60.00 %",
+        "[cut short]",
+        "10.00 %",
+    ]
+    assert "what ran is not known" in page.hover(NOT_SAMPLED.title)
+    assert "outer callers" not in page.hover(NOT_SAMPLED.title)

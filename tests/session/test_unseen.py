@@ -1,0 +1,59 @@
+"""Processor time that no sample stands for: blocks of a profile, each with its reason, and what is said of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pyprof.collectors.cpu_accounts import Account
+from pyprof.model.markers import IN_KERNEL, LOST, NOT_SAMPLED, Mark
+from pyprof.session.recorder import Window
+from pyprof.session.unseen import processor_time, with_unseen
+from tests.session.test_views import native, window_of
+
+MS = 1_000_000
+
+
+def window(account: Account) -> Window:
+    """One sample in ten seconds."""
+    found = replace(window_of([native(1)]), duration_ns=10_000 * MS)
+    return replace(found, after=replace(found.after, accounts={7: account}))
+
+
+def blocks(found: Window) -> dict[Mark | None, int]:
+    """Milliseconds."""
+    lengths: dict[Mark | None, int] = {}
+    for node, length in zip(found.node.tolist()[1:], found.length_ns.tolist()[1:], strict=True):
+        (key,) = found.stacks.key(node)
+        mark = key.mark
+        lengths[mark] = lengths.get(mark, 0) + length
+    return {mark: length // MS for mark, length in lengths.items()}
+
+
+def test_each_reason_is_a_block_and_a_sentence() -> None:
+    account = Account("a", 1000 * MS, 600 * MS, 300 * MS, kernel_ns=400 * MS, lost_ns=100 * MS)
+    found = with_unseen(window(account))
+    assert blocks(found) == {NOT_SAMPLED: 200, LOST: 100, IN_KERNEL: 400}
+    short, lost, kernel = processor_time(window(account)).sentences
+    assert "0.20 s of 1.00 s of processor time (20 %), by threads or processes that ran too short" in short
+    assert "0.10 s of 1.00 s of processor time (10 %), whose records were lost" in lost
+    assert "0.40 s of 1.00 s of processor time (40 %), in the kernel" in kernel
+    assert processor_time(window(account)).late == 0
+
+
+def test_time_that_is_missing_is_nowhere_in_particular() -> None:
+    """A block at one moment would be a peak of more processors than there are."""
+    found = with_unseen(window(Account("a", 1000 * MS, 1000 * MS, 300 * MS)))
+    times, lengths = found.time_ns[1:], found.length_ns[1:]
+    halfway = found.start_ns + found.duration_ns // 2
+    assert lengths.sum() == 700 * MS
+    assert 300 * MS < lengths[times < halfway].sum() < 400 * MS
+    assert lengths.max() < 20 * MS
+    assert np.all((times > found.start_ns) & (times < found.start_ns + found.duration_ns))
+
+
+def test_window_with_all_its_time_is_left_as_it_is() -> None:
+    whole = window(Account("a", 1000 * MS, 1000 * MS, 990 * MS))
+    assert with_unseen(whole) is whole
+    assert processor_time(whole).sentences == ()
