@@ -152,6 +152,13 @@ def test_stacks_of_a_row_are_a_tree_of_callees_or_callers() -> None:
     assert shown("enter", columns=60)[1][3:6] == ["  50.0% parse", "  30.0%  main", "  20.0%  parse"]
 
 
+def test_stacks_scroll_within_and_the_chosen_row_stays() -> None:
+    top, down, end, back = shown("s", "enter", "down", "end", "esc", lines=7)[2:]
+    assert [picture[3] for picture in (top, down, end)] == ["   100% main", "  50.0%  parse", "  50.0%  parse"]
+    assert back[3].endswith("server")
+    assert back[3].split()[2] == "main"
+
+
 def test_stacks_of_a_thread_and_a_module_are_trees_too() -> None:
     thread = shown("2", "down", "enter")[3]
     assert thread[2:5] == ["  40.0% what is in worker (c: callers, Esc: back)", "  40.0% main", "  40.0% read"]
