@@ -4,8 +4,9 @@ and samples. ui.perfetto.dev, chrome://tracing and speedscope open it.
 Each thread is a track. A function is a slice ("X") from the first to the last of the samples in a row that have it at
 this place of the stack. That is an inference: nobody looked between samples. The samples themselves stand beside the
 slices, each with its weight and, where it is known, its processor; Perfetto shows the slices only, speedscope the
-samples only. Times are microseconds since the recording began. A thread or process that has the number of an earlier
-one is a track of its own: its number is 4,194,304 (the most that Linux gives) higher.
+samples only. Times are microseconds since the recording began. Where they are not known, samples of a thread follow one
+another in the file's order, and the trace says so. A thread or process that has the number of an earlier one is a track
+of its own: its number is 4,194,304 (the most that Linux gives) higher.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from pyprof.model.columns import distinct
 from pyprof.model.functions import Function
 from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.selected import timed
 from pyprof.model.tree import Tree, rewrite
-from pyprof.records import dataclass
+from pyprof.records import dataclass, replace
 
 I64 = npt.NDArray[np.int64]
 
 _PID_LIMIT = 1 << 22
+IN_SEQUENCE = "It is not known when the samples were taken: those of a thread follow one another in the file's order."
 MOST_FRAMES = 4_000_000
 """Of all samples' stacks: a slice has 150 bytes, and where nothing stays the same each frame of a sample is one."""
 
@@ -41,10 +44,13 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     if weights.size and int(weights.min()) < 0:
         raise OutputError("a trace cannot show negative weights", "-f collapsed, or -f pprof")
     kept = np.flatnonzero(weights > 0)
+    known = timed(profile) or len(distinct(profile.thread[kept])) == len(kept)  # threads at one moment
+    profile = profile if known else _in_sequence(profile)
     profile = bounded(profile, profile.stack[kept], MOST_FRAMES)
     calls = _Calls(profile, options, distinct(profile.stack[kept]).tolist())
     out.write(b'{"displayTimeUnit":"ns","otherData":')
-    out.write(dumps({"title": profile.title, "start_ns": str(profile.start_ns), "exporter": "pyprof"}))
+    about = {"title": profile.title, "start_ns": str(profile.start_ns), "exporter": "pyprof"}
+    out.write(dumps(about if known else about | {"note": IN_SEQUENCE}))
     out.write(b',"traceEvents":[')
     out.write(b",\n".join(_names(profile)))
     where = _numbers(profile)
@@ -61,6 +67,27 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     name = dumps(profile.value_types[-1].type)
     out.write(b",\n".join(sample for track in tracks for sample in track.samples(name)))
     out.write(b"]}\n")
+
+
+def _in_sequence(profile: Profile) -> Profile:
+    """Each sample of a thread begins where the one before it ends."""
+    length_ns = _lengths(profile, np.arange(len(profile.stack)))
+    time_ns = np.empty_like(profile.time_ns)
+    order = np.argsort(profile.thread, kind="stable")
+    end = np.cumsum(length_ns[order])
+    begin = end - length_ns[order]
+    first = np.flatnonzero(np.diff(profile.thread[order], prepend=-1))
+    counts = np.diff(np.append(first, len(order)))
+    time_ns[order] = profile.start_ns + begin - np.repeat(begin[first], counts)
+    return replace(profile, time_ns=time_ns)
+
+
+def _lengths(profile: Profile, samples: I64) -> I64:
+    """The time that each of these samples stands for."""
+    weight = profile.values[samples, -1]
+    counts = profile.value_types[-1].unit != "nanoseconds"
+    found: I64 = weight * profile.period_ns if counts else weight
+    return found
 
 
 def _names(profile: Profile) -> Iterator[bytes]:
@@ -152,14 +179,12 @@ class _Track:
 
     @classmethod
     def of(cls, profile: Profile, calls: _Calls, samples: I64, ids: tuple[int, int]) -> _Track:
-        weight = profile.values[samples, -1]
-        counts = profile.value_types[-1].unit != "nanoseconds"
         return cls(
             b'"pid":%d,"tid":%d' % ids,
             profile.time_ns[samples] - min(profile.start_ns, int(profile.time_ns.min())),
-            weight * profile.period_ns if counts else weight,
+            _lengths(profile, samples),
             [calls.place[leaf] for leaf in profile.stack[samples].tolist()],
-            weight.tolist(),
+            profile.values[samples, -1].tolist(),
             [-1] * len(samples) if profile.cpu is None else profile.cpu[samples].tolist(),
         )
 

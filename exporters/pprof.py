@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import BinaryIO
 
 from pyprof.exporters.base import ExportOptions
@@ -24,6 +25,8 @@ from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Th
 SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING_TABLE = 1, 2, 3, 4, 5, 6
 TIME_NANOS, DURATION_NANOS, PERIOD_TYPE, PERIOD, COMMENT, DEFAULT_SAMPLE_TYPE = 9, 10, 11, 12, 13, 14
 
+_TOGETHER = 1 << 10
+"""Samples that are compressed in one call: a call costs as much as a sample."""
 _SHARED_OBJECT = re.compile(r"\.so($|[._][0-9]+)")
 
 
@@ -36,10 +39,10 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
             packed_out.write(data(SAMPLE_TYPE, tables.value_type(value_type.type, value_type.unit)))
         location_of = [varint(tables.location(frame)) for frame in profile.frames]
         labels = [tables.labels(thread) for thread in profile.threads]
-        for sample in _samples(profile, tables, location_of, labels):
-            packed_out.write(sample)
-        for row in tables.rows:
-            packed_out.write(row)
+        samples = _samples(profile, tables, location_of, labels)
+        while some := b"".join(islice(samples, _TOGETHER)):
+            packed_out.write(some)
+        packed_out.write(b"".join(tables.rows))
         packed_out.write(_header(profile, tables))
         for text in tables.strings:
             packed_out.write(data(STRING_TABLE, text.encode("utf-8", "backslashreplace")))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyprof.errors import PyprofError
     from pyprof.importers.registry import load
     from pyprof.model.profile import Profile
+    from pyprof.model.several import merge
     from pyprof.options import DumpOptions, RecordOptions, RemoteOptions, TargetOptions
     from pyprof.session.recording import Recording
     from pyprof.session.snapshot import ThreadStacks
@@ -54,6 +55,7 @@ __all__ = [
     "attach",
     "dump",
     "load",
+    "merge",
     "record",
 ]
 
@@ -70,6 +72,7 @@ _PLACES = {
     "attach": "pyprof.api",
     "dump": "pyprof.api",
     "load": "pyprof.importers.registry",
+    "merge": "pyprof.model.several",
     "record": "pyprof.api",
 }
 

@@ -12,6 +12,17 @@ const listText = (items) => [...items].join(",");
 const listOf = (text) => (text ? text.split(",") : []);
 /** @type {(text: string, count: number) => number} */
 const placeOf = (text, count) => (/^\d+$/.test(text) && Number(text) < count ? Number(text) : -1);
+/**
+ * What stands for a function or a thread: its place is another one on the page of another recording.
+ * @type {(...names: (string | number)[]) => string}
+ */
+const tagOf = (...names) => hashText(names.join("\n")).toString(36);
+/** @type {(at: number) => string} */
+const functionTag = (at) => (at < 0 ? "" : tagOf(model.frames[at].name, model.frames[at].group));
+/** @type {(text: string) => number} */
+const functionAt = (text) => (text ? model.frames.findIndex((_, at) => at < model.functions && functionTag(at) === text) : -1);
+/** @type {(thread: Thread) => string} */
+const threadTag = (thread) => tagOf(thread.pid, thread.tid, thread.title);
 
 /**
  * By its name in the link, each part of the state that the value holds: as text, and back. What is not understood is left out.
@@ -31,21 +42,24 @@ const FIELDS = {
     read: (text) => (state.metric = Math.max(0, placeOf(text, model.values.length))),
   },
   hidden: {
-    text: () => listText([...state.hidden].sort((a, b) => a - b)),
-    read: (text) => (state.hidden = new Set(listOf(text).map((part) => placeOf(part, model.threads.length)).filter((at) => at >= 0))),
+    text: () => listText([...state.hidden].map((at) => threadTag(model.threads[at])).sort()),
+    read: (text) => {
+      const tags = new Set(listOf(text));
+      state.hidden = new Set(tags.size ? [...model.threads.keys()].filter((at) => tags.has(threadTag(model.threads[at]))) : []);
+    },
   },
   collapsed: { text: () => listText(state.collapsed), read: (text) => (state.collapsed = new Set(listOf(text))) },
   find: { text: () => (state.picked < 0 ? state.query : ""), read: (text) => (state.query = text) },
   picked: {
-    text: () => (state.picked < 0 ? "" : String(state.picked)),
+    text: () => functionTag(state.picked),
     read: (text) => {
-      state.picked = placeOf(text, model.functions);
+      state.picked = functionAt(text);
       if (state.picked >= 0) state.query = model.frames[state.picked].name;
     },
   },
   center: {
-    text: () => (state.center < 0 ? "" : String(state.center)),
-    read: (text) => (state.center = placeOf(text, model.functions)),
+    text: () => functionTag(state.center),
+    read: (text) => (state.center = functionAt(text)),
   },
   module: { text: () => state.group ?? "", read: (text) => (state.group = text || null) },
   sort: {

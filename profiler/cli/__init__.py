@@ -13,8 +13,10 @@ dump              `pyprof dump`: the stacks of all threads, now, or as a core fi
 dump_interpreter  How `pyprof dump` shows what an interpreter runs in a thread
 dump_subject      What was dumped, as values
 inspect           `pyprof inspect`: one window into all unwind tables of a file
-interrupts        Ctrl-C, SIGTERM and SIGHUP are taken by a thread of their own
+flight            When `pyprof record` begins, and when it writes: --delay, --every, --last and --trigger
+interrupts        Signals such as Ctrl-C are taken by a thread of their own
 main              The parser and the one place that catches every named error
+merge             `pyprof merge`: several recordings, or other profilers' files, as one
 outcome           What a recording says in the terminal when it is done
 output            Where a profile is written: the file's name, checked before anything is recorded, replaced in one step
 post_mortem       What `pyprof dump` shows of a core file or a crash dump: threads, why the process died, registers
@@ -24,6 +26,7 @@ record            `pyprof record`: sample a process or a command, and write what
 remote            The options of a target behind a GDB stub
 report            `pyprof report`: what a recording holds, in any format, or as a table in the terminal
 sampling_options  The options of how a recording is made: what is sampled, and how stacks are unwound
+running           One invocation of `pyprof record`: signals, the command that is started, what is said
 selection         Options that choose processes and threads
 short_names       Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do
 symbols           `pyprof symbols`: write a Breakpad symbol file

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP are taken by a thread of their own: the main thread may be where no signal is seen.
+"""Signals such as Ctrl-C are taken by a thread of their own: the main thread may be where no signal is seen.
 
 A page of a target's memory that never comes, or a file of its file system, holds whoever reads it in a call that only
 SIGKILL ends. Handlers of Python run in the main thread, and the kernel prefers it, too. So the signals are blocked
@@ -10,17 +10,19 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyprof.collectors.linux.libc import read_without_gil
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def listen(taken: Callable[[int], None]) -> None:
-    """From now on taken(number) is called in that thread, one signal after the other. nohup is obeyed."""
+def listen(taken: Callable[[int], None], more: Sequence[signal.Signals] = ()) -> None:
+    """From now on taken(number) is called in that thread, one signal after the other. nohup is obeyed. more: than
+    NUMBERS.
+    """
     read_without_gil()
-    numbers = [n for n in NUMBERS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+    numbers = [n for n in (*NUMBERS, *more) if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
     source, sink = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(sink, False)
     signal.set_wakeup_fd(sink, warn_on_full_buffer=False)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 TOP = "top"
 """The format that is a table in the terminal, and the default."""
 _ROWS = 30
+_FETCH_S = 60.0
+_LINES_S = 60.0
+"""Most seconds for source lines."""
 
 DESCRIPTION = """\
 Read a recording (pyprof record -o NAME.pyprof), or another profiler's pprof, speedscope or
@@ -36,6 +39,7 @@ examples:
   pyprof report a.pyprof --callers malloc
   pyprof report a.pyprof --exclude '^idle_' -f collapsed | sort -k2 -n
   pyprof report a.pyprof --missing
+  pyprof report a.pyprof --sysroot ./rootfs --debuginfod -o named.pyprof
   pyprof report cpu.pb.gz -o cpu.html
 """
 
@@ -61,6 +65,20 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
             help=f"{meaning}: seconds since the beginning, or a time of day (14:03, 14:03:20.5)",
         )
     add_criteria(what)
+    names = parser.add_argument_group("names that the recording lacks (files are known by their build-id)")
+    names.add_argument(
+        "--symbols",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="an object file, a debug file, or a folder of them; may be repeated",
+    )
+    names.add_argument(
+        "--sysroot", action="append", default=[], metavar="DIR", help="what / was on the machine of the recording"
+    )
+    names.add_argument(
+        "--debuginfod", action="store_true", help=f"ask the servers of DEBUGINFOD_URLS, for {_FETCH_S:g} s at most"
+    )
     how = parser.add_argument_group("how it is shown")
     how.add_argument("-o", "--output", metavar="FILE", help="- is standard output for text formats")
     how.add_argument(
@@ -94,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.sql is not None:
         return _query(arguments)
     whole = load(arguments.file)
-    profile = _chosen(whole, arguments)
+    profile = _chosen(_named(whole, arguments), arguments)
     if len(whole.stack) and not len(profile.stack):
         raise PyprofError(f"none of the {len(whole.stack):,} samples fits", "pyprof report FILE shows what there is")
     ended = INTERRUPTED not in whole.summary.notes
@@ -120,6 +138,27 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
     if tables:
         raise UsageError(f"--{tables[0]} is a table for the terminal", "without -o and -f")
     return chosen_format(arguments.format, arguments.output or "-")
+
+
+def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
+    """With names from the files of this machine, if that is wanted."""
+    from pyprof.symbolize.again import Places, lacking, named
+
+    places = Places(tuple(arguments.symbols), tuple(arguments.sysroot))
+    places.check()
+    if arguments.debuginfod:
+        from pyprof.objfile.debuginfod import fetch, server_urls
+
+        if not (urls := server_urls()):
+            raise UsageError(
+                "the variable DEBUGINFOD_URLS names no server", "export DEBUGINFOD_URLS=https://debuginfod.debian.net"
+            )
+        profile = named(profile, places, _LINES_S)
+        for text in fetch((info.build_id for info in lacking(profile)), urls, _FETCH_S):
+            line(f"pyprof: debuginfod: {text}", sys.stderr)
+    elif not (places.symbols or places.sysroots):
+        return profile
+    return named(profile, places, _LINES_S)
 
 
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
@@ -165,6 +204,7 @@ def _query(arguments: argparse.Namespace) -> int:
     from pyprof.recording.reader import INTERRUPTED
 
     given = [name.rstrip("_") for name in (*CRITERIA, "from_", "to_") if getattr(arguments, name) is not None]
+    given += [name for name in ("symbols", "sysroot", "debuginfod") if getattr(arguments, name)]
     if given:
         raise UsageError(f"--sql and --{given[0]} exclude each other", "a WHERE in the query")
     with queried(arguments.file) as database:

@@ -29,6 +29,7 @@ reasons       The one table of reasons: everything that is lost, skipped, cut sh
 recursion     A profile whose functions do not call themselves: rounds of direct recursion are one frame
 sample        Samples in columns: what every collector produces and the unwinder consumes
 selected      A profile of some of another one's samples
+several       Several profiles as one: recordings of several processes or machines, or parts of one recording
 stacks        Stacks while recording: a sample ends as one integer, a node of a prefix tree of frames
 summary       What a recording did, as numbers: the summary panel and `--summary FILE`
 table         A profile as a table, for libraries of data frames

@@ -7,6 +7,7 @@ minidump/       Crash dumps of Windows, Breakpad and Crashpad
 absent          An object file that is not here
 base            What an object file is to everybody who reads one, whatever its format
 debug_files     Separate debug files: by build-id, by .gnu_debuglink (CRC checked), from debuginfod's cache (read only)
+debuginfod      A client of debuginfod servers: files by their build-id, into the cache that other clients use, too
 foreign_path    Files with names from foreign input: a target, an object file, a core file
 growing_file    A file that its process keeps writing
 held_bytes      Content of foreign files that is in memory: bounded for the whole process

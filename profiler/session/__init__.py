@@ -5,6 +5,7 @@ assemble                From a closed window to a Profile: look names up, make v
 between_batches         What other threads ask of a recording's loop
 deliveries              Profiles of a recording that go to a Sink
 evaluator_resume        Walks that go on beyond what cannot be unwound
+flight                  A flight recorder: of a recording that goes on for days only the last minutes are kept
 held_samples            Samples of sleeping threads whose stacks need a register
 inlined                 Functions inlined into a frame that runs an interpreter's frames
 interning               From a batch to nodes of the tree of stacks
@@ -21,6 +22,7 @@ session                 One target under observation: collector, images, unwinde
 snapshot                The stacks of all threads of a live process, or of what runs behind a GDB stub, now
 summarize               What a window of a recording did, as numbers
 thread_numbers          Numbers of a recording's threads
+triggers                Conditions under which a flight recorder writes out what it has
 truncated_stack_repair  Stacks that were cut where their copy ends
 unfollowed              Processor time of children that a recording does not follow, by the kernel's accounts
 unseen                  Processor time that no sample stands for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from pyprof.exporters.base import Sink
 from pyprof.records import dataclass
@@ -25,6 +26,7 @@ class Deliveries:
     def __init__(self, sampling: Sampling) -> None:
         self._sampling: Sampling | None = sampling
         self._windows: _Windows | None = None
+        self._wanted: deque[Sink] = deque()
         self._pending: list[Pending] = []
         self._failed: list[Exception] = []
         self._count = 0
@@ -38,6 +40,10 @@ class Deliveries:
     def inherit(self, sink: Sink) -> None:
         """Should this process be killed, what there is goes to the sink."""
         self._open.sink = sink
+
+    def write_out(self, sink: Sink) -> None:
+        """The window under way goes to this sink, soon, and the next one begins. From any thread."""
+        self._wanted.append(sink)
 
     def rest(self, sink: Sink) -> None:
         """What Recording.stop() would return goes to the sink. Raises what it raises there."""
@@ -55,11 +61,16 @@ class Deliveries:
 
     def send_due(self, now: float) -> None:
         """Only for the recording's loop, between two batches."""
+        while self._wanted:
+            self._send(self._wanted.popleft())
         windows = self._windows
         if windows and now >= windows.due:
-            self._collect(wait=False)
-            self._pending.append(self._open.ask(cut=True, sink=windows.sink))
+            self._send(windows.sink)
             windows.due += windows.every
+
+    def _send(self, sink: Sink) -> None:
+        self._collect(wait=False)
+        self._pending.append(self._open.ask(cut=True, sink=sink))
 
     def close(self) -> None:
         """Hold nothing of the recording; what was counted stays. Safe to call twice."""

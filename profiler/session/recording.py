@@ -51,7 +51,7 @@ class Recording:
     the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
     or a call that ended it? deliveries: what goes to a sink.
 
-    It has 23 methods: what a caller, a signal and the loop itself do with one recording.
+    It has 24 methods: what a caller, a signal and the loop itself do with one recording.
     """
 
     def __init__(
@@ -104,6 +104,10 @@ class Recording:
     def stats(self) -> CollectorStats:
         """What the collector did so far. Only for the `beat` of run()."""
         return self._sampling.stats()
+
+    def pids(self) -> set[int]:
+        """Of the processes that were sampled. Only for the `beat` of run()."""
+        return {self.subject.pid, *self._sampling.pids()}
 
     def start(self) -> None:
         """Run the loop in a thread of its own."""

@@ -1,6 +1,7 @@
 """Names for addresses.
 
 dwarf/      Source lines and inlined functions out of DWARF 2 to 5, read as far as an address needs
+again       Names for the frames of a recording, looked up later or elsewhere
 breakpad    Names, lines and inlined functions from a Breakpad symbol file
 cython      Lines of Cython's sources
 demangle    Readable names: C++ (Itanium) and Rust (legacy and v0), by LLVM's demanglers (the package pycxxfilt)

@@ -10,6 +10,7 @@ import pytest
 
 from pyprof.cli.arguments import moment, seconds_since
 from pyprof.exporters.base import ExportOptions
+from pyprof.recording.reader import load
 from pyprof.records import replace
 from tests.cli.support import one_sentence, pyprof
 from tests.exporters.profiles import START_NS, golden
@@ -165,6 +166,17 @@ def test_log_of_a_killed_recording_is_not_left_beside_another_one(recording: Pat
             Path(f"{path}{left}").write_bytes(b"left")
         write()
         assert [entry.name for entry in tmp_path.iterdir()] == ["b.pyprof"]
+
+
+def test_merged_file_has_the_samples_of_all_and_a_log_beside_it_goes(recording: Path, tmp_path: Path) -> None:
+    path = tmp_path / "both.pyprof"
+    Path(f"{path}-wal").write_bytes(b"left")
+    done = pyprof("merge", str(recording), str(recording), "-o", str(path))
+    assert (done.returncode, done.stderr) == (0, f"pyprof: wrote {path}\n")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["both.pyprof"]
+    assert load(path).total == 2 * golden().total
+    assert pyprof("merge", str(path), "-o", "-").stdout.splitlines() == lines(path, "-f", "collapsed")
+    assert "no such file" in one_sentence(pyprof("merge", str(path), "nowhere", "-o", "-")).lower()
 
 
 def test_recursion_is_one_frame_on_request(tmp_path: Path) -> None:

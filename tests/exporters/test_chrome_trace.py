@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 
 from pyprof.errors import OutputError
+from pyprof.exporters.chrome_trace import IN_SEQUENCE
 from pyprof.exporters.names import levels
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
+from pyprof.model.selected import timed
 from tests.exporters.profiles import PERIOD_NS, START_NS, Builder, code, deep, golden, profiles
 from tests.exporters.support import PLAIN, export
 from tests.exporters.trace_event import Thread, Trace, read
@@ -88,6 +90,21 @@ def test_addresses_of_one_function_are_one_slice() -> None:
     assert drawn(at((0, [code("a", rel=0x11)]), (1, [A]))) == [(0, 2, ("a",))]
 
 
+def test_samples_without_times_follow_one_another_in_each_thread_and_it_is_said() -> None:
+    builder = Builder([ThreadInfo(1, tid, "t", "p") for tid in (1, 2)])
+    for thread, stack, periods in ((0, [A], 1), (1, [B], 4), (0, [A, C], 2), (1, [B, C], 1), (0, [A], 1)):
+        builder.sample(builder.node(stack), thread, periods, periods * PERIOD_NS)
+    data = export("chrome", builder.build(time_ns=np.full(5, START_NS)))
+    assert sorted(drawn(read(data))) == [
+        (0, 4, ("a",)),
+        (0, 5, ("b",)),
+        (1, 3, ("a", "c")),
+        (4, 5, ("b", "c")),
+    ]
+    assert json.loads(data)["otherData"]["note"] == IN_SEQUENCE
+    assert "note" not in json.loads(export("chrome", golden()))["otherData"]
+
+
 def test_counts_are_drawn_in_periods() -> None:
     values, kind = np.array([[2], [1]], np.int64), (ValueType("samples", "count"),)
     assert drawn(at((0, [A]), (2, [B]), values=values, value_types=kind)) == [(0, 2, ("a",)), (2, 3, ("b",))]
@@ -131,6 +148,7 @@ def test_deep_recursion_is_written() -> None:
 
 @given(profiles())
 def test_what_is_drawn_at_a_sample_is_its_stack(profile: Profile) -> None:
+    assume(timed(profile))
     trace = read(export("chrome", profile))
     kept = [index for index, value in enumerate(profile.values[:, -1].tolist()) if value > 0]
     assert sorted(weight for *_, weight, _ in trace.samples) == sorted(profile.values[kept, -1].tolist())

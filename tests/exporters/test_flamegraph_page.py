@@ -618,6 +618,21 @@ def test_link_restores_what_is_shown_and_undo_goes_back_step_by_step(open_page: 
     assert page.browser.run("document.getElementById('undo').disabled")
 
 
+def test_link_means_the_same_functions_and_threads_on_the_page_of_another_recording(open_page: OpenPage) -> None:
+    page = open_page(golden())
+    chosen = "[...state.hidden].map((at) => model.threads[at].title).join(), model.frames[state.center]?.name"
+    place = page.browser.run("model.frames.findIndex((frame) => frame.name === 'work')")
+    page.browser.run(f"change('hidden', new Set([1])), change('center', {place})")
+    page.browser.settle()
+    link = page.browser.run("location.hash.slice(1)")
+    threads, function = page.browser.run(f"[{chosen}]")
+    assert function == "work"
+    other = open_page(golden().filter(function="^work$"))
+    assert other.browser.run("model.frames.findIndex((frame) => frame.name === 'work')") != place
+    other.browser.run(f"show({link!r})")
+    assert other.browser.run(f"[{chosen}]") == [threads, function]
+
+
 def test_zoom_stays_where_it_is_when_less_is_shown(open_page: OpenPage) -> None:
     page = open_page(golden())
     page.click("clone", "work")

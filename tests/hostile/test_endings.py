@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pyprof.cli.record import _Run
+from pyprof.cli.flight import Timing
+from pyprof.cli.running import Run
 from pyprof.options import RecordOptions
 from tests.cli.support import BUSY, PYPROF, python
 from tests.live.support.recording import running
@@ -79,10 +80,10 @@ def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Monk
             done.append("abandon")
 
     how: Any = None
-    run: Any = _Run(None, RecordOptions(), how)
+    run: Any = Run(Timing(None, None, None, (), None), RecordOptions(), how)
     run._recording = Recording()
     run._over.set()
-    monkeypatch.setattr("pyprof.cli.record.SAME_S", 60)
+    monkeypatch.setattr("pyprof.cli.running.SAME_S", 60)
     run._end(signal.SIGTERM)
     run._end(signal.SIGTERM)
     assert done == ["end"]

@@ -87,14 +87,14 @@ class SymbolServer:
         request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip", "User-Agent": "pyprof"})
         left = MAX_SECONDS - self._seconds
         with (
-            _Deadline(min(TIMEOUT_S, left)) as deadline,
-            _opener(deadline).open(request, timeout=TIMEOUT_S) as answer,
+            Deadline(min(TIMEOUT_S, left)) as deadline,
+            opener(deadline).open(request, timeout=TIMEOUT_S) as answer,
         ):
             deadline.move(left)
             folder = os.path.dirname(path)
             os.makedirs(folder, exist_ok=True)
-            with _new_file(folder, path) as file:
-                body = _Paced(answer)
+            with new_file(folder, path) as file:
+                body = Paced(answer)
                 packed = answer.headers.get("Content-Encoding", "").lower() == "gzip"
                 copy_text(GzipFile(fileobj=cast(IO[bytes], body)) if packed else body, file, url)
                 if deadline.passed:
@@ -110,7 +110,7 @@ class SymbolServer:
         self._diagnostics.problem(self.url, f"not asked again: {text}")
 
 
-class _Paced:
+class Paced:
     """The body of an answer, which must not come slower than SLOWEST."""
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:
@@ -128,7 +128,7 @@ class _Paced:
         return data
 
 
-class _Deadline:
+class Deadline:
     """Ends the connections of a request at a time: a server that sends a byte a second never meets a socket's timeout.
 
     Connections are known by duplicates of their descriptors, since TLS makes a new socket of one.
@@ -141,7 +141,7 @@ class _Deadline:
         self.passed = False
         self._timer = self._started(seconds)
 
-    def __enter__(self) -> _Deadline:
+    def __enter__(self) -> Deadline:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -192,7 +192,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
 
 
-def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
+def opener(deadline: Deadline) -> urllib.request.OpenerDirector:
     """As urllib's, without file:, ftp: and data:."""
 
     class Connection(http.client.HTTPConnection):
@@ -211,7 +211,7 @@ def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
         def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
             return self.do_open(SafeConnection, req)
 
-    opener = urllib.request.OpenerDirector()
+    director = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
         Http(),
@@ -221,12 +221,12 @@ def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
         urllib.request.HTTPErrorProcessor(),
         urllib.request.UnknownHandler(),
     ):
-        opener.add_handler(handler)
-    return opener
+        director.add_handler(handler)
+    return director
 
 
 @contextmanager
-def _new_file(folder: str, path: str) -> Iterator[IO[bytes]]:
+def new_file(folder: str, path: str) -> Iterator[IO[bytes]]:
     """A file that has its name once it is whole. A process that is killed before leaves nothing where the file system
     has nameless files (O_TMPFILE).
     """

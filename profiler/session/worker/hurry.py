@@ -13,7 +13,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SIGNAL = signal.SIGUSR1
+SIGNAL = signal.SIGUSR2
+"""Not SIGUSR1, which somebody may give all processes of that name to have a recording written out."""
 
 
 class WorkerOutOfTime(BaseException):

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 NICENESS = 2
 """Below the sampler and the target. Not far below: on a machine that is busy all the time the worker must keep up."""
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""Signals that are the sampler's: all processes of a group may get them."""
 _PATIENCE_S = 2.0
 _POLL_S = 0.005
 _TELLING_S = 0.5

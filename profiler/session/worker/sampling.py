@@ -93,6 +93,10 @@ class Sampling:
         """The collector does not end: the sink gets what the worker has. Did it? Not from the loop's thread."""
         return self._link.leave()
 
+    def pids(self) -> set[int]:
+        """Of threads that were sampled."""
+        return {thread.pid for thread in self._collector.threads()}
+
     def stats(self) -> CollectorStats:
         return self._collector.stats()
 

@@ -1,0 +1,158 @@
+"""When `pyprof record` begins, and when it writes: --delay, --every, and a flight recorder's --last and --trigger."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyprof.cli.arguments import positive
+from pyprof.errors import OutputError, UsageError
+from pyprof.records import dataclass
+
+if TYPE_CHECKING:
+    from pyprof.exporters.base import Sink
+    from pyprof.session.recording import Recording
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
+_LEAST_SIZE = 1 << 20
+_POLL_S = 0.02
+
+
+def span(text: str) -> float:
+    """Seconds."""
+    found = _TIME.fullmatch(text)
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if not 1 <= seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time from a second on, such as 90s, 10m or 2h")
+    return seconds
+
+
+def disk_size(text: str) -> int:
+    """Bytes."""
+    found = _SIZE.fullmatch(text)
+    size = int(found[1]) << 10 * "KMG".find(found[2].upper() or " ") + 10 if found and found[2] else 0
+    size = int(found[1]) if found and not found[2] else size
+    if not _LEAST_SIZE <= size < 1 << 50:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size from 1M on, with K, M or G")
+    return size
+
+
+def add_timing(parser: argparse.ArgumentParser) -> None:
+    when = parser.add_argument_group("when it begins, and when it is written")
+    when.add_argument("--delay", type=positive, metavar="S", help="begin to record after S seconds")
+    when.add_argument(
+        "--every", type=positive, metavar="S", help="close the output and begin the next one each S seconds"
+    )
+    when.add_argument(
+        "--last",
+        type=span,
+        metavar="TIME",
+        help="keep the last 90s, 10m or 2h only; they are written at the end, on SIGUSR1, and by --trigger",
+    )
+    when.add_argument(
+        "--trigger",
+        action="append",
+        default=[],
+        metavar="WHEN",
+        help="with --last: write when 'cpu>N' (percent of one processor, all recorded processes together) or "
+        "file:PATH (it appears) begins to hold; may be repeated",
+    )
+    when.add_argument(
+        "--max-size",
+        type=disk_size,
+        metavar="BYTES",
+        help="with --last: keep less time than that takes more, with M, G",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """delay, every, last_s: seconds, None where they were not given. triggers, most_bytes: of a flight recorder."""
+
+    delay: float | None
+    every: float | None
+    last_s: float | None
+    triggers: tuple[str, ...]
+    most_bytes: int | None
+
+    @property
+    def several(self) -> bool:
+        """Is more than one file of a name written?"""
+        return self.every is not None or self.last_s is not None
+
+
+def timing(arguments: argparse.Namespace) -> Timing:
+    """Raises UsageError."""
+    if arguments.last is None:
+        for name in ("trigger", "max_size"):
+            if getattr(arguments, name):
+                raise UsageError(f"--{name.replace('_', '-')} is for a flight recorder", "--last 10m")
+    elif arguments.every is not None:
+        raise UsageError("--every writes everything, --last the last part: give one of them")
+    if arguments.gdb and any(each.startswith("cpu") for each in arguments.trigger):
+        raise UsageError("behind a stub the processor time of a target is not known", "--trigger file:PATH")
+    return Timing(arguments.delay, arguments.every, arguments.last, tuple(arguments.trigger), arguments.max_size)
+
+
+def wait(delay: float | None, over: Callable[[], bool]) -> None:
+    """So many seconds, or until it is over."""
+    until = time.monotonic() + (delay or 0)
+    while not over() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, _POLL_S))
+
+
+class Flight:
+    """A flight recorder of one recording. to: who gets what is written out. output: where that goes, for the folder of
+    what is kept. Raises OutputError, UsageError.
+    """
+
+    def __init__(self, how: Timing, recording: Recording, to: Sink, output: str) -> None:
+        from pyprof.session.flight import Kept, window_s
+        from pyprof.session.triggers import Triggers, condition
+
+        assert how.last_s is not None
+        conditions = [condition(text, recording.pids) for text in how.triggers]
+        parent = os.path.dirname(output) if output != "-" else ""
+        try:
+            folder = tempfile.mkdtemp(prefix="pyprof-last-", dir=parent or os.curdir)
+        except OSError as error:
+            raise OutputError(
+                f"{parent or '.'} cannot be written: {error.strerror}", "name another place: -o"
+            ) from None
+        self._kept = Kept(os.path.abspath(folder), how.last_s, how.most_bytes)
+        self._deliveries = recording.deliveries
+        self._to = to
+        self._number = 0
+        self._triggers = Triggers(conditions, self.write_out, how.last_s)
+        self._deliveries.every(window_s(how.last_s), self._kept)
+        self._deliveries.inherit(self.at_end)
+
+    @property
+    def at_end(self) -> Sink:
+        from pyprof.session.flight import LastOne
+
+        return LastOne(self._kept, self._to, self._number)
+
+    def beat(self) -> None:
+        """Between two batches."""
+        self._triggers.look()
+
+    def write_out(self) -> None:
+        """What is kept, soon; the recording goes on. From any thread."""
+        from pyprof.session.flight import WrittenOut
+
+        self._deliveries.write_out(WrittenOut(self._kept, self._to, self._number))
+        self._number += 1
+        self._deliveries.inherit(self.at_end)
+
+    @property
+    def left(self) -> str:
+        """The folder of what could not be written at the end; "" if all was."""
+        return self._kept.folder if os.path.isdir(self._kept.folder) else ""

@@ -1,0 +1,175 @@
+"""One invocation of `pyprof record`: signals, the command that is started, what is said."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pyprof.cli.flight import Flight, wait
+from pyprof.cli.terminal import complain, failure, one_terminal, printable
+from pyprof.cli.window import WindowOptions, WindowWriter
+from pyprof.errors import OutputError, PyprofError
+
+if TYPE_CHECKING:
+    from pyprof.cli.flight import Timing
+    from pyprof.collectors.targets.launch import Launched
+    from pyprof.options import RecordOptions, RemoteOptions, TargetOptions
+    from pyprof.session.recording import Recording
+
+SECOND_S = 0.15
+"""How long a second signal waits for an orderly end."""
+SAME_S = 0.05
+"""Signals that come so soon after the first are the same request: timeout(1) signals a process, then its group."""
+OPENING_S = 3.0
+"""How long the first one waits for a recording to begin, so that it can end."""
+
+
+def _exit(why: str) -> None:
+    """From any thread, wherever the others are. The kernel lets go of what is stopped or open."""
+    complain(why)
+    os._exit(1)
+
+
+class Run:
+    """One invocation: signals, the command that is started, what is said."""
+
+    def __init__(self, when: Timing, options: RecordOptions, how: WindowOptions) -> None:
+        self._when = when
+        self._options = options
+        self._how = how
+        self._recording: Recording | None = None
+        self._flight: Flight | None = None
+        self._command: Launched | None = None
+        self._ended = False
+        self._same_until = 0.0
+        self._over = threading.Event()
+
+    def run(
+        self,
+        command: list[str],
+        targets: TargetOptions | None,
+        remote: RemoteOptions | None,
+        environment: dict[str, str],
+    ) -> int:
+        from pyprof.cli.interrupts import listen
+        from pyprof.collectors.targets.launch import launch
+        from pyprof.session import opening
+        from pyprof.session.worker.process import forked
+
+        gc.freeze()  # what is loaded now stays: no collection has to look at it
+        listen(self._taken, (signal.SIGUSR1,) if self._when.last_s else ())
+        if command:
+            self._command = launch(command, environment)
+        self._delay()
+        if self._command:
+            self._recording = opening.of_command(self._command, self._options, forked)
+        elif remote is not None:
+            self._recording = opening.of_stub(remote, self._options, forked)
+        else:
+            assert targets is not None  # run() has seen to it
+            self._recording = opening.of_processes(targets, self._options, forked)
+        if self._ended:
+            self._recording.end()
+        return self._record(self._recording)
+
+    def _delay(self) -> None:
+        """A command runs meanwhile. Raises PyprofError."""
+        delay, command = self._when.delay, self._command
+        if delay is None:
+            return
+        if command:
+            command.release()
+        wait(delay, lambda: self._ended or (command is not None and command.poll() is not None))
+        if command and command.poll() is not None:
+            raise PyprofError(f"the command ended within the {delay:g} s of --delay: nothing was recorded")
+        if self._ended:
+            raise PyprofError("ended before the recording began")
+
+    def _taken(self, number: int) -> None:
+        """A signal."""
+        if number != signal.SIGUSR1:
+            self._end(number)
+        elif self._flight is not None:
+            self._flight.write_out()
+
+    def _end(self, number: int) -> None:
+        """Finish. The terminal gives Ctrl-C to the command too; a SIGTERM or SIGHUP meant for both is sent on to it."""
+        again, self._ended = self._ended, True
+        if self._command and number in (signal.SIGTERM, signal.SIGHUP):
+            self._command.send_signal(number)
+        if again and time.monotonic() < self._same_until:
+            return
+        recording = self._recording
+        if recording is None and not again:
+            timer = threading.Timer(OPENING_S, self._leave_opening)
+            timer.daemon = True
+            timer.start()
+        if recording is not None:
+            if again:
+                recording.abandon()
+            recording.end()
+        self._same_until = time.monotonic() + SAME_S
+        if again and not self._over.wait(SECOND_S):
+            _exit("ended at the second request: what was not written yet is lost")
+
+    def _leave_opening(self) -> None:
+        if self._recording is None:
+            _exit("ended before the recording began")
+
+    def _left(self, written: bool) -> None:
+        """The loop did not end."""
+        lost = "what came after its last batch is lost" if written else "nothing was written"
+        _exit(f"the sampling was told to end and did not: {lost}")
+
+    def _record(self, recording: Recording) -> int:
+        from pyprof.cli.progress import Progress
+
+        subject = recording.subject
+        sink = WindowWriter(self._how, subject, self._options)
+        shared = self._command is not None and one_terminal()  # the command's lines and prompts stay as they are
+        if shared:
+            lasts = f"{self._options.duration:g} s" if self._options.duration else "until it ends"
+            sink.say(f"pyprof: recording {printable(subject.title)}, {lasts}; Ctrl-C to finish")
+        progress = Progress(subject.title, self._how.quiet or shared, self._options.duration)
+        if self._when.last_s:
+            self._flight = Flight(self._when, recording, sink, self._how.output)
+        else:
+            recording.deliveries.inherit(sink)
+        if self._when.every:
+            recording.deliveries.every(self._when.every, sink)
+        flight = self._flight
+
+        def beat() -> None:
+            progress.update(recording.stats, recording.samples)
+            if flight is not None:
+                flight.beat()
+
+        recording.watch(self._left)
+        recording.run(beat)
+        progress.clear()
+        if not (recording.asked_to_end or self._command or recording.failure):
+            sink.say("pyprof: the target has ended")
+        failures: list[BaseException] = []
+        try:
+            recording.deliveries.rest(flight.at_end if flight is not None else sink)
+        except Exception as error:
+            failures.append(error)
+        failures += [*recording.deliveries.failures(), *([recording.failure] if recording.failure else [])]
+        recording.detach()
+        self._over.set()
+        for each in dict.fromkeys(failures):
+            if not isinstance(each, OutputError):  # which the sink has reported
+                failure(each)
+        if flight is not None and flight.left:
+            sink.say(f"pyprof: what was kept is in {flight.left}: pyprof merge reads it")
+        code = int(bool(failures))
+        if self._command:
+            if self._command.poll() is None:
+                sink.say(f"pyprof: {printable(subject.name)} runs on; waiting for its end (Ctrl-C ends it)")
+                progress.wait(lambda: recording.returncode is not None)
+            return self._command.wait() or code
+        return code

@@ -1,0 +1,205 @@
+"""Several profiles as one: recordings of several processes or machines, or parts of one recording.
+
+Samples keep their times. Threads, modules, frames and stacks that are the same in two profiles are one, and get new
+indices. Profiles may overlap in time. A sample that is in two of them is there twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.diagnostics import Problem
+from pyprof.errors import UsageError
+from pyprof.model.contents import summary_of_part
+from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo
+from pyprof.model.summary import Children, ModuleSummary, NameCounts, Stops, Summary
+from pyprof.model.tree import Tree, rewrite
+from pyprof.records import field_names, replace
+
+_NO_PROCESSOR = -1
+
+
+def merge(profiles: Iterable[Profile]) -> Profile:
+    """One profile with the samples of all. Raises UsageError: there is none, or their values are of different kinds.
+
+    Times are those of the clocks of the recordings' machines. Numbers of the summary are sums. Of an option that was
+    not the same everywhere nothing is said.
+    """
+    parts = list(profiles)
+    if not parts:
+        raise UsageError("there is nothing to merge", "pyprof merge A.pyprof B.pyprof -o both.pyprof")
+    first = parts[0]
+    for part in parts[1:]:
+        if part.value_types != first.value_types:
+            raise UsageError(f"what was measured differs: {_kinds(first)} in one, {_kinds(part)} in another")
+    place = _Places()
+    stacks, threads = zip(*map(place.add, parts), strict=True)
+    order, thread = place.threads_in_order()
+    time_ns = np.concatenate([part.time_ns for part in parts])
+    sorted_ = np.argsort(time_ns, kind="stable")
+    start_ns = min(part.start_ns for part in parts)
+    end_ns = max(part.start_ns + part.duration_ns for part in parts)
+    whole = Profile(
+        value_types=first.value_types,
+        period_ns=first.period_ns,
+        start_ns=start_ns,
+        duration_ns=end_ns - start_ns,
+        title=" + ".join(dict.fromkeys(part.title for part in parts)),
+        frames=tuple(place.frames),
+        parent=np.array(place.tree.parent, np.int32),
+        frame=np.array(place.tree.frame, np.int32),
+        modules=place.modules(),
+        threads=order,
+        time_ns=time_ns[sorted_],
+        stack=np.concatenate(stacks)[sorted_],
+        thread=thread[np.concatenate(threads)][sorted_],
+        values=np.concatenate([part.values for part in parts])[sorted_],
+        summary=Summary(),
+        state=_column(parts, "state", 0, sorted_),
+        cpu=_column(parts, "cpu", _NO_PROCESSOR, sorted_),
+        options=_agreed(parts),
+    )
+    summary = replace(_summed([part.summary for part in parts]), duration_s=round(whole.duration_ns / 1e9, 6))
+    return replace(whole, summary=summary_of_part(summary, whole))
+
+
+def _kinds(profile: Profile) -> str:
+    return ", ".join(each.type for each in profile.value_types)
+
+
+class _Places:
+    """Where things of each profile are in the merged one. frames: of all; tree: of their stacks."""
+
+    def __init__(self) -> None:
+        self.frames: dict[Frame, int] = {}
+        self.tree = Tree()
+        self._modules: dict[ModuleInfo, int] = {}
+        self._named: list[tuple[bool, bool]] = []
+        self._threads: dict[tuple[Any, ...], int] = {}
+        self._infos: list[ThreadInfo] = []
+
+    def add(self, profile: Profile) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """The node, and the number of the thread, of each of its samples."""
+        modules = [self._module(info) for info in profile.modules]
+        frames = [
+            self.frames.setdefault(
+                replace(frame, module=modules[frame.module] if frame.module >= 0 else -1, place=None), len(self.frames)
+            )
+            for frame in profile.frames
+        ]
+        frame_of = profile.frame.tolist()
+        nodes = rewrite(profile.parent.tolist(), lambda node: (frames[frame_of[node]],), self.tree)
+        threads = np.array([self._thread(info) for info in profile.threads], np.int64)
+        return np.array(nodes, np.int32)[profile.stack], threads[profile.thread]
+
+    def _module(self, info: ModuleInfo) -> int:
+        """It has names and lines if it has any in one of the profiles."""
+        number = self._modules.setdefault(replace(info, has_functions=False, has_lines=False), len(self._modules))
+        functions, lines = self._named[number] if number < len(self._named) else (False, False)
+        self._named[number : number + 1] = [(functions or info.has_functions, lines or info.has_lines)]
+        return number
+
+    def modules(self) -> tuple[ModuleInfo, ...]:
+        return tuple(
+            replace(info, has_functions=functions, has_lines=lines)
+            for info, (functions, lines) in zip(self._modules, self._named, strict=True)
+        )
+
+    def _thread(self, info: ThreadInfo) -> int:
+        """One that has begun at a known time is the same one under another name, too: the last one is its name."""
+        key = (info.key, info.process_key) if info.started and info.process_started else (info,)
+        number = self._threads.setdefault(key, len(self._threads))
+        self._infos[number : number + 1] = [info]
+        return number
+
+    def threads_in_order(self) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
+        """The threads by their keys, and the index of each number."""
+        order = sorted(range(len(self._infos)), key=lambda number: (self._infos[number].key, number))
+        index = np.zeros(len(order), np.int32)
+        index[order] = np.arange(len(order), dtype=np.int32)
+        return tuple(self._infos[number] for number in order), index
+
+
+def _column(
+    parts: Sequence[Profile], name: str, unknown: int, order: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int32] | None:
+    """None: it is known of no sample."""
+    columns = [getattr(part, name) for part in parts]
+    if all(column is None for column in columns):
+        return None
+    filled = [
+        np.full(len(part.stack), unknown, np.int32) if column is None else column
+        for part, column in zip(parts, columns, strict=True)
+    ]
+    found: npt.NDArray[np.int32] = np.concatenate(filled)[order]
+    return found
+
+
+def _agreed(parts: Sequence[Profile]) -> dict[str, str]:
+    """Options that were the same in all."""
+    first, *others = [part.options for part in parts]
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+
+
+_SUMS = ("skipped", "unchanged", "blocked", "profiler_cpu_s", "processor_s", "not_sampled_s", "late_s")
+"""Numbers of a Summary that are added up."""
+
+
+def _summed(parts: Sequence[Summary]) -> Summary:
+    """What the recordings did, together; what follows from samples is for summary_of_part()."""
+    seconds = sum(part.duration_s for part in parts) or 1.0
+    return replace(
+        Summary(),
+        **{name: round(sum(getattr(part, name) for part in parts), 6) for name in _SUMS},
+        rate_wanted=max(part.rate_wanted for part in parts),
+        rate_reached=round(sum(part.rate_reached * part.duration_s for part in parts) / seconds, 3),
+        errors=dict(sum((Counter(part.errors) for part in parts), Counter[str]())),
+        stops=_stops(parts, seconds),
+        modules=_problems(parts),
+        profiler_max_rss_kb=max(part.profiler_max_rss_kb for part in parts),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        functions_missing=tuple(missing for part in parts for missing in part.functions_missing),
+        children=_added(Children, [part.children for part in parts]),
+        languages=tuple(dict.fromkeys(language for part in parts for language in part.languages)),
+        names=replace(
+            _added(NameCounts, [part.names for part in parts]), kept_bytes=max(part.names.kept_bytes for part in parts)
+        ),
+    )
+
+
+def _added(kind: Any, values: Sequence[Any]) -> Any:
+    return kind(*(sum(getattr(value, name) for value in values) for name in field_names(kind)))
+
+
+def _stops(parts: Sequence[Summary], seconds: float) -> Stops:
+    """The middle is that of the recordings' middles, by how many stops they had; of the longest there is one."""
+    count = sum(part.stops.count for part in parts)
+    middle = sum(part.stops.p50_us * part.stops.count for part in parts) / max(count, 1)
+    share = sum(part.stops.share * part.duration_s for part in parts) / seconds
+    most = {name: max(getattr(part.stops, name) for part in parts) for name in ("p99_us", "max_us")}
+    return Stops(count, round(middle, 3), share=round(share, 9), **most)
+
+
+def _problems(parts: Sequence[Summary]) -> tuple[ModuleSummary, ...]:
+    """An entry a path, with what it lacks in any of the recordings."""
+    found: dict[str, dict[Problem, None]] = {}
+    for part in parts:
+        for module in part.modules:
+            found.setdefault(module.path, {}).update(dict.fromkeys(module.problems))
+    return tuple(ModuleSummary(path, "", 0, tuple(problems)) for path, problems in found.items())
+
+
+def recent(profile: Profile, seconds: float) -> Profile:
+    """The samples of its last so many seconds, as if the recording had begun then; what it did is told as it was."""
+    cut_ns = round(seconds * 1e9)
+    if profile.duration_ns <= cut_ns:
+        return profile
+    part = profile.filter(start=(profile.duration_ns - cut_ns) / 1e9)
+    begin_ns = profile.start_ns + profile.duration_ns - cut_ns
+    summary: Mapping[str, Any] = {"duration_s": round(cut_ns / 1e9, 6)}
+    return replace(part, start_ns=begin_ns, duration_ns=cut_ns, summary=replace(part.summary, **summary))

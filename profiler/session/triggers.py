@@ -1,0 +1,91 @@
+"""Conditions under which a flight recorder writes out what it has: `cpu>80`, `file:/run/dump-me`."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from pyprof.collectors.cpu_accounts import process_ns
+from pyprof.errors import UsageError
+from pyprof.records import dataclass
+
+LOOK_S = 1.0
+"""Time between two looks; the processor time of a target is that of the time between them."""
+_CPU = re.compile(r"cpu>(\d+(?:\.\d+)?)%?")
+_FILE = "file:"
+
+
+class Condition(Protocol):
+    def holds(self) -> bool: ...
+
+
+@dataclass
+class _Cpu:
+    """More than this share of one processor since the look before, all recorded processes together. pids: theirs."""
+
+    share: float
+    pids: Callable[[], Iterable[int]]
+
+    def __post_init__(self) -> None:
+        self._before = time.monotonic_ns(), self._spent()
+
+    def _spent(self) -> dict[int, int]:
+        return {pid: process_ns(pid) for pid in self.pids()}
+
+    def holds(self) -> bool:
+        """A process that is new, or has ended, counts from the next look on."""
+        then, before = self._before
+        self._before = now, after = time.monotonic_ns(), self._spent()
+        spent = sum(max(ns - before[pid], 0) for pid, ns in after.items() if pid in before)
+        return now > then and spent > self.share * (now - then)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+
+    def holds(self) -> bool:
+        return os.path.lexists(self.path)
+
+
+def condition(text: str, pids: Callable[[], Iterable[int]]) -> Condition:
+    """cpu>N: percent of one processor; file:PATH. Raises UsageError."""
+    if found := _CPU.fullmatch(text.replace(" ", "")):
+        return _Cpu(float(found[1]) / 100, pids)
+    if text.startswith(_FILE) and len(text) > len(_FILE):
+        return _File(text.removeprefix(_FILE))
+    raise UsageError(f"{text!r} is no trigger", "--trigger 'cpu>80', or --trigger file:PATH")
+
+
+class Triggers:
+    """fire: called when a condition begins to hold, at most once in pause_s. One that holds already must end first."""
+
+    def __init__(
+        self,
+        conditions: Iterable[Condition],
+        fire: Callable[[], None],
+        pause_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._conditions = list(conditions)
+        self._held = [True] * len(self._conditions)
+        self._fire = fire
+        self._pause_s = pause_s
+        self._clock = clock
+        self._next = clock()
+        self._not_before = self._next
+
+    def look(self) -> None:
+        """Often."""
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + LOOK_S
+        before, self._held = self._held, [condition.holds() for condition in self._conditions]
+        begun = any(holds and not held for holds, held in zip(self._held, before, strict=True))
+        if begun and now >= self._not_before:
+            self._not_before = now + self._pause_s
+            self._fire()

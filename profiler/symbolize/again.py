@@ -1,0 +1,183 @@
+"""Names for the frames of a recording, looked up later or elsewhere: in files that are not those it was made of.
+
+A frame of native code is a module, its build-id, and an address in it. A file gives it names if it has that build-id:
+one that is named only like the module proves nothing. Where the module was mapped does not matter, so that every module
+has an address space of its own here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError, UsageError
+from pyprof.model.modules import AddressSpace
+from pyprof.model.modules import Mapping as MappedRange
+from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
+from pyprof.model.stacks import native_key
+from pyprof.objfile import patience
+from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.debug_files import DebugFiles
+from pyprof.objfile.debuginfod import KINDS, cached
+from pyprof.objfile.images import Image, ImageStore
+from pyprof.objfile.opening import open_object_file
+from pyprof.objfile.source import open_regular
+from pyprof.records import dataclass, replace
+from pyprof.symbolize.name_cache import NameCache
+from pyprof.symbolize.symbolizer import Symbolizer
+
+_BASE = 1 << 20
+"""Where each module lies here."""
+_MOST_REL = 1 << 46
+_MOST_BACK = 16
+_DEBUG = "usr/lib/debug"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where files are. symbols: object files, debug files, and folders of them; sysroots: what / was where it was
+    recorded. Then come this machine's own files, and what debuginfod clients have fetched.
+    """
+
+    symbols: tuple[str, ...] = ()
+    sysroots: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raises UsageError for what does not exist."""
+        for option, paths in (("--symbols", self.symbols), ("--sysroot", self.sysroots)):
+            for path in paths:
+                if not (os.path.isdir(path) if option == "--sysroot" else os.path.exists(path)):
+                    raise UsageError(f"{option} {path}: no such {'folder' if option == '--sysroot' else 'file'}")
+
+    @property
+    def folders(self) -> list[str]:
+        return [path for path in self.symbols if os.path.isdir(path)]
+
+    @property
+    def debug_dirs(self) -> list[str]:
+        roots = [os.path.join(root, _DEBUG) for root in (*self.sysroots, "/")]
+        return [os.path.abspath(path) for path in (*self.folders, *roots)]
+
+    def of(self, info: ModuleInfo) -> Iterator[str]:
+        """Where a module's file may be."""
+        path = os.path.normpath("/" + info.path).lstrip("/")
+        yield from (each for each in self.symbols if not os.path.isdir(each))
+        for folder in self.folders:
+            yield from (os.path.join(folder, os.path.basename(path)), os.path.join(folder, path))
+        yield from (os.path.join(root, path) for root in (*self.sysroots, "/"))
+        by_id = os.path.join(".build-id", info.build_id[:2], info.build_id[2:] + ".debug")
+        yield from (os.path.join(folder, by_id) for folder in self.debug_dirs)
+        yield from (cached(info.build_id, kind) for kind in reversed(KINDS))
+
+
+def lacking(profile: Profile) -> list[ModuleInfo]:
+    """Modules with a build-id that have frames without a symbol."""
+    without = {frame.module for frame in profile.frames if _is_code(frame) and not _has_symbol(frame)}
+    return [info for at, info in enumerate(profile.modules) if at in without and info.build_id]
+
+
+def named(profile: Profile, places: Places, seconds: float | None = None) -> Profile:
+    """With the names that files at these places have. seconds: most for source lines and inlined functions.
+
+    A frame whose file is not found stays as it is.
+    """
+    images = _Images(profile.modules, places)
+    spaces: dict[int, AddressSpace] = {}
+    wanted: defaultdict[int, list[int]] = defaultdict(list)
+    for at, frame in enumerate(profile.frames):
+        if _is_code(frame) and images.has(frame.module):
+            wanted[frame.module].append(at)
+    for module, inside in wanted.items():
+        last = max(profile.frames[at].rel for at in inside)
+        spaces[module] = _space(module, profile.modules[module].path, last)
+    places_of = [at for inside in wanted.values() for at in inside]
+    keys = [
+        native_key(frame.module, _BASE + frame.rel, frame.lookup == frame.pc, frame.trust)
+        for frame in (profile.frames[at] for at in places_of)
+    ]
+    diagnostics = Diagnostics()
+    resolved = Symbolizer(images, NameCache(diagnostics), spaces, seconds).resolve(keys)
+    frames = list(profile.frames)
+    for at, found in zip(places_of, resolved.frames, strict=True):
+        if _has_symbol(found) or not frames[at].lines:
+            frames[at] = replace(frames[at], lines=found.lines, title=found.title)
+    modules = _told(profile.modules, frames)
+    problems = {profile.modules[at].path: diagnostics.problems.get(profile.modules[at].path, set()) for at in wanted}
+    summaries = tuple(
+        replace(each, problems=tuple(sorted(problems[each.path]))) if each.path in problems else each
+        for each in profile.summary.modules
+    )
+    return replace(profile, frames=tuple(frames), modules=modules, summary=replace(profile.summary, modules=summaries))
+
+
+def _is_code(frame: Frame) -> bool:
+    """Of a file: numbers that no file of the format has are those of a recording that lies."""
+    back = frame.pc - frame.lookup
+    return (
+        frame.kind == FrameKind.NATIVE and frame.module >= 0 and 0 <= frame.rel < _MOST_REL and 0 <= back <= _MOST_BACK
+    )
+
+
+def _has_symbol(frame: Frame) -> bool:
+    return bool(frame.lines) and bool(frame.lines[-1].system_name)
+
+
+def _told(modules: Sequence[ModuleInfo], frames: Sequence[Frame]) -> tuple[ModuleInfo, ...]:
+    functions = {frame.module for frame in frames if _has_symbol(frame)}
+    lines = {frame.module for frame in frames if any(line.line for line in frame.lines)}
+    return tuple(
+        replace(info, has_functions=info.has_functions or at in functions, has_lines=info.has_lines or at in lines)
+        for at, info in enumerate(modules)
+    )
+
+
+def _space(module: int, path: str, last: int) -> AddressSpace:
+    mapping = MappedRange(_BASE, _BASE + last + 1, "r-xp", 0, "", module + 1, path or "?")
+    return AddressSpace(module, 0, 0, (mapping,), lambda _, __: b"", "/")
+
+
+class _Images(ImageStore):
+    """The files of modules that were found, each in a space of its own."""
+
+    def __init__(self, modules: Sequence[ModuleInfo], places: Places) -> None:
+        super().__init__(Diagnostics())
+        self._modules = modules
+        self._places = places
+        self._debug = DebugFiles(Diagnostics(), places.debug_dirs)
+        self._files: dict[tuple[str, str], ObjectFile | None] = {}
+        self._made_images: dict[int, Image] = {}
+
+    def has(self, module: int) -> bool:
+        return self._file(self._modules[module]) is not None
+
+    def image(self, space: AddressSpace, avma: int) -> Image | None:
+        file, module = self._file(self._modules[space.id]), space.module_at(avma)
+        if file is None or module is None:
+            return None
+        if space.id not in self._made_images:
+            image = Image(module, file, _BASE - file.min_vaddr, "/", debug_files=self._debug)
+            self._made_images[space.id] = image
+        return self._made_images[space.id]
+
+    def _file(self, info: ModuleInfo) -> ObjectFile | None:
+        key = (info.path, info.build_id)
+        if key not in self._files:
+            found = map(partial(_opened, build_id=info.build_id), self._places.of(info) if info.build_id else ())
+            self._files[key] = next((file for file in found if file is not None), None)
+        return self._files[key]
+
+
+def _opened(path: str, build_id: str) -> ObjectFile | None:
+    """The file, if it is that one."""
+    try:
+        fd = open_regular(path)
+        try:
+            file = open_object_file(fd)
+        finally:
+            patience.close(fd)
+        return file if file.build_id == build_id else None
+    except (OSError, ValueError, FormatError):
+        return None

@@ -1,0 +1,92 @@
+"""`pyprof record --last`: the last part is written again and again, the recording goes on, little is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyprof.recording.reader import load
+from tests.cli.support import BUSY, PYPROF, one_sentence, pyprof, python
+
+PATIENCE_S = 60
+
+
+def until(there: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def record(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [*PYPROF, "record", "--last", "1s", "-o", str(folder / "x-%i.pyprof"), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_last_part_is_written_by_signal_and_trigger_and_at_the_end(tmp_path: Path) -> None:
+    """The signal goes to both processes of pyprof."""
+    files = [tmp_path / f"x-{nth}.pyprof" for nth in range(3)]
+    flag = tmp_path / "flag"
+    with python(BUSY) as target:
+        recorder = record(tmp_path, "-p", str(target.pid), "--trigger", f"file:{flag}")
+        until(lambda: len(list(tmp_path.glob("pyprof-last-*/0000000[2-9].pyprof"))) > 0)
+        os.killpg(recorder.pid, signal.SIGUSR1)
+        until(files[0].exists)
+        flag.touch()
+        until(files[1].exists)
+        recorder.send_signal(signal.SIGINT)
+        _, said = recorder.communicate(timeout=PATIENCE_S)
+    assert recorder.returncode == 0, said
+    found = [load(path) for path in files]
+    assert all(each.duration_ns <= 1_000_000_000 and len(each.stack) for each in found)
+    begins = [each.start_ns for each in found]
+    assert begins == sorted(set(begins))
+    assert sorted(tmp_path.iterdir()) == [flag, *files]
+
+
+def test_killed_flight_recorder_leaves_files_that_merge_reads(tmp_path: Path) -> None:
+    with python(BUSY) as target:
+        recorder = record(tmp_path, "-p", str(target.pid))
+        until(lambda: len(list(tmp_path.glob("pyprof-last-*/0000000[1-9].pyprof"))) > 0)
+        os.killpg(recorder.pid, signal.SIGKILL)
+        recorder.communicate(timeout=PATIENCE_S)
+    out = tmp_path / "all.pyprof"
+    done = pyprof("merge", *map(str, tmp_path.glob("pyprof-last-*/*.pyprof")), "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    assert len(load(out).stack) > 0
+
+
+def test_recording_of_a_command_begins_after_the_delay(tmp_path: Path) -> None:
+    out = tmp_path / "a.pyprof"
+    before = time.time_ns()
+    command = ["--", "sh", "-c", "end=$(($(date +%s) + 3)); while [ $(date +%s) -lt $end ]; do :; done"]
+    done = pyprof("record", "--delay", "0.7", "-d", "0.5", "-o", str(out), *command)
+    assert done.returncode == 0, done.stderr
+    found = load(out)
+    assert found.start_ns >= before + 700_000_000
+    assert len(found.stack) > 0
+    done = pyprof("record", "--delay", "30", "-o", str(out), "--", "true")
+    assert "ended within the 30 s of --delay" in one_sentence(done)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--last", "10m"], "--last writes several files"),
+        (["--last", "10m", "--every", "5"], "--every writes everything"),
+        (["--trigger", "cpu>3"], "--trigger is for a flight recorder"),
+        (["--max-size", "10M"], "--max-size is for a flight recorder"),
+        (["--last", "10x"], "no time from a second on"),
+        (["--last", "10m", "--max-size", "3"], "no size from 1M on"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: list[str], complaint: str, tmp_path: Path) -> None:
+    done = pyprof("record", "-p", str(os.getpid()), "-o", str(tmp_path / "x.pyprof"), *arguments)
+    assert done.returncode == 2
+    assert complaint in done.stderr

@@ -1,0 +1,147 @@
+"""A flight recorder's files: what is too old or too much goes, what is left is one profile; and what makes it write."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pyprof.errors import RecordingError, UsageError
+from pyprof.model.profile import Profile
+from pyprof.records import replace
+from pyprof.session.flight import UNREADABLE, Kept, LastOne, WrittenOut, window_s
+from pyprof.session.triggers import LOOK_S, Triggers, condition
+from tests.exporters.profiles import golden
+from tests.exporters.support import THREADS, export
+
+
+@dataclass
+class Taking:
+    """A sink that remembers."""
+
+    taken: list[tuple[int, Profile]] = field(default_factory=list)
+
+    def journal(self, *_: object) -> None:
+        return None
+
+    def take(self, profile: Profile, number: int) -> None:
+        self.taken.append((number, profile))
+
+
+def window(nth: int) -> Profile:
+    """The nth of windows that follow one another without a gap."""
+    whole = golden()
+    later = nth * whole.duration_ns
+    return replace(whole, start_ns=whole.start_ns + later, time_ns=whole.time_ns + later)
+
+
+def names(folder: Path) -> list[int]:
+    return [int(path.stem) for path in sorted(folder.iterdir())]
+
+
+def test_windows_are_a_tenth_of_the_time_within_bounds() -> None:
+    assert [window_s(last) for last in (2, 100, 36_000)] == [1.0, 10.0, 60.0]
+
+
+def test_files_that_are_too_old_go_but_never_the_newest(tmp_path: Path) -> None:
+    kept = Kept(str(tmp_path), 100)
+    for nth in range(4):
+        kept.take(window(nth), nth)
+    assert names(tmp_path) == [0, 1, 2, 3]
+    for nth, age_s in enumerate((400, 101, 90, 400)):
+        os.utime(tmp_path / f"{nth:08}.pyprof", times=(0, time.time() - age_s))
+    kept.take(window(3), 3)
+    assert names(tmp_path) == [2, 3]
+
+
+def test_oldest_files_go_where_the_folder_is_too_large(tmp_path: Path) -> None:
+    size = len(export("recording", golden()))
+    kept = Kept(str(tmp_path), 1e6, size * 3)
+    for nth in range(5):
+        kept.take(golden(), nth)
+    assert names(tmp_path) == [2, 3, 4]
+    Kept(str(tmp_path), 1e6, 1).take(golden(), 5)
+    assert names(tmp_path) == [5]
+
+
+def test_what_is_written_out_is_the_last_part_and_stays_kept(tmp_path: Path) -> None:
+    last_s = golden().duration_ns / 1e9 * 1.5
+    kept, to = Kept(str(tmp_path), last_s), Taking()
+    for nth in range(2):
+        kept.take(window(nth), nth)
+    WrittenOut(kept, to, 7).take(window(2), 2)
+    ((number, found),) = to.taken
+    assert number == 7
+    assert found.duration_ns == round(last_s * 1e9)
+    assert found.start_ns + found.duration_ns == window(2).start_ns + golden().duration_ns
+    assert len(found.stack) == len(golden().stack)
+    assert names(tmp_path) == [0, 1, 2]
+    LastOne(kept, to, 8).take(window(3), 3)
+    assert [number for number, _ in to.taken] == [7, 8]
+    assert not tmp_path.exists()
+
+
+def test_file_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
+    kept = Kept(str(tmp_path), 1e6)
+    (tmp_path / "00000000.pyprof").write_bytes(b"broken")
+    with pytest.raises(RecordingError, match="no recording"):
+        kept.together()
+    kept.take(golden(), 1)
+    found = kept.together()
+    assert export("collapsed", found, THREADS) == export("collapsed", golden(), THREADS)
+    assert UNREADABLE in found.summary.notes
+
+
+@dataclass
+class Switch:
+    on: bool
+
+    def holds(self) -> bool:
+        return self.on
+
+
+def test_trigger_fires_when_its_condition_begins_to_hold_and_not_again_in_the_time_that_is_kept() -> None:
+    now, fired = [0.0], []
+    first, second = Switch(on=True), Switch(on=False)
+    triggers = Triggers([first, second], lambda: fired.append(now[0]), 10, lambda: now[0])
+
+    def step(one: bool, other: bool, seconds: float = LOOK_S) -> None:
+        first.on, second.on = one, other
+        now[0] += seconds
+        triggers.look()
+
+    step(True, False)
+    assert fired == []  # it held from the start
+    step(False, False)
+    step(True, False)
+    assert fired == [3.0]
+    step(True, True)
+    step(False, False)
+    assert fired == [3.0]
+    step(False, False, 8)
+    step(False, True, LOOK_S / 2)
+    assert fired == [3.0]  # not looked at so soon
+    step(False, True, LOOK_S / 2)
+    assert fired == [3.0, 14.0]
+
+
+def test_conditions_are_what_they_say(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    file = condition(f"file:{path}", set)
+    assert not file.holds()
+    path.touch()
+    assert file.holds()
+    idle = condition("cpu>0.5", lambda: [1 << 23])
+    busy, all_of_it = (condition(text, lambda: [os.getpid()]) for text in ("cpu>0.5", "cpu > 99999 %"))
+    until = time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+    assert busy.holds()
+    assert not all_of_it.holds()
+    assert not idle.holds()
+    for text in ("cpu", "cpu<3", "file:", "memory>3", "cpu>-1"):
+        with pytest.raises(UsageError, match="no trigger"):
+            condition(text, set)
