@@ -2,6 +2,7 @@
 
 base          What an exporter is: a pure function from a profile to bytes
 bounded       Profiles whose stacks are written out one by one, made small enough for that
+changes_page  A comparison as a page: the flame graph of both recordings in one
 chrome_trace  Chrome's trace as one JSON object (the Chromium project's document "Trace Event Format")
 collapsed     Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted by frames from the root
 difference    A comparison of two profiles: a page, JSON, comma-separated values

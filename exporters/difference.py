@@ -83,4 +83,11 @@ def _amount(amount: Amount) -> dict[str, object]:
     return {"before": amount.before, "after": amount.after, "significant": amount.significant}
 
 
-WRITERS: dict[str, Writer] = {"json": write_json, "csv": write_csv}
+def write_html(comparison: Comparison, out: BinaryIO) -> None:
+    """A page with a flame graph."""
+    from pyprof.exporters.changes_page import write
+
+    write(comparison, out)
+
+
+WRITERS: dict[str, Writer] = {"html": write_html, "json": write_json, "csv": write_csv}

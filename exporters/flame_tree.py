@@ -36,7 +36,7 @@ class FlameTree:
     first, node 0 is the root (frame -1). how: CALLED, INLINED or both. start: nodes of what starts programs and
     threads. trust: bit set of Trust values. place: "file:line" or "", of the heaviest address in the node; places: how
     many different ones it has. leaf, thread, values: what was sampled, values one column a value type; one row a thread
-    and leaf. row: (samples,) int64, of each sample of the profile.
+    and leaf. row: (samples,) int64, of each sample of the profile. functions: what tells the frames apart.
     """
 
     frames: list[FrameRow] = field(default_factory=list)
@@ -51,6 +51,7 @@ class FlameTree:
     thread: list[int] = field(default_factory=list)
     values: list[list[int]] = field(default_factory=list)
     row: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    functions: list[Function] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ def _levels(
         if at == len(tree.frames):
             group = module_name(profile, level.module, options) or script_name(level, options)
             group = group or ("[not sampled]" if frame.mark in UNSAMPLED else _GROUPS.get(level.kind, "[unknown]"))
+            tree.functions.append(function)
             tree.frames.append((level.name, group, level.module, function.kind))
         found.append((at, level))
     return found

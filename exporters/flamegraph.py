@@ -20,6 +20,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.flame_tree import build
 from pyprof.exporters.page_samples import in_time
 from pyprof.exporters.utf8 import clean, dumps
+from pyprof.model.functions import Function
 from pyprof.model.profile import Profile
 from pyprof.model.walk import Trust
 
@@ -41,7 +42,7 @@ SCRIPTS = (
         "strip",
         "panels",
     ),
-    *("summary", "trend", "table", "sandwich", "save", "legend", "search", "view", "wiring", "app"),
+    *("summary", "trend", "table", "diff", "sandwich", "save", "legend", "search", "view", "wiring", "app"),
 )
 EARLY = "page.theme.js"
 STYLE = "page.css"
@@ -53,14 +54,22 @@ _LEVEL = 6
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
+Beside = Callable[[list[Function]], Mapping[str, object]]
+"""What the page's data has besides a profile, from the functions in the page's order."""
+
+
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     """ExportOptions.threads only decides how the page opens: its reader can group by thread or not."""
+    write_page(profile, out, options)
+
+
+def write_page(profile: Profile, out: BinaryIO, options: ExportOptions, beside: Beside | None = None) -> None:
     style, early = _asset(STYLE), _asset(EARLY)
     libraries = [_licences(), *(_asset(f"d3-{name}.min.js") for name in LIBRARIES)]
     scripts = [*libraries, *(_asset(f"page.{name}.js") for name in SCRIPTS)]
     # A lone carriage return would be changed by the HTML parser, and with it the hash.
     scripts = [script.replace("\r", "") for script in scripts]
-    data, samples = _data(profile, options)
+    data, samples = _data(profile, options, beside)
     parts = {
         "title": html.escape(clean(f"{profile.title} · pyprof"), quote=True),
         "policy": html.escape(_policy([early, *scripts], style), quote=True),
@@ -114,7 +123,7 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, compresslevel=_LEVEL, mtime=0)).decode("ascii")
 
 
-def _data(profile: Profile, options: ExportOptions) -> tuple[bytes, bytes]:
+def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None) -> tuple[bytes, bytes]:
     """The page's data: JSON of flat columns, whose texts stand once, in `strings` (read by page.model.js), and the
     columns of all samples (page_samples.py).
     """
@@ -156,6 +165,7 @@ def _data(profile: Profile, options: ExportOptions) -> tuple[bytes, bytes]:
         "timeline": samples.header,
         "threads": [[t.pid, t.tid, text(t.name), text(t.process)] for t in profile.threads],
         "summary": profile.summary.to_json(),
+        **(beside(tree.functions) if beside else {}),
     }
     document["strings"] = list(strings)
     return dumps(document), samples.data

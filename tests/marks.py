@@ -47,6 +47,7 @@ TABLE = {
     "core/*": "matrix system",
     "exporters/test_flamegraph_[np]a*.py": "system",
     "exporters/test_page_[at]*.py": "system",
+    "exporters/test_changes_page.py": "system",
     "exporters/test_start_up_live.py": "live system",
     "hostile/test_openers.py": "unit",
     "hostile/test_security_page.py": "unit",

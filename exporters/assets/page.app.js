@@ -3,7 +3,7 @@
 
 const VIEWS = /** @type {const} */ (["graph", "table", "sandwich"]);
 const STRIPS = /** @type {const} */ (["threads", "cpus", "offsets", "off"]);
-const COLOURS = /** @type {const} */ (["module", "kind", "wait"]);
+const COLOURS = /** @type {const} */ (["module", "kind", "wait", "change"]);
 const SORT_COLUMNS = /** @type {const} */ (["self", "total", "count", "name", "group"]);
 
 /** @type {State} */
@@ -66,6 +66,9 @@ async function start() {
   state.metric = firstMetric();
   state.byThread = model.groupByThread;
   state.byProcess = model.groupByProcess;
+  if (model.changes) state.colour = "change";
+  for (const [part, on] of /** @type {const} */ ([["functions-table", !model.changes], ["changes", model.changes]])) byId(part).hidden = !on;
+  byId("colour").querySelector("[value=change]")?.toggleAttribute("hidden", !model.changes);
   byId("title").textContent = model.title;
   graph = new Graph(byId("scroller"), byId("spacer"), byId("graph"), {
     hover: (node, x, y) => showTooltip(model, tree, node, state.metric, graph.zoomed, x, y),
@@ -106,10 +109,10 @@ function showHeader() {
     summary.rate_reached ? `${significant(summary.rate_reached)} Hz` : "",
     shown.total ? `${formatShare(shown.ends.root || 0, shown.total)} in whole stacks` : "",
   ];
-  byId("facts").textContent = parts.filter(Boolean).join(" · ");
+  byId("facts").textContent = model.changes ? changesText(model.changes) : parts.filter(Boolean).join(" · ");
   byId("facts").title = byId("facts").textContent;
   model.valueTypes.forEach(([type, unit], i) => {
-    byId("metric").append(element("option", { value: String(i) }, unit === "count" ? `by ${type}` : unit === "nanoseconds" ? `by ${type} time` : `by ${type} (${unit})`));
+    byId("metric").append(element("option", { value: String(i) }, model.changes ? `${type} (width)` : unit === "count" ? `by ${type}` : unit === "nanoseconds" ? `by ${type} time` : `by ${type} (${unit})`));
   });
   byId("metric").value = String(state.metric);
   byId("metric").hidden = model.valueTypes.length < 2;
@@ -213,7 +216,8 @@ function plainTree() {
 
 function showFunctions() {
   const asked = found && state.picked < 0 ? found.matches : null;
-  showTable(model, plainTree(), state, asked, colours, graph.charWidth, { pick, look: lookAt });
+  if (model.changes) showChanges(model, model.changes, state, asked, graph.charWidth, { pick, look: lookAt });
+  else showTable(model, plainTree(), state, asked, colours, graph.charWidth, { pick, look: lookAt });
 }
 
 /** Of the function that was chosen, or of the one with the most of its own. */

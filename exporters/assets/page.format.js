@@ -30,7 +30,8 @@ function significant(number) {
 function formatValue(value, [type, unit]) {
   if (unit === "nanoseconds") return formatNanoseconds(value);
   if (unit === "count") return formatCount(value, type.replace(/s$/, ""));
-  return `${groupThousands(value)} ${unit}`;
+  if (unit === "share") return formatShare(value, 1);
+  return `${Number.isInteger(value) ? groupThousands(value) : significant(value)} ${unit}`;
 }
 
 /** @type {(count: number, noun: string) => string} */

@@ -38,9 +38,10 @@ function makeModel(data, bytes) {
     module: data.frames.module[i],
     kind: data.frames.kind[i],
     key: "",
+    change: data.changes ? changeLabel(data.changes, i) : "",
   }));
   /** @type {(name: string, kind: number, key: string) => number} */
-  const made = (name, kind, key) => frames.push({ name, group: "", module: -1, kind, key }) - 1;
+  const made = (name, kind, key) => frames.push({ name, group: "", module: -1, kind, key, change: "" }) - 1;
   const functions = frames.length;
   const root = made("all", KIND.ROOT, "all");
   const startUp = made("start-up", KIND.START, "start-up");
@@ -64,7 +65,8 @@ function makeModel(data, bytes) {
   samples.thread.forEach((thread, i) => {
     rowsOf[thread].push(i);
   });
-  const whole = samples.values.map((column) => Float64Array.from(column));
+  const factors = data.changes?.factors;
+  const whole = samples.values.map((column, at) => Float64Array.from(column, (value) => value * (factors?.[at] ?? 1)));
   const valueTypes = data.valueTypes;
   const countColumn = Math.max(0, valueTypes.findIndex(([type, unit]) => type === "samples" && unit === "count"));
   return {

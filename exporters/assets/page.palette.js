@@ -60,6 +60,7 @@ const WAIT = /^\[(sleeping|uninterruptible sleep|stopped|stopped by a debugger|i
 const LABEL_SLOTS = {
   "native code": 1, "inlined functions": 8, "interpreted functions": 2, kernel: 5, [RUNNING]: 0, sleeping: 1,
   "uninterruptible sleep": 4, "waiting for a processor": 5, stopped: 6, "stopped by a debugger": 6, idle: 8, woken: 2, blocked: 12,
+  grew: 5, shrank: 4,
 };
 
 /**
@@ -67,6 +68,7 @@ const LABEL_SLOTS = {
  * @type {(frame: Frame, colour: State["colour"]) => string}
  */
 function labelOf(frame, colour) {
+  if (colour === "change") return frame.change;
   if (colour === "kind") return KIND_LABELS[frame.kind] ?? "";
   if (colour === "wait") return (frame.kind === KIND.KERNEL && WAIT.exec(frame.name)?.[1]) || RUNNING;
   return frame.group;
@@ -110,11 +112,13 @@ function waitColours(model, tree, theme) {
 function frameColours(model, slots, theme, colour) {
   const shades = makeShades(theme);
   const special = SPECIAL[theme];
-  return model.frames.map((frame) => {
+  const { changes } = model;
+  return model.frames.map((frame, at) => {
     if (frame.kind === KIND.ROOT) return special.root;
     if (frame.kind === KIND.START) return special.unknown;
     if (frame.kind >= KIND.PROCESS) return special.thread;
     if (frame.kind === KIND.MARKER) return special.marker;
+    if (colour === "change" && changes) return changeColour(changes, at, theme);
     const slot = slotOf(slots, labelOf(frame, colour), colour);
     if (slot === undefined || frame.group === "[unknown]") return special.unknown;
     return shades[slot][hashText(frame.name) % 3];

@@ -44,7 +44,7 @@ function describe(model, tree, node, metric, zoomed) {
   const type = model.valueTypes[metric];
   const [value, count] = [tree.value[node], tree.count[node]];
   const samples = formatCount(count, "sample");
-  const measured = type[1] === "count" ? samples : `${formatValue(value, type)} · ${samples}`;
+  const measured = type[1] === "count" ? samples : model.changes ? formatValue(value, type) : `${formatValue(value, type)} · ${samples}`;
   /** @type {[string, string][]} */
   const pairs = [["Total", `${formatShare(value, tree.whole)} · ${measured}`]];
   if (zoomed > 0 && zoomed !== node) pairs.push(["Of zoomed", formatShare(value, tree.value[zoomed])]);
@@ -56,13 +56,14 @@ function describe(model, tree, node, metric, zoomed) {
   if (frame.kind >= KIND.ROOT || frame.kind === KIND.MARKER) return { frame, pairs };
   const module = model.modules[frame.module];
   pairs.push(["Module", module ? module.path : frame.group]);
+  pairs.push(...changeFacts(model, tree.frame[node]));
   const src = tree.src[node];
   const place = model.place(src);
   const others = model.places[src] - 1;
   if (place) pairs.push(["Source", others > 0 ? `${place} (and ${others} more)` : place]);
-  if (model.how[src] & INLINED) pairs.push(["Kind", model.how[src] & CALLED ? "partly inlined into its caller" : "inlined into its caller"]);
+  if (!model.changes && model.how[src] & INLINED) pairs.push(["Kind", model.how[src] & CALLED ? "partly inlined into its caller" : "inlined into its caller"]);
   const found = trustNames(model, tree.trust[node]);
-  if (found.length && frame.kind !== KIND.INTERPRETER) pairs.push(["Found by", found.join(", ")]);
+  if (found.length && !model.changes && frame.kind !== KIND.INTERPRETER) pairs.push(["Found by", found.join(", ")]);
   return { frame, pairs };
 }
 

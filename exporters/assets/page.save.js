@@ -122,7 +122,7 @@ function collapsedText(of, zoomed) {
   const lines = [];
   for (let node = 0; node < of.n; node++) {
     if (node > zoomed && of.parent[node] >= 0) inside[node] ||= inside[of.parent[node]];
-    const own = Math.round(of.self[node]);
+    const own = Math.round(of.self[node] * (model.valueTypes[state.metric][1] === "share" ? 1e6 : 1));
     if (!inside[node] || own <= 0 || node === 0) continue;
     const stack = [];
     for (let at = node; at > 0; at = of.parent[at]) if (of.frame[at] !== model.gap) stack.push(names[at]);

@@ -46,6 +46,26 @@ interface Data {
   threads: [pid: number, tid: number, name: number, process: number][];
   summary: Summary;
   strings: string[];
+  /** Of two recordings: see changes_page.py. */
+  changes?: Changes;
+}
+
+/** factors: what the values before and after are multiplied by. drift: by which part all functions changed together. */
+interface Changes {
+  titles: string[];
+  words: string;
+  factors: number[];
+  drift: number;
+  doubt: string;
+  own: Amounts;
+  total: Amounts;
+}
+
+/** By frame. sure: 1 where the change is more than chance. */
+interface Amounts {
+  before: number[];
+  after: number[];
+  sure: number[];
 }
 
 /** See page_samples.py. */
@@ -100,6 +120,8 @@ interface Frame {
   module: number;
   kind: number;
   key: string;
+  /** How it changed, on a page of two recordings. */
+  change: string;
 }
 
 interface Thread {
@@ -320,4 +342,5 @@ type OtherId =
   | "title" | "warnings" | "facts" | "problems" | "levels" | "matched" | "graph-view" | "scroller" | "spacer" | "zoom-bar"
   | "zoom-name" | "zoom-share" | "empty" | "table-view" | "function-head" | "by-process-row" | "rows" | "rows-note" | "threads-panel" | "thread-list"
   | "summary-panel" | "summary-body" | "legend" | "tooltip" | "announce" | "profile" | "shown" | "total" | "samples" | "strip"
-  | "sandwich-view" | "center" | "center-name" | "center-facts" | "callers" | "callers-spacer" | "callees" | "callees-spacer";
+  | "sandwich-view" | "center" | "center-name" | "center-facts" | "callers" | "callers-spacer" | "callees" | "callees-spacer"
+  | "functions-table" | "changes" | "changed" | "changed-head";

@@ -1,0 +1,115 @@
+"""A comparison as a page: the flame graph of both recordings in one, with what each function was before and after.
+
+The page's profile is made of functions, not of addresses: each stack of either side is one of matched functions, and
+has two values, before and after, of which one is 0. The page divides them by what the comparison is scaled by.
+"""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.comparison.matching import MatchedFunction
+from pyprof.comparison.result import Comparison
+from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.flamegraph import write_page
+from pyprof.model.functions import Function
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ValueType
+from pyprof.model.tree import Tree, rewrite
+from pyprof.model.walk import Trust
+from pyprof.records import replace
+
+_UNITS = {"nanoseconds": "nanoseconds", "count": "samples"}
+
+
+def write(comparison: Comparison, out: BinaryIO) -> None:
+    """As exporters/flamegraph.py, with the comparison beside it."""
+
+    def beside(functions: list[Function]) -> dict[str, object]:
+        return {"changes": _changes(comparison, functions)}
+
+    write_page(both(comparison), out, ExportOptions(), beside)
+
+
+def both(comparison: Comparison) -> Profile:
+    """One profile of the samples of both, without times."""
+    frames, modules = _frames(comparison.matching.functions)
+    markers: dict[str, int] = {}
+    tree = Tree()
+    stacks = []
+    sides = (comparison.before, comparison.matching.before), (comparison.after, comparison.matching.after)
+    for profile, rows in sides:
+        found = [
+            row or [markers.setdefault(frame.title, len(frames) + len(markers))]
+            for row, frame in zip(rows, profile.frames, strict=True)
+        ]
+        stacks.append(_placed(profile, found, tree))
+    before, after = comparison.before, comparison.after
+    numbers = [len(before.stack), len(after.stack)]
+    values = np.zeros((sum(numbers), 2), np.int64)
+    values[: numbers[0], 0] = before.values[:, comparison.columns[0]]
+    values[numbers[0] :, 1] = after.values[:, comparison.columns[1]]
+    unit = "share" if comparison.scale.way == "samples" else _UNITS.get(comparison.value_type.unit, "samples")
+    cut = [Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, title) for title in markers]
+    return replace(
+        after,
+        value_types=(ValueType("before", unit), ValueType("after", unit)),
+        title=f"{before.title} → {after.title}" if before.title != after.title else after.title,
+        frames=(*frames, *cut),
+        parent=np.array(tree.parent, np.int32),
+        frame=np.array(tree.frame, np.int32),
+        modules=modules,
+        threads=before.threads + after.threads,
+        time_ns=np.full(sum(numbers), after.start_ns, np.int64),
+        stack=np.concatenate(stacks),
+        thread=np.concatenate([before.thread, after.thread + np.int32(len(before.threads))]),
+        values=values,
+        state=None,
+        cpu=None,
+    )
+
+
+def _placed(profile: Profile, rows: list[list[int]], tree: Tree) -> npt.NDArray[np.int32]:
+    """The samples' stacks in the tree of both."""
+    frame_of = profile.frame.tolist()
+    leaves, inverse = np.unique(profile.stack, return_inverse=True)
+    place = rewrite(profile.parent.tolist(), lambda node: rows[frame_of[node]], tree, leaves.tolist())
+    return np.array([place[leaf] for leaf in leaves.tolist()], np.int32)[inverse]
+
+
+def _frames(functions: tuple[MatchedFunction, ...]) -> tuple[list[Frame], tuple[ModuleInfo, ...]]:
+    """A frame of each function, so that the page knows it by its kind, its file and its name."""
+    modules: dict[str, int] = {}
+    frames = []
+    for function in functions:
+        native = function.kind == FrameKind.NATIVE and function.place
+        module = modules.setdefault(function.place, len(modules)) if native else -1
+        file = function.place if function.kind == FrameKind.INTERPRETER and function.place else None
+        line = Line(function.name, function.name, 0, file)
+        frames.append(Frame(function.kind, 0, 0, 0, module, (line,), Trust.CONTEXT, function.name))
+    return frames, tuple(ModuleInfo(path, "", 0, 0, 0, True, False) for path in modules)
+
+
+def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, object]:
+    """What the page says of each of its functions, in their order; zeros of a marker."""
+    known = {
+        Function(change.function.place, change.name, change.function.kind): change for change in comparison.functions
+    }
+    rows = [known.get(function) for function in functions]
+    document: dict[str, object] = {
+        "titles": [comparison.before.title, comparison.after.title],
+        "words": f"{comparison.value_type.type} {comparison.scale.words}",
+        "factors": [1 / comparison.scale.before, 1 / comparison.scale.after],
+        "drift": comparison.drift,
+        "doubt": comparison.doubt,
+    }
+    for column in ("own", "total"):
+        amounts = [None if row is None else row.own if column == "own" else row.total for row in rows]
+        document[column] = {
+            "before": [amount.before if amount else 0 for amount in amounts],
+            "after": [amount.after if amount else 0 for amount in amounts],
+            "sure": [int(amount.significant) if amount else 0 for amount in amounts],
+        }
+    return document
