@@ -47,7 +47,9 @@ LATE = {
     ("pyprof.model.profile", "pyprof.exporters.save"),
     ("pyprof.model.profile", "pyprof.comparison.compare"),
     ("pyprof.model.profile", "pyprof.comparison.result"),
+    ("pyprof.model.profile", "pyprof.exporters.notebook"),
     ("pyprof.comparison.result", "pyprof.exporters.difference"),
+    ("pyprof.comparison.result", "pyprof.exporters.notebook"),
 }
 """(module, what it imports within a function, or for types): values that users hold write and compare themselves when
 they are told to."""

@@ -71,6 +71,13 @@ class Comparison:
     doubt: str
     matching: Matching = field(repr=False)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page, as that of a Profile."""
+        from pyprof.exporters.difference import write_html
+        from pyprof.exporters.notebook import framed
+
+        return framed(lambda out: write_html(self, out), repr(self))
+
     def top(self, count: int = 10, by: Literal["own", "total"] = "own") -> list[Change]:
         """The functions that changed most: those whose change is significant first."""
         return self.sorted_by(by)[:count]

@@ -165,6 +165,12 @@ class Profile:
             f"in {self.duration_ns / 1e9:.3f} s>"
         )
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the flame graph's page in a frame, or one line if the page has more than 8 MiB."""
+        from pyprof.exporters.notebook import of_profile
+
+        return of_profile(self)
+
     @property
     def total(self) -> int:
         """The primary value of all samples together, such as nanoseconds on processors."""

@@ -101,6 +101,29 @@ def test_search_sandwich_metric_and_undo_work(page: Page) -> None:
     assert page.state("metric") == 1
 
 
+def test_notebook_shows_the_page_in_a_frame_that_cannot_reach_it(
+    browser: Browser, compared: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = golden()._repr_html_() + compared._repr_html_()
+    (tmp_path / "notebook.html").write_text(
+        "<!DOCTYPE html><html data-ready='yes'><title>a notebook</title><script>window.heard = []; "
+        "addEventListener('message', event => heard.push(event.data))</script>" + shown
+    )
+    assert 'sandbox="allow-scripts allow-downloads"' in shown
+    browser.open(tmp_path / "notebook.html")
+    browser.wait("frames.length === 2")
+    assert browser.run("document.title") == "a notebook"
+    assert (
+        browser.run("(() => { try { return frames[0].document.title } catch (e) { return e.name } })()")
+        == "SecurityError"
+    )
+    assert browser.complaints() == []
+    monkeypatch.setattr("pyprof.exporters.notebook.MOST_BYTES", 1000)
+    small = golden()._repr_html_()
+    assert "iframe" not in small
+    assert "&lt;Profile" in small
+
+
 def test_tooltip_has_both_sides_and_says_what_may_be_chance(page: Page) -> None:
     page.browser.run("change('bottomUp', true);0")
     assert "→" in page.hover("slowed")
