@@ -94,13 +94,13 @@ def test_journal_that_cannot_be_written_lets_the_recording_go_on(place: str, tmp
 WRITER = """
 import sys
 from pathlib import Path
-from pyprof.exporters.base import Beginning
-from pyprof.recording.journal import Journal
+from pyprof.exporters.base import JournalBeginning
+from pyprof.recording.journal import FileJournal
 from tests.exporters.profiles import golden
 from tests.recording.test_journal import parts
 
 first, *more = parts(golden(), len(golden().stack))
-journal = Journal(sys.argv[1], Beginning.of(golden()))
+journal = FileJournal(sys.argv[1], JournalBeginning.of(golden()))
 journal.add(first)
 while True:
     for number, part in enumerate(more):
