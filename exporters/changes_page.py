@@ -16,6 +16,7 @@ from pyprof.comparison.result import Comparison
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.flamegraph import write_page
 from pyprof.model.functions import Function
+from pyprof.model.markers import Mark
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ValueType
 from pyprof.model.tree import Tree, rewrite
 from pyprof.model.walk import Trust
@@ -36,13 +37,13 @@ def write(comparison: Comparison, out: BinaryIO) -> None:
 def both(comparison: Comparison) -> Profile:
     """One profile of the samples of both, without times."""
     frames, modules = _frames(comparison.matching.functions)
-    markers: dict[str, int] = {}
+    markers: dict[tuple[str, Mark | None], int] = {}
     tree = Tree()
     stacks = []
     sides = (comparison.before, comparison.matching.before), (comparison.after, comparison.matching.after)
     for profile, rows in sides:
         found = [
-            row or [markers.setdefault(frame.title, len(frames) + len(markers))]
+            row or [markers.setdefault((frame.title, frame.mark), len(frames) + len(markers))]
             for row, frame in zip(rows, profile.frames, strict=True)
         ]
         stacks.append(_placed(profile, found, tree))
@@ -52,7 +53,7 @@ def both(comparison: Comparison) -> Profile:
     values[: numbers[0], 0] = before.values[:, comparison.columns[0]]
     values[numbers[0] :, 1] = after.values[:, comparison.columns[1]]
     unit = "share" if comparison.scale.way == "samples" else _UNITS.get(comparison.value_type.unit, "samples")
-    cut = [Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, title) for title in markers]
+    cut = [Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, title, mark) for title, mark in markers]
     return replace(
         after,
         value_types=(ValueType("before", unit), ValueType("after", unit)),
