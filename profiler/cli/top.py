@@ -111,11 +111,11 @@ def _tables(
 ) -> int:
     from pyprof.cli.interrupts import listen
     from pyprof.cli.live.tables import Printed, print_tables
-    from pyprof.cli.live.watched import Watched
+    from pyprof.cli.live.watched import WatchedTargets
     from pyprof.collectors.targets.launch import launch
 
     launched = launch(command, arguments.environment) if command else None
-    watched = Watched(targets, launched, options)
+    watched = WatchedTargets(targets, launched, options)
     listen(lambda _: watched.stop())
     columns = shutil.get_terminal_size().columns
     how = Printed(arguments.interval, arguments.once, min(max(columns, 40), 200), arguments.rows, arguments.output)

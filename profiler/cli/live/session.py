@@ -19,7 +19,7 @@ from pyprof.cli.live.loop import Acts, Loop
 from pyprof.cli.live.saving import saved
 from pyprof.cli.live.terminal import Terminal
 from pyprof.cli.live.view import View
-from pyprof.cli.live.watched import Watched
+from pyprof.cli.live.watched import WatchedTargets
 from pyprof.cli.terminal import line
 from pyprof.collectors.targets.launch import Launched, launch
 from pyprof.options import RecordOptions, TargetOptions
@@ -49,7 +49,7 @@ class LiveSession:
     def __init__(self, wanted: LiveOptions) -> None:
         self._wanted = wanted
         self._said = tempfile.TemporaryFile() if wanted.command else None  # noqa: SIM115 - closed in run()
-        self._watched = Watched(wanted.targets, self._launched(), wanted.options, self._stuck)
+        self._watched = WatchedTargets(wanted.targets, self._launched(), wanted.options, self._stuck)
         self._terminal = Terminal()
         self._loop: Loop | None = None
         self._feed: Feed | None = None

@@ -8,7 +8,7 @@ from pyprof.cli.live.gathering import Gathering
 from pyprof.cli.live.picture import plain
 from pyprof.cli.live.saving import saved
 from pyprof.cli.live.view import View
-from pyprof.cli.live.watched import Watched
+from pyprof.cli.live.watched import WatchedTargets
 from pyprof.cli.terminal import complain, failure, line
 from pyprof.records import dataclass
 
@@ -26,7 +26,7 @@ class Printed:
     output: str | None
 
 
-def print_tables(watched: Watched, view: View, how: Printed) -> int:
+def print_tables(watched: WatchedTargets, view: View, how: Printed) -> int:
     """Until the target has ended or stop() is called; the exit code."""
     recording = watched.begin(watched.options.mode)
     gathering, sampled = Gathering(recording.subject.title, recording.options.mode), False

@@ -15,7 +15,7 @@ from pyprof.session.worker.process import forked, spawned
 _PATIENCE_S = 5.0
 
 
-class Watched:
+class WatchedTargets:
     """Processes, or a command that waits to be released. Its recordings are made and ended in one thread; stop() may be
     called from any, or a signal handler. stuck: called from a thread where a recording does not end; it must end this
     process.
