@@ -45,7 +45,7 @@ def program() -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class KernelTargets:
     """What the program looks at. rate_hz: samples a second of each processor, 0 for none. everything: all processes.
     follow: children, too. waits: threads that leave their processors; runnable: also those that lose it to another one.
     """
@@ -78,7 +78,7 @@ class Waiting:
 class Sampler:
     """ring: the records. Raises ProgramRefused where the kernel does not take the program or the events."""
 
-    def __init__(self, watched: Watched, ring_size: int, cpus: list[int]) -> None:
+    def __init__(self, watched: KernelTargets, ring_size: int, cpus: list[int]) -> None:
         """ring_size: bytes, a power of two."""
         self._object = BpfObject(program(), "sampler.o")
         self.cpus = cpus

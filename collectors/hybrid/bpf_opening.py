@@ -55,11 +55,11 @@ def open(request: Request) -> Collector:
 def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) -> Collector:
     """The same for these processes. launched: as in a request; why: the collector samples them, a sentence."""
     from pyprof.collectors.bpf.collector import BpfCollector
-    from pyprof.collectors.bpf.sampler import Sampler, Watched
+    from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
     from pyprof.collectors.bpf.source import BpfSource
 
     selection, options = request.of(pids), request.options
-    watched = Watched(
+    watched = KernelTargets(
         rate_hz=options.rate_hz if options.running else 0.0,
         everything=selection.everything,
         follow=options.subprocesses,

@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
             "pyprof record -p PID, or pyprof record -- CMD ...",
         )
     from pyprof.cli.output import Names, check_writable
-    from pyprof.cli.running import Run
+    from pyprof.cli.running import Invocation
     from pyprof.cli.window import WindowOptions
     from pyprof.exporters.base import ExportOptions
 
@@ -151,4 +151,4 @@ def run(arguments: argparse.Namespace) -> int:
         verbose=arguments.verbose,
         quiet=arguments.quiet,
     )
-    return Run(when, record_options(arguments), how).run(command, targets, remote, arguments.environment)
+    return Invocation(when, record_options(arguments), how).run(command, targets, remote, arguments.environment)

@@ -34,7 +34,7 @@ def _exit(why: str) -> None:
     os._exit(1)
 
 
-class Run:
+class Invocation:
     """One invocation: signals, the command that is started, what is said."""
 
     def __init__(self, when: Timing, options: RecordOptions, how: WindowOptions) -> None:

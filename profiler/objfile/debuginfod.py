@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import IO
 
 from pyprof.errors import FormatError
-from pyprof.objfile.breakpad.symbol_server import TIMEOUT_S, Deadline, Paced, new_file, opener
+from pyprof.objfile.breakpad.symbol_server import TIMEOUT_S, Paced, RequestDeadline, new_file, opener
 from pyprof.objfile.opener import debuginfod_cache
 from pyprof.objfile.opening import open_object_file
 
@@ -104,7 +104,7 @@ def _fetch_one(build_id: str, urls: Sequence[str], until: float, silent: set[str
 def _download(url: str, build_id: str, kind: str, until: float) -> None:
     left = until - time.monotonic()
     request = urllib.request.Request(url, headers={"User-Agent": "pyprof"})
-    with Deadline(left) as deadline, opener(deadline).open(request, timeout=min(TIMEOUT_S, left)) as answer:
+    with RequestDeadline(left) as deadline, opener(deadline).open(request, timeout=min(TIMEOUT_S, left)) as answer:
         path = cached(build_id, kind)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         if os.path.exists(path):  # an empty one

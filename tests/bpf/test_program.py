@@ -14,7 +14,7 @@ import pytest
 from pyprof.collectors.bpf import abi
 from pyprof.collectors.bpf.kernel_types import member_offset
 from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
-from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, Sampler, Watched, program
+from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, KernelTargets, Sampler, program
 from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.linux import bpf, procfs
 from pyprof.collectors.perf.ring import online_cpus
@@ -91,7 +91,7 @@ def test_object_that_is_cut_off_is_an_error(size: int) -> None:
 
 
 def test_nothing_stays_in_the_kernel() -> None:
-    sampler = Sampler(Watched(99), 1 << 20, online_cpus())
+    sampler = Sampler(KernelTargets(99), 1 << 20, online_cpus())
     texts = [path.read_text() for path in Path("/proc/self/fdinfo").iterdir() if path.exists()]
     ours = {int(found[1]) for text in texts if (found := re.search(r"^prog_id:\s+(\d+)", text, re.MULTILINE))}
     assert len(ours & bpf.program_ids()) >= 3

@@ -12,7 +12,7 @@ import pytest
 
 from pyprof.collectors.bpf import source
 from pyprof.collectors.bpf.abi import LossReason
-from pyprof.collectors.bpf.sampler import Sampler, Watched
+from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.perf.ring import online_cpus
 from pyprof.diagnostics import Diagnostics
@@ -140,7 +140,9 @@ def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkey
     """A process that imports modules has stacks of 30 KB from one moment to the next."""
     limits: list[int] = []
     monkeypatch.setattr(Sampler, "limit", lambda sampler, size, least_ns, share: limits.append(size))
-    source = BpfSource(Sampler(Watched(99), 64 << 10, online_cpus()), Diagnostics(), itertools.count(1).__next__, None)
+    source = BpfSource(
+        Sampler(KernelTargets(99), 64 << 10, online_cpus()), Diagnostics(), itertools.count(1).__next__, None
+    )
     try:
         for reach in (500, 30_000, 200_000):
             source.learn(feedback([1], reach))
@@ -150,7 +152,7 @@ def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkey
 
 
 def test_samples_that_find_no_room_are_counted() -> None:
-    sampler = Sampler(Watched(4000), 64 << 10, online_cpus())
+    sampler = Sampler(KernelTargets(4000), 64 << 10, online_cpus())
     source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
     try:
         with native.running("sh", "-c", "echo ready; while :; do :; done") as target:

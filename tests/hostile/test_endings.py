@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pyprof.cli.flight import Timing
-from pyprof.cli.running import Run
+from pyprof.cli.running import Invocation
 from pyprof.options import RecordOptions
 from tests.cli.support import BUSY, PYPROF, python
 from tests.live.support.recording import running
@@ -80,7 +80,7 @@ def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Monk
             done.append("abandon")
 
     how: Any = None
-    run: Any = Run(Timing(None, None, None, (), None), RecordOptions(), how)
+    run: Any = Invocation(Timing(None, None, None, (), None), RecordOptions(), how)
     run._recording = Recording()
     run._over.set()
     monkeypatch.setattr("pyprof.cli.running.SAME_S", 60)

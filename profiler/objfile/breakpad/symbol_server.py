@@ -87,7 +87,7 @@ class SymbolServer:
         request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip", "User-Agent": "pyprof"})
         left = MAX_SECONDS - self._seconds
         with (
-            Deadline(min(TIMEOUT_S, left)) as deadline,
+            RequestDeadline(min(TIMEOUT_S, left)) as deadline,
             opener(deadline).open(request, timeout=TIMEOUT_S) as answer,
         ):
             deadline.move(left)
@@ -128,7 +128,7 @@ class Paced:
         return data
 
 
-class Deadline:
+class RequestDeadline:
     """Ends the connections of a request at a time: a server that sends a byte a second never meets a socket's timeout.
 
     Connections are known by duplicates of their descriptors, since TLS makes a new socket of one.
@@ -141,7 +141,7 @@ class Deadline:
         self.passed = False
         self._timer = self._started(seconds)
 
-    def __enter__(self) -> Deadline:
+    def __enter__(self) -> RequestDeadline:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -192,7 +192,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
 
 
-def opener(deadline: Deadline) -> urllib.request.OpenerDirector:
+def opener(deadline: RequestDeadline) -> urllib.request.OpenerDirector:
     """As urllib's, without file:, ftp: and data:."""
 
     class Connection(http.client.HTTPConnection):
