@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,18 @@ import pytest
 from pyprof.errors import RecordingError
 from pyprof.exporters.base import JournalBeginning, JournalPart, SampleColumns
 from pyprof.model.profile import Profile, ThreadInfo
+from pyprof.recording import journal
 from pyprof.recording.journal import FileJournal
 from pyprof.recording.reader import INTERRUPTED, load
+from pyprof.recording.writer import TableWriter
 from pyprof.records import replace
 from tests.exporters.profiles import golden
 from tests.exporters.support import THREADS, export
 from tests.warm import run as pyprof
 
-KILLS = 4
+KILLS = int(os.environ.get("KILLS", "4"))
+SECTOR = 512
+CUTS = 10
 
 
 def parts(profile: Profile, count: int) -> list[JournalPart]:
@@ -123,6 +128,40 @@ def test_recording_opens_whenever_its_writer_is_killed(tmp_path: Path) -> None:
             writer.kill()
             said = 1 + writer.stdout.read().count(b"\n")
         assert len(load(path).stack) >= said - 1
+
+
+def test_recording_opens_whatever_a_power_cut_left_of_the_last_transaction(tmp_path: Path) -> None:
+    """Of what was not synced yet each sector of the disk is there, or is not. What was synced before is all there."""
+    path, rng, profile = tmp_path / "a.pyprof", random.Random(5), golden()
+    beginning = JournalBeginning.of(profile)
+    ends: list[int] = []
+    with closing(journal._begun(str(path), beginning)) as database:
+        tables = TableWriter(database)
+        for part in parts(profile, 6):
+            database.execute("BEGIN")
+            journal._add(tables, part, beginning)
+            database.execute("COMMIT")
+            ends.append(os.stat(f"{path}-wal").st_size)
+        file, log = path.read_bytes(), Path(f"{path}-wal").read_bytes()
+        counts = [len(found.stack) for found in (left(tmp_path, file, log[:end]) for end in ends)]
+        assert counts == sorted(counts)
+        assert counts[-1] == len(profile.stack)
+        for turn in range(CUTS):
+            last = rng.randrange(1, len(ends))
+            torn = bytearray(log[: ends[last]])
+            for at in range(ends[last - 1], ends[last], SECTOR):
+                if rng.random() < 0.3:
+                    torn[at : at + SECTOR] = rng.randbytes(len(torn[at : at + SECTOR])) if turn % 2 else bytes(SECTOR)
+            whole = bytes(torn[: ends[last]]) == log[: ends[last]]
+            assert len(left(tmp_path, file, bytes(torn)).stack) == counts[last if whole else last - 1]
+
+
+def left(folder: Path, file: bytes, log: bytes) -> Profile:
+    """What a reader finds in a file with this log."""
+    path = folder / "left.pyprof"
+    path.write_bytes(file)
+    Path(f"{path}-wal").write_bytes(log)
+    return load(path)
 
 
 def test_killed_recorder_leaves_what_it_had_sampled(tmp_path: Path) -> None:
