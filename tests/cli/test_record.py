@@ -121,11 +121,12 @@ def test_sleeping_target_is_sampled_only_with_idle(tmp_path: Path) -> None:
         done = pyprof(*common)
         assert out.read_text() == ""
         assert "-i samples sleeping threads too" in done.stderr
-        pyprof(*common, "-i", "--summary", str(tmp_path / "s.json"))
-    assert "nanosleep" in out.read_text()
-    summary = json.loads((tmp_path / "s.json").read_text())
-    assert summary["stops"]["count"] == 0
-    assert summary["not_stopped"]["unchanged"] > 10
+        for collector in ("auto", "perf"):
+            pyprof(*common, "-i", "--collector", collector, "--summary", str(tmp_path / f"{collector}.json"))
+            assert "nanosleep" in out.read_text()
+    first, by_perf = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("auto", "perf"))
+    assert first["stops"]["count"] == by_perf["stops"]["count"] == 0
+    assert by_perf["not_stopped"]["unchanged"] > 10
 
 
 def test_windows_follow_each_other_without_a_gap(tmp_path: Path) -> None:
