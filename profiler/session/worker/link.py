@@ -25,7 +25,10 @@ from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.wire import Packer
 
 NAMES_S = 4.0
-"""How long the worker may unwind and name once nothing is recorded any more: then it answers with what it has."""
+"""Processor time that the worker may unwind and name for once nothing is recorded any more: then it answers with what
+it has."""
+ELAPSED_S = 10.0
+"""So does a worker that does not get its processor time."""
 GIVE_UP_S = 60.0
 """A worker that does not even then is killed."""
 _AGAIN_S = 0.25
@@ -69,15 +72,50 @@ class Pending:
             raise WorkerDied(f"the process that unwinds and names sent no profile: {error}") from None
 
 
+class _Overtime:
+    """What the worker still does once nothing is recorded any more, and when that is enough."""
+
+    def __init__(self, worker: Worker, names_s: float) -> None:
+        self._worker = worker
+        self._names_s = names_s
+        self._began = math.inf
+        self._worked_s = 0.0  # until then
+        self._again_at = math.inf
+
+    def begin(self) -> None:
+        if self._began == math.inf:
+            self._began = time.monotonic()
+            self._worked_s = self._worker.processor_time()
+            self._again_at = self._began + self._names_s
+
+    def lengthen(self, seconds: float) -> None:
+        self._began += seconds
+        self._again_at += seconds
+
+    def is_endless(self, now: float) -> bool:
+        return now > self._began + max(GIVE_UP_S, self._names_s)
+
+    def is_over(self, now: float) -> bool:
+        """True again and again, but not each time: a signal that comes between two steps of the worker ends neither."""
+        if now <= self._again_at or not self._had_its_time(now):
+            return False
+        self._again_at = now + _AGAIN_S
+        return True
+
+    def _had_its_time(self, now: float) -> bool:
+        worked = self._worker.processor_time() - self._worked_s
+        return worked >= self._names_s or now > self._began + max(ELAPSED_S, self._names_s)
+
+
 class WorkerLink:
     """taken, functions: answers that the loop has not used yet, of batches and of Asks. broken: what went wrong in the
     worker, None where nothing did; dead: what its end is reported as.
     """
 
     def __init__(self, worker: Worker, names_s: float = NAMES_S) -> None:
-        """names_s: how long the worker may go on after end()."""
+        """names_s: processor time for which the worker may go on after end()."""
         self.worker = worker
-        self._names_s = names_s
+        self._overtime = _Overtime(worker, names_s)
         self.packer = Packer(worker.tell)
         self.taken: deque[BatchTaken] = deque()
         self.functions: deque[tuple[int, ...]] = deque()
@@ -85,8 +123,6 @@ class WorkerLink:
         self.broken: BaseException | None = None
         self._asked: dict[int, Pending] = {}
         self._sinks: list[Sink] = []
-        self._ended_at = math.inf
-        self._hurry_at = math.inf
         self._heard_at = math.inf
         self._killed = ""
         self._sending = threading.RLock()
@@ -94,9 +130,7 @@ class WorkerLink:
 
     def ask(self, message: Ask) -> Pending:
         """A worker that has ended makes the result fail. Time in which nobody waited for it is not taken from it."""
-        idle = max(time.monotonic() - self._heard_at, 0)
-        self._ended_at += idle
-        self._hurry_at += idle
+        self._overtime.lengthen(max(time.monotonic() - self._heard_at, 0))
         pending = self._asked[message.number] = Pending(self.receive)
         try:
             self.send(message)
@@ -132,17 +166,13 @@ class WorkerLink:
 
     def end(self) -> None:
         """Nothing is recorded any more: the worker's time runs out. From any thread, or a signal handler."""
-        if self._ended_at == math.inf:
-            self._ended_at = time.monotonic()
-            self._hurry_at = self._ended_at + self._names_s
+        self._overtime.begin()
 
     def _press(self) -> None:
-        """The signal is given again and again: one that comes between two steps of the worker ends neither."""
         now = time.monotonic()
-        if now > self._ended_at + max(GIVE_UP_S, self._names_s) and not self._killed:
+        if self._overtime.is_endless(now) and not self._killed:
             self._kill(UNANSWERED)
-        elif now > self._hurry_at:
-            self._hurry_at = now + _AGAIN_S
+        elif self._overtime.is_over(now):
             self.worker.hurry()
 
     def receive(self, timeout_s: float) -> None:

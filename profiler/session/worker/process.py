@@ -35,6 +35,8 @@ NICENESS = 2
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that are the sampler's: all processes of a group may get them."""
 _PATIENCE_S = 2.0
+_SCHEDULED = 2
+"""CPUCLOCK_SCHED of linux/posix-timers.h: which of a process's processor clocks; its id has the inverted pid above."""
 _POLL_S = 0.005
 _TELLING_S = 0.5
 """How long the keeper may take to listen: it writes a profile, or opens a file that is slow."""
@@ -106,6 +108,13 @@ class Worker:
         """Kill the process: waiting for an answer then raises WorkerDied."""
         if self._child.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
+
+    def processor_time(self) -> float:
+        """Seconds, of all its threads; 0 for one that has ended."""
+        try:
+            return time.clock_gettime((~self.pid << 3) | _SCHEDULED)
+        except OSError:
+            return 0.0
 
     def hurry(self) -> None:
         """No time is left: it answers with what it has."""

@@ -1,0 +1,80 @@
+"""When a worker is told that its time is over."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pyprof.session.worker import link as link_module
+from pyprof.session.worker.channel import Channel
+from pyprof.session.worker.link import WorkerLink
+from pyprof.session.worker.process import Worker
+
+NAMES_S = 0.01
+
+
+class Idle:
+    pid = os.getpid()
+
+    def poll(self) -> int | None:
+        return None
+
+
+class Watched(Worker):
+    """How much it has worked is what a test says; it counts how often it is hurried."""
+
+    worked_s = 1.0
+    hurried = 0
+
+    def processor_time(self) -> float:
+        return self.worked_s
+
+    def hurry(self) -> None:
+        self.hurried += 1
+
+
+@pytest.fixture
+def worker() -> Iterator[Watched]:
+    pairs = [Channel.pair() for _ in range(3)]
+    yield Watched(Idle(), *(ours for ours, _ in pairs))
+    for pair in pairs:
+        for end in pair:
+            end.close()
+
+
+def ended(worker: Watched) -> WorkerLink:
+    link = WorkerLink(worker, NAMES_S)
+    link.end()
+    time.sleep(2 * NAMES_S)
+    return link
+
+
+def test_worker_that_does_not_get_its_processor_time_is_waited_for(worker: Watched) -> None:
+    link = ended(worker)
+    link.receive(0)
+    assert worker.hurried == 0
+    worker.worked_s += NAMES_S
+    link.receive(0)
+    assert worker.hurried == 1
+
+
+def test_but_not_for_ever(worker: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ended(worker)
+    monkeypatch.setattr(link_module, "ELAPSED_S", 0.0)
+    link.receive(0)
+    assert worker.hurried == 1
+
+
+def test_processor_time_of_a_process_grows_while_it_works() -> None:
+    pairs = [Channel.pair() for _ in range(3)]
+    this = Worker(Idle(), *(ours for ours, _ in pairs))
+    before = this.processor_time()
+    while time.process_time() < before + 0.01:
+        pass
+    assert before + 0.01 <= this.processor_time() <= time.process_time()
+    for pair in pairs:
+        for end in pair:
+            end.close()
