@@ -190,8 +190,9 @@ class BpfWaitCollector(BpfCollector):
 
     def _notes(self) -> tuple[str, ...]:
         least_ms = self.source.rates.most_ns / 1e6
-        exact = f"Time off the processor is exact; waits of {least_ms:g} ms and more have the stacks of when they began"
-        return (*super()._notes(), exact)
+        exact = "Time off the processor is exact but for a few waits in a thousand"
+        stacks = f"waits of {least_ms:g} ms and more have the stacks of when they began"
+        return (*super()._notes(), f"{exact}; {stacks}")
 
     def threads(self) -> list[ThreadInfo]:
         outside = self._outside.threads() if self._outside is not None else []
