@@ -57,7 +57,7 @@ def is_ours(name: ast.expr) -> bool:
     """A constant, or a text that begins with a folder of the kernel and holds numbers; or what open_file() gave."""
     match name:
         case ast.Constant(str(text)):
-            return text.startswith(("/proc/", "/sys/", "/dev/null"))
+            return text.startswith(("/proc/", "/sys/", "/dev/null", "/dev/tty"))
         case ast.JoinedStr([ast.Constant(str(text)), *rest]):
             holes = [part.value for part in rest if isinstance(part, ast.FormattedValue)]
             return text.startswith("/proc/") and all(

@@ -92,8 +92,8 @@ def test_handler_on_its_own_stack_is_whole_or_marked_as_cut(tmp_path: Path) -> N
     assert strange(recording, rf"{whole}|{cut}") == []
 
 
-def test_auto_reads_sleeping_threads_from_outside_and_says_so(tmp_path: Path) -> None:
+def test_sleeping_threads_are_read_from_outside_and_the_summary_says_so(tmp_path: Path) -> None:
     with running(ladder("ladder"), "spin", LIFE) as program:
-        recording = record(program.pid, tmp_path, "--collector", "auto", "-i", seconds=0.5)
+        recording = record(program.pid, tmp_path, "--collector", "perf", "-i", seconds=0.5)
     assert recording.summary["stops"]["count"] == 0
     assert recording.summary["notes"][-1] == FROM_OUTSIDE

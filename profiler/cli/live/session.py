@@ -133,7 +133,7 @@ def _stop_here() -> None:
 def _elsewhere(file: IO[bytes]) -> Iterator[None]:
     """Standard streams that are terminals are a file, and nothing to read from."""
     kept = [os.dup(fd) for fd in range(3)]
-    with open(os.devnull, "rb") as nothing:
+    with open("/dev/null", "rb") as nothing:
         for fd, instead in ((0, nothing), (1, file), (2, file)):
             if os.isatty(fd):
                 os.dup2(instead.fileno(), fd)
