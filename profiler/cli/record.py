@@ -65,17 +65,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="pyprof record [options] (-p PID ... | -a | --name REGEX | --gdb HOST:PORT | [--] CMD ...)",
     )
-    parser.add_argument(
-        "-p",
-        "--pid",
-        type=positive_int,
-        action="append",
-        default=[],
-        metavar="PID",
-        help="the process to attach to; may be repeated",
-    )
-    parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="CMD", help="or the command to start and record")
-    add_selection(parser)
+    add_selection(parser, "record")
 
     add_remote(parser)
     what = add_sampling(parser)

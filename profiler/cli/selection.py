@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import argparse
 
-from pyprof.cli.arguments import regex
+from pyprof.cli.arguments import positive_int, regex
 from pyprof.errors import UsageError
 from pyprof.options import TargetOptions
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
+def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
+    """what: is done with them, a verb."""
+    parser.add_argument(
+        "-p",
+        "--pid",
+        type=positive_int,
+        action="append",
+        default=[],
+        metavar="PID",
+        help=f"the process to {what}; may be repeated",
+    )
+    parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="CMD", help=f"or the command to start and {what}")
     which = parser.add_argument_group("which processes (those that come later included; each one given must fit)")
     which.add_argument("-a", "--all", action="store_true", help="every process of this machine")
     which.add_argument(

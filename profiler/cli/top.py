@@ -48,17 +48,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="pyprof top [options] (-p PID ... | -a | --name REGEX | [--] CMD ...)",
     )
-    parser.add_argument(
-        "-p",
-        "--pid",
-        type=positive_int,
-        action="append",
-        default=[],
-        metavar="PID",
-        help="the process to watch; may be repeated",
-    )
-    parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="CMD", help="or the command to start and watch")
-    add_selection(parser)
+    add_selection(parser, "watch")
     how = parser.add_argument_group("what is shown")
     how.add_argument("--by", choices=TABLES, default=TABLES[0], help="a row for each (default: %(default)s)")
     how.add_argument("--sort", choices=SORTS, default=SORTS[0], help="by this column (default: %(default)s)")
