@@ -5,7 +5,7 @@ WORKERS ?= $(shell nproc | awk '{print $$1 < 4 ? $$1 : 4}')
 BIN := $(VENV)/bin
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # the build back end's advice about editable installations is for nobody who reads this screen
 INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
@@ -104,6 +104,10 @@ bpf: ## compile the program in the kernel (needs clang and llvm); its object is 
 bench: $(BIN)/pytest ## run the benchmarks (see bench/README.md)
 	$(BIN)/python -m bench
 
+bench-quick: $(BIN)/pytest ## what being there costs, under 3 minutes, as build/costs.json (bench/compare tells two such files apart)
+	mkdir -p build
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m bench.costs --quick -o build/costs.json
+
 format: $(BIN)/pytest ## let ruff format and fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -111,4 +115,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help bpf install demo fuzz test quick test-system test-kills coverage oracle lint lint-page types docs check bench format clean
+.PHONY: help bpf install demo fuzz test quick test-system test-kills coverage oracle lint lint-page types docs check bench bench-quick format clean

@@ -1,24 +1,20 @@
-"""When things happen in a recording by pyprof: the first sample, the end, the written file.
-
-`python -m bench.moments FILE ARGUMENT...` is `pyprof ARGUMENT...` with two hooks, and writes down the times; run as a
-child by moments().
-"""
+"""When things happen in a recording by pyprof: the first sample, the last one, the written file."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from bench.tools import run
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Seconds. first: from the start of the command until the first samples are unwound. written: from the end of the
-    recording to the end of the command. cpu_s, samples: of all of it.
+    """Seconds. first: from the start of the command until the first sample. written: from the last sample to the end of
+    the command. cpu_s, samples: of all of it.
     """
 
     first_s: float
@@ -29,53 +25,25 @@ class Moments:
 
 def moments(folder: Path, pid: int, rate: float, seconds: float, *options: str) -> Moments | None:
     """Record a process. None if that failed."""
-    from bench.tools import run
+    import pyprof
 
-    times, summary = folder / "moments.json", folder / "summary.json"
-    times.unlink(missing_ok=True)
+    recording = folder / "out.pyprof"
+    recording.unlink(missing_ok=True)
     command = [
-        sys.executable, "-m", "bench.moments", str(times), "record", "-q", "-p", str(pid), "-r", f"{rate:g}",
-        "-d", f"{seconds:g}", "-o", str(folder / "out.html"), "--summary", str(summary), *options,
+        sys.executable, "-m", "pyprof", "record", "-q", "-p", str(pid), "-r", f"{rate:g}", "-d", f"{seconds:g}",
+        "-o", str(recording), *options,
     ]  # fmt: skip
-    start = time.time()
+    start = time.time_ns()
     cost = run(command, seconds + 120)
-    end = time.time()
-    try:
-        seen, samples = json.loads(times.read_text()), int(json.loads(summary.read_text())["samples"])
-        return Moments(seen["first"] - start, end - seen["end"], cost.cpu_s, samples) if samples else None
-    except (OSError, ValueError, KeyError):
+    end = time.time_ns()
+    if not cost.worked or not recording.exists():
         return None
-
-
-def _hooked(times: Path, arguments: list[str]) -> int:
-    from pyprof.cli.main import run
-    from pyprof.session.recorder import Recorder
-    from pyprof.session.session import Session
-
-    seen: dict[str, float] = {}
-    add, record = Recorder.add, Session.run
-
-    def hooked_add(self: Any, batch: Any) -> None:
-        add(self, batch)
-        if len(batch):
-            seen.setdefault("first", time.time())
-
-    def hooked_record(self: Any, *rest: Any) -> Any:
-        try:
-            return record(self, *rest)
-        finally:
-            seen["end"] = time.time()
-
-    Recorder.add, Session.run = hooked_add, hooked_record  # type: ignore[method-assign, assignment]
-    code = run(arguments)
-    times.write_text(json.dumps(seen))
-    return code
+    times = pyprof.load(recording).time_ns
+    if not len(times):
+        return None
+    return Moments((int(times.min()) - start) / 1e9, (end - int(times.max())) / 1e9, cost.cpu_s, len(times))
 
 
 def alone(command: list[str]) -> subprocess.Popen[str]:
     """A target whose output nobody wants."""
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
-
-
-if __name__ == "__main__":
-    sys.exit(_hooked(Path(sys.argv[1]), sys.argv[2:]))

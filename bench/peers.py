@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from bench import mojo
+from bench import mojo, rooted
 from bench.roots import austin, in_root_of
 from bench.tools import Dumper, Got, Recorder
 
@@ -101,26 +102,39 @@ def _sampling(name: str, *options: str) -> Recorder:
     )  # fmt: skip
 
 
-def _perf(only: frozenset[str], *options: str) -> Recorder:
+def _perf(only: frozenset[str], *options: str, program: tuple[str, ...] = ("perf",)) -> Recorder:
     """options: of the script."""
+    script = " ".join([*program, "script", *options])
     return Recorder(
         " ".join(("perf --call-graph dwarf + script", *options)),
         lambda pid, rate, seconds, folder: [
-            "perf", "record", "-q", "-e", "cpu-clock:u", "-F", f"{rate:g}", "--call-graph", "dwarf", "-p", str(pid),
+            *program, "record", "-q", "-e", "cpu-clock:u", "-F", f"{rate:g}", "--call-graph", "dwarf", "-p", str(pid),
             "-o", str(folder / "perf.data"), "--", "sleep", f"{seconds:g}",
         ],
-        lambda folder: [
-            "sh", "-c", f"perf script {' '.join(options)} -i {folder / 'perf.data'} > {folder / 'script'} 2>/dev/null",
-        ],
+        lambda folder: ["sh", "-c", f"{script} -i {folder / 'perf.data'} > {folder / 'script'} 2>/dev/null"],
         _perf_got,
         only,
     )  # fmt: skip
 
 
+_NATIVE = frozenset({"ladder", "ladder4", "busy10", "threads", "deep", "deep4000", "tower"})
+
+
+def _of_root() -> list[Recorder]:
+    """Peers of the distribution that BENCH_ROOT names."""
+    found = []
+    if rooted.has("perf"):
+        newer = _perf(_NATIVE | PYTHON, program=tuple(rooted.command("perf")))
+        found.append(replace(newer, name=f"newer {newer.name}"))
+    if rooted.has("samply"):
+        found.append(Recorder("samply", rooted.samply, None, rooted.samply_got, _NATIVE | INLINING))
+    return found
+
+
 RECORDERS = (
     pyprof_by("perf"),
     pyprof_by("ptrace"),
-    _perf(frozenset({"ladder", "ladder4", "threads", "deep", "deep4000", "tower", *PYTHON, *ROOTED})),
+    _perf(_NATIVE | PYTHON | ROOTED),
     _perf(INLINING, "--no-inline"),
     _py_spy("py-spy --native", "--native"),
     _py_spy("py-spy"),
@@ -136,6 +150,7 @@ RECORDERS = (
     ),
     _sampling("profiling.sampling"),
     _sampling("profiling.sampling --blocking", "--blocking"),
+    *_of_root(),
 )  # fmt: skip
 
 

@@ -106,12 +106,12 @@ Results = dict[tuple[str, float, str], Result]
 
 def target_alone(command: list[str], seconds: float) -> Inside:
     out = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=seconds + 60, check=True).stdout
-    return _seen(out)
+    return seen(out)
 
 
-def _seen(out: str) -> Inside:
-    seen = json.loads(out)
-    return Inside(seen["work"], [gap / 100 for gap in seen.get("gaps_10ns", ())])
+def seen(out: str) -> Inside:
+    told = json.loads(out)
+    return Inside(told["work"], [gap / 100 for gap in told.get("gaps_10ns", ())])
 
 
 def added(quiet: Inside, sampled: Inside) -> list[float]:
@@ -138,7 +138,7 @@ def measure(
         return None
     if not got.samples:
         return None
-    inside = _seen(out) if target.counts else None
+    inside = seen(out) if target.counts else None
     slowdown = (1 - inside.work / alone.work) * (seconds + _MARGIN_S) / seconds if inside and alone else None
     return Row(
         slowdown=slowdown,

@@ -62,6 +62,7 @@ def _in_root(suite: str, interpreter: str, source: str) -> Callable[[Path], Call
 TARGETS = (
     Target("ladder", "one busy thread, 30 frames", "gcc", _compiled("ladder.c", "1")),
     Target("ladder4", "four busy threads, 30 frames each", "gcc", _compiled("ladder.c", "4"), 4),
+    Target("busy10", "ten busy threads, 30 frames each", "gcc", _compiled("ladder.c", "10"), 10),
     Target("threads", "500 threads of which 10 run", "gcc", _compiled("ladder.c", "10", "490"), 10),
     Target("deep", "2,000 frames", "gcc", _compiled("deep.c", "2000")),
     Target("deep4000", "4,000 frames, more than the kernel copies", "gcc", _compiled("deep.c", "4000")),

@@ -1,0 +1,74 @@
+"""`bench/compare BEFORE.json AFTER.json`: what changed between two runs of `bench.costs`, beyond their noise.
+
+A figure has changed where the ranges of its rounds do not overlap and the medians differ by more than 3 %. With fewer
+than three rounds a side nothing can be said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.results import Run, load
+
+FIGURES = ("cpu_s", "samples", "beyond_s", "memory_mb", "first_s", "work", "p90_us", "p99_us")
+LEAST_ROUNDS = 3
+LEAST_CHANGE = 0.03
+
+
+@dataclass(frozen=True)
+class Change:
+    """Of one figure of one case. chance: the rounds of both sides overlap, or differ by less than LEAST_CHANGE."""
+
+    case: str
+    figure: str
+    before: float
+    after: float
+    chance: bool
+
+
+def changes(before: list[Run], after: list[Run]) -> Iterator[Change]:
+    """Figures of cases that both sides have measured in LEAST_ROUNDS rounds or more."""
+    for case in dict.fromkeys(run.case for run in before):
+        for figure in FIGURES:
+            sides = [[_value(run, figure) for run in side if run.case == case] for side in (before, after)]
+            one, two = ([value for value in side if value is not None] for side in sides)
+            if min(len(one), len(two)) >= LEAST_ROUNDS:
+                middle = statistics.median(one), statistics.median(two)
+                overlap = max(min(one), min(two)) <= min(max(one), max(two))
+                small = abs(middle[1] - middle[0]) <= LEAST_CHANGE * abs(middle[0])
+                name = f"{case.target} {case.tool} {case.rate:g} Hz {case.seconds:g} s"
+                yield Change(name, figure, *middle, overlap or small)
+
+
+def _value(run: Run, figure: str) -> float | None:
+    value: float | None = getattr(run, figure)
+    return value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench/compare", description=__doc__)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    arguments = parser.parse_args()
+    found = list(changes(load(arguments.before), load(arguments.after)))
+    shown = Table(title="beyond noise")
+    for heading in ("case", "figure", "before", "after", "change"):
+        shown.add_column(heading, justify="left" if heading in ("case", "figure") else "right")
+    for change in found:
+        if not change.chance:
+            share = f"{100 * (change.after / change.before - 1):+.0f} %" if change.before else "-"
+            shown.add_row(change.case, change.figure, f"{change.before:.4g}", f"{change.after:.4g}", share)
+    console = Console(width=140)
+    console.print(shown)
+    console.print(f"{sum(change.chance for change in found)} of {len(found)} figures did not change beyond noise")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""What a run of `bench.costs` has measured: one Run for each command, in a JSON file with the machine and its load."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was measured. rate: Hz, 0 where there is none. seconds: of the recording, 0 if it ends by itself."""
+
+    target: str
+    rate: float
+    tool: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command. cpu_s: user and system, of all its processes and its post-processing. samples: obtained. beyond_s:
+    elapsed beyond the recording. first_s: from the start of the command to the first sample. work: what the target
+    did meanwhile. p90_us, p99_us: of all gaps of more than 5 us in its own time. load: of the machine when the command
+    began, the mean of a minute.
+    """
+
+    case: Case
+    cpu_s: float
+    samples: int
+    beyond_s: float
+    memory_mb: float
+    first_s: float | None = None
+    work: int | None = None
+    p90_us: float | None = None
+    p99_us: float | None = None
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+
+
+def machine() -> dict[str, object]:
+    """Where and when: figures of two machines are not to be compared."""
+    return {
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "load": os.getloadavg(),
+    }
+
+
+def save(runs: Iterable[Run], started: dict[str, object], path: Path) -> None:
+    """started: of machine(), before the first run."""
+    path.write_text(
+        json.dumps({"before": started, "after": machine(), "runs": [asdict(run) for run in runs]}, indent=1)
+    )
+
+
+def load(path: Path) -> list[Run]:
+    """Raises OSError or KeyError for a file that is not ours."""
+    return [Run(Case(**run.pop("case")), **run) for run in json.loads(path.read_text())["runs"]]
+
+
+def of(runs: Iterable[Run], case: Case) -> list[Run]:
+    return [run for run in runs if run.case == case]
+
+
+def median(runs: Iterable[Run], column: Callable[[Run], float | None]) -> float | None:
+    known = [value for run in runs if (value := column(run)) is not None]
+    return statistics.median(known) if known else None
+
+
+def split(runs: list[Run], target: str, rate: float, tool: str) -> tuple[float, float] | None:
+    """CPU seconds of a recording without samples, and us of each sample, of recordings of two lengths."""
+    lengths = sorted(
+        {run.case.seconds for run in runs if (run.case.target, run.case.rate, run.case.tool) == (target, rate, tool)}
+    )
+    if len(lengths) < 2:
+        return None
+    points = []
+    for seconds in (lengths[0], lengths[-1]):
+        there = of(runs, Case(target, rate, tool, seconds))
+        points.append(
+            tuple(
+                statistics.median(column) for column in zip(*((run.cpu_s, run.samples) for run in there), strict=True)
+            )
+        )
+    (few_cpu, few), (many_cpu, many) = points
+    if many <= few:
+        return None
+    each = (many_cpu - few_cpu) / (many - few)
+    return few_cpu - each * few, 1e6 * each

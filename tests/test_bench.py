@@ -1,0 +1,50 @@
+"""Two runs of the bench are told apart beyond their noise, and fixed cost from cost a sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.comparing import changes
+from bench.results import Case, Run, load, machine, save, split
+
+CASE = Case("ladder", 100, "pyprof --collector ptrace", 10)
+
+
+def runs(*cpu_s: float, case: Case = CASE, samples: int = 1000) -> list[Run]:
+    return [Run(case, seconds, samples, 0.4, 50) for seconds in cpu_s]
+
+
+def test_figure_whose_rounds_overlap_has_not_changed() -> None:
+    (cpu,) = (change for change in changes(runs(1.0, 1.1, 1.4), runs(1.3, 1.5, 1.6)) if change.figure == "cpu_s")
+    assert cpu.chance
+
+
+def test_figure_whose_rounds_lie_apart_has_changed() -> None:
+    (cpu,) = (change for change in changes(runs(1.0, 1.1, 1.2), runs(1.3, 1.5, 1.6)) if change.figure == "cpu_s")
+    assert (cpu.before, cpu.after, cpu.chance) == (1.1, 1.5, False)
+
+
+def test_difference_that_is_too_small_to_matter_is_chance() -> None:
+    (cpu,) = (change for change in changes(runs(1.0, 1.0, 1.0), runs(1.01, 1.01, 1.01)) if change.figure == "cpu_s")
+    assert cpu.chance
+
+
+def test_two_rounds_prove_nothing() -> None:
+    assert list(changes(runs(1.0, 1.1), runs(2.0, 2.1))) == []
+
+
+def test_cost_of_two_lengths_is_split() -> None:
+    short = Case("ladder", 100, "samply", 2)
+    longer = Case("ladder", 100, "samply", 10)
+    both = runs(0.4, 0.4, 0.5, case=short, samples=200) + runs(0.6, 0.6, 0.7, case=longer, samples=1000)
+    fixed, each = split(both, "ladder", 100, "samply") or (0.0, 0.0)
+    assert fixed == pytest.approx(0.35)
+    assert each == pytest.approx(250)
+
+
+def test_runs_are_read_back_as_they_were_saved(tmp_path: Path) -> None:
+    saved = runs(1.0, 2.0)
+    save(saved, machine(), tmp_path / "costs.json")
+    assert load(tmp_path / "costs.json") == saved
