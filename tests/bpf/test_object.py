@@ -1,0 +1,39 @@
+"""The object file of the program in the kernel: it is what its source makes, and what is wrong with it is an error."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
+from pyprof.collectors.bpf.sampler import program
+from pyprof.collectors.linux import bpf
+from pyprof.errors import FormatError
+from tests.support import need
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "collectors" / "bpf"
+
+
+def test_shipped_object_is_what_its_source_makes(tmp_path: Path) -> None:
+    need("clang")
+    need("llvm-strip")
+    made = tmp_path / "sampler.o"
+    subprocess.run([str(FOLDER / "build"), str(made)], check=True, timeout=60)
+    assert made.read_bytes() == program()
+
+
+def test_program_that_the_verifier_refuses_is_one_error_with_its_reason() -> None:
+    data = bytearray(program())
+    loaded = BpfObject(bytes(data), "sampler.o")
+    with pytest.raises(ProgramRefused) as refused:
+        loaded.load({"perf_event/sample": bpf.RAW_TRACEPOINT})
+    assert "sample" in refused.value.message
+    assert refused.value.log
+
+
+@pytest.mark.parametrize("size", [0, 63, 64, 1000, 20_000])
+def test_object_that_is_cut_off_is_an_error(size: int) -> None:
+    with pytest.raises(FormatError):
+        BpfObject(program()[:size], "sampler.o")
