@@ -13,7 +13,7 @@ class PyprofError(Exception):
     """Base of all conditions that pyprof names.
 
     message: one sentence, what happened. hint: what to do next, with the command where there is one.
-    exit_code: what the command line returns. reason: name of its row in the table of reasons (model/reasons.py).
+    exit_code: what the command line returns. reason: name of its row in model/reason_table.py.
     """
 
     exit_code = 1

@@ -29,7 +29,7 @@ LONG = (
     "collectors/test_selection.py",
     "api/test_api.py",
     "cli/test_record.py",
-    "exporters/test_flamegraph_page.py",
+    "exporters/test_page_views.py",
     "live/test_i386.py",
     "core/test_against_judges.py",
     "session/test_worker.py",

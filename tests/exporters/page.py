@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.exporters.browser import Browser
 
 Path = tuple[str, ...]
@@ -103,3 +105,25 @@ class Page:
 
     def state(self, name: str) -> Any:
         return self.browser.run(f"state.{name}")
+
+
+def picked(page: Page, name: str) -> None:
+    """Chooses a function in the table; it must be marked where one looks."""
+    page.browser.press("f")
+    row = f"[...document.querySelectorAll('#rows .name')].findIndex(b => b.title === '{name}')"
+    at = page.browser.run(row)
+    assert at >= 0
+    page.browser.click_on(f"#rows tr:nth-child({at + 1}) button")
+    assert page.pressed("#view-graph")
+    assert page.text("#zoom-name") == name
+    box = page.browser.run("graph.rectangle(graph.focus)")
+    top = page.browser.run("graph.canvas.getBoundingClientRect().y")
+    assert box["width"] == pytest.approx(page.browser.run("graph.width"))
+    assert page.pixel(box["x"] + box["width"] - 8, top + box["y"] + 4) == [0xB3, 0x12, 0x6F]
+
+
+def choose(page: Page, selector: str, value: str) -> None:
+    page.browser.run(
+        f"(s => {{ s.value = {value!r}; s.dispatchEvent(new Event('change')); }})(document.querySelector({selector!r}))"
+    )
+    page.browser.settle()

@@ -14,7 +14,8 @@ import pytest
 from pyprof.cli.terminal import refuse
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.interpreter import PARTIAL
-from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS, Reason, counted, end_reason, lacking
+from pyprof.model.reason_table import Reason
+from pyprof.model.reasons import COUNTERS, ENDS, REFUSALS, counted, end_reason, lacking
 from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
 from pyprof.model.walk import StackEnd
 from tests import syntax

@@ -34,3 +34,7 @@ def recorded(collector: str, pids: Sequence[int]) -> Profile:
     window = session.run(beat)
     assert session.failure is None
     return session.profile(window, "recorded", 400, "cpu", ViewOptions())
+
+
+def stacks(profile: Profile) -> list[list[str]]:
+    return [[frame.title for frame in profile.path(int(leaf))] for leaf in profile.stack]

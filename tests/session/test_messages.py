@@ -1,0 +1,116 @@
+"""What goes between sampler and worker: messages of any size with descriptors, and answers, which are values only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyprof.model.profile import FrameKind
+from pyprof.model.summary import Summary
+from pyprof.model.walk import Trust
+from pyprof.session.worker import answers
+from pyprof.session.worker.answers import AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall
+from pyprof.session.worker.channel import Channel, Closed
+from tests.exporters.profiles import golden
+from tests.session.support import stacks
+
+
+def test_message_of_any_size_arrives_with_its_descriptors(tmp_path: Path) -> None:
+    ours, theirs = Channel.pair()
+    (tmp_path / "sent").write_text("through the socket")
+    with open(tmp_path / "sent", "rb") as file:
+        for sizes in ([0], [5, 0, 3], [1 << 14], [1 << 20, 7, 1 << 22], [1] * 600):
+            parts = [os.urandom(size) for size in sizes]
+            ours.send(parts, [file.fileno()])
+            received = theirs.receive(5)
+            assert received is not None
+            assert [bytes(part) for part in received.parts] == parts
+            (fd,) = received.fds
+            assert os.pread(fd, 7, 0) == b"through"
+            os.close(fd)
+    before = len(os.listdir("/proc/self/fd"))
+    assert theirs.receive(0) is None
+    ours.close()
+    with pytest.raises(Closed):
+        theirs.receive(5)
+    with pytest.raises(Closed):
+        theirs.send([b"nobody listens"])
+    theirs.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+def test_full_channel_holds_nobody_up_and_descriptors_end_with_the_program() -> None:
+    ours, theirs = Channel.pair()
+    while ours.try_send([b"a notice"], [0]):
+        pass
+    received = theirs.receive(0)
+    assert received is not None
+    assert not os.get_inheritable(*received.fds)
+    os.close(*received.fds)
+    ours.close()
+    theirs.close()
+
+
+class _Harmful:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("true",)
+
+
+@pytest.mark.parametrize("value", [_Harmful(), Channel, os.getpid, np.array([_Harmful()], object)])
+def test_answer_that_names_code_is_refused(value: object) -> None:
+    data = pickle.dumps(value, protocol=5)
+    with pytest.raises(AnswerRefused):
+        answers.unpacked_profile((data,))
+    with pytest.raises(AnswerRefused):
+        answers.unpack([memoryview(data)])
+
+
+def test_value_that_is_no_profile_is_refused() -> None:
+    with pytest.raises(AnswerRefused):
+        answers.unpacked_profile((pickle.dumps(Summary()),))
+
+
+def test_profile_whose_enumerations_pickle_by_name_comes_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CPython 3.11.0 to 3.11.3 pickle them: by a call of getattr."""
+    for kind in (FrameKind, Trust):
+        monkeypatch.setattr(kind, "__reduce_ex__", lambda self, _: (getattr, (type(self), self.name)))
+    found = golden()
+    assert b"getattr" in pickle.dumps(found)
+    assert stacks(answers.unpacked_profile(answers.packed_value(found))) == stacks(found)
+
+
+@given(st.lists(st.binary(max_size=64), min_size=1, max_size=4))
+def test_answers_of_chance_are_refused_or_taken(parts: list[bytes]) -> None:
+    with contextlib.suppress(AnswerRefused):
+        answers.unpack([memoryview(part) for part in parts])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Done(3, (1, 1 << 60), (b"a", b"bc")),
+        AskFailed(0, "ValueError", "no", "hint", "trace"),
+        SamplerCall("read", 7, 1 << 63, 4096),
+    ],
+)
+def test_answers_come_as_they_were_sent(answer: answers.Answer) -> None:
+    found = answers.unpack([memoryview(part) for part in answers.pack(answer)])
+    if isinstance(found, Done):
+        found = Done(found.number, found.functions, tuple(bytes(part) for part in found.data))
+    assert found == answer
+
+
+def test_columns_of_feedback_come_as_they_were_sent() -> None:
+    sent = BatchTaken(5, np.array([1, 2], np.uint64), np.array([0, 9], np.uint64), np.array([True, False]), look=True)
+    found = answers.unpack([memoryview(part) for part in answers.pack(sent)])
+    assert isinstance(found, BatchTaken)
+    assert (found.number, found.look) == (5, True)
+    for name in ("top", "missing", "stop"):
+        assert np.array_equal(getattr(found, name), getattr(sent, name))
