@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -28,6 +29,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if support.BUILDS not in os.environ:  # a worker has its controller's
         os.environ[support.BUILDS] = tempfile.mkdtemp(prefix="pyprof-builds-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(support.BUILDS), ignore_errors=True))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m unit` imports no file that holds none: most files do."""
+    if not support.only_units or not collection_path.match("test_*.py"):
+        return None
+    name = collection_path.relative_to(FOLDER).as_posix()
+    return True if collection_path.is_relative_to(FOLDER) and "unit" not in marks.of(name) else None
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look at it again, some hundred times."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
