@@ -30,4 +30,5 @@ def no_collections() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()
         gc.enable()
