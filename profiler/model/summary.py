@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyprof.diagnostics import Problem
-from pyprof.model.reasons import Reason, counted, end_reason
+from pyprof.model.reason_table import Reason
+from pyprof.model.reasons import counted, end_reason
 from pyprof.records import dataclass, field
 
 PARTLY_READ = "partly_interpreted"
