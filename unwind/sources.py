@@ -37,16 +37,26 @@ class TableReader:
     def __call__(self, file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> Source | None:
         if file.unwind_table(self.table) is None:
             return None
-        module = import_module(f"pyprof.unwind.formats.{self.module}")
+        module = import_module(_full(self.module))
         return cast("Reader", getattr(module, self.function))(file, arch, diagnostics)
 
 
-READERS: dict[str, Reader] = {
+_TABLES = {
     "sframe": TableReader(".sframe", "sframe.section", "sframe_source"),
     "eh_frame": TableReader(".eh_frame", "cfi.eh_frame", "eh_frame_source"),
     "exidx": TableReader(".ARM.exidx", "exidx.section", "exidx_source"),
     "debug_frame": TableReader(".debug_frame", "cfi.debug_frame", "debug_frame_source"),
 }
+READERS: dict[str, Reader] = {**_TABLES}
+
+
+def modules() -> list[str]:
+    """Those that READERS import when a file has their table."""
+    return [_full(reader.module) for reader in _TABLES.values()]
+
+
+def _full(module: str) -> str:
+    return f"pyprof.unwind.formats.{module}"
 
 
 def with_symbols(find: FindSymbols) -> dict[str, Reader]:

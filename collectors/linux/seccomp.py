@@ -13,9 +13,9 @@ import errno
 import os
 import struct
 from collections.abc import Sequence
-from importlib import import_module
 
 from pyprof.collectors.linux import libc
+from pyprof.model.call_names import call_names
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _MEMORY = ("brk", "madvise", "mremap", "munmap", "membarrier")
@@ -87,7 +87,7 @@ def program(machine: str, pid: int, more: Sequence[str] = ()) -> bytes:
     """
     if machine not in _AUDIT_ARCH:
         raise NotImplementedError(f"no filter of system calls for {machine}")
-    names: dict[int, str] = import_module(f"ptrace.syscall.linux.{machine}").SYSCALL_NAMES
+    names = call_names(machine)
     numbers = {names[number]: number for number in sorted(names, reverse=True)}  # x32 has some names again, higher up
     numbers.setdefault("newfstatat", numbers.get("fstatat", -1))
     code = [_op(_LOAD, _ARCH), _op(_EQUAL, _AUDIT_ARCH[machine], 1), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]

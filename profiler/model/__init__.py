@@ -9,6 +9,7 @@ arch_riscv    riscv64: 64-bit RISC-V, little-endian, with compressed instruction
 arch_s390     s390x and s390: 64-bit and 31-bit, big-endian
 arch_type     What an architecture is, as a value
 arch_x86      x86_64, x32 and i386
+call_names    Names of Linux' system calls by number, from python-ptrace's tables
 call_tree     A profile as a tree of function calls
 code          Code that no file describes: who described which addresses, and when that was true
 code_table    Names of code by address and time, in columns

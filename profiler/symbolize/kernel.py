@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from importlib import import_module
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARCHES
+from pyprof.model.call_names import call_names
 from pyprof.model.kernel import NOT_ONE_BY_ONE, Blocked, KernelFrame
 from pyprof.objfile.opener import current
 
@@ -78,12 +78,5 @@ def _blocked_title(blocked: Blocked) -> str:
         return f"[{state}: waits too short or too many for stacks]"
     if blocked.call < 0:
         return f"[{state}]"
-    known = _ARCHES[blocked.arch].kernel.call_names.get(blocked.call) or _call_names(blocked.arch).get(blocked.call)
+    known = _ARCHES[blocked.arch].kernel.call_names.get(blocked.call) or call_names(blocked.arch).get(blocked.call)
     return f"[{state}: {known or f'system call {blocked.call}'}]"
-
-
-def _call_names(arch: str) -> dict[int, str]:
-    if arch not in ("x86_64", "i386", "aarch64"):
-        return {}
-    names: dict[int, str] = import_module(f"ptrace.syscall.linux.{arch}").SYSCALL_NAMES
-    return names

@@ -9,56 +9,36 @@ from __future__ import annotations
 import codecs
 import importlib
 import os
-import pkgutil
 from contextlib import suppress
 
 from pyprof.collectors.linux import libc, rights, seccomp
+from pyprof.model.call_names import MACHINES, call_names
 from pyprof.objfile import opener
 from pyprof.session.worker.asking import AskingOpener
 from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.keeper import Keeper
 from pyprof.session.worker.process import close_all_but
 from pyprof.symbolize import demangle
+from pyprof.unwind import sources
 
-_ROOMS = ("model", "objfile", "unwind", "symbolize", "runtime_code", "session")
 _LATE = (
-    *(
-        "bz2",
-        "gzip",
-        "hashlib",
-        "lzma",
-        "zlib",
-        "tempfile",
-        "traceback",
-        "linecache",
-        "tokenize",
-        "pycxxfilt",
-        "zstandard",
-    ),
-    *(f"ptrace.syscall.linux.{machine}" for machine in ("x86_64", "i386", "aarch64")),
+    "pyprof.unwind.formats.exidx.memory",
+    *("bz2", "gzip", "hashlib", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
+    *("linecache", "tempfile", "tokenize", "traceback"),
 )
+"""What functions of the worker's modules import, and what Python itself imports for a traceback."""
 _ENCODINGS = ("ascii", "latin-1", "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
-_WITHOUT = (
-    *("pyprof.model.call_tree", "pyprof.model.functions", "pyprof.model.selected", "pyprof.model.table"),
-    *("pyprof.objfile.breakpad.symbol_server", "pyprof.objfile.core.", "pyprof.objfile.minidump."),
-    *("pyprof.session.opening", "pyprof.session.recording", "pyprof.session.snapshot"),
-    *("pyprof.unwind.columns", "pyprof.unwind.describe"),
-)
-"""Of the rooms, what no worker uses."""
 _CALLS = ("wait4",)
 """Besides those of seccomp.ALLOWED: the worker waits for the keeper."""
 
 
 def load() -> None:
     """All that may be imported later."""
-    for room in _ROOMS:
-        package = importlib.import_module(f"pyprof.{room}")
-        for found in pkgutil.walk_packages(package.__path__, f"pyprof.{room}."):
-            if not found.name.startswith(_WITHOUT):
-                importlib.import_module(found.name)
-    for name in _LATE:
+    for name in (*sources.modules(), *_LATE):
         with suppress(ImportError):
             importlib.import_module(name)
+    for machine in MACHINES:
+        call_names(machine)
     for name in _ENCODINGS:
         codecs.lookup(name)
 

@@ -1,0 +1,74 @@
+"""A confined worker may not open files: whatever its modules import late is loaded before, or belongs to others."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+LOADED = """
+import json, sys
+from pyprof.session.worker import file_symbols, sandbox, service
+sandbox.load()
+print(json.dumps({name: module.__file__ for name, module in sys.modules.items() if name.startswith("pyprof.")}))
+print(json.dumps(sorted(sys.modules)))
+"""
+
+OF_OTHERS = {
+    "pyprof.model.profile": "what a user of the library does with a profile",
+    "pyprof.objfile.breakpad.symbol_store": "--symbols, whose worker keeps its rights",
+    "pyprof.records": "what shows a record's signature (inspect)",
+    "pyprof.unwind.sources": "--symbols, whose worker keeps its rights",
+    "pyprof.collectors.registry": "the sampler",
+    "pyprof.session.between_batches": "the sampler",
+    "pyprof.session.worker.process": "the sampler, and the worker before it is confined",
+    "pyprof.symbolize.demangle": "the keeper",
+    "pyprof.session.flight": "the keeper",
+}
+"""Modules of the worker that import what the worker never needs, and who needs it."""
+
+
+def late_imports(path: str) -> Iterator[str]:
+    """Modules that functions import."""
+    tree = ast.parse(Path(path).read_text())
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import):
+                    yield from (name.name for name in node.names)
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    yield node.module
+
+
+@pytest.fixture(scope="module")
+def loaded() -> tuple[dict[str, str], set[str]]:
+    """Our modules with their files, and all names."""
+    said = subprocess.run([sys.executable, "-c", LOADED], check=True, capture_output=True, text=True).stdout
+    ours, names = map(json.loads, said.splitlines())
+    return ours, set(names)
+
+
+def test_what_functions_of_the_worker_import_is_loaded_before_it_is_confined(
+    loaded: tuple[dict[str, str], set[str]],
+) -> None:
+    ours, names = loaded
+    late = {(module, name) for module, path in ours.items() for name in late_imports(path)}
+    assert {("pyprof.model.stacks", "hashlib")} <= late
+    assert {module for module, name in late if name not in names} - set(OF_OTHERS) == set()
+
+
+def test_who_is_excused_has_a_reason(loaded: tuple[dict[str, str], set[str]]) -> None:
+    ours, names = loaded
+    needless = {module for module in OF_OTHERS if module in ours and not set(late_imports(ours[module])) - names}
+    assert needless == set()
+
+
+def test_nothing_of_the_network_is_loaded(loaded: tuple[dict[str, str], set[str]]) -> None:
+    assert loaded[1] & {"http", "ssl", "urllib.request", "email", "sqlite3"} == set()
