@@ -200,6 +200,22 @@ class DumpOptions(StackOptions):
     redact: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class DeadTarget:
+    """A core file, or a minidump or microdump, and how it is looked at. path, exe, sysroot: of the user, "" for none.
+    stack_size: first bytes of each stack. registers: also those of each frame. sandbox: see StackOptions.
+    """
+
+    path: str
+    is_minidump: bool
+    exe: str
+    sysroot: str
+    stack_size: int
+    unwind: UnwindOptions
+    registers: bool
+    sandbox: bool
+
+
 DEFAULT_ANSWER_S = 5.0
 """A stub that says nothing for so long after a request is silent."""
 

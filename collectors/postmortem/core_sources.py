@@ -7,7 +7,8 @@ build-id, the same path here. Which of them is the one that was mapped objfile.l
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from pyprof.collectors.linux.link_map import read_string
 from pyprof.errors import FormatError
@@ -17,7 +18,8 @@ from pyprof.objfile.core.notes import AT_ENTRY, AT_EXECFN, AT_PHDR, CoreNotes
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import build_id_in_memory
 from pyprof.objfile.locate import accepted, candidates, find_bias, identify
-from pyprof.objfile.opener import debuginfod_cache
+from pyprof.objfile.opener import below, debuginfod_cache
+from pyprof.objfile.source import FileSource, open_regular
 from pyprof.records import dataclass, field
 
 BUILD_ID_DIR = "/usr/lib/debug/.build-id"
@@ -73,7 +75,7 @@ class CoreFiles:
     def program(self) -> tuple[ElfFile, bool] | None:
         """(file, did the user name it?) of the program where nothing in the core says which it is."""
         if self.exe:
-            found = self._open(self.exe)
+            found = self._read(self.exe, partial(open_regular, self.exe))
             return None if found is None else (found, True)
         for elf in self.at_path(self.program_path):
             return elf, bool(self.sysroot)
@@ -81,16 +83,16 @@ class CoreFiles:
 
     def at_path(self, name: str) -> Iterator[ElfFile]:
         """Files of the core's architecture with this name: below the sysroot, then here."""
-        for prefix in dict.fromkeys((self.sysroot.rstrip("/"), "")):
-            found = self._open(prefix + name) if name.startswith("/") else None
+        for root in dict.fromkeys((self.sysroot.rstrip("/"), "")):
+            found = self._read(root + name, partial(below, root, name)) if name.startswith("/") else None
             if found is not None:
                 yield found
 
-    def _open(self, path: str) -> ElfFile | None:
+    def _read(self, path: str, way: Callable[[], int]) -> ElfFile | None:
         if path not in self._by_path:
             self._by_path[path] = None
             try:
-                elf = ElfFile.open(path) if os.path.isfile(path) else None
+                elf = ElfFile(FileSource(way()), path)
             except (OSError, ValueError):
                 elf = None
             if elf is not None and same_machine(elf, self.core):

@@ -107,8 +107,7 @@ class MinidumpCollector:
 def looks_like_dump(path: str) -> bool:
     """Is it a minidump, by its first bytes? False where it cannot be read."""
     try:
-        with open(open_regular(path), "rb") as file:
-            return is_minidump(file.read(4))
+        return is_minidump(bytes(FileSource(open_regular(path)).read(0, 4)))
     except (OSError, FormatError):
         return False
 

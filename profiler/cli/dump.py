@@ -112,8 +112,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--registers belongs to --core and --minidump")
     if arguments.locals and not arguments.pid:
         raise UsageError("--locals reads a live process", "pyprof dump -p PID --locals")
-    if arguments.sandbox and (arguments.core or arguments.minidump):
-        raise UsageError("--sandbox belongs to processes: a core file or a minidump is read by this process")
     subject = subject_of(arguments)
     profile = subject.profile
     if arguments.json:
@@ -139,11 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
 def subject_of(arguments: argparse.Namespace) -> Subject:
     from pyprof.cli import post_mortem
 
-    if arguments.core:
-        return post_mortem.of_core(arguments)
-    if arguments.minidump:
-        return post_mortem.of_minidump(arguments)
-    return of_live(arguments)
+    return post_mortem.subject(arguments) if arguments.core or arguments.minidump else of_live(arguments)
 
 
 def of_live(arguments: argparse.Namespace) -> Subject:

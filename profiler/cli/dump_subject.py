@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from pyprof.interpreters.base import Detected
     from pyprof.model.profile import Profile
     from pyprof.model.threads import ThreadStack
-
-Registers = dict[int, list[dict[str, int]]]
-"""tid -> for each frame, innermost first, the registers that are known of it, by name."""
+    from pyprof.session.post_mortem import Registers
 
 
 @dataclass(frozen=True)

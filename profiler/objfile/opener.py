@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import suppress
 from functools import partial
 
@@ -37,6 +38,18 @@ class Opener:
     def named(self, path: str) -> int:
         """A file whose name is the user's, or stands below a folder of the user's; links are followed."""
         return _reopened(_handle(path))
+
+    def regular(self, path: str) -> int:
+        """A file of any file system that the user named; what is not regular is never opened."""
+        found = _handle(path)
+        try:
+            mode = os.fstat(found).st_mode
+            if not stat.S_ISREG(mode):
+                code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+                raise OSError(code, os.strerror(code), path)
+            return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        finally:
+            os.close(found)
 
     def fetched(self, build_id: str) -> int:
         """A debug file that a debuginfod client has fetched."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Sequence
 from typing import Protocol
 
 from pyprof.errors import FormatError
-from pyprof.objfile import patience
+from pyprof.objfile import opener, patience
 
 
 class ByteSource(Protocol):
@@ -97,13 +96,9 @@ class FileSource:
 
 def open_regular(path: str) -> int:
     """A descriptor of a file that the user named; what is not regular is never opened. Raises OSError, FormatError."""
-    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        mode = os.fstat(found).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if not stat.S_ISREG(mode):
-            raise FormatError("file", 0, "not a regular file")
-        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    finally:
-        os.close(found)
+        return opener.current().regular(path)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise FormatError("file", 0, "not a regular file") from None
+        raise OSError(error.errno, os.strerror(error.errno or 0), path) from None

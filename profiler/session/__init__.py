@@ -14,6 +14,7 @@ last_stacks             The last stack of each thread
 native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view
 opening                 From a target and options to a Recording that has not begun
 own_cost                What this process of pyprof has cost so far
+post_mortem             What a core file, a minidump or a microdump says of a process that has died
 recorder                The recording half of a session
 recording               A recording under way: collector, files and loop, and what may be asked of it meanwhile
 rows                    Rows of a recording: what is kept of each sample once its stack is a node of a tree

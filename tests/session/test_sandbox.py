@@ -21,7 +21,7 @@ from pyprof.collectors.linux import libc, procfs, rights, seccomp
 from pyprof.collectors.linux.rights import NOBODY
 from pyprof.objfile.opener import Opener
 from pyprof.session.worker.channel import Channel
-from pyprof.session.worker.keeper import GuardedOpener, KnownFiles, KnownProcess
+from pyprof.session.worker.keeper import GuardedOpener, KnownFiles, KnownFolder, KnownProcess
 from pyprof.session.worker.sandbox import Sandbox
 
 ROOT = os.geteuid() == 0
@@ -132,6 +132,34 @@ def opener(victim: int) -> GuardedOpener:
     made = GuardedOpener(os.getpid())
     made.tell(KnownProcess(victim, f"/proc/{victim}/root"))
     return made
+
+
+@pytest.mark.skipif(not ROOT, reason="only root has rights that everybody lacks")
+def test_keeper_opens_names_of_a_core_below_the_folders_of_the_user_and_object_files_of_everybody(
+    tmp_path: Path,
+) -> None:
+    opener = GuardedOpener(os.getpid())
+    root = tmp_path / "root"
+    (root / "lib").mkdir(parents=True)
+    (root / "lib/own").write_text("below the sysroot")
+    (root / "lib/out").symlink_to("../../out")
+    (tmp_path / "out").write_text("beside the sysroot")
+    (tmp_path / "core").write_text("the user's")
+    tmp_path.chmod(0o700)
+    opener.tell(KnownFiles((str(tmp_path / "core"),)))
+    opener.tell(KnownFolder(str(root)))
+    for way in (opener.named, opener.regular):
+        for path in (SECRET, f"{root}/../out", f"{root}/lib/out", f"{tmp_path}/out"):
+            with pytest.raises(OSError, match=r"denied|No such"):
+                way(path)
+    for fd in (
+        opener.named(f"{root}/lib/own"),
+        opener.below(str(root), "/lib/own", None, True),
+        opener.named(os.path.realpath("/usr/bin/python3")),
+        opener.regular(str(tmp_path / "core")),
+    ):
+        assert os.read(fd, 4)
+        os.close(fd)
 
 
 @pytest.mark.live

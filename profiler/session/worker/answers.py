@@ -43,6 +43,11 @@ def _is_enum(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Enum)
 
 
+def _allowed(kind: Any) -> dict[tuple[str, str], Any]:
+    """What a value of this class may be made of."""
+    return _SENT if (kind.__module__, kind.__qualname__) in _SENT else _values(kind, dict(_SENT))
+
+
 def _member(member: Enum) -> tuple[type[Enum], tuple[object]]:
     """How a member is pickled. CPython 3.11.0 to 3.11.3 would write a call of getattr, which is refused."""
     return type(member), (member.value,)
@@ -51,10 +56,9 @@ def _member(member: Enum) -> tuple[type[Enum], tuple[object]]:
 _FROM_BUFFER: Any = np.arange(1).__reduce_ex__(5)[0]
 """How numpy makes an array of bytes that travel beside a pickle; it refuses arrays of objects."""
 _PLAIN: tuple[Any, ...] = (_FROM_BUFFER, np.dtype)
-_ALLOWED = _values(Profile, _values(base.JournalPart, _values(base.JournalBeginning, {}))) | {
+_SENT = _values(Profile, _values(base.JournalPart, _values(base.JournalBeginning, {}))) | {
     (value.__module__, value.__qualname__): value for value in _PLAIN
 }
-_BY_VALUE: Any = {kind: _member for kind in _ALLOWED.values() if _is_enum(kind)}
 _ERRORS = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
 
 
@@ -166,11 +170,13 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
     raise AnswerRefused("an answer of no known kind")
 
 
-def packed_value(found: Profile | base.JournalPart | base.JournalBeginning) -> tuple[Part, ...]:
+def packed_value(found: object) -> tuple[Part, ...]:
+    """found: of a class that _allowed() describes, a Profile for one."""
     buffers: list[pickle.PickleBuffer] = []
     data = io.BytesIO()
     pickler = pickle.Pickler(data, protocol=5, buffer_callback=buffers.append)
-    pickler.dispatch_table = copyreg.dispatch_table | _BY_VALUE
+    by_value: Any = {kind: _member for kind in _allowed(type(found)).values() if _is_enum(kind)}
+    pickler.dispatch_table = copyreg.dispatch_table | by_value
     pickler.dump(found)
     return data.getvalue(), *(buffer.raw() for buffer in buffers)
 
@@ -183,7 +189,7 @@ def unpacked_profile(parts: Sequence[Part]) -> Profile:
 def unpacked_value(parts: Sequence[Part], kind: type[Value]) -> Value:
     """Raises AnswerRefused."""
     try:
-        found = _Values(io.BytesIO(parts[0]), buffers=parts[1:], allowed=_ALLOWED).load()
+        found = _Values(io.BytesIO(parts[0]), buffers=parts[1:], allowed=_allowed(kind)).load()
     except (
         pickle.UnpicklingError,
         ValueError,

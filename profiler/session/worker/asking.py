@@ -63,6 +63,9 @@ class AskingOpener(Opener):
     def named(self, path: str) -> int:
         return self._file("named", path)
 
+    def regular(self, path: str) -> int:
+        return self._file("regular", path)
+
     def fetched(self, build_id: str) -> int:
         return self._file("fetched", build_id)
 

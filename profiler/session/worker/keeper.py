@@ -50,6 +50,13 @@ class KnownFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownFolder:
+    """A folder that the user gave: files below it may be opened, whoever chose their names."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class NumberedSink:
     """A sink. It is known by its number from then on."""
 
@@ -57,7 +64,7 @@ class NumberedSink:
     sink: Sink
 
 
-Notice = KnownProcess | KnownFiles | NumberedSink
+Notice = KnownProcess | KnownFiles | KnownFolder | NumberedSink
 """The sampler's messages to the keeper, sent before the worker can ask about them."""
 
 
@@ -69,15 +76,19 @@ class GuardedOpener(Opener):
         self._pids: set[int] = set()
         self._roots: dict[str, Rights | None] = {}
         self._files: set[str] = set()
+        self._folders: set[str] = set()
         self._as_root = os.geteuid() == 0
 
-    def tell(self, notice: KnownProcess | KnownFiles) -> None:
+    def tell(self, notice: KnownProcess | KnownFiles | KnownFolder) -> None:
         match notice:
             case KnownProcess(pid, root):
                 self._pids.add(pid)
                 self._roots[root] = self._seen(root)
             case KnownFiles(paths):
                 self._files.update(paths)
+            case KnownFolder(path):
+                self._folders.add(path)
+                self._roots[path] = None
 
     def _seen(self, root: str) -> Rights | None:
         """What the process whose root it is may read: now, or when that was seen last."""
@@ -110,8 +121,15 @@ class GuardedOpener(Opener):
         return super().program(pid)
 
     def named(self, path: str) -> int:
+        """Names of the user's; others below a folder of the user's, and else of what everybody may read."""
+        if path in self._files:
+            return super().named(path)
+        folder = next((folder for folder in self._folders if path.startswith(f"{folder}/")), None)
+        return self._ours(path, None, True) if folder is None else self.below(folder, path[len(folder) :], None, True)
+
+    def regular(self, path: str) -> int:
         _check(path in self._files)
-        return super().named(path)
+        return super().regular(path)
 
     def about(self, pid: int, what: str) -> bytes:
         _check(what in ("status", "stat") and pid in {*self._pids, self._worker})
@@ -211,6 +229,8 @@ class Keeper:
                 fds.append(opener.program(pid))
             case ["named", str(path)]:
                 fds.append(opener.named(path))
+            case ["regular", str(path)]:
+                fds.append(opener.regular(path))
             case ["fetched", str(build_id)]:
                 fds.append(opener.fetched(build_id))
             case ["memory", int(pid), str(what)]:

@@ -17,10 +17,10 @@ from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.session.worker import answers
-from pyprof.session.worker.answers import Answer, AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall
+from pyprof.session.worker.answers import Answer, AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall, Value
 from pyprof.session.worker.channel import Closed, Part
 from pyprof.session.worker.keeper import KnownFiles, NumberedSink
-from pyprof.session.worker.messages import Ask, Message, Reply
+from pyprof.session.worker.messages import Ask, Examine, Message, Reply
 from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.wire import Packer
 
@@ -38,7 +38,7 @@ TURN_S = 0.05
 
 
 class Pending:
-    """A profile that was asked for."""
+    """A profile, or what a dead process left, that was asked for."""
 
     def __init__(self, receive: Callable[[float], None]) -> None:
         self._receive = receive
@@ -64,12 +64,16 @@ class Pending:
 
     def profile(self) -> Profile:
         """Of an Ask without a sink; raises like wait()."""
+        return self.value(Profile)
+
+    def value(self, kind: type[Value]) -> Value:
+        """The answer; raises like wait()."""
         self.wait()
         assert self._data is not None
         try:
-            return answers.unpacked_profile(self._data)
+            return answers.unpacked_value(self._data, kind)
         except AnswerRefused as error:
-            raise WorkerDied(f"the process that unwinds and names sent no profile: {error}") from None
+            raise WorkerDied(f"the process that unwinds and names sent no {kind.__name__}: {error}") from None
 
 
 class _Overtime:
@@ -128,7 +132,7 @@ class WorkerLink:
         self._sending = threading.RLock()
         self._receiving = threading.Lock()
 
-    def ask(self, message: Ask) -> Pending:
+    def ask(self, message: Ask | Examine) -> Pending:
         """A worker that has ended makes the result fail. Time in which nobody waited for it is not taken from it."""
         self._overtime.lengthen(max(time.monotonic() - self._heard_at, 0))
         pending = self._asked[message.number] = Pending(self.receive)

@@ -12,7 +12,7 @@ from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
-from pyprof.options import UnwindOptions, ViewOptions
+from pyprof.options import DeadTarget, UnwindOptions, ViewOptions
 from pyprof.records import dataclass, field
 from pyprof.session.runtimes import InterpreterNews
 from pyprof.session.unfollowed import Spent
@@ -110,6 +110,15 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Examine:
+    """What a dead process left is wanted, as a PostMortem (session/post_mortem.py). confined: see Begin."""
+
+    number: int
+    confined: bool
+    target: DeadTarget
+
+
+@dataclass(frozen=True, slots=True)
 class LookForCode:
     """Code that was made at run time may have come or gone: look at once."""
 
@@ -126,4 +135,4 @@ class Bye:
     """Nothing more is wanted."""
 
 
-Message = Begin | Batch | Standing | Ask | LookForCode | Reply | Bye
+Message = Begin | Batch | Standing | Ask | Examine | LookForCode | Reply | Bye

@@ -34,6 +34,7 @@ from pyprof.session.worker.messages import (
     Batch,
     Begin,
     Bye,
+    Examine,
     LookForCode,
     Message,
     Naming,
@@ -190,6 +191,8 @@ class Service:
                 self._observed.update(state)
             case Ask():
                 self._answer(message)
+            case Examine():
+                self._examine(message)
             case LookForCode():
                 self._observed.session.code.look()
 
@@ -255,6 +258,19 @@ class Service:
             raise
         except Exception as error:
             answer = _failed(ask.number, error)
+        self._channel.send(answers.pack(answer))
+
+    def _examine(self, message: Examine) -> None:
+        from pyprof.session.post_mortem import examine
+
+        diagnostics = Diagnostics()
+        if message.confined and not self._confined:
+            diagnostics.count(UNCONFINED)
+        answer: Done | AskFailed
+        try:
+            answer = Done(message.number, (), answers.packed_value(examine(message.target, diagnostics)))
+        except Exception as error:
+            answer = _failed(message.number, error)
         self._channel.send(answers.pack(answer))
 
     def _bequeath(self) -> None:

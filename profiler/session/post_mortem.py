@@ -1,0 +1,153 @@
+"""What a core file, a minidump or a microdump says of a process that has died.
+
+As in a recording the worker parses, unwinds and names (session/worker/). There is no sampler: all of it is in files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyprof.collectors.base import Collector
+from pyprof.collectors.postmortem.core_collector import CoreFileCollector
+from pyprof.collectors.postmortem.minidump_collector import MinidumpCollector, looks_like_dump
+from pyprof.collectors.postmortem.saved_threads import SavedThreads
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError, PyprofError
+from pyprof.model.arch import Arch
+from pyprof.model.profile import Profile
+from pyprof.model.threads import ThreadStack, thread_stacks
+from pyprof.objfile.minidump.crash_dump import DumpException, DumpModule
+from pyprof.objfile.opener import debuginfod_cache
+from pyprof.options import DeadTarget
+from pyprof.records import dataclass
+from pyprof.session.opening import Start
+from pyprof.session.session import Session
+from pyprof.session.worker.keeper import KnownFiles, KnownFolder
+from pyprof.session.worker.link import WorkerLink
+from pyprof.session.worker.messages import Examine
+
+Registers = dict[int, list[dict[str, int]]]
+"""tid -> for each frame, innermost first, the registers that are known of it, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatedCrash:
+    """What a minidump says besides its threads. system: its name, "" if not known; version: of the system."""
+
+    system: str
+    version: str
+    exception: DumpException | None
+    modules: tuple[DumpModule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PostMortem:
+    """exe: the program's path as stated. states: by tid. order: of tids, the thread that died first. signal: (number,
+    si_code, address) of a core file, None if none killed it. crash: of a minidump, None of a core file. registers: {}
+    where nobody asked.
+    """
+
+    pid: int
+    exe: str
+    arch: str
+    profile: Profile
+    states: dict[int, str]
+    order: tuple[int, ...]
+    signal: tuple[int, int, int | None] | None
+    crash: StatedCrash | None
+    registers: Registers
+
+    @property
+    def threads(self) -> tuple[ThreadStack, ...]:
+        place = {tid: at for at, tid in enumerate(self.order)}
+        return tuple(sorted(thread_stacks(self.profile, self.states), key=lambda thread: place.get(thread.tid, 0)))
+
+
+def examined(target: DeadTarget, start: Start) -> PostMortem:
+    """By a worker. start: how it is started. Raises what examine() raises, and WorkerDied."""
+    confined = target.sandbox and not target.unwind.symbols
+    worker = start(confined)
+    try:
+        link = WorkerLink(worker)
+        worker.tell(KnownFiles(tuple(filter(None, (target.path, target.exe)))))
+        for folder in filter(None, (target.sysroot.rstrip("/"), debuginfod_cache())):
+            worker.tell(KnownFolder(folder))
+        return link.ask(Examine(1, confined, target)).value(PostMortem)
+    finally:
+        worker.close(patience_s=0)
+
+
+def examine(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
+    """In the worker. Raises FormatError, UnsupportedArchitecture, UsageError, PyprofError: no such file."""
+    return _of_minidump(target, diagnostics) if target.is_minidump else _of_core(target, diagnostics)
+
+
+def _of_core(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
+    path = target.path
+    try:
+        collector = CoreFileCollector(path, target.exe, target.sysroot, target.stack_size, diagnostics)
+    except FormatError as error:
+        if looks_like_dump(path):
+            raise PyprofError(f"{path}: no core file", f"pyprof dump --minidump {path}") from error
+        hint = "--core takes a core file: coredumpctl dump PID -o core"
+        raise PyprofError(f"{path}: {error.message}", hint) from error
+    states = dict.fromkeys(collector.order, "stopped")
+    if collector.crashed and collector.order:
+        states[collector.order[0]] = "crashed"
+    profile, registers = _unwound(target, collector, collector.saved, collector.arch, collector.exe, diagnostics)
+    return PostMortem(
+        pid=collector.pid,
+        exe=collector.exe,
+        arch=collector.arch.name,
+        profile=profile,
+        states=states,
+        order=tuple(collector.order),
+        signal=collector.crashed,
+        crash=None,
+        registers=registers,
+    )
+
+
+def _of_minidump(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
+    path = target.path
+    try:
+        collector = MinidumpCollector(path, target.exe, target.sysroot, target.stack_size, diagnostics)
+    except FormatError as error:
+        hint = "--minidump takes a minidump or the log with a microdump"
+        raise PyprofError(f"{path}: {error.problem}", hint) from error
+    dump = collector.dump
+    profile, registers = _unwound(target, collector, collector.saved, collector.arch, collector.exe, diagnostics)
+    return PostMortem(
+        pid=collector.pid,
+        exe=collector.exe,
+        arch=collector.arch.name,
+        profile=profile,
+        states=collector.states,
+        order=tuple(collector.order),
+        signal=None,
+        crash=StatedCrash(dump.os, dump.version, collector.crashed, tuple(dump.modules)),
+        registers=registers,
+    )
+
+
+def _unwound(
+    target: DeadTarget, collector: Collector, saved: SavedThreads, arch: Arch, title: str, diagnostics: Diagnostics
+) -> tuple[Profile, Registers]:
+    session = Session(collector, target.unwind, diagnostics)
+    window = session.run(lambda: None)
+    if session.failure is not None:
+        raise session.failure
+    profile = session.profile(window, title, 1.0, mode="wall")
+    return profile, _registers(session, saved, arch.registers) if target.registers else {}
+
+
+def _registers(session: Session, saved: SavedThreads, names: Sequence[str]) -> Registers:
+    found: Registers = {}
+    for batch in saved.again():
+        for tid, frames in zip(batch.tid.tolist(), session.unwinder.registers(batch), strict=True):
+            found[tid] = [_known(names, values) for values in frames]
+    return found
+
+
+def _known(names: Sequence[str], values: Sequence[int | None]) -> dict[str, int]:
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
