@@ -33,6 +33,7 @@ sample        Samples in columns: what every collector produces and the unwinder
 selected      A profile of some of another one's samples
 several       Several profiles as one: recordings of several processes or machines, or parts of one recording
 stacks        Stacks while recording: a sample ends as one integer, a node of a prefix tree of frames
+summed        What several recordings, or windows of one, did together
 summary       What a recording did, as numbers: the summary panel and `--summary FILE`
 table         A profile as a table, for libraries of data frames
 text          What of a text is not shown as it is

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
 from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.selected import selected
-from pyprof.model.summary import Children, Stops, Summary
+from pyprof.model.summed import summed
 from pyprof.model.tree import Tree, rewrite
 from pyprof.records import dataclass, replace
 
@@ -59,7 +59,7 @@ class MergedWindows:
             stack=np.concatenate([window.stack for window in windows]),
             thread=np.concatenate([window.thread for window in windows]),
             values=np.concatenate([window.values for window in windows]),
-            summary=together([window.summary for window in windows]),
+            summary=summed([window.summary for window in windows]),
             state=np.concatenate(states) if len(states) == len(windows) else None,
             cpu=np.concatenate(cpus) if len(cpus) == len(windows) else None,
         )
@@ -117,52 +117,3 @@ class Merging:
         if frame.module >= 0 and modules[frame.module] != frame.module:
             frame = replace(frame, module=modules[frame.module])
         return self._frames.setdefault(frame, len(self._frames))
-
-
-def together(summaries: Sequence[Summary]) -> Summary:
-    """Of several windows. What their samples amount to is left to selected()."""
-    newest = summaries[-1]
-    modules = {(module.path, module.build_id): module for each in summaries for module in each.modules}
-    seconds = sum(each.duration_s for each in summaries)
-    return replace(
-        newest,
-        duration_s=round(seconds, 6),
-        rate_reached=_mean([(each.rate_reached, each.duration_s) for each in summaries]),
-        skipped=sum(each.skipped for each in summaries),
-        unchanged=sum(each.unchanged for each in summaries),
-        blocked=sum(each.blocked for each in summaries),
-        errors=_sum([each.errors for each in summaries]),
-        stops=_stops(summaries),
-        processor_s=sum(each.processor_s for each in summaries),
-        not_sampled_s=sum(each.not_sampled_s for each in summaries),
-        late_s=sum(each.late_s for each in summaries),
-        children=Children(
-            sum(each.children.own_s for each in summaries), sum(each.children.children_s for each in summaries)
-        ),
-        modules=tuple(modules.values()),
-        notes=tuple(dict.fromkeys(note for each in summaries for note in each.notes)),
-    )
-
-
-def _stops(summaries: Sequence[Summary]) -> Stops:
-    """p50_us: the mean of the windows' own; p99_us: the largest of theirs."""
-    stops = [each.stops for each in summaries]
-    return Stops(
-        sum(each.count for each in stops),
-        _mean([(each.p50_us, each.count) for each in stops]),
-        max(each.p99_us for each in stops),
-        max(each.max_us for each in stops),
-        _mean([(each.stops.share, each.duration_s) for each in summaries]),
-    )
-
-
-def _mean(weighed: Sequence[tuple[float, float]]) -> float:
-    weight = sum(each for _, each in weighed)
-    return sum(value * each for value, each in weighed) / weight if weight else 0.0
-
-
-def _sum(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return dict(total)

@@ -6,20 +6,19 @@ indices. Profiles may overlap in time. A sample that is in two of them is there 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Problem
 from pyprof.errors import UsageError
 from pyprof.model.contents import summary_of_part
 from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo
-from pyprof.model.summary import Children, ModuleSummary, NameCounts, Stops, Summary
+from pyprof.model.summary import Summary
+from pyprof.model.summed import summed
 from pyprof.model.tree import Tree, rewrite
-from pyprof.records import field_names, replace
+from pyprof.records import replace
 
 _NO_PROCESSOR = -1
 
@@ -64,7 +63,7 @@ def merge(profiles: Iterable[Profile]) -> Profile:
         cpu=_column(parts, "cpu", _NO_PROCESSOR, sorted_),
         options=_agreed(parts),
     )
-    summary = replace(_summed([part.summary for part in parts]), duration_s=round(whole.duration_ns / 1e9, 6))
+    summary = replace(summed([part.summary for part in parts]), duration_s=round(whole.duration_ns / 1e9, 6))
     return replace(whole, summary=summary_of_part(summary, whole))
 
 
@@ -144,54 +143,6 @@ def _agreed(parts: Sequence[Profile]) -> dict[str, str]:
     """Options that were the same in all."""
     first, *others = [part.options for part in parts]
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
-
-
-_SUMS = ("skipped", "unchanged", "blocked", "profiler_cpu_s", "processor_s", "not_sampled_s", "late_s")
-"""Numbers of a Summary that are added up."""
-
-
-def _summed(parts: Sequence[Summary]) -> Summary:
-    """What the recordings did, together; what follows from samples is for summary_of_part()."""
-    seconds = sum(part.duration_s for part in parts) or 1.0
-    return replace(
-        Summary(),
-        **{name: round(sum(getattr(part, name) for part in parts), 6) for name in _SUMS},
-        rate_wanted=max(part.rate_wanted for part in parts),
-        rate_reached=round(sum(part.rate_reached * part.duration_s for part in parts) / seconds, 3),
-        errors=dict(sum((Counter(part.errors) for part in parts), Counter[str]())),
-        stops=_stops(parts, seconds),
-        modules=_problems(parts),
-        profiler_max_rss_kb=max(part.profiler_max_rss_kb for part in parts),
-        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
-        functions_missing=tuple(missing for part in parts for missing in part.functions_missing),
-        children=_added(Children, [part.children for part in parts]),
-        languages=tuple(dict.fromkeys(language for part in parts for language in part.languages)),
-        names=replace(
-            _added(NameCounts, [part.names for part in parts]), kept_bytes=max(part.names.kept_bytes for part in parts)
-        ),
-    )
-
-
-def _added(kind: Any, values: Sequence[Any]) -> Any:
-    return kind(*(sum(getattr(value, name) for value in values) for name in field_names(kind)))
-
-
-def _stops(parts: Sequence[Summary], seconds: float) -> Stops:
-    """The middle is that of the recordings' middles, by how many stops they had; of the longest there is one."""
-    count = sum(part.stops.count for part in parts)
-    middle = sum(part.stops.p50_us * part.stops.count for part in parts) / max(count, 1)
-    share = sum(part.stops.share * part.duration_s for part in parts) / seconds
-    most = {name: max(getattr(part.stops, name) for part in parts) for name in ("p99_us", "max_us")}
-    return Stops(count, round(middle, 3), share=round(share, 9), **most)
-
-
-def _problems(parts: Sequence[Summary]) -> tuple[ModuleSummary, ...]:
-    """An entry a path, with what it lacks in any of the recordings."""
-    found: dict[str, dict[Problem, None]] = {}
-    for part in parts:
-        for module in part.modules:
-            found.setdefault(module.path, {}).update(dict.fromkeys(module.problems))
-    return tuple(ModuleSummary(path, "", 0, tuple(problems)) for path, problems in found.items())
 
 
 def recent(profile: Profile, seconds: float) -> Profile:

@@ -7,9 +7,8 @@ import pytest
 
 from pyprof.model import merged as module
 from pyprof.model.functions import costs
-from pyprof.model.merged import Merging, together
+from pyprof.model.merged import Merging
 from pyprof.model.profile import Profile
-from pyprof.model.summary import Stops, Summary
 from pyprof.records import replace
 from tests.exporters.profiles import golden
 
@@ -85,14 +84,3 @@ def test_oldest_windows_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_NODES", 1)
     assert len(merging.add(profile).windows) == 1
     assert len(merging.add(profile).windows) == 1
-
-
-def test_summaries_are_added() -> None:
-    one = Summary(
-        duration_s=1, rate_reached=10, skipped=1, errors={"a": 1}, stops=Stops(1, 10, 20, 30, 0.5), notes=("x",)
-    )
-    two = Summary(duration_s=3, rate_reached=50, skipped=2, errors={"a": 2, "b": 1}, stops=Stops(3, 20, 25, 26, 0.25))
-    both = together([one, two])
-    assert (both.duration_s, both.rate_reached, both.skipped, both.notes) == (4, 40, 3, ("x",))
-    assert both.errors == {"a": 3, "b": 1}
-    assert both.stops == Stops(4, 17.5, 25, 30, 0.3125)

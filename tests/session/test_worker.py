@@ -87,6 +87,13 @@ def test_worker_gives_the_stacks_of_one_process(name: str, start: Callable[[], W
     assert np.array_equal(found.values, expected.values)
 
 
+def test_window_has_its_own_processor_time() -> None:
+    """That of windows adds up to what the recording took."""
+    with replayed("native") as sampling:
+        first, second = (sampling.ask(cut=True).profile().summary.profiler_cpu_s for _ in range(2))
+    assert 0 <= second < first
+
+
 def test_profile_may_be_asked_for_long_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker's time for names does not run out while nobody waits for them."""
     with replayed("native") as sampling:

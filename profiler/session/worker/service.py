@@ -96,6 +96,8 @@ class _Observed:
         self._counts: Counter[str] = Counter()
         self.keeping: Keeping | None = None
         self.failed = False
+        self.spent_s = self.closed_s = 0.0
+        """Processor time of both processes: so far, and until the last window was closed."""
 
     def take(self, message: Batch) -> BatchTaken:
         """Raises what unwinding raises."""
@@ -125,9 +127,10 @@ class _Observed:
     def profile(self, window: Window, state: SamplerState, known_only: bool = False) -> Profile:
         naming = self.naming
         found = self.session.profile(window, naming.title, naming.rate_hz, naming.mode, naming.view, known_only)
+        self.spent_s = found.summary.profiler_cpu_s + state.cpu_s
         summary = replace(
             found.summary,
-            profiler_cpu_s=round(found.summary.profiler_cpu_s + state.cpu_s, 3),
+            profiler_cpu_s=round(self.spent_s - self.closed_s, 3),
             profiler_max_rss_kb=found.summary.profiler_max_rss_kb + state.max_rss_kb,
             functions_missing=tuple(replace(each, kernel=naming.kernel) for each in found.summary.functions_missing),
         )
@@ -248,6 +251,7 @@ class Service:
                 profile = self._named(window, state)
             finally:
                 if ask.cut:
+                    observed.closed_s = observed.spent_s
                     functions = tuple(observed.session.retire(window))
             if not ask.sink:
                 answer = Done(ask.number, functions, answers.packed_value(profile))
