@@ -175,15 +175,8 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
 
     fp, fp_known = lanes.fp, lanes.fp_known
     if union & FP_SAVED:
-        slot = cfa + rules.fp_off[ids]
-        saved = (flags & FP_SAVED) != 0
-        if arch.word < 8:
-            slot &= mask
-        value, lost, value_misaligned, _ = load(slot, lanes, words, mask)
-        saved &= ~lost | (slot >= lanes.sp)  # popped: the register has the caller's value
-        fp = np.where(saved, value, fp)
-        fp_known = np.where(saved, ~lost, fp_known)
-        slow = slow | (saved & value_misaligned & ~stay)
+        fp, fp_known, odd = _saved_fp(lanes, (flags & FP_SAVED) != 0, (cfa + rules.fp_off[ids]) & mask, words, mask)
+        slow = slow | (odd & ~stay)
     if union & FP_UNKNOWN:
         fp_known = fp_known & ((flags & FP_UNKNOWN) == 0)
 
@@ -197,18 +190,7 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
         exact = (flags & SIGNAL) != 0
         up |= exact
 
-    end = np.zeros(len(lanes), np.uint8)
-    if not up.all():
-        end[~up] = StackEnd.STUCK
-    root = pc == 0
-    if root.any():
-        end[root] = StackEnd.ROOT
-    if unreadable.any():
-        end[unreadable] = StackEnd.UNREADABLE
-    if stay.any():
-        end[stay] = StackEnd.RUNNING
-        end[(flags & OUTERMOST) != 0] = StackEnd.ROOT
-
+    end = _ends(up, pc == 0, unreadable, stay, flags)
     inside = (cfa - lanes.base <= lanes.last + np.uint64(arch.word)) & ~stay
     lanes.top = np.where(inside, np.maximum(lanes.top, cfa), lanes.top)
     if uncovered.any():
@@ -220,6 +202,28 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
         lanes.lr_known = none
     lanes.pc, lanes.sp, lanes.fp, lanes.fp_known, lanes.exact = pc, caller_sp, fp, fp_known, exact
     return Stepped(end, missing, slow, uncovered, rules.trust[ids])
+
+
+def _saved_fp(lanes: Lanes, saved: Mask, slot: U64, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask]:
+    """(frame pointer, is it known, the slot is misaligned) where rules say that it is saved."""
+    value, lost, misaligned, _ = load(slot, lanes, words, mask)
+    saved &= ~lost | (slot >= lanes.sp)  # popped: the register has the caller's value
+    return np.where(saved, value, lanes.fp), np.where(saved, ~lost, lanes.fp_known), saved & misaligned
+
+
+def _ends(up: Mask, root: Mask, unreadable: Mask, stay: Mask, flags: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
+    """A StackEnd per lane."""
+    end = np.zeros(len(up), np.uint8)
+    if not up.all():
+        end[~up] = StackEnd.STUCK
+    if root.any():
+        end[root] = StackEnd.ROOT
+    if unreadable.any():
+        end[unreadable] = StackEnd.UNREADABLE
+    if stay.any():
+        end[stay] = StackEnd.RUNNING
+        end[(flags & OUTERMOST) != 0] = StackEnd.ROOT
+    return end
 
 
 def load(avma: U64, lanes: Lanes, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask, U64]:

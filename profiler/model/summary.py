@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pyprof.diagnostics import Problem
 from pyprof.model.reason_table import Reason
 from pyprof.model.reasons import counted, end_reason
-from pyprof.records import dataclass, field
+from pyprof.records import dataclass, field, field_names
 
 PARTLY_READ = "partly_interpreted"
 """Label of whole native stacks that have some of their interpreter's functions, not all."""
@@ -203,13 +203,7 @@ class Summary:
             "errors": dict(sorted(self.errors.items())),
             "ends": dict(sorted(self.ends.items())),
             "trust": dict(sorted(self.trust.items())),
-            "stops": {
-                "count": self.stops.count,
-                "p50_us": self.stops.p50_us,
-                "p99_us": self.stops.p99_us,
-                "max_us": self.stops.max_us,
-                "share": self.stops.share,
-            },
+            "stops": _fields(self.stops),
             "not_stopped": {"unchanged": self.unchanged, "blocked": self.blocked},
             "modules": [
                 {
@@ -217,12 +211,12 @@ class Summary:
                     "build_id": m.build_id,
                     "frames": m.frames,
                     "own": m.own,
-                    "problems": [{"text": p.text, "remedy": p.remedy} for p in m.problems],
+                    "problems": _problems(m.problems),
                 }
                 for m in self.modules
             ],
             "profiler": {"cpu_s": self.profiler_cpu_s, "max_rss_kb": self.profiler_max_rss_kb},
-            "not_followed": {"own_s": self.children.own_s, "children_s": self.children.children_s},
+            "not_followed": _fields(self.children),
             "processor": {
                 "spent_s": self.processor_s,
                 "not_sampled_s": self.not_sampled_s,
@@ -230,13 +224,7 @@ class Summary:
                 "kernel_s": self.kernel_s,
                 "late_s": self.late_s,
             },
-            "names": {
-                "known": self.names.known,
-                "read": self.names.read,
-                "files": self.names.files,
-                "dropped": self.names.dropped,
-                "kept_bytes": self.names.kept_bytes,
-            },
+            "names": _fields(self.names),
             "notes": list(self.notes),
             "shown": {
                 "type": self.shown.type,
@@ -245,7 +233,7 @@ class Summary:
                 "ends": dict(sorted(self.shown.ends.items())),
             },
             "functions_missing": [missing.to_json() for missing in self.functions_missing],
-            "warnings": [{"text": p.text, "remedy": p.remedy} for p in self.warnings],
+            "warnings": _problems(self.warnings),
             "counters": [
                 {"name": name, "count": count, **_explained(counted(name))}
                 for name, count in sorted(self.errors.items())
@@ -256,6 +244,14 @@ class Summary:
                 if (found := end_reason(name)) is not None
             },
         }
+
+
+def _fields(record: object) -> dict[str, object]:
+    return {name: getattr(record, name) for name in field_names(type(record))}
+
+
+def _problems(problems: Iterable[Problem]) -> list[dict[str, str]]:
+    return [{"text": problem.text, "remedy": problem.remedy} for problem in problems]
 
 
 def _explained(reason: Reason | None) -> dict[str, str]:

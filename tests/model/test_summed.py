@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from pyprof.model.summary import Stops, Summary
 from pyprof.model.summed import summed
@@ -32,5 +32,6 @@ def test_no_number_of_a_summary_is_forgotten() -> None:
     """What follows from the samples is found anew."""
     numbers = [name for name, kind in get_type_hints(Summary).items() if kind in (int, float)]
     assert len(numbers) > 10
-    one = summed([Summary(**dict.fromkeys(numbers, 1))])
+    given: dict[str, Any] = dict.fromkeys(numbers, 1)
+    one = summed([Summary(**given)])
     assert [name for name in numbers if not getattr(one, name)] == ["samples", "threads"]

@@ -16,7 +16,8 @@ Source: SFrame V3, 2.1 to 2.3; V2, 2.1 to 2.3; V1 from binutils 2.40, include/sf
 from __future__ import annotations
 
 import struct
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,7 @@ PLT_BLOCK_V1 = 16
 """V1 does not state how long a block of a PCMASK function is; its producers make them for PLT entries only."""
 
 _U64 = (1 << 64) - 1
+Column = npt.NDArray[Any]
 _ENTRY_FIELDS: dict[int, list[tuple[str, str]]] = {
     1: [("start", "i4"), ("size", "u4"), ("rows", "u4"), ("count", "u4"), ("info", "u1")],
     2: [
@@ -88,6 +90,37 @@ class SFrameIndex:
         return len(self.start)
 
 
+def _preamble(data: memoryview, broken: Callable[[int, str], FormatError]) -> tuple[str, int, int, int]:
+    """(byte order as struct has it, version, flags, abi). Raises FormatError."""
+    if len(data) < HEADER:
+        raise broken(len(data), f"section of {len(data)} bytes is shorter than its header")
+    order = {b"\xe2\xde": "<", b"\xde\xe2": ">"}.get(bytes(data[:2]))
+    if order is None:
+        raise broken(0, f"magic is {bytes(data[:2]).hex()}, not dee2 in either byte order")
+    version, flags, abi = data[2], data[3], data[4]
+    if version not in _ENTRY_FIELDS:
+        raise broken(2, f"version {version} is unknown")
+    if abi not in (AARCH64_BIG, AARCH64_LITTLE, AMD64_LITTLE, S390X_BIG):
+        raise broken(4, f"abi {abi} is unknown")
+    if (order == ">") != (abi in (AARCH64_BIG, S390X_BIG)):
+        raise broken(4, f"abi {abi} contradicts the byte order of the magic")
+    return order, version, flags, abi
+
+
+def _described(
+    data: memoryview, version: int, order: str, fdes: Column, rows_at: Column, rows_end: int
+) -> tuple[Column, Column, Column, Column, Column]:
+    """(where rows begin, -1 for outside; count, info, info2, repeat) of each function."""
+    if version == 3:
+        inside = rows_at + ATTRIBUTE <= rows_end
+        attribute = _attributes(data, np.where(inside, rows_at, 0), order)
+        count, info, info2, repeat = (np.where(inside, column, 0) for column in attribute)
+        return np.where(inside, rows_at + ATTRIBUTE, -1), count, info, info2, repeat
+    repeat = fdes["repeat"] if version == 2 else np.full(len(fdes), PLT_BLOCK_V1, np.uint8)
+    rows_at = np.where(rows_at <= rows_end, rows_at, -1)
+    return rows_at, fdes["count"], fdes["info"], np.zeros(len(fdes), np.uint8), repeat
+
+
 def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameIndex:
     """Header and index of the SFrame section that stands at svma. Raises FormatError(section, offset, problem).
 
@@ -97,20 +130,9 @@ def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameI
     def broken(offset: int, problem: str) -> FormatError:
         return FormatError(section, offset, problem)
 
-    if len(data) < HEADER:
-        raise broken(len(data), f"section of {len(data)} bytes is shorter than its header")
-    order = {b"\xe2\xde": "<", b"\xde\xe2": ">"}.get(bytes(data[:2]))
-    if order is None:
-        raise broken(0, f"magic is {bytes(data[:2]).hex()}, not dee2 in either byte order")
-    version, flags, abi, fixed_fp, fixed_ra, aux = struct.unpack_from("BBBbbB", data, 2)
+    order, version, flags, abi = _preamble(data, broken)
+    fixed_fp, fixed_ra, aux = struct.unpack_from("bbB", data, 5)
     functions, rows, rows_size, index_off, rows_off = struct.unpack_from(order + "5I", data, 8)
-    if version not in _ENTRY_FIELDS:
-        raise broken(2, f"version {version} is unknown")
-    if abi not in (AARCH64_BIG, AARCH64_LITTLE, AMD64_LITTLE, S390X_BIG):
-        raise broken(4, f"abi {abi} is unknown")
-    if (order == ">") != (abi in (AARCH64_BIG, S390X_BIG)):
-        raise broken(4, f"abi {abi} contradicts the byte order of the magic")
-
     oddities = []
     if flags & ~KNOWN_FLAGS[version]:
         oddities.append("sframe: unknown flags")
@@ -130,16 +152,7 @@ def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameI
     start = origin + fdes["start"].astype(np.int64).view(np.uint64)  # modulo 2**64, as addresses are
     rows_at = fdes["rows"].astype(np.int64) + rows_start
     rows_end = rows_start + rows_size
-    if version == 3:
-        inside = rows_at + ATTRIBUTE <= rows_end
-        attribute = _attributes(data, np.where(inside, rows_at, 0), order)
-        count, info, info2, repeat = (np.where(inside, column, 0) for column in attribute)
-        rows_at = np.where(inside, rows_at + ATTRIBUTE, -1)
-    else:
-        count, info = fdes["count"], fdes["info"]
-        info2 = np.zeros(functions, np.uint8)
-        repeat = fdes["repeat"] if version == 2 else np.full(functions, PLT_BLOCK_V1, np.uint8)
-        rows_at = np.where(rows_at <= rows_end, rows_at, -1)
+    rows_at, count, info, info2, repeat = _described(data, version, order, fdes, rows_at, rows_end)
     if int(count.sum(dtype=np.uint64)) > rows:
         oddities.append("sframe: functions have more rows than the header says")
 
