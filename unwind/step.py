@@ -155,14 +155,12 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
     stay = (flags & NO_CALLER) != 0 if union & NO_CALLER else none
     slow = (flags & SLOW) != 0 if union & SLOW else none.copy()
 
-    from_base = lanes.sp
+    base = lanes.sp
     if union & CFA_FP:
         by_fp = (flags & CFA_FP) != 0
-        from_base = np.where(by_fp, lanes.fp, lanes.sp)
+        base = np.where(by_fp, lanes.fp, base)
         slow = slow | (by_fp & ~lanes.fp_known & ~stay)
-    cfa = from_base + rules.cfa_off[ids]
-    if arch.word < 8:
-        cfa &= mask
+    cfa = (base + rules.cfa_off[ids]) & mask
 
     ra, unreadable, misaligned, missing = load(cfa + rules.ra_off[ids], lanes, words, mask)
     if union & RA_LR:
@@ -185,23 +183,25 @@ def step(lanes: Lanes, ids: npt.NDArray[np.int64], rules: RuleTable, words: Word
         pc = np.where((flags & PAC) != 0, pc & np.uint64(arch.mask & ~arch.pac_mask), pc)
     caller_sp = cfa if arch.sp_off == 0 else cfa + np.uint64(arch.sp_off & 0xFFFFFFFFFFFFFFFF) & mask
     up = (caller_sp > lanes.sp) | ((caller_sp == lanes.sp) & lanes.exact)
-    exact = none
-    if union & SIGNAL:
-        exact = (flags & SIGNAL) != 0
-        up |= exact
-
+    exact = (flags & SIGNAL) != 0 if union & SIGNAL else none
+    up |= exact
     end = _ends(up, pc == 0, unreadable, stay, flags)
     inside = (cfa - lanes.base <= lanes.last + np.uint64(arch.word)) & ~stay
     lanes.top = np.where(inside, np.maximum(lanes.top, cfa), lanes.top)
+    _go_up(lanes, uncovered, pc, caller_sp, fp, fp_known, exact)
+    return Stepped(end, missing, slow, uncovered, rules.trust[ids])
+
+
+def _go_up(lanes: Lanes, uncovered: Mask, pc: U64, sp: U64, fp: U64, fp_known: Mask, exact: Mask) -> None:
+    """The caller's registers are the lanes'; uncovered lanes keep theirs."""
     if uncovered.any():
-        pc, caller_sp = np.where(uncovered, lanes.pc, pc), np.where(uncovered, lanes.sp, caller_sp)
+        pc, sp = np.where(uncovered, lanes.pc, pc), np.where(uncovered, lanes.sp, sp)
         fp, fp_known = fp.copy(), fp_known.copy()  # the fallback writes into these columns
         exact = np.where(uncovered, lanes.exact, exact)
         lanes.lr_known = lanes.lr_known & uncovered
     else:
-        lanes.lr_known = none
-    lanes.pc, lanes.sp, lanes.fp, lanes.fp_known, lanes.exact = pc, caller_sp, fp, fp_known, exact
-    return Stepped(end, missing, slow, uncovered, rules.trust[ids])
+        lanes.lr_known = np.zeros(len(lanes), np.bool_)
+    lanes.pc, lanes.sp, lanes.fp, lanes.fp_known, lanes.exact = pc, sp, fp, fp_known, exact
 
 
 def _saved_fp(lanes: Lanes, saved: Mask, slot: U64, words: Words, mask: np.uint64) -> tuple[U64, Mask, Mask]:

@@ -107,18 +107,16 @@ def fast_form(rule: Rule, arch: Arch) -> tuple[int, int, int, int]:
         flags |= RA_LR
     else:
         return SLOW, 0, 0, 0
-    for column, how in rule.regs:
-        if column == arch.sp or (column == arch.lr and rule.signal):
-            return SLOW, 0, 0, 0
-        if column != arch.fp:
-            continue
-        if how.kind is RegKind.AT_CFA:
-            flags |= FP_SAVED
-            fp_off = how.n
-        elif how.kind is RegKind.UNDEFINED:
-            flags |= FP_UNKNOWN
-        elif how.kind is not RegKind.SAME:
-            return SLOW, 0, 0, 0
+    if any(column == arch.sp or (column == arch.lr and rule.signal) for column, _ in rule.regs):
+        return SLOW, 0, 0, 0
+    how = next((how for column, how in rule.regs if column == arch.fp), SAME)
+    if how.kind is RegKind.AT_CFA:
+        flags |= FP_SAVED
+        fp_off = how.n
+    elif how.kind is RegKind.UNDEFINED:
+        flags |= FP_UNKNOWN
+    elif how.kind is not RegKind.SAME:
+        return SLOW, 0, 0, 0
     if rule.signal:
         flags |= SIGNAL
     if rule.pac:

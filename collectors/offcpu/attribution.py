@@ -76,8 +76,7 @@ def shares(
             bare[thread, is_blocked] = bare.get((thread, is_blocked), 0) + todo[key]
         else:
             pool[thread, is_blocked, size] = (todo[key], since[key])
-    lanes = np.flatnonzero(attributed & (length_ns > 0))
-    if len(lanes):
+    if len(lanes := np.flatnonzero(attributed & (length_ns > 0))):
         to = np.searchsorted(targets, group[lanes])
         own = np.bincount(to, length_ns[lanes], len(targets))
         result[lanes] += np.rint(length_ns[lanes] * (given / own)[to]).astype(np.int64)

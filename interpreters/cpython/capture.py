@@ -63,7 +63,10 @@ class Copier:
         self._greenlets = greenlet_search(layout)
 
     def copy(self, thread: PyThread, habits: Habits, stack: memoryview, base: int, gather: Gather) -> Copied:
-        """stack: the thread's stack copy as 64-bit words, which stood at base."""
+        """stack: the thread's stack copy as 64-bit words, which stood at base.
+
+        It has more lines than others: what is read, and in which order, is one argument.
+        """
         layout = self._layout
         chunks, frames, codes = habits.chunks, habits.frames, habits.codes
         spans = [

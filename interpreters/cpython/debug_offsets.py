@@ -8,6 +8,7 @@ from the headers (offsetof) and is checked by runtime.py with the rest.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython.layout import (
@@ -19,6 +20,7 @@ from pyprof.interpreters.cpython.layout import (
     InterpreterLayout,
     Layout,
     LineTableFormat,
+    ObjectLayout,
     RuntimeLayout,
     ThreadLayout,
 )
@@ -164,15 +166,8 @@ def read_table(data: bytes) -> dict[str, dict[str, int]]:
     return table
 
 
-def read_layout(data: bytes) -> Layout:
-    """The layout that a table states, filled up by what the headers of its version say. Raises FormatError."""
-    table = read_table(data)
-    minor = minor_of(data)
-    t = bool(struct.unpack_from("<Q", data, 16)[0])
-    shift = 16 if t else 0  # what the longer PyObject head of a free-threaded build moves
-    interpreter, thread, frame, code = (
-        table[group] for group in ("interpreter_state", "thread_state", "interpreter_frame", "code_object")
-    )
+def _objects(table: Mapping[str, Mapping[str, int]], free_threaded_3_14: bool, shift: int) -> ObjectLayout:
+    """shift: what the longer PyObject head of a free-threaded build moves."""
     objects = replace(
         OBJECTS_3_12,
         type=table["pyobject"]["ob_type"],
@@ -195,8 +190,50 @@ def read_layout(data: bytes) -> Layout:
         dictoffset=288 + shift,
         cached_keys=table.get("heap_type_object", {}).get("ht_cached_keys", OBJECTS_3_12.cached_keys + shift),
     )
-    if t and minor >= 14:
-        objects = replace(objects, kind_shift=8, compact=1 << 11, ascii=1 << 12)
+    return replace(objects, kind_shift=8, compact=1 << 11, ascii=1 << 12) if free_threaded_3_14 else objects
+
+
+def _frame(frame: Mapping[str, int], minor: int, free_threaded: bool, shift: int) -> FrameLayout:
+    return FrameLayout(
+        size=max(_frame_size(frame), frame["localsplus"]) + 7 & ~7,
+        code=frame["executable"],
+        previous=frame["previous"],
+        instr=frame["instr_ptr"],
+        localsplus=frame["localsplus"],
+        owner=frame["owner"],
+        tlbc_index=frame.get("tlbc_index", -1) if free_threaded else -1,
+        object=frame["instr_ptr"] - 8,
+        object_frame=24 + shift,
+        object_link=(64 if minor < 14 else 72) + shift,
+        code_mask=2**64 - 1 if minor < 14 else 2**64 - 4,
+    )
+
+
+def _code(code: Mapping[str, int], free_threaded: bool, shift: int) -> CodeLayout:
+    return CodeLayout(
+        filename=code["filename"],
+        name=code["name"],
+        qualname=code["qualname"],
+        firstlineno=code["firstlineno"],
+        linetable=code["linetable"],
+        bytecode=code["co_code_adaptive"],
+        flags=48 + shift,
+        names=code["localsplusnames"],
+        lines=LineTableFormat.LOCATIONS,
+        tlbc=code.get("co_tlbc", -1) if free_threaded else -1,
+    )
+
+
+def read_layout(data: bytes) -> Layout:
+    """The layout that a table states, filled up by what the headers of its version say. Raises FormatError."""
+    table = read_table(data)
+    minor = minor_of(data)
+    t = bool(struct.unpack_from("<Q", data, 16)[0])
+    shift = 16 if t else 0  # what the longer PyObject head of a free-threaded build moves
+    interpreter, thread, frame, code = (
+        table[group] for group in ("interpreter_state", "thread_state", "interpreter_frame", "code_object")
+    )
+    objects = _objects(table, t and minor >= 14, shift)
     base_frame = thread.get("base_frame", -1)
     lock, holder, locked = (interpreter[f"gil_runtime_state{part}"] for part in ("", "_holder", "_locked"))
     _expect(0 <= holder - lock <= _MOST_LOCK and 0 <= locked - lock <= _MOST_LOCK, "a field outside the GIL")
@@ -227,31 +264,8 @@ def read_layout(data: bytes) -> Layout:
             chunk=thread["datastack_chunk"],
             running_task={14: 872, 15: 1032}.get(minor, NONE),
         ),
-        frame=FrameLayout(
-            size=max(_frame_size(frame), frame["localsplus"]) + 7 & ~7,
-            code=frame["executable"],
-            previous=frame["previous"],
-            instr=frame["instr_ptr"],
-            localsplus=frame["localsplus"],
-            owner=frame["owner"],
-            tlbc_index=frame.get("tlbc_index", -1) if t else -1,
-            object=frame["instr_ptr"] - 8,
-            object_frame=24 + shift,
-            object_link=(64 if minor < 14 else 72) + shift,
-            code_mask=2**64 - 1 if minor < 14 else 2**64 - 4,
-        ),
-        code=CodeLayout(
-            filename=code["filename"],
-            name=code["name"],
-            qualname=code["qualname"],
-            firstlineno=code["firstlineno"],
-            linetable=code["linetable"],
-            bytecode=code["co_code_adaptive"],
-            flags=48 + shift,
-            names=code["localsplusnames"],
-            lines=LineTableFormat.LOCATIONS,
-            tlbc=code.get("co_tlbc", -1) if t else -1,
-        ),
+        frame=_frame(frame, minor, t, shift),
+        code=_code(code, t, shift),
         object=objects,
         gil_holder=holder - lock,
         gil_locked=locked - lock,
@@ -264,7 +278,7 @@ def _expect(right: bool, what: str) -> None:
         raise FormatError("_Py_DebugOffsets", HEAD, what)
 
 
-def _frame_size(frame: dict[str, int]) -> int:
+def _frame_size(frame: Mapping[str, int]) -> int:
     """Bytes that hold every field that is read of a frame's fixed part."""
     words = max(frame[name] for name in ("executable", "previous", "instr_ptr")) + 8
     return max(words, (frame["owner"] & ~7) + 8, (frame.get("tlbc_index", 0) & ~7) + 8)

@@ -114,12 +114,17 @@ def opened(path: str, symbols: list[str]) -> Inspection:
     return SymbolInspection(path)
 
 
-def overview(inspection: Inspection, as_json: bool) -> int:
-    counts = {name: inspection.count(name) for name in inspection.sources}
+def _problems(inspection: Inspection) -> list[str]:
     wrong = [*inspection.broken.values(), *inspection.oddities]
     wrong += [f"{key} ({number})" for key, number in sorted(inspection.diagnostics.counts.items())]
     for problems in inspection.diagnostics.problems.values():
         wrong += [problem.text for problem in sorted(problems)]
+    return wrong
+
+
+def overview(inspection: Inspection, as_json: bool) -> int:
+    counts = {name: inspection.count(name) for name in inspection.sources}
+    wrong = _problems(inspection)
     if as_json:
         document = {
             "file": inspection.name,

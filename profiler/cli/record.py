@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import chosen_format, positive_int
-from pyprof.cli.flight import add_timing, timing
+from pyprof.cli.flight import Timing, add_timing, timing
 from pyprof.cli.python_options import add_python
 from pyprof.cli.remote import add_remote, remote_options
 from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
 from pyprof.cli.selection import add_selection, target_options
 from pyprof.errors import UsageError
 from pyprof.exporters import registry
+
+if TYPE_CHECKING:
+    from pyprof.options import RemoteOptions, TargetOptions
 
 _WAYS = "-p PID, -a, --name REGEX (--user, --cgroup), --gdb HOST:PORT, or a command"
 
@@ -96,10 +99,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
-    remote = remote_options(arguments)
-    targets = target_options(arguments)
+def _check_one(command: list[str], targets: TargetOptions | None, remote: RemoteOptions | None) -> None:
+    """Raises UsageError: nothing is to be recorded, or more than one thing."""
     if len(command) == 1 and command[0].isdigit() and not targets and not remote:
         raise UsageError(f"{command[0]} is no command", f"a process is given with -p {command[0]}")
     ways = sum(map(bool, (command, targets, remote)))
@@ -110,17 +111,12 @@ def run(arguments: argparse.Namespace) -> int:
             f"say in one of five ways what is recorded: {_WAYS}",
             "pyprof record -p PID, or pyprof record -- CMD ...",
         )
-    from pyprof.cli.output import Names, check_writable
-    from pyprof.cli.running import Invocation
-    from pyprof.cli.window import WindowOptions
-    from pyprof.exporters.base import ExportOptions
 
-    named = arguments.format or arguments.output
-    exporter = chosen_format(arguments.format, arguments.output or "") if named else registry.DEFAULT
-    when = timing(arguments)
-    template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if when.several else ''}{exporter.suffixes[0]}"
-    if arguments.idle and arguments.mode not in (None, "wall"):
-        raise UsageError("-i is --mode wall", "give one of them")
+
+def _check_names(template: str, arguments: argparse.Namespace, when: Timing) -> None:
+    """Raises UsageError: one file would be written over another, OutputError."""
+    from pyprof.cli.output import Names, check_writable
+
     for path in filter(None, (template, arguments.save)):
         if when.several and path != "-" and not any(mark in path for mark in ("%i", "%t")):
             raise UsageError(
@@ -131,6 +127,24 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--save needs a file of its own", "--save NAME.pyprof")
     for path in filter(None, (template, arguments.save, arguments.summary)):
         check_writable(Names(0, "x", time.time(), 0).expand(path))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
+    remote = remote_options(arguments)
+    targets = target_options(arguments)
+    _check_one(command, targets, remote)
+    from pyprof.cli.running import Invocation
+    from pyprof.cli.window import WindowOptions
+    from pyprof.exporters.base import ExportOptions
+
+    named = arguments.format or arguments.output
+    exporter = chosen_format(arguments.format, arguments.output or "") if named else registry.DEFAULT
+    when = timing(arguments)
+    template = arguments.output or f"pyprof-%n-%p-%t{'-%i' if when.several else ''}{exporter.suffixes[0]}"
+    if arguments.idle and arguments.mode not in (None, "wall"):
+        raise UsageError("-i is --mode wall", "give one of them")
+    _check_names(template, arguments, when)
     how = WindowOptions(
         exporter=exporter,
         output=template,

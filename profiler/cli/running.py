@@ -16,6 +16,7 @@ from pyprof.errors import OutputError, PyprofError
 
 if TYPE_CHECKING:
     from pyprof.cli.flight import Timing
+    from pyprof.cli.progress import Progress
     from pyprof.collectors.targets.launch import Launched
     from pyprof.options import RecordOptions, RemoteOptions, TargetOptions
     from pyprof.session.recording import Recording
@@ -167,9 +168,11 @@ class Invocation:
         if flight is not None and flight.left:
             sink.say(f"pyprof: what was kept is in {flight.left}: pyprof merge reads it")
         code = int(bool(failures))
-        if self._command:
-            if self._command.poll() is None:
-                sink.say(f"pyprof: {printable(subject.name)} runs on; waiting for its end (Ctrl-C ends it)")
-                progress.wait(lambda: recording.returncode is not None)
-            return self._command.wait() or code
-        return code
+        return code if self._command is None else self._waited_for(self._command, recording, sink, progress) or code
+
+    def _waited_for(self, command: Launched, recording: Recording, sink: WindowWriter, progress: Progress) -> int:
+        """Its exit code, once it has ended."""
+        if command.poll() is None:
+            sink.say(f"pyprof: {printable(recording.subject.name)} runs on; waiting for its end (Ctrl-C ends it)")
+            progress.wait(lambda: recording.returncode is not None)
+        return command.wait()

@@ -37,12 +37,7 @@ def compare(
         raise UsageError("the drift is a part, from 0 up to 1")
     columns = _columns(before, after)
     profiles = (before, after)
-    for profile, column in zip(profiles, columns, strict=True):
-        if not len(profile.stack) or not profile.values[:, column].any():
-            raise UsageError(f"{profile.title} has no samples: there is nothing to compare")
-        if profile.values.min() < 0:
-            raise UsageError(f"{profile.title} has amounts below 0: it is a difference already")
-    weights = [profile.values[:, column] for profile, column in zip(profiles, columns, strict=True)]
+    weights = [_weights(profile, column) for profile, column in zip(profiles, columns, strict=True)]
     whole = float(weights[0].sum()), float(weights[1].sum())
     scale = scale_of(before, after, whole, normalize, per)
     matched = matching(before, after)
@@ -67,6 +62,16 @@ def compare(
         doubt,
         matched,
     )
+
+
+def _weights(profile: Profile, column: int) -> npt.NDArray[np.int64]:
+    """What is compared, of each sample. Raises UsageError."""
+    found: npt.NDArray[np.int64] = profile.values[:, column]
+    if not len(profile.stack) or not found.any():
+        raise UsageError(f"{profile.title} has no samples: there is nothing to compare")
+    if profile.values.min() < 0:
+        raise UsageError(f"{profile.title} has amounts below 0: it is a difference already")
+    return found
 
 
 def _columns(before: Profile, after: Profile) -> tuple[int, int]:

@@ -163,6 +163,15 @@ class AddressSpace:
         return self.modules[at] if at >= 0 and avma < self.modules[at].end else None
 
 
+def _module(group: Sequence[Mapping]) -> Module:
+    """Of the mappings of one file, in their order."""
+    first = group[0]
+    path = first.path.removesuffix(" (deleted)")
+    return Module(
+        first.start, group[-1].end, path or "[anon]", first.dev, first.inode, path != first.path, tuple(group)
+    )
+
+
 def group_modules(mappings: Sequence[Mapping]) -> tuple[Module, ...]:
     """Neighbouring mappings of one file become one module, sorted by start, never overlapping.
 
@@ -178,21 +187,7 @@ def group_modules(mappings: Sequence[Mapping]) -> tuple[Module, ...]:
 
     def close() -> None:
         if group and any(m.executable for m in [*group, *holes]):
-            path, deleted = group[0].path, False
-            if path.endswith(" (deleted)"):
-                path, deleted = path[: -len(" (deleted)")], True
-            first = group[0]
-            modules.append(
-                Module(
-                    first.start,
-                    group[-1].end,
-                    path or "[anon]",
-                    first.dev,
-                    first.inode,
-                    deleted,
-                    tuple(group),
-                )
-            )
+            modules.append(_module(group))
         group.clear()
         holes.clear()
 

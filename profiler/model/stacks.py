@@ -127,11 +127,8 @@ class StackTable:
             if lane in walk.shared:
                 frames, first = walk.shared[lane]
                 outer = self._shared_node(frames, first, spaces[lane], partial(code_of, lane) if code_of else None)
-            same = (
-                (packed[8 * a : 8 * b], codes[4 * a : 4 * b], spaces[lane], marks[lane], found, outer)
-                if packed
-                else lane
-            )
+            apart = (packed[8 * a : 8 * b], codes[4 * a : 4 * b], spaces[lane], marks[lane], found, outer)
+            same = apart if packed else lane
             node = seen.get(same)
             if node is None:
                 key = (spaces[lane], marks[lane], _digest(columns, a, b), found, outer)

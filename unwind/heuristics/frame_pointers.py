@@ -97,21 +97,26 @@ class FramePointerFallback:
                 return NoCaller(StackEnd.ROOT)
         found: Outcome = NoCaller(StackEnd.NO_RULE)
         if self.enabled or self._promised(lookup_pc(registers.values[self._arch.pc] or 0, registers.exact)):
-            if registers.exact:
-                early = self._before_frame(registers, memory, Proof.NONE if self._at_call(registers) else Proof.TARGET)
-                if early is not None:
-                    return early
-            found = self._by_record(registers, memory)
-            if registers.exact and isinstance(found, NoCaller):
-                early = self._before_frame(registers, memory, Proof.NO_OTHER_TARGET)
-                if early is not None:
-                    return early
+            found = self._by_convention(registers, memory)
         if isinstance(found, NoCaller) and found.end is StackEnd.NO_RULE:
             if self._in_entry(registers):
                 return NoCaller(StackEnd.ROOT)
             if registers.exact and self._arch.lr >= 0 and registers.values[self._arch.lr] is None:
                 return NoCaller(StackEnd.NO_RULE, needs=self._arch.lr)
         return found
+
+    def _by_convention(self, registers: Registers, memory: LaneMemory) -> Outcome:
+        """By the frame record, or at an exact pc by what stands there before there is one."""
+        if not registers.exact:
+            return self._by_record(registers, memory)
+        early = self._before_frame(registers, memory, Proof.NONE if self._at_call(registers) else Proof.TARGET)
+        if early is not None:
+            return early
+        found = self._by_record(registers, memory)
+        if not isinstance(found, NoCaller):
+            return found
+        early = self._before_frame(registers, memory, Proof.NO_OTHER_TARGET)
+        return found if early is None else early
 
     def _by_record(self, registers: Registers, memory: LaneMemory) -> Outcome:
         """ra and the caller's base from the record that the base register points to (arch.chain)."""

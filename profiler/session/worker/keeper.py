@@ -218,7 +218,10 @@ class Keeper:
                 os.close(fd)
 
     def _served(self, parts: Sequence[Part], fds: list[int]) -> object:
-        """What is answered; descriptors into fds. Raises OSError, and what a sink raises."""
+        """What is answered; descriptors into fds. Raises OSError, and what a sink raises.
+
+        It has more branches than others: one for each thing that may be asked for, all in one view.
+        """
         opener = self._opener
         match json.loads(bytes(parts[0])):
             case ["below", str(root), str(name), rights, bool(follow)]:

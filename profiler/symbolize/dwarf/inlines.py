@@ -119,7 +119,10 @@ class Inlines:
 
 
 def _functions(unit: Unit, deadline: Deadline) -> list[Subprogram]:
-    """One pass over all entries of a unit, stepping over what is not asked for."""
+    """One pass over all entries of a unit, stepping over what is not asked for.
+
+    It has more lines than others: a call for each round costs more than the round, and a large library has millions.
+    """
     info, abbrevs = unit.dwarf.info, unit.abbrevs
     code_of, end = info.bytes, unit.end
     skip_types = unit.constant(unit.top, LANGUAGE) in C_FAMILY

@@ -86,6 +86,11 @@ def _read(data: memoryview, svma: int, frames: CfiSection) -> SearchTable | None
         raise ValueError(f"unknown table encoding {encoding:#x}")
     if count * 2 * size > len(data) - at:
         raise ValueError(f"{count} entries run past the section")
+    return _table(data, at, count, encoding, svma, frames)
+
+
+def _table(data: memoryview, at: int, count: int, encoding: int, svma: int, frames: CfiSection) -> SearchTable:
+    size, application = fixed_size(encoding, frames.address_size), encoding & APPLICATION
     order = "<" if frames.byteorder == "little" else ">"
     words = np.frombuffer(data[at : at + count * 2 * size], f"{order}{'i' if encoding & SIGNED else 'u'}{size}")
     # Modulo 2**64 throughout, as addresses are.

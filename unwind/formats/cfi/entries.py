@@ -163,15 +163,11 @@ class CfiEntries:
         at, end, of = self._open(offset)
         if of is not None:
             raise ValueError("an FDE where a CIE must stand")
-        data = section.data[:end]
-        version = data[at]
+        data, version = section.data[:end], section.data[at]
         if version not in (1, 3, 4):
             raise ValueError(f"unknown version {version}")
-        zero = bytes(data[at + 1 : at + 65]).find(0)
-        if zero < 0:
-            raise ValueError("augmentation without end")
-        augmentation = bytes(data[at + 1 : at + 1 + zero]).decode("latin-1")
-        at += zero + 2
+        augmentation = _letters(data, at + 1)
+        at += len(augmentation) + 2
         address_size, segment_size = section.address_size, 0
         if version >= 4:
             address_size, segment_size = data[at], data[at + 1]
@@ -182,10 +178,7 @@ class CfiEntries:
             at += address_size
         code_align, at = uleb128(data, at)
         data_align, at = sleb128(data, at)
-        if version == 1:
-            ra, at = data[at], at + 1
-        else:
-            ra, at = uleb128(data, at)
+        ra, at = (data[at], at + 1) if version == 1 else uleb128(data, at)
         encoding, at = self._augmentation(augmentation, data, at, address_size)
         return Cie(
             offset=offset,
@@ -297,3 +290,11 @@ class CfiEntries:
             svma=section.svma + code_offset,
             bases=section.bases,
         )
+
+
+def _letters(data: memoryview, at: int) -> str:
+    """The augmentation of a CIE. Raises ValueError."""
+    zero = bytes(data[at : at + 64]).find(0)
+    if zero < 0:
+        raise ValueError("augmentation without end")
+    return bytes(data[at : at + zero]).decode("latin-1")

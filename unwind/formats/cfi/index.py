@@ -129,6 +129,25 @@ def _words(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int, dt
     return words.astype(np.int64).view(np.uint64) if dtype[1] == "i" else words.astype(np.uint64)
 
 
+def _kinds(
+    entries: CfiEntries, offsets: list[int], counts: list[int], oddities: Counter[str]
+) -> dict[tuple[int, int, int], list[int]]:
+    """(encoding, address size, segment size) -> which of the CIEs, by number. counts: FDEs of each."""
+    kinds: dict[tuple[int, int, int], list[int]] = {}
+    broken = 0
+    for number, offset in enumerate(offsets):
+        try:
+            known = entries.cie(offset) if broken < MAX_BROKEN_CIES else None
+        except FormatError:
+            known = None
+        if known is None:
+            broken += 1
+            oddities[f"{entries.section.name}: functions of an unreadable CIE left out"] += counts[number]
+            continue
+        kinds.setdefault((known.encoding, known.address_size, known.segment_size), []).append(number)
+    return kinds
+
+
 def _plain_columns(entries: CfiEntries, plain: list[int], odd: list[int], oddities: Counter[str]) -> Columns:
     """FDEs with fixed-size addresses; others are added to odd."""
     section = entries.section
@@ -147,18 +166,7 @@ def _plain_columns(entries: CfiEntries, plain: list[int], odd: list[int], odditi
     parts: list[Columns] = []
     unique, group, counts = np.unique(cie, return_inverse=True, return_counts=True)
     # Each compilation unit brings its own CIE; most are alike, and what matters here is how they write addresses.
-    kinds: dict[tuple[int, int, int], list[int]] = {}
-    broken = 0
-    for number, offset in enumerate(unique.tolist()):
-        try:
-            known = entries.cie(offset) if broken < MAX_BROKEN_CIES else None
-        except FormatError:
-            known = None
-        if known is None:
-            broken += 1
-            oddities[f"{section.name}: functions of an unreadable CIE left out"] += int(counts[number])
-            continue
-        kinds.setdefault((known.encoding, known.address_size, known.segment_size), []).append(number)
+    kinds = _kinds(entries, unique.tolist(), counts.tolist(), oddities)
     for (encoding, address_size, segment_size), numbers in kinds.items():
         member = np.zeros(len(unique), np.bool_)
         member[numbers] = True

@@ -6,6 +6,8 @@ ValueError for what the format forbids; the callers know section and offset and 
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pyprof.records import dataclass
 
 ABSPTR, ULEB128, UDATA2, UDATA4, UDATA8 = 0x00, 0x01, 0x02, 0x03, 0x04
@@ -114,9 +116,8 @@ def read_encoded(
             raise ValueError(f"unknown pointer encoding {encoding:#x}")
         if at + size > len(data):
             raise IndexError("pointer past the end")
-        value = int.from_bytes(
-            data[at : at + size], "little" if byteorder == "little" else "big", signed=bool(kind & SIGNED)
-        )
+        order: Literal["little", "big"] = "little" if byteorder == "little" else "big"
+        value = int.from_bytes(data[at : at + size], order, signed=bool(kind & SIGNED))
         at += size
     if application == PCREL:
         value += svma + field

@@ -125,7 +125,10 @@ class _Run:
             rules.append(rule)
 
     def _run(self, code: bytes) -> tuple[State, int]:
-        """The last state, and the offset from which it holds. The rows before it are kept."""
+        """The last state, and the offset from which it holds. The rows before it are kept.
+
+        It has more branches than others, one an instruction: a call for each round costs more than the round.
+        """
         machine, align = self._machine, self._program._code_align
         state = machine.start
         last: Rule | None = None

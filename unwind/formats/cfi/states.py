@@ -167,6 +167,7 @@ class StateMachine:
         return column
 
     def _extended(self, state: State, step: Step) -> State:
+        """It has more branches than others: a table, one instruction each."""
         match step:
             case (op, int(offset)) if op == DEF_CFA_OFFSET:
                 return self._with_cfa(state, state.cfa_reg, signed64(offset), state.cfa_expr)

@@ -71,12 +71,8 @@ def rule_of(opcodes: list[Opcode], arch: Arch, section: str, at: int) -> Rule | 
 
     signal = R13 in popped and R15 in popped
     popped.pop(R13, None)
-    if R15 in popped:
-        ra = place(popped.pop(R15))
-    elif R14 in popped:
-        ra = place(popped.pop(R14))  # the caller's own link register is lost
-    else:
-        ra = RegRule(RegKind.REG_PLUS, 0, arch.lr)
+    saved = next((number for number in (R15, R14) if number in popped), None)  # of R14 the caller's own is lost
+    ra = RegRule(RegKind.REG_PLUS, 0, arch.lr) if saved is None else place(popped.pop(saved))
     regs = tuple((number, place(popped[number])) for number in sorted(popped))
     if isinstance(base, int):
         return Rule(base, offset, ra, regs, signal=signal)

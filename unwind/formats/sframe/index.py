@@ -107,6 +107,22 @@ def _preamble(data: memoryview, broken: Callable[[int, str], FormatError]) -> tu
     return order, version, flags, abi
 
 
+def _check_ends(
+    size: int, index: tuple[int, int, int], rows: tuple[int, int], broken: Callable[[int, str], FormatError]
+) -> None:
+    """size: of the section. index: functions, their place, bytes of each; rows: bytes, place. Raises FormatError."""
+    functions, at, each = index
+    if at + functions * each > size:
+        raise broken(8, f"{functions} functions at {at:#x} pass the section's end at {size:#x}")
+    if sum(rows) > size:
+        raise broken(16, f"{rows[0]} bytes of rows at {rows[1]:#x} pass the section's end at {size:#x}")
+
+
+def _ascending(start: Column, size: Column) -> Column | slice:
+    """The order by start, then by size."""
+    return slice(None) if bool((start[1:] > start[:-1]).all()) else np.lexsort((size, start))
+
+
 def _described(
     data: memoryview, version: int, order: str, fdes: Column, rows_at: Column, rows_end: int
 ) -> tuple[Column, Column, Column, Column, Column]:
@@ -133,35 +149,21 @@ def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameI
     order, version, flags, abi = _preamble(data, broken)
     fixed_fp, fixed_ra, aux = struct.unpack_from("bbB", data, 5)
     functions, rows, rows_size, index_off, rows_off = struct.unpack_from(order + "5I", data, 8)
-    oddities = []
-    if flags & ~KNOWN_FLAGS[version]:
-        oddities.append("sframe: unknown flags")
-    base = HEADER + aux
+    index_at, rows_start = HEADER + aux + index_off, HEADER + aux + rows_off
     entry = np.dtype([(name, (order if kind[1] != "1" else "") + kind) for name, kind in _ENTRY_FIELDS[version]])
-    index_at, rows_start = base + index_off, base + rows_off
-    if index_at + functions * entry.itemsize > len(data):
-        raise broken(8, f"{functions} functions at {index_at:#x} pass the section's end at {len(data):#x}")
-    if rows_start + rows_size > len(data):
-        raise broken(16, f"{rows_size} bytes of rows at {rows_start:#x} pass the section's end at {len(data):#x}")
+    _check_ends(len(data), (functions, index_at, entry.itemsize), (rows_size, rows_start), broken)
     fdes = np.frombuffer(data, entry, functions, index_at)
     entry_at = index_at + np.arange(functions, dtype=np.int64) * entry.itemsize
-
-    origin = np.full(functions, svma & _U64, np.uint64)
-    if flags & FLAG_PCREL:
-        origin += entry_at.astype(np.uint64)
+    origin = (np.uint64(svma & _U64) + entry_at.astype(np.uint64)) if flags & FLAG_PCREL else np.uint64(svma & _U64)
     start = origin + fdes["start"].astype(np.int64).view(np.uint64)  # modulo 2**64, as addresses are
-    rows_at = fdes["rows"].astype(np.int64) + rows_start
-    rows_end = rows_start + rows_size
+    rows_at, rows_end = fdes["rows"].astype(np.int64) + rows_start, rows_start + rows_size
     rows_at, count, info, info2, repeat = _described(data, version, order, fdes, rows_at, rows_end)
-    if int(count.sum(dtype=np.uint64)) > rows:
-        oddities.append("sframe: functions have more rows than the header says")
-
-    descends = bool((start[1:] < start[:-1]).any())
-    if descends and flags & FLAG_SORTED:
-        oddities.append("sframe: index said to be sorted is not")
-    by: npt.NDArray[np.int64] | slice = slice(None)
-    if descends or bool((start[1:] == start[:-1]).any()):
-        by = np.lexsort((fdes["size"], start))
+    oddities = {
+        "sframe: unknown flags": flags & ~KNOWN_FLAGS[version],
+        "sframe: functions have more rows than the header says": int(count.sum(dtype=np.uint64)) > rows,
+        "sframe: index said to be sorted is not": flags & FLAG_SORTED and (start[1:] < start[:-1]).any(),
+    }
+    by = _ascending(start, fdes["size"])
     return SFrameIndex(
         version=version,
         flags=flags,
@@ -179,7 +181,7 @@ def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameI
         entry_at=entry_at[by],
         rows_start=rows_start,
         rows_end=rows_end,
-        oddities=tuple(oddities),
+        oddities=tuple(words for words, seen in oddities.items() if seen),
     )
 
 
