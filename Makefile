@@ -77,10 +77,11 @@ lint-page: $(PAGE)/node_modules/.package-lock.json ## eslint and tsc on the scri
 	$(PAGE)/node_modules/.bin/eslint --config $(PAGE)/eslint.config.mjs --max-warnings 0 exporters/assets/page.*.js
 	$(PAGE)/node_modules/.bin/tsc --project $(PAGE)
 
-types: $(BIN)/pytest ## mypy --strict on the installed package, the tests and the benchmarks
+types: $(BIN)/pytest ## mypy --strict on the installed package, the tests, the benchmarks and the library's examples
 	rm -rf build/types build/lib
 	$(BIN)/python -m pip install --quiet --no-deps --target build/types .
-	MYPYPATH=build/types:. $(BIN)/mypy -p pyprof -p pyprof_start -p tests -p bench
+	@(echo 'pid = 0'; sed -n '/^```python/,/^```/{/^```/d;p}' docs/library.md) > build/types/library_page.py
+	MYPYPATH=build/types:. $(BIN)/mypy -p pyprof -p pyprof_start -p tests -p bench -m library_page
 
 $(BIN)/sphinx-build: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

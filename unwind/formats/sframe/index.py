@@ -118,6 +118,17 @@ def _check_ends(
         raise broken(16, f"{rows[0]} bytes of rows at {rows[1]:#x} pass the section's end at {size:#x}")
 
 
+def _oddities(flags: int, version: int, more_rows: bool, start: Column) -> tuple[str, ...]:
+    oddities: list[str] = []
+    if flags & ~KNOWN_FLAGS[version]:
+        oddities.append("sframe: unknown flags")
+    if more_rows:
+        oddities.append("sframe: functions have more rows than the header says")
+    if flags & FLAG_SORTED and bool((start[1:] < start[:-1]).any()):
+        oddities.append("sframe: index said to be sorted is not")
+    return tuple(oddities)
+
+
 def _ascending(start: Column, size: Column) -> Column | slice:
     """The order by start, then by size."""
     return slice(None) if bool((start[1:] > start[:-1]).all()) else np.lexsort((size, start))
@@ -158,11 +169,7 @@ def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameI
     start = origin + fdes["start"].astype(np.int64).view(np.uint64)  # modulo 2**64, as addresses are
     rows_at, rows_end = fdes["rows"].astype(np.int64) + rows_start, rows_start + rows_size
     rows_at, count, info, info2, repeat = _described(data, version, order, fdes, rows_at, rows_end)
-    oddities = {
-        "sframe: unknown flags": flags & ~KNOWN_FLAGS[version],
-        "sframe: functions have more rows than the header says": int(count.sum(dtype=np.uint64)) > rows,
-        "sframe: index said to be sorted is not": flags & FLAG_SORTED and (start[1:] < start[:-1]).any(),
-    }
+    more_rows = int(count.sum(dtype=np.uint64)) > rows
     by = _ascending(start, fdes["size"])
     return SFrameIndex(
         version=version,
@@ -181,7 +188,7 @@ def read_index(data: memoryview, svma: int, section: str = ".sframe") -> SFrameI
         entry_at=entry_at[by],
         rows_start=rows_start,
         rows_end=rows_end,
-        oddities=tuple(words for words, seen in oddities.items() if seen),
+        oddities=_oddities(flags, version, more_rows, start),
     )
 
 
