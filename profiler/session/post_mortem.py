@@ -6,6 +6,7 @@ As in a recording the worker parses, unwinds and names (session/worker/). There 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Collector
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
@@ -20,11 +21,13 @@ from pyprof.objfile.minidump.crash_dump import DumpException, DumpModule
 from pyprof.objfile.opener import debuginfod_cache
 from pyprof.options import DeadTarget
 from pyprof.records import dataclass
-from pyprof.session.opening import Start
 from pyprof.session.session import Session
 from pyprof.session.worker.keeper import KnownFiles, KnownFolder
 from pyprof.session.worker.link import WorkerLink
 from pyprof.session.worker.messages import Examine
+
+if TYPE_CHECKING:
+    from pyprof.session.opening import Start
 
 Registers = dict[int, list[dict[str, int]]]
 """tid -> for each frame, innermost first, the registers that are known of it, by name."""

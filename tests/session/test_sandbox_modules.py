@@ -16,6 +16,8 @@ pytestmark = pytest.mark.unit
 LOADED = """
 import json, sys
 from pyprof.session.worker import file_symbols, sandbox, service
+if sys.argv[1:]:
+    import pyprof.session.post_mortem
 sandbox.load()
 print(json.dumps({name: module.__file__ for name, module in sys.modules.items() if name.startswith("pyprof.")}))
 print(json.dumps(sorted(sys.modules)))
@@ -29,6 +31,7 @@ OF_OTHERS = {
     "pyprof.collectors.registry": "the sampler",
     "pyprof.session.between_batches": "the sampler",
     "pyprof.session.worker.process": "the sampler, and the worker before it is confined",
+    "pyprof.session.worker.service": "core files and minidumps, whose command loads it before it starts the worker",
     "pyprof.symbolize.demangle": "the keeper",
     "pyprof.session.flight": "the keeper",
 }
@@ -49,8 +52,13 @@ def late_imports(path: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def loaded() -> tuple[dict[str, str], set[str]]:
-    """Our modules with their files, and all names."""
-    said = subprocess.run([sys.executable, "-c", LOADED], check=True, capture_output=True, text=True).stdout
+    """Of the worker of a recording: our modules with their files, and all names."""
+    return modules_of()
+
+
+def modules_of(*dead: str) -> tuple[dict[str, str], set[str]]:
+    """dead: anything, for a worker that looks at a core file or a minidump."""
+    said = subprocess.run([sys.executable, "-c", LOADED, *dead], check=True, capture_output=True, text=True).stdout
     ours, names = map(json.loads, said.splitlines())
     return ours, set(names)
 
@@ -61,6 +69,13 @@ def test_what_functions_of_the_worker_import_is_loaded_before_it_is_confined(
     ours, names = loaded
     late = {(module, name) for module, path in ours.items() for name in late_imports(path)}
     assert {("pyprof.model.stacks", "hashlib")} <= late
+    assert {module for module, name in late if name not in names} - set(OF_OTHERS) == set()
+
+
+def test_what_a_core_file_or_a_minidump_needs_besides_is_loaded_with_its_reader() -> None:
+    ours, names = modules_of("dead")
+    late = {(module, name) for module, path in ours.items() for name in late_imports(path)}
+    assert "pyprof.objfile.minidump.file" in ours
     assert {module for module, name in late if name not in names} - set(OF_OTHERS) == set()
 
 
