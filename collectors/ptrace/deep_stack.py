@@ -2,25 +2,30 @@
 
 The inner part is copied at each stop. The rest is read once, after the thread runs again. Later stops read small parts
 of it only. Whether the rest is unchanged is decided by the walk (unwind/heuristics/deep_stacks.py). Its feedback makes
-the collector copy more, or read the rest again.
+the collector look at a word that the walk has to see, copy more, or read the rest again.
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
+from collections import deque
+from functools import partial
 
 import numpy as np
 
 from pyprof.collectors.linux.libc import PtraceCalls
-from pyprof.model.sample import OuterStack, Piece
+from pyprof.model.sample import Beyond, OuterStack, Piece
 from pyprof.records import dataclass, field
 
 _LEAST = 64 << 10
 _OVERLAP = 16 << 10
 """So much of the copy lies in what was read before."""
-_END = 16 << 10
-"""So much of the stack's outermost part is looked at each time: where a recursion was called from."""
+_END = 32 << 10
+"""So much of the stack's outermost part is looked at each time: where a recursion was called from, as a rule."""
+_PLACE = 2048
+_MOST_PLACES = 32
+"""So much around a word that a walk had to see is looked at each time, at the last places of so many."""
 _SPOTS = 32
 _SPOT = 4096
 _MOST_OUTER = 256 << 20
@@ -37,7 +42,8 @@ _kept: weakref.WeakSet[OuterStack] = weakref.WeakSet()
 @dataclass(slots=True, eq=False)
 class DeepStack:
     """What is known of one thread's stack. reach: bytes that are copied at a stop. due: the rest is to be read anew.
-    rest: so many times it is not, since that was of no use. longest: the most of it that was seen.
+    rest: so many times it is not, since that was of no use. longest: the most of it that was seen. places: ends of the
+    parts that walks had to see.
     """
 
     outer: OuterStack | None = None
@@ -45,6 +51,7 @@ class DeepStack:
     due: bool = True
     rest: int = 0
     longest: int = 0
+    places: deque[int] = field(default_factory=partial(deque[int], maxlen=_MOST_PLACES))
     _patience: int = 0
     _useful: int = 0
     _joined: int = 0
@@ -58,11 +65,16 @@ class DeepStack:
         return min(most, max(self.reach, outer.avma + _OVERLAP - base))
 
     def spots(self, first: int, end: int) -> list[tuple[int, int]]:
-        """(avma, size) of what is looked at beyond a copy: others each time, of equal distance."""
+        """(avma, size) of what is looked at beyond a copy: others each time, of equal distance; where a walk had to
+        look; and what follows the copy, where the walk of the copy alone has to look.
+        """
         last = max(first, end - _END)
         stride = max((last - first) // _SPOTS & -8, _SPOT)
         start = first + next(self._turn) * 5 * _SPOT % stride & -8
-        return [*((at, min(_SPOT, last - at)) for at in range(start, last, stride)), (last, end - last)]
+        parts = [(at, min(at + _SPOT, last)) for at in range(start, last, stride)]
+        places = [(max(at - _PLACE, first), min(at, last)) for at in self.places]
+        ahead = [(first, min(first + _SPOT, last)), *parts, *places, (last, end)]
+        return [(low, high - low) for low, high in ahead if low < high]
 
     def holds(self, base: int, size: int) -> bool:
         """Does a copy reach into what was read before?"""
@@ -92,21 +104,29 @@ class DeepStack:
         self.outer, self.due = OuterStack(base, words, next(_numbers)), False
         _kept.add(self.outer)
 
-    def learn(self, number: int, whole: bool, most: int) -> None:
-        """What the walk of a sample made of it. number: of the outer part that it had."""
-        if self.outer is None or number != self.outer.number:
-            return
+    def learn(self, beyond: Beyond, whole: bool, missing: int, most: int) -> bool:
+        """What the walk of a sample made of it. beyond: as the sample had it. missing: as in Feedback. Result: is
+        another part looked at from now on?
+        """
+        if self.outer is None or beyond.outer is not self.outer:
+            return False
         if whole:
-            self._useful, self._patience = number, 0
+            self._useful, self._patience = self.outer.number, 0
             self._joined += 1
             if self._joined >= _SURE_AFTER:
                 self.reach, self._joined = max(self.reach // 2, _LEAST), 0
-            return
+            return False
+        if beyond.spots and missing and not any(0 <= missing - spot.avma < len(spot.data) for spot in beyond.spots):
+            place = (missing & -8) + 8
+            if place not in self.places:
+                self.places.append(place)
+            return True
         self._joined = 0
         self.reach = min(2 * self.reach, most)
         self.due = True
-        if self._useful != number:
+        if self._useful != self.outer.number:
             self._patience = self.rest = min(2 * self._patience + 1, _MOST_REST)
+        return False
 
 
 def pieces(spans: list[tuple[int, int]], data: memoryview) -> tuple[Piece, ...]:

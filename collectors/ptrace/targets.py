@@ -194,8 +194,8 @@ class Targets:
         beyond = batch.stack.beyond.get(lane)
         if beyond is None:
             return False
-        if beyond.outer is not None:
-            thread.deep.learn(beyond.outer.number, whole, self._options.stack_size)
+        if thread.deep.learn(beyond, whole, missing, self._options.stack_size):
+            thread.slept = None  # of a sleeper, too
         if missing:
             self._diagnostics.count(CUT)
         base = int(batch.stack.base[lane])

@@ -10,5 +10,6 @@ frame_records           Frame records followed for many lanes at once
 frame_room              The distance of the frame pointer from sp, from a function's code
 scan                    Stack scanning: a word on the stack that may be a return address
 stack_cache             The outer part of a deep stack is walked once per thread
+stack_evidence          What a sample must show of a deep stack that was walked before
 stack_win               Frames of 32-bit Windows code, by the STACK WIN records of its symbol file
 """

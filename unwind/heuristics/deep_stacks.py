@@ -6,8 +6,9 @@ thread ran, and is shared by all samples that agree with it.
 In: a lane, its rules, what is known of the rest of its stack (model.sample.Beyond). Out: its walk. It ends with shared
 frames if it meets a frame of the known walk: same pc, same sp, same fp if the known walk needs it. All words that the
 known walk reads from there on must be unchanged. Those that were read with the sample are compared: of its own copy,
-and of parts of the rest. Memory between these parts is not proved to be unchanged; shared frames have the trust
-COMPLETED.
+and of parts of the rest. Each word at which the known chain is no repetition of itself must be among them
+(stack_evidence.py), else the walk is cut and names one that was not: the next sample should have it. Repeated frames
+between these parts are not proved to be unchanged; shared frames have the trust COMPLETED.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyprof.model.sample import OuterStack, Piece, SampleBatch, StackSlab
 from pyprof.model.walk import SharedFrames, StackEnd, Trust
 from pyprof.records import dataclass, replace
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
+from pyprof.unwind.heuristics.stack_evidence import highest_difference, telling, unseen
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 from pyprof.unwind.single_lane import OUTERMOST_RULE, UNKNOWN, FrameRun, PlainRules
@@ -43,7 +45,8 @@ _RENEW = 4096
 @dataclass(slots=True, eq=False)
 class _Known:
     """A whole chain. fp: of each frame; needs_fp: the walk from there on reads it. slots, values: the words that the
-    walk has read, ascending by address. top: as in LaneWalk. number: of its OuterStack, 0 if none.
+    walk has read, ascending by address. telling: the slots that no repetition foretells. top: as in LaneWalk. number:
+    of its OuterStack, 0 if none.
     """
 
     frames: SharedFrames
@@ -51,6 +54,7 @@ class _Known:
     needs_fp: Mask
     slots: U64
     values: U64
+    telling: U64
     top: int
     number: int
 
@@ -163,20 +167,24 @@ class DeepStacks:
         beyond = batch.stack.beyond.get(lane)
         outer, spots = (beyond.outer, beyond.spots) if beyond is not None else (None, ())
         sample, number = (batch, lane), 0
-        if outer is not None and self._tried.get(tid) != outer.number:
+        high = int(batch.stack.base[lane]) + _words(batch, lane).nbytes
+        if outer is not None and self._tried.get(tid) != outer.number and outer.avma <= high <= outer.end:
             self._tried[tid] = number = outer.number
             batch, lane = _over(batch, lane, outer), 0
         known = self._known.get(tid)
-        low = None if known is None else self._agrees(known, batch, lane)
+        low, hidden = (None, 0) if known is None else self._agrees(known, batch, lane)
         memory = _Noting(batch, lane)
         walk, path = self._follow(registers, memory, walker, _words(batch, lane), None if low is None else known, low)
+        walk.missing = max(walk.missing, hidden if walk.end is StackEnd.UNREADABLE else 0)
         if path is None:
             return walk
         own = len(path) if path.join is None else path.join.own
         if walk.end is StackEnd.ROOT and (number or (outer is None and own > _RENEW)):
             known = self._remember(tid, path, walk, memory, _words(batch, lane), number)
-            if outer is not None and not self._as_at_stop(known, spots):
-                return self._cut(*sample, registers, walker)
+            if outer is not None:
+                hidden = unseen(known.telling, high, spots)
+                if hidden or not self._as_at_stop(known, spots):
+                    return self._cut(*sample, registers, walker, hidden)
             own = min(own, _INNER)
             path.join = _Join(known, own, own)
         walk.tail = path.cut(own)
@@ -189,31 +197,41 @@ class DeepStacks:
                 walk.tail = walk.tail.before(_part(frames, at, at + max(walker.max_depth - own, 0)))
         return walk
 
-    def _agrees(self, known: _Known, batch: SampleBatch, lane: int) -> int | None:
+    def _agrees(self, known: _Known, batch: SampleBatch, lane: int) -> tuple[int | None, int]:
         """From which address on all words of the known chain that came with the sample are as they were; None if they
-        are not, or nothing says that the rest is.
+        are not, or nothing says that the rest is. With it a word that would have to be seen for that, 0 if all were.
         """
         memory = LaneMemory(batch, lane)
-        differs = _differs(known, memory.low, _words(batch, lane))
+        differs = highest_difference(known.slots, known.values, memory.low, _words(batch, lane))
         if memory.high < known.top:
             beyond = batch.stack.beyond.get(lane)
-            if beyond is None or beyond.outer is None or beyond.outer.number != known.number or not beyond.spots:
-                return None
+            if beyond is None or beyond.outer is None or beyond.outer.number != known.number:
+                return None, 0
             if not self._as_at_stop(known, beyond.spots):
-                return None
-        return max(memory.low, differs + self._arch.word)
+                return None, 0
+            hidden = unseen(known.telling, memory.high, beyond.spots)
+            if hidden:
+                return None, hidden
+        return max(memory.low, differs + self._arch.word), 0
 
     def _as_at_stop(self, known: _Known, spots: tuple[Piece, ...]) -> bool:
         """Is the known chain as the spots that were read with a sample are?"""
         word = self._arch.word
         return bool(spots) and all(
-            _differs(known, spot.avma, np.frombuffer(spot.data, f"u{word}", len(spot.data) // word)) < 0
+            highest_difference(
+                known.slots,
+                known.values,
+                spot.avma,
+                np.frombuffer(spot.data, f"u{word}", len(spot.data) // word),
+            )
+            < 0
             for spot in spots
         )
 
-    def _cut(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk:
-        """The walk in the lane's own copy alone."""
+    def _cut(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker, hidden: int) -> LaneWalk:
+        """The walk in the lane's own copy alone. hidden: a word that was not seen with it, or 0."""
         walk, path = self._follow(registers, _Noting(batch, lane), walker, _words(batch, lane), None, None)
+        walk.missing = max(walk.missing, hidden if walk.end is StackEnd.UNREADABLE else 0)
         if path is not None:
             walk.tail = path.cut(len(path))
         return walk
@@ -327,7 +345,8 @@ class DeepStacks:
         shared = SharedFrames(inner.pc, inner.exact, trust, inner.sp, before)
         if tid not in self._known and len(self._known) >= _MOST_THREADS:
             self._known.clear()
-        found = self._known[tid] = _Known(shared, fp, needs, slots, values, top, number)
+        found = _Known(shared, fp, needs, slots, values, telling(inner.pc, inner.sp, slots), top, number)
+        self._known[tid] = found
         return found
 
 
@@ -355,16 +374,6 @@ def _join(known: _Known, low: int, high: int, path: _Path, first: int) -> _Join 
     return _Join(known, first + found, int(at[found])) if same[found] else None
 
 
-def _differs(known: _Known, avma: int, words: npt.NDArray[np.unsignedinteger]) -> int:
-    """The highest address of a word that the known chain has read and that is another one in memory, -1 if none is."""
-    word = words.itemsize
-    first, last = np.searchsorted(known.slots, np.array([avma, avma + max(words.nbytes - word + 1, 0)], np.uint64))
-    slots = known.slots[first:last]
-    place = ((slots - np.uint64(avma)) // np.uint64(word)).view(np.int64)
-    differ = np.flatnonzero(words[place] != known.values[first:last])
-    return int(slots[differ[-1]]) if len(differ) else -1
-
-
 def _words(batch: SampleBatch, lane: int) -> npt.NDArray[np.unsignedinteger]:
     """A view of a lane's copy."""
     stack, word = batch.stack, batch.arch.word
@@ -373,10 +382,13 @@ def _words(batch: SampleBatch, lane: int) -> npt.NDArray[np.unsignedinteger]:
 
 
 def _over(batch: SampleBatch, lane: int, outer: OuterStack) -> SampleBatch:
-    """The lane alone, with all of the outer memory as its copy."""
-    data = outer.words.view(np.uint8)
+    """The lane alone, with all of the outer memory behind its copy."""
+    own, at = _words(batch, lane), int(batch.stack.base[lane]) - outer.avma
+    rest = outer.words[(at + own.nbytes) // own.itemsize :]
+    same = at == 0 and np.array_equal(own, outer.words[: len(own)])
+    data = (outer.words if same else np.concatenate([own, rest])).view(np.uint8)
     one = np.array([lane], np.int64)
-    stack = StackSlab(data, np.array([outer.avma], np.uint64), np.zeros(1, np.int64), np.array([len(data)], np.int64))
+    stack = StackSlab(data, batch.stack.base[one], np.zeros(1, np.int64), np.array([len(data)], np.int64))
     return replace(batch.take(one), stack=stack)
 
 

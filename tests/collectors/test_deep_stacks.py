@@ -1,0 +1,226 @@
+"""A recursion that is longer than what a stop copies, entered from two places, by the copies of stops and their walks:
+whole stacks are those of the stop, whatever the thread does while the rest is read.
+
+The program is made by hand. Its stack is memory of this process, and is read like that of a target.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import random
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
+from pyprof.collectors.linux.libc import PtraceCalls
+from pyprof.collectors.ptrace import deep_stack
+from pyprof.collectors.ptrace.deep_stack import DeepStack
+from pyprof.collectors.ptrace.stack_copy import StackCopy
+from pyprof.collectors.ptrace.stack_shape import StackShape
+from pyprof.collectors.targets.maps_text import StackMapping
+from pyprof.collectors.targets.spaces import MapsEvidence
+from pyprof.diagnostics import Diagnostics
+from pyprof.model.arch import X86_64
+from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.sample import SampleBatch, SampleKind
+from pyprof.model.walk import StackEnd, Walk
+from pyprof.options import UnwindOptions
+from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
+from pyprof.unwind.unwinder import Unwinder
+from tests.unwind.made_stacks import BASE, FUNCTION, SPAN, HandImages, HandSource, little_elf, reader_of
+
+FRAME = 48
+DEPTH = 8000
+COPY = 128 << 10
+"""Of a stack of 375 KiB."""
+
+NAMES = ("start", "run", "left", "right", "down", "other", "at_left", "at_right")
+AT = {name: BASE + FUNCTION * (place + 1) + 16 for place, name in enumerate(NAMES)}
+FROM_RIGHT = AT["run"] + 16
+"""Where run() called right(): its other call."""
+NAME_OF = {**{pc: name for name, pc in AT.items()}, FROM_RIGHT: "run"}
+
+
+class Program:
+    """start, run, then left or right, then down so many times; at the full depth at_left or at_right. other_at: which
+    of the frames of down is one of other.
+    """
+
+    def __init__(self, beyond: int) -> None:
+        """beyond: bytes between its outermost frame and the end of the memory in which its stack is."""
+        size = 1 << 20
+        self._memory = mmap.mmap(-1, size + beyond)
+        self.start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.end = self.start + size + beyond
+        self._words = np.frombuffer(self._memory, np.uint64)
+        self._top = self.start + size
+        self.side, self.depth, self.other_at = "left", 0, -1
+        self._write(0, AT["start"])
+        self.enter("left", 0)
+
+    def _write(self, frame: int, value: int) -> None:
+        """The return address into a frame, counted from the outermost one."""
+        self._words[(self._top - FRAME * (frame + 1) - 8 - self.start) >> 3] = value
+
+    def enter(self, side: str, depth: int, other_at: int = -1) -> None:
+        """Return from all, and go down."""
+        self.side, self.depth, self.other_at = side, depth, other_at
+        self._write(1, AT["run"] if side == "left" else FROM_RIGHT)
+        self._write(2, AT[side])
+        for frame in range(depth):
+            self._write(3 + frame, AT["other" if frame == other_at else "down"])
+
+    def move(self, chance: random.Random) -> None:
+        deep = chance.random() < 0.5
+        self.enter(chance.choice(("left", "right")), DEPTH if deep else chance.randrange(DEPTH))
+
+    @property
+    def frames(self) -> list[str]:
+        """Innermost first."""
+        inner = [f"at_{self.side}"] if self.depth == DEPTH else []
+        down = ["other" if frame == self.other_at else "down" for frame in range(self.depth)]
+        return [*inner, *reversed(down), self.side, "run", "start"]
+
+    @property
+    def registers(self) -> dict[int, int]:
+        frames = self.frames
+        return {X86_64.pc: AT[frames[0]], X86_64.sp: self._top - FRAME * len(frames)}
+
+
+class Calls(PtraceCalls):
+    """Where the program goes on while it is read."""
+
+    def __init__(self, program: Program, chance: random.Random) -> None:
+        super().__init__()
+        self.goes_on = 0.0
+        self._program, self._chance = program, chance
+
+    def read_memory(self, tid: int, avma: int, size: int, into: int) -> int:
+        if self._chance.random() < self.goes_on:
+            self._program.move(self._chance)
+        return super().read_memory(tid, avma, size, into)
+
+
+class Recording:
+    """Stops, walks and feedback."""
+
+    def __init__(self, program: Program, chance: random.Random, goes_on: float = 0.0) -> None:
+        self._program, self._goes_on = program, goes_on
+        self._calls = Calls(program, chance)
+        self._builder = BatchBuilder((X86_64,), ArenaMemory(COPY), 1)
+        self._copy = StackCopy(self._calls, self._builder, Diagnostics(), COPY)
+        stack = StackMapping(program.start, program.end)
+        mappings = (
+            Mapping(BASE, BASE + SPAN, "r-xp", 0, "8:1", 7, "/made"),
+            Mapping(stack.start, stack.end, "rw-p", 0, "0:0", 0, ""),
+        )
+        space = AddressSpace(1, 1, 0, mappings, lambda avma, size: b"", "")
+        self._spaces: Any = SimpleNamespace(region_at=lambda avma: stack if avma in stack else None, current=space)
+        pid = os.getpid()
+        self.thread: Any = SimpleNamespace(
+            pid=pid, tid=pid, started=0, arch=X86_64, reader=None, shape=StackShape(COPY), deep=DeepStack()
+        )
+        self._unwinder = Unwinder(
+            HandImages(_file()), UnwindOptions(), Diagnostics(), {"eh_frame": reader_of(_rules())}
+        )
+
+    def stop(self) -> None:
+        registers = self._program.registers
+        self._calls.goes_on = 0.0
+        self._copy.clear()
+        self._copy.copy(self.thread, self._spaces, registers[X86_64.sp])
+        self._calls.goes_on = self._goes_on
+        evidence = MapsEvidence()
+        lane = self._copy.lane(SampleKind.STOPPED, self.thread, self._spaces, 1, len(self._builder) + 1, evidence)
+        self._builder.set_registers(lane, [registers.get(column, 0) for column in range(len(X86_64.registers))])
+
+    def walk(self) -> list[list[str] | None]:
+        """Of the stops since the last walk: their frames, None of those that are cut."""
+        (batch,) = self._builder.take()
+        walk = self._unwinder.walk(batch)
+        self._learn(batch, walk)
+        walk = walk.whole()
+        return [
+            [NAME_OF[pc] for pc in walk.pc[walk.start[lane] : walk.start[lane + 1]].tolist()]
+            if walk.end[lane] == StackEnd.ROOT
+            else None
+            for lane in range(len(walk))
+        ]
+
+    def _learn(self, batch: SampleBatch, walk: Walk) -> None:
+        for lane in range(len(walk)):
+            base, missing = int(batch.stack.base[lane]), int(walk.missing[lane])
+            whole = walk.end[lane] == StackEnd.ROOT
+            beyond = batch.stack.beyond.get(lane)
+            if beyond is not None:
+                self.thread.deep.learn(beyond, whole, missing, COPY)
+            if beyond is None or whole:
+                self.thread.shape.learn(base, int(walk.top[lane]) if whole else 0, missing, None)
+
+
+def _rules() -> HandSource:
+    rows = []
+    for name, pc in AT.items():
+        at = pc - 16 - BASE
+        caller = UNDEFINED if name == "start" else RegRule(RegKind.AT_CFA, -8)
+        rows.append(FunctionRows(at, at + FUNCTION, (at,), (Rule(X86_64.sp, FRAME, caller),)))
+    return HandSource(rows)
+
+
+def _file() -> Any:
+    code = bytearray(SPAN)
+    code[11:SPAN:16] = b"\xe8" * len(code[11:SPAN:16])  # each return address follows a call
+    return little_elf(X86_64, bytes(code))
+
+
+@pytest.mark.parametrize("beyond", [2304, 16 << 10, 60 << 10])
+def test_whole_stacks_are_those_of_their_stop(monkeypatch: pytest.MonkeyPatch, beyond: int) -> None:
+    monkeypatch.setattr(deep_stack, "_SLICE", 32 << 10)
+    found: Counter[str] = Counter()
+    for seed in range(8):
+        chance = random.Random(seed)
+        program = Program(beyond)
+        recording = Recording(program, chance, goes_on=0.2)
+        for _ in range(25):
+            truth = []
+            for _ in range(chance.randrange(1, 4)):
+                if chance.random() < 0.8:
+                    program.move(chance)
+                truth.append(program.frames)
+                recording.stop()
+            for frames, true in zip(recording.walk(), truth, strict=True):
+                assert frames is None or frames == true
+                if frames is not None and len(true) * FRAME > 2 * COPY:
+                    found[true[-3]] += 1
+    assert min(found["left"], found["right"]) > 10
+
+
+def test_caller_that_lies_far_from_the_end_of_its_memory_is_looked_at_from_the_second_stop_on() -> None:
+    program = Program(60 << 10)
+    recording = Recording(program, random.Random(1))
+    program.enter("left", DEPTH)
+    whole = []
+    for _ in range(4):
+        recording.stop()
+        whole += [frames == program.frames for frames in recording.walk()]
+    assert whole == [False, True, True, True]
+
+
+def test_frame_of_another_function_amid_a_recursion_is_looked_at_where_it_is_known_to_be() -> None:
+    program = Program(2304)
+    recording = Recording(program, random.Random(1))
+    program.enter("left", DEPTH, other_at=DEPTH // 3)
+    for _ in range(8):
+        recording.stop()
+        (frames,) = recording.walk()
+    assert frames == program.frames
+    program.enter("left", DEPTH)
+    recording.stop()
+    (frames,) = recording.walk()
+    assert frames is None
