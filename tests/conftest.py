@@ -22,6 +22,7 @@ settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()
     for kind, meaning in marks.KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {meaning}")
     support.only_units = config.option.markexpr == "unit"
@@ -41,8 +42,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector need not look at it again, some hundred times."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
