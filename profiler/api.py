@@ -86,7 +86,13 @@ def dump(target: int | RemoteOptions, options: DumpOptions) -> ThreadStacks:
     """
     if isinstance(target, RemoteOptions):
         return snapshot.of_stub(target, options)
+    if not _is_pid(target):
+        raise UsageError(f"{target!r} is no target: a pid, or RemoteOptions")
     return snapshot.of_process(target, options)
+
+
+def _is_pid(target: object) -> bool:
+    return isinstance(target, int) and not isinstance(target, bool)
 
 
 def _opened(target: Target, options: RecordOptions) -> Recording:
@@ -94,8 +100,10 @@ def _opened(target: Target, options: RecordOptions) -> Recording:
         return opening.of_processes(target, options)
     if isinstance(target, RemoteOptions):
         return opening.of_stub(target, options)
-    if isinstance(target, int):
+    if isinstance(target, int) and _is_pid(target):
         return opening.of_processes(TargetOptions(pids=(target,)), options)
     if isinstance(target, str):
         raise UsageError(f"a command is a sequence of words, not {target!r}", "shlex.split() makes one of a line")
+    if not isinstance(target, Sequence) or not all(isinstance(word, str) for word in target):
+        raise UsageError(f"{target!r} is no target: a pid, a command, TargetOptions or RemoteOptions")
     return opening.of_command(launch(target), options)

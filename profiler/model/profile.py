@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.errors import UsageError
 from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.keys import ProcessKey, ThreadKey
 from pyprof.model.markers import Mark
@@ -178,8 +179,10 @@ class Profile:
 
     def top(self, count: int = 10, by: Literal["own", "total"] = "own") -> list[Cost]:
         """The functions that cost most, in themselves ("own") or with what they call ("total"), dearest first. Costs
-        are in the unit of `total`, of which they are a part.
+        are in the unit of `total`, of which they are a part. Raises UsageError.
         """
+        if count < 0 or by not in ("own", "total"):
+            raise UsageError(f"there are no top {count!r} by {by!r}", 'profile.top(10, by="own") or by="total"')
         from pyprof.model.functions import costs
 
         found = costs(self)
@@ -208,12 +211,13 @@ class Profile:
 
         pid, tid: one or several. process, thread: found in the name, as re.search() does. function, module: found in
         the name of one anywhere on the stack; the module of a Python function is its script. exclude: a function that
-        must be nowhere on the stack. start, end: seconds since the profile's beginning; end itself is outside.
+        must be nowhere on the stack. start, end: seconds since the profile's beginning; end itself is outside. Raises
+        UsageError.
         """
         from pyprof.model import selected as s
 
         pids, tids = (None if each is None else s.ids(each) for each in (pid, tid))
-        names = [(re.compile(p), field) for p, field in ((process, "process"), (thread, "name")) if p is not None]
+        names = [(s.compiled(p), field) for p, field in ((process, "process"), (thread, "name")) if p is not None]
         wanted = s.of_threads(
             self,
             lambda info: (

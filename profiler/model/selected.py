@@ -19,6 +19,14 @@ Pattern = str | re.Pattern[str]
 Mask = npt.NDArray[np.bool_]
 
 
+def compiled(pattern: Pattern) -> re.Pattern[str]:
+    """Raises UsageError."""
+    try:
+        return re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise UsageError(f"{pattern!r} is no regular expression: {error}") from None
+
+
 def of_threads(profile: Profile, fits: Callable[[ThreadInfo], bool]) -> Mask:
     """Which samples are of threads that fit; (n,)."""
     return np.array([fits(thread) for thread in profile.threads], np.bool_)[profile.thread]
@@ -36,13 +44,13 @@ def through(profile: Profile, fits: Callable[[Frame], bool]) -> Mask:
 
 def in_function(profile: Profile, pattern: Pattern) -> Mask:
     """Which samples run through a function in whose name the pattern is found."""
-    wanted = re.compile(pattern)
+    wanted = compiled(pattern)
     return through(profile, lambda frame: any(wanted.search(f.name) for f, _ in functions_of(profile, frame)))
 
 
 def in_module(profile: Profile, pattern: Pattern) -> Mask:
     """Which samples run through a module in whose name the pattern is found; of Python, a script's."""
-    wanted = re.compile(pattern)
+    wanted = compiled(pattern)
     return through(profile, lambda frame: any(wanted.search(name) for _, name in functions_of(profile, frame)))
 
 

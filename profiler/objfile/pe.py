@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory, StatedId
 from pyprof.objfile.absent import AbsentFile
 from pyprof.objfile.base import Section, Segment
-from pyprof.objfile.minidump.modules import read_modules
 
 MACHINES = {
     0x14C: (3, 32, "little"),
@@ -91,6 +90,8 @@ def _header_mapping(space: AddressSpace, avma: int) -> Mapping | None:
 def _identity(read: ReadMemory, start: int, path: str) -> tuple[int, StatedId]:
     """(bytes of the image, identity). Raises LookupError, ValueError, struct.error where there is no such header."""
     head = read(start + _header_offset(read, start), 24 + 240)
+    from pyprof.objfile.minidump.modules import read_modules
+
     machine = MACHINES[struct.unpack_from("<H", head, 4)[0]]
     wide = struct.unpack_from("<H", head, 24)[0] == 0x20B
     (size,) = struct.unpack_from("<I", head, 24 + 56)

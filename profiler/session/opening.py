@@ -185,8 +185,13 @@ def _one_of(what: str, value: str, known: Sequence[str]) -> None:
 
 
 def _within(what: str, number: float | None, above: float, most: float) -> None:
-    if number is not None and not above < number <= most:
-        raise UsageError(f"{what}: {number!r} is not above {above:g} and at most {most:g}")
+    if number is None:
+        return
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        raise UsageError(f"{what}: {number!r} is no number")
+    if not above < number <= most:
+        upper = f" and at most {most:g}" if most < math.inf else ""
+        raise UsageError(f"{what}: {number!r} is not above {above:g}{upper}")
 
 
 def no_kernel() -> UsageError:

@@ -15,7 +15,7 @@ from typing import Self
 
 from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.targets.launch import Launched
-from pyprof.errors import PyprofError
+from pyprof.errors import PyprofError, UsageError
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.records import dataclass
@@ -206,16 +206,22 @@ class Recording:
     def windows(self, every: float) -> Iterator[Profile]:
         """The profile of each `every` seconds, without a gap between two, until the recording has ended; the last one,
         of what is left, is the one that stop() returns. A window lasts longer where the next one is asked for later.
+        Raises UsageError.
         """
-        due = time.monotonic() + every
+        if not every > 0:
+            raise UsageError(f"windows of {every!r} seconds cannot be had")
 
         def cut() -> Pending | None:
             return None if self.asked_to_end else self._sampling.ask(cut=True)
 
-        while (asked := self._between.ask(due, cut)) is not None:
-            yield asked.profile()
-            due = max(due + every, time.monotonic())
-        yield self.stop()
+        def found() -> Iterator[Profile]:
+            due = time.monotonic() + every
+            while (asked := self._between.ask(due, cut)) is not None:
+                yield asked.profile()
+                due = max(due + every, time.monotonic())
+            yield self.stop()
+
+        return found()
 
     def between(self, job: Callable[[], None]) -> None:
         """Have it done between two batches, when no thread of the target is stopped; here where the loop has ended."""

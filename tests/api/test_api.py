@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,14 +165,49 @@ def test_command_that_runs_on_is_ended_with_the_recording() -> None:
         (2**22 + 1, NoSuchProcess, "no process"),
         (os.getpid(), NotTraceable, "itself|ourselves|pyprof"),
         ([], CommandNotFound, "no command"),
+        (None, UsageError, "None is no target"),
+        (True, UsageError, "True is no target"),
+        (["sleep", 5], UsageError, "is no target"),
     ],
-    ids=["words", "nobody", "ourselves", "nothing"],
+    ids=["words", "nobody", "ourselves", "nothing", "none", "truth", "a number among words"],
 )
-def test_target_that_cannot_be_recorded_is_refused(
-    target: int | list[str] | str, error: type[Exception], words: str
-) -> None:
+def test_target_that_cannot_be_recorded_is_refused(target: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         pyprof.record(target, duration=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rate": "99"}, "rate: '99' is no number"),
+        ({"rate": 0}, "rate: 0 is not above 0 and at most"),
+        ({"duration": -1}, "duration: -1 is not above 0$"),
+        ({"mode": "x"}, "mode: 'x' is none of cpu"),
+        ({"thread": "("}, "no regular expression"),
+    ],
+)
+def test_options_that_cannot_be_met_are_refused_before_anything_begins(
+    busy: int, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        pyprof.record(busy, **{"duration": 1, **options})
+
+
+def test_questions_that_have_no_answer_are_refused(busy: int) -> None:
+    with pyprof.attach(busy, duration=0.3) as recording:
+        with pytest.raises(UsageError, match="windows of 0 seconds"):
+            recording.windows(0)
+        profile = recording.stop()
+    for ask in (
+        lambda: profile.top(-1),
+        lambda: profile.top(3, by="size"),  # type: ignore[arg-type]
+        lambda: profile.filter(function="("),
+        lambda: profile.filter(thread="*"),
+        lambda: profile.cut(2, 1),
+        lambda: pyprof.dump("1"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UsageError):
+            ask()
 
 
 def test_processes_are_found_by_what_they_have_in_common(busy: int) -> None:

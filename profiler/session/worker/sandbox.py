@@ -22,6 +22,7 @@ from pyprof.symbolize import demangle
 from pyprof.unwind import sources
 
 _LATE = (
+    "pyprof.objfile.minidump.modules",
     "pyprof.unwind.formats.exidx.memory",
     *("bz2", "gzip", "hashlib", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
     *("linecache", "tempfile", "tokenize", "traceback"),
