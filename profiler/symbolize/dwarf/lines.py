@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
+from pyprof.symbolize.dwarf.aranges import MAX_OVERLAP
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.dwarf.inlines import Inlines
 from pyprof.symbolize.dwarf.line_table import LineTable
 from pyprof.symbolize.dwarf.units import DWO_NAME, GNU_DWO_NAME, Dwarf
 
-MAX_OVERLAP = 16
+_HIGHEST = 1 << 64
 
 
 class SourcePlace(NamedTuple):
@@ -33,7 +34,6 @@ class SourceLines:
         self._dwarf = Dwarf(file, find_alternate)
         self._shift = shift
         self._ranges: list[tuple[int, int, int]] | None = None
-        self._starts: list[int] = []
         self._units: dict[int, tuple[LineTable | None, Inlines | None]] = {}
         self.broken: list[FormatError] = []
         self.split = False
@@ -63,14 +63,16 @@ class SourceLines:
         return places
 
     def _unit_of(self, svma: int, deadline: Deadline) -> int | None:
-        if self._ranges is None:
-            try:
-                self._ranges = sorted(self._dwarf.unit_ranges(deadline))
-            except FormatError as error:
-                self.broken.append(error)
-                self._ranges = []
-            self._starts = [start for start, _, _ in self._ranges]
-        at = bisect_right(self._starts, svma)
+        """As .debug_aranges says. Only for code that is not there are all other units read."""
+        try:
+            if (named := self._dwarf.aranges.find(svma)) is not None:
+                return named
+            if self._ranges is None:
+                self._ranges = sorted(self._dwarf.other_ranges(deadline))
+        except FormatError as error:
+            self.broken.append(error)
+            self._ranges = self._ranges or []
+        at = bisect_right(self._ranges, (svma, _HIGHEST))
         for _, end, offset in reversed(self._ranges[max(0, at - MAX_OVERLAP) : at]):
             if svma < end:
                 return offset

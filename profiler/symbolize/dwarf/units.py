@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from itertools import islice
+
+import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
 from pyprof.symbolize.dwarf import forms as f
+from pyprof.symbolize.dwarf.aranges import MAX_RANGES, Aranges, read_aranges
 from pyprof.symbolize.dwarf.cursor import Data, Deadline
 
 SIBLING, NAME, STMT_LIST, LOW_PC, HIGH_PC, LANGUAGE, COMP_DIR = 0x01, 0x03, 0x10, 0x11, 0x12, 0x13, 0x1B
@@ -18,7 +19,6 @@ ABSTRACT_ORIGIN, SPECIFICATION, RANGES, LINKAGE_NAME, MIPS_LINKAGE_NAME = 0x31, 
 STR_OFFSETS_BASE, ADDR_BASE, RNGLISTS_BASE, DWO_NAME, GNU_DWO_NAME = 0x72, 0x73, 0x74, 0x76, 0x2130
 UT_TYPE, UT_SKELETON, UT_SPLIT_COMPILE, UT_SPLIT_TYPE = 2, 4, 5, 6
 MAX_UNITS = 1 << 20
-MAX_RANGES = 1 << 20
 MAX_REFERENCES = 16
 
 Ranges = list[tuple[int, int]]
@@ -305,19 +305,19 @@ class Dwarf:
             raise FormatError(self.info.name, at, "reference out of every unit")
         return self.unit(self.offsets[index])
 
-    def unit_ranges(self, deadline: Deadline) -> Iterator[tuple[int, int, int]]:
-        """(start, end, unit offset) of all code: .debug_aranges where it speaks, else the units' own ranges."""
-        spoken: set[int] = set()
+    @cached_property
+    def aranges(self) -> Aranges:
+        """Empty where the section is broken."""
         try:
-            for start, end, offset in islice(self._aranges(), MAX_RANGES):
-                if offset not in spoken:
-                    deadline.check()
-                    spoken.add(offset)
-                yield start, end, offset
+            return read_aranges(self._section(".debug_aranges"))
         except FormatError:
-            pass
+            return read_aranges(Data(".debug_aranges", None, self.file.byteorder))
+
+    def other_ranges(self, deadline: Deadline) -> Iterator[tuple[int, int, int]]:
+        """(start, end, unit offset) of the code of units that .debug_aranges does not name."""
+        named = set(np.unique(self.aranges.unit).tolist())
         for offset in self.offsets:
-            if offset in spoken:
+            if offset in named:
                 continue
             deadline.check()
             try:
@@ -326,25 +326,3 @@ class Dwarf:
                     yield start, end, offset
             except FormatError:
                 continue
-
-    def _aranges(self) -> Iterator[tuple[int, int, int]]:
-        data = self._section(".debug_aranges")
-        order = "<" if data.byteorder == "little" else ">"
-        pairs = {4: struct.Struct(f"{order}II"), 8: struct.Struct(f"{order}QQ")}
-        at = 0
-        while at < len(data):
-            begin = at
-            length, offset_size, at = data.unit_length(at)
-            stop = min(at + length, len(data))
-            offset, at = data.fixed(at + 2, offset_size)
-            size, at = data.fixed(at, 1)
-            if size not in pairs:
-                raise FormatError(data.name, begin, f"addresses of {size} bytes")
-            pair = pairs[size]
-            at = begin + -(-(at + 1 - begin) // pair.size) * pair.size
-            for start, length in pair.iter_unpack(data.bytes[at : stop - (stop - at) % pair.size]):
-                if length:
-                    yield start, start + length, offset
-                elif not start:
-                    break
-            at = stop
