@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
+
+GARBAGE = 20_000
+"""So many new objects, and not 700, before Python looks for cycles: loading makes far more, and no cycles of size."""
+gc.set_threshold(GARBAGE)
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while we are still loading ends us without a traceback

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -38,37 +39,46 @@ class Aranges(NamedTuple):
 
 
 class _Set(NamedTuple):
-    """ranges: where they begin; stop: behind the set. size: of an address."""
+    """ranges: where they begin; count: so many fit in. size: of an address."""
 
     unit: int
     size: int
     ranges: int
-    stop: int
+    count: int
 
 
 def read_aranges(data: Data) -> Aranges:
     """What stands before the first broken set."""
-    starts, lengths, units = [], [], []
-    left = MAX_RANGES
-    try:
+    sets: list[_Set] = []
+    with suppress(FormatError):
+        left = MAX_RANGES
         for each in _sets(data):
-            pairs = _pairs(data, each)
-            left -= len(pairs)
+            left -= each.count
             if left < 0:
                 break
-            starts.append(pairs[:, 0])
-            lengths.append(pairs[:, 1])
-            units.append(each.unit)
-    except FormatError:
-        pass
-    if not starts:
-        nothing = np.zeros(0, np.uint64)
-        return Aranges(nothing, nothing, nothing)
-    start, length = np.concatenate(starts), np.concatenate(lengths)
-    unit = np.repeat(np.array(units, np.uint64), [len(each) for each in starts])
-    kept = np.flatnonzero(length)
-    kept = kept[np.argsort(start[kept], kind="stable")]
-    return Aranges(start[kept], start[kept] + length[kept], unit[kept])
+            sets.append(each)
+    parts = [_of_size(data, size, [each for each in sets if each.size == size]) for size in (4, 8)]
+    start, end, unit = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(start, kind="stable")
+    return Aranges(start[order], end[order], unit[order])
+
+
+def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
+    """Of sets with addresses of so many bytes; not sorted. A pair of zeros ends a set."""
+    ranges, count, unit = (
+        np.array(column, np.int64)
+        for column in ([each.ranges for each in sets], [each.count for each in sets], [each.unit for each in sets])
+    )
+    which = np.repeat(np.arange(len(sets)), count)
+    first = np.cumsum(count) - count
+    at = ranges[which] + 2 * size * (np.arange(len(which)) - first[which])
+    content = np.frombuffer(data.bytes, np.uint8)
+    kind = np.dtype(f"u{size}").newbyteorder(data.byteorder)
+    pairs = content[at[:, None] + np.arange(2 * size)].view(kind).astype(np.uint64).reshape(-1, 2)
+    start, length = pairs[:, 0], pairs[:, 1]
+    ends = np.concatenate(([0], np.cumsum((start == 0) & (length == 0))))
+    kept = (ends[1:] == ends[first[which]]) & (length != 0)
+    return Aranges(start[kept], start[kept] + length[kept], unit[which[kept]].astype(np.uint64))
 
 
 def _sets(data: Data) -> Iterator[_Set]:
@@ -92,13 +102,4 @@ def _sets(data: Data) -> Iterator[_Set]:
             raise FormatError(data.name, begin, f"addresses of {size} bytes")
         ranges = begin + -(-(at + 1 - begin) // (2 * size)) * 2 * size
         at = min(stop, whole)
-        yield _Set(unit, size, ranges, at)
-
-
-def _pairs(data: Data, each: _Set) -> npt.NDArray[np.uint64]:
-    """(n, 2) start and length, up to the pair of zeros that ends the set."""
-    count = max(each.stop - each.ranges, 0) // (2 * each.size)
-    kind = np.dtype(np.uint64 if each.size == 8 else np.uint32).newbyteorder(data.byteorder)
-    pairs = np.frombuffer(data.bytes, kind, 2 * count, each.ranges if count else 0).reshape(count, 2)
-    ends = np.flatnonzero(~pairs.any(axis=1))
-    return (pairs[: ends[0]] if len(ends) else pairs).astype(np.uint64)
+        yield _Set(unit, size, ranges, max(at - ranges, 0) // (2 * size))

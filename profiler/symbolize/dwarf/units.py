@@ -6,8 +6,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-import numpy as np
-
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
 from pyprof.symbolize.dwarf import forms as f
@@ -315,7 +313,7 @@ class Dwarf:
 
     def other_ranges(self, deadline: Deadline) -> Iterator[tuple[int, int, int]]:
         """(start, end, unit offset) of the code of units that .debug_aranges does not name."""
-        named = set(np.unique(self.aranges.unit).tolist())
+        named = set(self.aranges.unit.tolist())
         for offset in self.offsets:
             if offset in named:
                 continue
