@@ -6,17 +6,17 @@ import gc
 import signal
 import sys
 
-GARBAGE = 20_000
-"""So many new objects, and not 700, before Python looks for cycles: loading makes far more, and no cycles of size."""
-gc.set_threshold(GARBAGE)
-
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while we are still loading ends us without a traceback
 
 from pyprof.cli.main import run
 
+GARBAGE = 20_000
+"""So many new objects, and not 700, before Python looks for cycles: loading makes far more, and no cycles of size."""
+
 
 def main() -> None:
+    gc.set_threshold(GARBAGE)
     sys.exit(run(sys.argv[1:]))
 
 

@@ -305,9 +305,12 @@ def all_pids() -> list[int]:
 
 
 def started(tid: int) -> int | None:
-    """When a thread or process began, in clock ticks since the machine did; None if it has ended."""
+    """When a thread or process began, in clock ticks since the machine did; None if it has ended.
+
+    The file of the thread, not of the process: there the kernel adds up the times of all threads, at each read.
+    """
     try:
-        with open(f"/proc/{tid}/stat", "rb") as file:
+        with open(f"/proc/{tid}/task/{tid}/stat", "rb") as file:
             stat = parse_stat(file.read())
     except (OSError, FormatError):
         return None

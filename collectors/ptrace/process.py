@@ -26,7 +26,8 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.options import CollectOptions
 
 _RELIST_NS = 50_000_000
-_LIST_BUDGET = 50  # a listing that took t is followed by none for 50 t
+_LATEST_LIST_NS = 1_000_000_000
+_LIST_BUDGET = 100  # a listing that took t is followed by none for 100 t
 _NAMES_NS = 1_000_000_000
 
 
@@ -34,7 +35,7 @@ class TracedProcess:
     """started: of its first thread, see ThreadKey. Raises ProcessLookupError and PermissionError from every method that
     looks at the process.
 
-    It has 18 attributes because its files, its threads and when each was looked at last are known here only.
+    It has 19 attributes because its files, its threads and when each was looked at last are known here only.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class TracedProcess:
         self._relist_at = self._names_at = 0
         self._execs = 0
         self._departed: list[ThreadInfo] = []
+        self._turn: list[tuple[Thread, int]] = []
 
     def look(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Before a tick: modules and threads as they are now."""
@@ -92,10 +94,10 @@ class TracedProcess:
                 thread.woke()
         now = time.monotonic_ns()
         count = self.directory.thread_count()
-        if count != self._count or now >= self._relist_at or any(t.ended for t in self.threads.values()):
+        if count != self._count or now >= self._relist_at or self._has_lost_one():
             self._relist(count)
             after = time.monotonic_ns()
-            self._relist_at = after + max(_RELIST_NS, _LIST_BUDGET * (after - now))
+            self._relist_at = after + min(max(_RELIST_NS, _LIST_BUDGET * (after - now)), _LATEST_LIST_NS)
         if self.reader is not None:
             self.reader.look(self.spaces.current, self.threads)
 
@@ -146,17 +148,24 @@ class TracedProcess:
     def round(self) -> list[tuple[Thread, int]]:
         """The threads to look at now, and for how many rounds each look stands."""
         wanted = self._choice.of(self.threads, self.describe)
-        return [(thread, 1) for thread in wanted] if self._options.idle else self._rounds.choose(wanted)
+        self._turn = [(thread, 1) for thread in wanted] if self._options.idle else self._rounds.choose(wanted)
+        return self._turn
+
+    def _has_lost_one(self) -> bool:
+        """Has a thread ended of those that were looked at in this round? Only a look shows it."""
+        return any(thread.ended for thread, _ in self._turn)
 
     def late(self) -> list[tuple[Thread, int]]:
         """Threads that have come in the place of others since look(): their number alone did not show it."""
-        if not any(thread.ended for thread in self.threads.values()):
+        if not self._has_lost_one():
             return []
         known = set(self.threads)
         self._relist(self.directory.thread_count())
         if self.reader is not None and self.threads.keys() - known:
             self.reader.look(self.spaces.current, self.threads)
-        return [(thread, 1) for thread in self._choice.of(self.threads, self.describe) if thread.tid not in known]
+        wanted = self._choice.of(self.threads, self.describe)
+        self._turn = [(thread, 1) for thread in wanted if thread.tid not in known]
+        return self._turn
 
     def settle(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Before the batch leaves: no lane stays unsettled."""

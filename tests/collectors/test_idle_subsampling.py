@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any, cast
 
 import pytest
 
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.ptrace.idle_subsampling import EVERY, MANY, STILL, IdleSubsampling
+from pyprof.collectors.ptrace.idle_subsampling import EVERY, MANY, MOST, STILL, USUAL, IdleSubsampling
 from pyprof.collectors.ptrace.stack_shape import StackShape
 from pyprof.collectors.ptrace.threads import Thread
 from pyprof.model.arch import X86_64
@@ -51,6 +52,26 @@ def test_quiet_threads_are_looked_at_now_and_then_and_count_for_the_rounds_betwe
             weights[tid] += weight
     assert looks < 4000 * (1 + 300 / EVERY + 1)
     assert all(3200 < weight < 4800 for weight in weights.values())
+
+
+def test_of_thousands_of_quiet_threads_few_are_looked_at_in_a_round_and_each_has_its_time() -> None:
+    threads = [thread(tid) for tid in range(5000)]
+    rounds = IdleSubsampling(random.Random(5).random)
+    first = sum(len(looked(rounds, threads, {7})) for _ in range(STILL))
+    assert first < 4 * len(threads)  # at first all are looked at, but not STILL times
+    weights = dict.fromkeys(range(5000), 0)
+    looks = 0
+    for _ in range(2000):
+        found = looked(rounds, threads, {7})
+        assert found[7] == 1
+        looks += len(found)
+        for tid, weight in found.items():
+            weights[tid] += weight
+    assert looks < 2000 * 1.2 * MOST
+    assert len(threads) > USUAL
+    every = len(threads) // MOST
+    for tid in set(weights) - {7}:  # each weight is `every`, with a chance of one in `every`
+        assert abs(weights[tid] - 2000) < 6 * every * math.sqrt(2000 / every)
 
 
 def test_quiet_thread_that_is_found_running_is_looked_at_in_each_round() -> None:
