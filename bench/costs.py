@@ -36,7 +36,7 @@ _COMMAND, _DUMP, _FIRST = "record of sleep 0.05", "dump", "first sample"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured on a target. tools: parts of names, none for all."""
+    """What is measured on a target. tools: names, none for all."""
 
     target: str
     rates: tuple[float, ...]
@@ -46,17 +46,19 @@ class Plan:
 
 QUICK = (
     Plan("ladder", (100,), (1, 3), (PERF, STOPS, "samply")),
-    Plan("ladder", (1000,), (1, 3), (STOPS,)),
-    Plan("python", (100,), (1, 3), (STOPS,)),
-    Plan("busy10", (100,), (2,), (PERF, STOPS)),
+    Plan("ladder", (1000,), (1, 2), (STOPS,)),
+    Plan("python", (100,), (1, 2), (STOPS, "py-spy")),
+    Plan("busy10", (100,), (2,), (STOPS,)),
     Plan("threads", (100,), (2,), (PERF, STOPS)),
 )
 FULL = (
     Plan("ladder", (100, 1000), (2, 10)),
-    Plan("python", (20, 100, 1000), (2, 20), (PERF, STOPS, "py-spy")),
+    Plan("python", (20, 100, 1000), (2, 20), (PERF, STOPS, "py-spy", "py-spy --native")),
     Plan("busy10", (100,), (2, 8)),
     Plan("threads", (100,), (2, 8)),
 )
+_MARGIN_S = 1.0
+"""So much longer than a recording its target runs."""
 
 
 def cases(plans: tuple[Plan, ...], alone: tuple[str, ...]) -> Iterator[Case]:
@@ -68,7 +70,7 @@ def cases(plans: tuple[Plan, ...], alone: tuple[str, ...]) -> Iterator[Case]:
         yield Case("ladder", 0, name, 0)
     for plan in plans:
         for tool in RECORDERS:
-            if found(tool, plan.target) and (not plan.tools or any(part in tool.name for part in plan.tools)):
+            if found(tool, plan.target) and (not plan.tools or tool.name in plan.tools):
                 for rate in plan.rates:
                     yield from (Case(plan.target, rate, tool.name, seconds) for seconds in plan.seconds)
 
@@ -77,7 +79,7 @@ def measure(case: Case, command: Callable[[float], list[str]], folder: Path) -> 
     """command: of the target, for so many seconds. None if the tool failed."""
     target = BY_NAME[case.target]
     tool = next((tool for tool in (NOBODY, *RECORDERS) if tool.name == case.tool), None)
-    seconds = case.seconds + 1.5 if tool else 10
+    seconds = case.seconds + _MARGIN_S if tool else 10
     with subprocess.Popen(command(seconds), stdout=subprocess.PIPE, text=True) as process:
         time.sleep(target.settle_s)
         result = _recording(case, tool, process.pid, folder) if tool else _command(case, process.pid, folder)
@@ -176,7 +178,7 @@ def slowdown(runs: list[Run], longest: list[Run]) -> float | None:
     sampled = median(longest, lambda run: run.work)
     if alone is None or sampled is None or case.tool == NOBODY.name:
         return None
-    return 100 * (1 - sampled / alone) * (case.seconds + 1.5) / case.seconds
+    return 100 * (1 - sampled / alone) * (case.seconds + _MARGIN_S) / case.seconds
 
 
 def main() -> None:

@@ -29,6 +29,9 @@ class _Field(NamedTuple):
     kw_only: bool = False
 
 
+_PLAIN = _Field()
+
+
 def is_record(kind: type) -> bool:
     """Did `dataclass` make this class, or one that it inherits from?"""
     return hasattr(kind, _FIELDS)
@@ -57,9 +60,15 @@ def _dataclass(
 ) -> Any:
     def make(cls: type) -> type:
         own = dict(_own_fields(cls, kw_only))
-        fields = {name: each for base in cls.__mro__[:0:-1] for name, each in vars(base).get(_FIELDS, {}).items()} | own
-        members: dict[str, Any] = {_FIELDS: fields, "__dataclass_fields__": _StandardFields()}
-        members["__signature__"] = _Signature()
+        fields: dict[str, _Field] = {}
+        for base in cls.__mro__[-2:0:-1]:
+            fields |= vars(base).get(_FIELDS, {})
+        fields |= own
+        members: dict[str, Any] = {
+            _FIELDS: fields,
+            "__dataclass_fields__": _STANDARD_FIELDS,
+            "__signature__": _SIGNATURE,
+        }
         members["__match_args__"] = tuple(name for name, each in fields.items() if each.init and not each.kw_only)
         members["__init__"] = _at_first_call("__init__", lambda made: _init(made, fields, frozen))
         if repr:
@@ -70,26 +79,32 @@ def _dataclass(
             members |= {"__setattr__": _refuse, "__delattr__": _refuse}
             if slots:
                 members |= {"__getstate__": _state, "__setstate__": _set_state}
-        members = {name: it for name, it in members.items() if vars(cls).get(name) is None}
+        stated = cls.__dict__
+        members = {name: it for name, it in members.items() if stated.get(name) is None}
         return _with_slots(cls, own, members) if slots else _in_place(cls, own, members)
 
     return make if cls is None else make(cls)
 
 
 def _own_fields(cls: type, kw_only: bool) -> Iterator[tuple[str, _Field]]:
+    stated = cls.__dict__
     for name, annotation in cls.__annotations__.items():
         if not annotation.startswith("ClassVar"):
-            value = vars(cls).get(name, _ABSENT)
-            each = value if isinstance(value, _Field) else _Field(value)
+            value = stated.get(name, _ABSENT)
+            each = _PLAIN if value is _ABSENT else value if isinstance(value, _Field) else _Field(value)
             if isinstance(each.default, list | dict | set):
                 raise TypeError(f"{cls.__name__}.{name}: all instances would share this default, use default_factory")
-            yield name, each._replace(kw_only=kw_only or each.kw_only)
+            yield name, each._replace(kw_only=True) if kw_only else each
 
 
 def _with_slots(cls: type, own: Mapping[str, _Field], members: dict[str, Any]) -> type:
     """The same class anew: slots are made with a class only."""
-    inherited = {name for base in cls.__mro__ for name, it in vars(base).items() if type(it) is MemberDescriptorType}
-    kept = {name: it for name, it in vars(cls).items() if name not in own and name not in ("__dict__", "__weakref__")}
+    inherited = {
+        name for base in cls.__mro__[:-1] for name, it in vars(base).items() if type(it) is MemberDescriptorType
+    }
+    kept = {name: it for name, it in vars(cls).items() if name not in own}
+    for name in ("__dict__", "__weakref__"):
+        kept.pop(name, None)
     slots = tuple(name for name in own if name not in inherited)
     return type(cls)(
         cls.__name__, cls.__bases__, kept | members | {"__slots__": slots, "__qualname__": cls.__qualname__}
@@ -216,6 +231,9 @@ class _Signature:
 
         signature = inspect.signature(_init(kind, _fields(kind), frozen=False))
         return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+_STANDARD_FIELDS, _SIGNATURE = _StandardFields(), _Signature()
 
 
 def _given(each: _Field) -> dict[str, Any]:
