@@ -24,7 +24,7 @@ from bench.moments import moments
 from bench.peers import RECORDERS
 from bench.results import Case, Run, machine, median, of, save, split
 from bench.tables import quantile, seen
-from bench.targets import BY_NAME
+from bench.targets import BY_NAME, Target
 from bench.tools import Got, Recorder, found, run
 
 NOBODY = Recorder(
@@ -58,7 +58,12 @@ FULL = (
     Plan("threads", (100,), (2, 8)),
 )
 _MARGIN_S = 1.0
-"""So much longer than a recording its target runs."""
+_CROWDED_S = 3.0
+
+
+def margin(target: Target) -> float:
+    """So much longer than a recording its target runs: what takes all processors delays the profiler, too."""
+    return _MARGIN_S if target.busy < (os.cpu_count() or 1) else _CROWDED_S
 
 
 def cases(plans: tuple[Plan, ...], alone: tuple[str, ...]) -> Iterator[Case]:
@@ -79,7 +84,7 @@ def measure(case: Case, command: Callable[[float], list[str]], folder: Path) -> 
     """command: of the target, for so many seconds. None if the tool failed."""
     target = BY_NAME[case.target]
     tool = next((tool for tool in (NOBODY, *RECORDERS) if tool.name == case.tool), None)
-    seconds = case.seconds + _MARGIN_S if tool else 10
+    seconds = case.seconds + margin(target) if tool else 10
     with subprocess.Popen(command(seconds), stdout=subprocess.PIPE, text=True) as process:
         time.sleep(target.settle_s)
         result = _recording(case, tool, process.pid, folder) if tool else _command(case, process.pid, folder)
@@ -178,7 +183,7 @@ def slowdown(runs: list[Run], longest: list[Run]) -> float | None:
     sampled = median(longest, lambda run: run.work)
     if alone is None or sampled is None or case.tool == NOBODY.name:
         return None
-    return 100 * (1 - sampled / alone) * (case.seconds + _MARGIN_S) / case.seconds
+    return 100 * (1 - sampled / alone) * (case.seconds + margin(BY_NAME[case.target])) / case.seconds
 
 
 def main() -> None:
