@@ -39,12 +39,12 @@ class Aranges(NamedTuple):
 
 
 class _Set(NamedTuple):
-    """ranges: where they begin; count: so many fit in. size: of an address."""
+    """ranges: where they begin; pairs: so many fit in. size: of an address."""
 
     unit: int
     size: int
     ranges: int
-    count: int
+    pairs: int
 
 
 def read_aranges(data: Data) -> Aranges:
@@ -53,7 +53,7 @@ def read_aranges(data: Data) -> Aranges:
     with suppress(FormatError):
         left = MAX_RANGES
         for each in _sets(data):
-            left -= each.count
+            left -= each.pairs
             if left < 0:
                 break
             sets.append(each)
@@ -67,13 +67,13 @@ def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
     """Of sets with addresses of so many bytes; not sorted. A pair of zeros ends a set."""
     ranges, count, unit = (
         np.array(column, np.int64)
-        for column in ([each.ranges for each in sets], [each.count for each in sets], [each.unit for each in sets])
+        for column in ([each.ranges for each in sets], [each.pairs for each in sets], [each.unit for each in sets])
     )
     which = np.repeat(np.arange(len(sets)), count)
     first = np.cumsum(count) - count
     at = ranges[which] + 2 * size * (np.arange(len(which)) - first[which])
     content = np.frombuffer(data.bytes, np.uint8)
-    kind = np.dtype(f"u{size}").newbyteorder(data.byteorder)
+    kind = np.dtype(f"u{size}").newbyteorder("<" if data.byteorder == "little" else ">")
     pairs = content[at[:, None] + np.arange(2 * size)].view(kind).astype(np.uint64).reshape(-1, 2)
     start, length = pairs[:, 0], pairs[:, 1]
     ends = np.concatenate(([0], np.cumsum((start == 0) & (length == 0))))
