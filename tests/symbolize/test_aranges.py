@@ -52,6 +52,11 @@ def test_unit_is_found_by_address(size: int, wide: bool, order: str) -> None:
     }
 
 
+def test_offset_of_a_unit_may_be_any_number() -> None:
+    found = read_aranges(section(aranges_set((1 << 64) - 1, (0x1000, 1), wide=True)))
+    assert found.find(0x1000) == (1 << 64) - 1
+
+
 def test_empty_range_covers_nothing() -> None:
     found = read_aranges(section(aranges_set(0x10, (0x1000, 0), (0x2000, 1))))
     assert (found.find(0x1000), found.find(0x2000)) == (None, 0x10)

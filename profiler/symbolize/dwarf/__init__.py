@@ -1,5 +1,6 @@
 """Source lines and inlined functions out of DWARF 2 to 5, read as far as an address needs.
 
+aranges     Which unit has the code at an address, as .debug_aranges says
 cursor      Reading DWARF's primitive encodings, and time limits for whole readings
 entries     Stepping over entries that nobody asked for
 forms       Abbreviations and attribute forms: how to read an entry, and how to step over it fast

@@ -65,10 +65,9 @@ def read_aranges(data: Data) -> Aranges:
 
 def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
     """Of sets with addresses of so many bytes; not sorted. A pair of zeros ends a set."""
-    ranges, count, unit = (
-        np.array(column, np.int64)
-        for column in ([each.ranges for each in sets], [each.pairs for each in sets], [each.unit for each in sets])
-    )
+    ranges = np.array([each.ranges for each in sets], np.int64)
+    count = np.array([each.pairs for each in sets], np.int64)
+    unit = np.array([each.unit for each in sets], np.uint64)
     which = np.repeat(np.arange(len(sets)), count)
     first = np.cumsum(count) - count
     at = ranges[which] + 2 * size * (np.arange(len(which)) - first[which])
@@ -78,7 +77,7 @@ def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
     start, length = pairs[:, 0], pairs[:, 1]
     ends = np.concatenate(([0], np.cumsum((start == 0) & (length == 0))))
     kept = (ends[1:] == ends[first[which]]) & (length != 0)
-    return Aranges(start[kept], start[kept] + length[kept], unit[which[kept]].astype(np.uint64))
+    return Aranges(start[kept], start[kept] + length[kept], unit[which[kept]])
 
 
 def _sets(data: Data) -> Iterator[_Set]:
