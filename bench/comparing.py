@@ -18,6 +18,7 @@ from rich.table import Table
 from bench.results import Run, load
 
 FIGURES = ("cpu_s", "samples", "beyond_s", "memory_mb", "first_s", "work", "p90_us", "p99_us")
+PEERS = ("samply", "perf", "newer perf", "py-spy", "austinp")
 LEAST_ROUNDS = 3
 LEAST_CHANGE = 0.03
 
@@ -47,6 +48,16 @@ def changes(before: list[Run], after: list[Run]) -> Iterator[Change]:
                 yield Change(name, figure, *middle, overlap or small)
 
 
+def machine_factor(before: list[Run], after: list[Run]) -> float | None:
+    """By how much the CPU time of peers, which are the same programs in both, has changed; None without peers."""
+    ratios = []
+    for case in {run.case for run in before if run.case.tool.startswith(PEERS)}:
+        sides = [[run.cpu_s for run in side if run.case == case] for side in (before, after)]
+        if all(sides):
+            ratios.append(statistics.median(sides[1]) / statistics.median(sides[0]))
+    return statistics.median(ratios) if ratios else None
+
+
 def _value(run: Run, figure: str) -> float | None:
     value: float | None = getattr(run, figure)
     return value
@@ -57,7 +68,8 @@ def main() -> None:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     arguments = parser.parse_args()
-    found = list(changes(load(arguments.before), load(arguments.after)))
+    before, after = load(arguments.before), load(arguments.after)
+    found = list(changes(before, after))
     shown = Table(title="beyond noise")
     for heading in ("case", "figure", "before", "after", "change"):
         shown.add_column(heading, justify="left" if heading in ("case", "figure") else "right")
@@ -68,6 +80,8 @@ def main() -> None:
     console = Console(width=140)
     console.print(shown)
     console.print(f"{sum(change.chance for change in found)} of {len(found)} figures did not change beyond noise")
+    if (factor := machine_factor(before, after)) is not None:
+        console.print(f"peers took {factor:.2f} times the CPU time that they took before: so much is the machine's")
 
 
 if __name__ == "__main__":

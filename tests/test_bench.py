@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.comparing import changes
+from bench.comparing import changes, machine_factor
 from bench.results import Case, Run, load, machine, save, split
 
 CASE = Case("ladder", 100, "pyprof --collector ptrace", 10)
@@ -33,6 +33,13 @@ def test_difference_that_is_too_small_to_matter_is_chance() -> None:
 
 def test_two_rounds_prove_nothing() -> None:
     assert list(changes(runs(1.0, 1.1), runs(2.0, 2.1))) == []
+
+
+def test_what_peers_take_tells_how_the_machine_has_changed() -> None:
+    peer = Case("ladder", 100, "samply", 10)
+    before, after = runs(1.0, 2.0, 3.0) + runs(0.1, 0.2, 0.3, case=peer), runs(9.0) + runs(0.3, case=peer)
+    assert machine_factor(before, after) == pytest.approx(1.5)
+    assert machine_factor(runs(1.0), runs(2.0)) is None
 
 
 def test_cost_of_two_lengths_is_split() -> None:
