@@ -2,8 +2,7 @@
 
 The frames around the cut must be the same ones (same pc, same place), and the memory below the cut must be equal word
 by word: it holds these frames' return addresses, saved registers and variables. The whole stack must reach as far down
-as the cut one: else a thread's deep stacks, always cut, would get the outer frames of its shallow ones. A stack that is
-cut amid a recursion stays so: who called it may be another one each time, and its frames are the same. If whole stacks
+as the cut one: else a thread's deep stacks, always cut, would get the outer frames of its shallow ones. If whole stacks
 of that time go on in different ways from there, nothing is shown, and the stack stays cut.
 """
 
@@ -93,10 +92,7 @@ class TruncatedStackRepair:
             return
         cuts = self._cuts.setdefault(int(rows.thread[row]), {})
         window = stack.data[offset + size - _WINDOW : offset + size].tobytes()
-        around = _frames(walk, last - _FRAMES, last)
-        if len({pc for pc, _ in around}) < _FRAMES:
-            return
-        joint = (around, int(stack.base[lane]) + size, window)
+        joint = (_frames(walk, last - _FRAMES, last), int(stack.base[lane]) + size, window)
         if joint not in cuts:
             if self._count >= _MOST_CUTS or len(cuts) >= _MOST_OF_THREAD:
                 return

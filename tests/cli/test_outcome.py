@@ -10,7 +10,7 @@ import select
 import subprocess
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -273,8 +273,12 @@ def test_progress_says_what_is_left_and_fits() -> None:
         assert "18 s left" in line
 
 
-def _on_terminal(*arguments: str, columns: int, apart: bool = False) -> str:
-    """What pyprof shows on a terminal of that width. apart: standard output goes elsewhere."""
+def _on_terminal(
+    *arguments: str, columns: int, apart: bool = False, then: tuple[str, Callable[[], None]] | None = None
+) -> str:
+    """What pyprof shows on a terminal of that width. apart: standard output goes elsewhere. then: a pattern, and what
+    is done once when it is seen.
+    """
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (24, columns))
     environment = {**os.environ, "TERM": "xterm"}
@@ -292,6 +296,9 @@ def _on_terminal(*arguments: str, columns: int, apart: bool = False) -> str:
             if not part:
                 break
             seen += part
+            if then is not None and re.search(then[0], seen.decode(errors="replace")):
+                then[1]()
+                then = None
     except OSError:  # it was closed at the other end
         pass
     finally:
@@ -337,13 +344,25 @@ def test_quiet_says_nothing_on_a_terminal(spinning: int, tmp_path: Path) -> None
 @pytest.mark.parametrize("apart", [False, True])
 def test_command_has_its_terminal_for_itself(apart: bool, tmp_path: Path) -> None:
     """Its lines and prompts are not overwritten; where its output goes elsewhere, progress is shown."""
-    out, command = tmp_path / "a.html", ("sh", "-c", "printf 'name? '; sleep 1.5")
-    seen = _on_terminal("record", "-d", "0.5", "-o", str(out), "--", *command, columns=80, apart=apart)
+    out, fifo = tmp_path / "a.html", tmp_path / "fifo"
+    os.mkfifo(fifo)
+    end = os.open(fifo, os.O_RDWR)
+    command = ("sh", "-c", f"printf 'name? '; read line < {fifo}")
+    until = r"waiting for its end, \d s" if apart else r"sh runs on; waiting for its end"
+    try:
+        seen = _on_terminal(
+            *("record", "-d", "1.5", "-o", str(out), "--", *command),
+            columns=80,
+            apart=apart,
+            then=(until, lambda: os.write(end, b"\n") and None),
+        )
+    finally:
+        os.close(end)
     lines = _shown(seen)
     assert any(re.match(r"sh \(\d+\)  \d s, \d s left", line) for line in lines) == apart, lines
     assert any(re.match(r"sh \(\d+\)  waiting for its end, \d s", line) for line in lines) == apart, lines
     assert any("sh runs on; waiting for its end (Ctrl-C ends it)" in line for line in lines), lines
     if not apart:
-        assert any(re.search(r"pyprof: recording sh \(\d+\), 0.5 s; Ctrl-C to finish", line) for line in lines), lines
+        assert any(re.search(r"pyprof: recording sh \(\d+\), 1.5 s; Ctrl-C to finish", line) for line in lines), lines
         assert "\x1b[K" not in seen
         assert "name? " in seen

@@ -27,22 +27,15 @@ class Bench:
         self.memory = np.random.default_rng(1).integers(0, 256, DEPTH * FRAME, np.uint8)
 
     def add(
-        self,
-        depth: int,
-        *,
-        tid: int = 7,
-        outer: int = 0,
-        memory: np.ndarray | None = None,
-        returned: int = 0,
-        repeated: int = DEPTH,
+        self, depth: int, *, tid: int = 7, outer: int = 0, memory: np.ndarray | None = None, returned: int = 0
     ) -> np.ndarray:
         """A batch of one sample of so many frames; DEPTH of them are whole. outer: added to pcs beyond the cut.
-        returned: so many inner frames are not there. repeated: frames have the pcs of those so far inside them.
+        returned: so many inner frames are not there.
         """
         data = self.memory if memory is None else memory
         size = depth * FRAME
         number = np.arange(returned, depth)
-        pc = (0x1000 + number % repeated + np.where(number >= CUT, outer, 0)).astype(np.uint64)
+        pc = (0x1000 + number + np.where(number >= CUT, outer, 0)).astype(np.uint64)
         end = StackEnd.ROOT if depth == DEPTH else StackEnd.UNREADABLE
         missing = 0 if depth == DEPTH else BASE + size
         depth -= returned
@@ -158,12 +151,3 @@ def test_threads_that_are_never_whole_leave_room_for_others() -> None:
     for _ in range(300):
         bench.add(CUT, tid=10)
     assert bench.completion._count == 1
-
-
-@pytest.mark.parametrize("repeated", [1, 3])
-def test_stack_that_is_cut_amid_a_recursion_stays_cut(repeated: int) -> None:
-    bench = Bench()
-    rows = bench.add(CUT, repeated=repeated)
-    bench.add(DEPTH, repeated=repeated)
-    assert bench.frames(rows)[-1] == (-1, 0)
-    assert bench.completion.completed == 0
