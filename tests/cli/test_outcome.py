@@ -274,7 +274,7 @@ def test_progress_says_what_is_left_and_fits() -> None:
 
 
 def _on_terminal(
-    *arguments: str, columns: int, apart: bool = False, then: tuple[str, Callable[[], None]] | None = None
+    *arguments: str, columns: int, apart: bool = False, then: tuple[str, Callable[[], object]] | None = None
 ) -> str:
     """What pyprof shows on a terminal of that width. apart: standard output goes elsewhere. then: a pattern, and what
     is done once when it is seen.
@@ -354,7 +354,7 @@ def test_command_has_its_terminal_for_itself(apart: bool, tmp_path: Path) -> Non
             *("record", "-d", "1.5", "-o", str(out), "--", *command),
             columns=80,
             apart=apart,
-            then=(until, lambda: os.write(end, b"\n") and None),
+            then=(until, lambda: os.write(end, b"\n")),
         )
     finally:
         os.close(end)
