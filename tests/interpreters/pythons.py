@@ -21,7 +21,7 @@ from tests.roots import run_in
 from tests.support import missing
 
 PROGRAMS = Path(__file__).parent / "programs"
-IN_ROOTS = (("trixie", "3.13"), ("sid", "3.14"), ("sid", "3.15"))
+IN_ROOTS = (("bullseye", "3.9"), ("trixie", "3.13"), ("sid", "3.14"), ("sid", "3.15"))
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ KINDS = pytest.mark.parametrize(
 )
 """One for each way in which frames hang together, and the newest."""
 SOME = pytest.mark.parametrize(
-    "python", [p for p in pythons() if p.suite != "trixie" and not p.name.startswith("pyenv")][:2], ids=lambda p: p.name
+    "python",
+    [p for p in pythons() if p.suite in ("", "sid") and not p.name.startswith("pyenv")][:2],
+    ids=lambda p: p.name,
 )
 """One without and one with a perf trampoline."""
 HERE = Python("here", sys.executable, sys.version_info[1])
