@@ -132,20 +132,14 @@ class Sampler:
         return True
 
     def _stop_asleep(self, thread: Thread, spaces: SpaceTracker, weight: int, call: BlockedCall) -> bool:
-        if not self._stop(thread, spaces, weight):
-            thread.stopped = None
-            return False
-        lane = self._stopper.last_lane
-        thread.stopped = (call.sp, call.pc, self._builder.copy_of(lane))
-        self._builder.set_kernel_stack(lane, (Blocked(thread.arch.name, "S", call.number),))
-        return True
+        return self._stop(thread, spaces, weight, call)
 
     def _unchanged(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
         self.unchanged += 1
         return self._stopper.copy.empty_lane(thread, spaces, weight, at_ns)
 
-    def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
-        outcome = self._stopper.stop(thread, spaces, weight)
+    def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None) -> bool:
+        outcome = self._stopper.stop(thread, spaces, weight, asleep)
         if outcome is Outcome.GONE:
             thread.ended = True
         elif outcome is Outcome.REFUSED:

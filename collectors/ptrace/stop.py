@@ -21,6 +21,7 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.procfs import thread_status
 from pyprof.collectors.linux.regset import Regset
+from pyprof.collectors.linux.syscalls import BlockedCall
 from pyprof.collectors.linux.task_state import ENDED, is_own_child, state
 from pyprof.collectors.linux.transfers import ShortCall
 from pyprof.collectors.ptrace.interrupted_calls import INTERRUPTED, InterruptedCalls
@@ -29,6 +30,7 @@ from pyprof.collectors.ptrace.threads import Thread
 from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker, TargetImage
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
+from pyprof.model.kernel import Blocked
 from pyprof.model.pauses import PauseLog
 from pyprof.model.sample import SampleKind
 from pyprof.options import CollectOptions
@@ -48,7 +50,7 @@ FELL_ASLEEP = "thread blocked before the stop"
 @dataclass(eq=False, slots=True)
 class HeldThread:
     """A thread between SEIZE and DETACH. since_ns: monotonic, when it was last known to run; asked_ns: when it was told
-    to stop.
+    to stop. asleep: the call in which it slept before that, None where it ran.
     """
 
     thread: Thread
@@ -56,6 +58,7 @@ class HeldThread:
     weight: int
     since_ns: int = 0
     asked_ns: int = 0
+    asleep: BlockedCall | None = None
 
 
 class Outcome(IntEnum):
@@ -97,11 +100,11 @@ class Stopper:
         self.copy = StackCopy(self.ptrace, builder, diagnostics, options.stack_size)
         self._last_stop_ns = 0
 
-    def stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> Outcome:
-        """Sample a thread by stopping it; its lane is in the builder if TAKEN."""
+    def stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None) -> Outcome:
+        """Sample a thread by stopping it; its lane is in the builder if TAKEN. asleep: as HeldThread has it."""
         self.ptrace.hurry()
         try:
-            return self._stop(thread, spaces, weight)
+            return self._stop(thread, spaces, weight, asleep)
         finally:
             self.relax()
 
@@ -110,7 +113,7 @@ class Stopper:
         if not self.held:
             self.ptrace.relax()
 
-    def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int) -> Outcome:
+    def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None) -> Outcome:
         tid = thread.tid
         if thread.last_sp and time.monotonic_ns() - self._last_stop_ns > _COLD_NS:
             self._rehearse(thread, spaces)
@@ -119,7 +122,7 @@ class Stopper:
             outcome = self._refused(tid, -failed)
             self.ended[thread.pid] += weight * (outcome is Outcome.GONE)
             return outcome
-        held = self.held[tid] = HeldThread(thread, spaces, weight)
+        held = self.held[tid] = HeldThread(thread, spaces, weight, asleep=asleep)
         held.since_ns = held.asked_ns = time.monotonic_ns()
         failed = libc.interrupt(tid)
         if failed:
@@ -287,6 +290,9 @@ class Stopper:
     def _lane(self, held: HeldThread, at_ns: int, evidence: MapsEvidence, regset: Regset) -> None:
         lane = self.copy.lane(SampleKind.STOPPED, held.thread, held.spaces, held.weight, at_ns, evidence)
         self._builder.set_regset(lane, regset.columns)
+        if held.asleep is not None:  # however long it took to stop
+            held.thread.stopped = (held.asleep.sp, held.asleep.pc, self._builder.copy_of(lane))
+            self._builder.set_kernel_stack(lane, (Blocked(regset.arch.name, "S", held.asleep.number),))
         held.thread.last_sp = regset.sp
         held.spaces.took(lane, regset.arch.code_address(regset.pc), regset.sp, evidence)
 
