@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 _MOST_FILES = 4096
+_MOST_COPIES = 4
+"""A file is asked about at so many of its places: one that is not known there is not known at its others."""
 MOST_SYMBOLS = 64
 """Most symbols of one file that are of use; a hostile file may have more."""
 
@@ -91,10 +94,13 @@ class KnownSymbols:
     ) -> tuple[Module, FoundSymbols] | None:
         """The first of the modules whose file has anything that is wanted."""
         unknown: list[Module] = []
+        copies: Counter[tuple[str, int, str]] = Counter()
         for module in modules:
             known = self._of(module, wanted)
             if known is None:
-                unknown.append(module)
+                copies[_file(module)] += 1
+                if copies[_file(module)] <= _MOST_COPIES:
+                    unknown.append(module)
             elif known:
                 break
         self._learn(space, unknown, wanted)

@@ -3,6 +3,7 @@
 absent_pages    Pages of a stack that the thread has never written: the kernel's copy ends at the first of them
 attr            struct perf_event_attr as bytes, and what the kernel says when it refuses one (perf_event_open(2))
 batches         Records that were read from the rings, as sample batches
+changes         What a process's history waits to take in: new mappings, execs, and maps as they were found
 collector       Samples from the kernel's perf_events: no thread is ever stopped
 copy_size       How much of each stack the kernel is asked to copy
 duty_cycle      Duty cycle of threads that switch too often: their events are on for a part of the time only

@@ -7,8 +7,8 @@ covers it; /proc/PID/maps is also read again after each report. A generation is 
 from __future__ import annotations
 
 import time
-from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +16,17 @@ import numpy.typing as npt
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.mapped_memory import guarded, maps_of
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
+from pyprof.collectors.perf.changes import Change, CodePlaces, Mappings, PendingChanges
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory
 from pyprof.records import dataclass, field, replace
 
-Mappings = tuple[Mapping, ...]
-Change = Mapping | Mappings | None
-
 HIDDEN = -1
-_MOST_SEEN = 4096
 _NEAR_NS = 20_000_000
 _MOST_REPLACED = 16
+_MOST_SEGMENTS = 8
+_LOOKS = 5
+"""Reading what is mapped takes a fifth of the time at most, however much there is."""
 _EXEC_NS = 20_000_000  # so long after an exec the old program's registers may still be seen
 
 
@@ -36,8 +36,8 @@ class History:
     process that was asked for. parent: the process that forked it, 0 if that is not known or it runs another program by
     now.
 
-    _changes: (time, order, what) that no settle() has taken in yet; what: a new mapping, None for an exec, or all
-    mappings as they were found. _now: what was found last.
+    _changes: those that no settle() has taken in yet. _now: what was found last. _stale: that was before a change.
+    _look_ns: not to be looked again before. It has 16 attributes: all that a late sample may need.
     """
 
     pid: int
@@ -46,11 +46,12 @@ class History:
     root: int = 0
     parent: int = 0
     image: ProgramImage = field(default_factory=ProgramImage)
-    _changes: list[tuple[int, int, Change]] = field(default_factory=list)
+    _changes: PendingChanges = field(default_factory=PendingChanges)
+    _places: CodePlaces = field(default_factory=CodePlaces)
+    _stale: bool = False
+    _look_ns: int = 0
     _space: AddressSpace | None = None
     _generation: int = 0
-    _order: int = 0
-    _code_seen: set[tuple[int, int, int]] = field(default_factory=set)
     _now: Mappings = ()
     _replaced: list[tuple[int, AddressSpace]] = field(default_factory=list)
     _hidden: ProgramImage | None = None
@@ -65,34 +66,17 @@ class History:
 
     def mapped(self, time_ns: int, mapping: Mapping) -> None:
         """A new executable mapping."""
-        self._contest(mapping)
-        self._note(time_ns, mapping)
-
-    def _contest(self, mapping: Mapping) -> None:
-        """Where two files were mapped at one address, memory read now may be that of either. A program may map a
-        thousand files there: the place is noted once.
-        """
-        place = (mapping.start, mapping.end, mapping.inode)
-        if mapping.inode and place not in self._code_seen and len(self._code_seen) < _MOST_SEEN:
-            for start, end, inode in self._code_seen:
-                if inode != mapping.inode and start < mapping.end and mapping.start < end:
-                    contested = min(start, mapping.start), max(end, mapping.end)
-                    if contested not in self.image.contested:
-                        self.image.contested.append(contested)
-            self._code_seen.add(place)
+        self._places.note(mapping, self.image)
+        self._changes.note(time_ns, mapping)
 
     def executed(self, time_ns: int) -> None:
         """A new program image begins."""
-        self._note(time_ns, None)
-
-    def _note(self, time_ns: int, change: Change) -> None:
-        self._order += 1
-        insort(self._changes, (time_ns, self._order, change), key=lambda noted: noted[:2])
+        self._changes.note(time_ns, None)
 
     def child(self, pid: int, time_ns: int) -> History:
         """A forked process has the mappings that its parent has at that time."""
         mappings = self.mappings
-        for at, _, change in self._changes:
+        for at, change in self._changes:
             if at <= time_ns:
                 mappings = self._after(mappings, change)
         return History(pid, self.next_id, mappings, self.root, self.pid)
@@ -108,14 +92,8 @@ class History:
         """
         ids = np.zeros(len(times_ns), np.int32)
         spaces: dict[int, AddressSpace] = {}
-        changes, self._changes = self._changes, []
-        if any(not isinstance(change, tuple) for _, _, change in changes):
-            self.look()
         start = 0
-        reported = [at for at, _, change in changes if not isinstance(change, tuple)]
-        for at, _, change in changes:
-            if isinstance(change, tuple) and any(abs(at - other) < _NEAR_NS for other in reported):
-                continue  # what was read while it changed is of no one moment
+        for at, change in self._taken_changes():
             end = int(np.searchsorted(times_ns, at))
             if end > start:
                 space = self._current()
@@ -133,6 +111,23 @@ class History:
                 ids[ids == id_] = HIDDEN
                 del spaces[id_]
         return ids, spaces
+
+    def _taken_changes(self) -> list[tuple[int, Change]]:
+        """Those to take in now, with their times. What was read while it changed is of no one moment: it counts only
+        where more changed than is kept.
+        """
+        changes, self._changes = self._changes, PendingChanges()
+        reported = [at for at, change in changes if not isinstance(change, tuple)]
+        self._stale = self._stale or bool(reported)
+        if self._stale and time.monotonic_ns() >= self._look_ns:
+            self.look()
+        return [
+            (at, change)
+            for at, change in changes
+            if changes.skipped
+            or not isinstance(change, tuple)
+            or all(abs(at - other) >= _NEAR_NS for other in reported)
+        ]
 
     def settle_unseen(self) -> None:
         """Take in the changes of a process that was not sampled; of one that has ended they wait for late samples."""
@@ -160,9 +155,11 @@ class History:
         """Read what is mapped. It counts from now on: records of what was mapped before may still be to come."""
         at = time.monotonic_ns()
         now = _maps(self.pid)
+        self._stale = False
+        self._look_ns = at + _LOOKS * (time.monotonic_ns() - at)
         if now:
             self._now = now
-            self._note(at, now)
+            self._changes.note(at, now)
 
     def unmoved(self) -> bool:
         """Is the code that is mapped still where it was?"""
@@ -189,9 +186,12 @@ class History:
 
     def _segments(self, code: Mapping) -> Sequence[Mapping]:
         """The mapping and the data of the same file around it, where it still stands."""
-        if not code.inode or not any(_same(code, m) for m in self._now):
+        at = bisect_left(self._now, code.start, key=_start)
+        if not code.inode or at == len(self._now) or not _same(code, self._now[at]):
             return (code,)
-        return (*[m for m in self._now if (m.dev, m.inode, m.path) == (code.dev, code.inode, code.path)], code)
+        file = code.dev, code.inode, code.path
+        around = self._now[max(at - _MOST_SEGMENTS, 0) : at + _MOST_SEGMENTS]
+        return (*[m for m in around if (m.dev, m.inode, m.path) == file], code)
 
     def _current(self) -> AddressSpace:
         if self._space is None:
@@ -241,17 +241,26 @@ def _code(mappings: Iterable[Mapping]) -> set[tuple[int, int, int, int]]:
 
 
 def overlay(mappings: Mappings, *new: Mapping) -> Mappings:
-    """New mappings over others: what they cover is cut out of those."""
+    """New mappings over others: what they cover is cut out of those. mappings: by their starts, none over another."""
+    made = list(mappings)
     for mapping in new:
-        kept: list[Mapping] = []
-        for old in mappings:
-            if old.end <= mapping.start or old.start >= mapping.end:
-                kept.append(old)
-                continue
-            if old.start < mapping.start:
-                kept.append(replace(old, end=mapping.start))
-            if old.end > mapping.end:
-                kept.append(replace(old, start=mapping.end, offset=old.offset + mapping.end - old.start))
-        insort(kept, mapping, key=lambda m: m.start)
-        mappings = tuple(kept)
-    return mappings
+        first = max(bisect_right(made, mapping.start, key=_start) - 1, 0)
+        if made and made[first].end <= mapping.start:
+            first += 1
+        last = bisect_left(made, mapping.end, first, key=_start)
+        made[first:last] = [*_left_over(made[first:last], mapping)]
+    return tuple(made)
+
+
+def _left_over(covered: Sequence[Mapping], mapping: Mapping) -> Iterator[Mapping]:
+    """The mapping, and what it leaves of those that it meets. covered: by their starts."""
+    if covered and covered[0].start < mapping.start:
+        yield replace(covered[0], end=mapping.start)
+    yield mapping
+    if covered and covered[-1].end > mapping.end:
+        last = covered[-1]
+        yield replace(last, start=mapping.end, offset=last.offset + mapping.end - last.start)
+
+
+def _start(mapping: Mapping) -> int:
+    return mapping.start

@@ -65,6 +65,16 @@ def test_mappings_that_were_read_count_from_then_on() -> None:
     assert (past, present) == ("/gone", "")
 
 
+def test_of_a_storm_of_mappings_what_is_found_afterwards_counts() -> None:
+    with open("/proc/self/maps", encoding="ascii") as file:
+        real = next(line for line in file if "r-xp" in line and "/" in line)
+    known = History(os.getpid(), itertools.count(1).__next__, ())
+    for at in range(20_000):
+        known.mapped(at, replace(code(0x1000 * (1 + at % 512), 0x1000 * (2 + at % 512)), inode=7))
+    assert names(known, [2**62], int(real.split("-")[0], 16)) == [""]
+    assert names(known, [2**62], int(real.split("-")[0], 16)) == [real.split()[-1]]
+
+
 def test_a_place_where_many_files_are_mapped_one_after_the_other_is_noted_once() -> None:
     known = history(code(0x1000, 0x2000))
     for at in range(1, 50):

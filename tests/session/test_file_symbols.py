@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.locate import WANTED, candidates
 from pyprof.interpreters.symbols import FoundSymbols, KnownSymbols, Symbol, anchor, read_symbols
-from pyprof.model.modules import AddressSpace
+from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.images import ImageStore
 from pyprof.records import replace
 from pyprof.session.worker import file_symbols
@@ -66,6 +66,25 @@ def test_file_is_asked_about_once_and_is_found_again_elsewhere(here: AddressSpac
     assert known.first(here, [module], WANTED) == (module, found)
     assert known.first(here, [elsewhere], WANTED) == (elsewhere, moved)
     assert asked == [here]
+
+
+def test_file_that_is_mapped_everywhere_is_asked_about_at_a_few_places(here: AddressSpace) -> None:
+    module = next(module for module in here.modules if module.has_file and anchor(module))
+    copies = [
+        replace(
+            module, mappings=tuple(replace(each, start=each.start + at, end=each.end + at) for each in module.mappings)
+        )
+        for at in range(0, 1 << 34, 1 << 20)
+    ]
+    asked: list[Module] = []
+
+    def read(space: AddressSpace, modules: Sequence[Module], wanted: object) -> list[FoundSymbols | None]:
+        asked.extend(modules)
+        return [None] * len(modules)
+
+    assert KnownSymbols(read).first(here, [*copies, here.modules[-1]], WANTED) is None
+    assert 1 < len(asked) < 10
+    assert asked[-1] == here.modules[-1]
 
 
 def test_search_that_takes_too_long_finds_nothing_and_its_answer_is_no_other_ones(

@@ -1,0 +1,62 @@
+"""What a process's history waits to take in: new mappings, execs, and maps as they were found."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+
+from pyprof.model.modules import Mapping, ProgramImage
+from pyprof.records import dataclass, field
+
+Mappings = tuple[Mapping, ...]
+Change = Mapping | Mappings | None
+"""A new mapping, all mappings as they were found, or None for an exec."""
+
+_MOST_CHANGES = 1024
+"""So many new mappings are taken in one by one; of more, what is found mapped afterwards counts."""
+_MOST_SEEN = 4096
+
+
+@dataclass(eq=False)
+class PendingChanges:
+    """Changes by their times. skipped: more new mappings came than are kept."""
+
+    skipped: bool = False
+    _changes: list[tuple[int, int, Change]] = field(default_factory=list)
+    _order: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._changes)
+
+    def __iter__(self) -> Iterator[tuple[int, Change]]:
+        return ((at, change) for at, _, change in self._changes)
+
+    def note(self, time_ns: int, change: Change) -> None:
+        if isinstance(change, Mapping) and len(self._changes) >= _MOST_CHANGES:
+            self.skipped = True
+            return
+        self._order += 1
+        insort(self._changes, (time_ns, self._order, change), key=lambda noted: noted[:2])
+
+
+@dataclass(eq=False)
+class CodePlaces:
+    """Where code of which file was mapped. _seen: places by inode."""
+
+    _seen: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
+    _count: int = 0
+
+    def note(self, mapping: Mapping, image: ProgramImage) -> None:
+        """Where two files were mapped at one address, memory read now may be that of either. A program may map a
+        thousand files there: the place is noted once.
+        """
+        place = mapping.start, mapping.end
+        if not mapping.inode or place in self._seen.get(mapping.inode, ()) or self._count == _MOST_SEEN:
+            return
+        for start, end in (each for inode, seen in self._seen.items() if inode != mapping.inode for each in seen):
+            if start < mapping.end and mapping.start < end:
+                contested = min(start, mapping.start), max(end, mapping.end)
+                if contested not in image.contested:
+                    image.contested.append(contested)
+        self._seen.setdefault(mapping.inode, set()).add(place)
+        self._count += 1
