@@ -6,11 +6,12 @@ A file cannot hold more rows or texts than it has bytes. So what is read is boun
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
 from pyprof.errors import FormatError
-from pyprof.recording.schema import Column, tables
+from pyprof.recording.schema import Column, Table, tables
 
 Row = tuple[Any, ...]
 
@@ -40,14 +41,15 @@ def cell(value: str) -> str | bytes:
 class TableRows:
     """Called with a table's name it gives its rows, in order. Raises FormatError (table, row)."""
 
-    def __init__(self, database: sqlite3.Connection, size: int) -> None:
-        """size: of the file, bytes."""
+    def __init__(self, database: sqlite3.Connection, size: int, described: Mapping[str, Table] | None = None) -> None:
+        """size: of the file, bytes. described: the tables of another version."""
         self._database = database
+        self._tables = tables() if described is None else described
         self._rows_left = size // _LEAST_ROW
         self._bytes_left = size
 
     def __call__(self, table: str) -> list[Row]:
-        columns = tables()[table].columns
+        columns = self._tables[table].columns
         found: list[Row] = []
         try:
             cursor = self._database.execute(f'SELECT * FROM "{table}"')

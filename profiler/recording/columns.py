@@ -1,9 +1,9 @@
-"""Columns of samples as bytes: the data of a window.
+"""Columns of numbers as bytes: the data of a window of samples, or of a block of things.
 
-A window is zlib's deflate of its columns, one after the other. Each begins with a byte, its width in bytes, and a
-signed 64-bit number, its base, little-endian. Then comes each sample's number minus the base, unsigned, of that width,
-in planes: first the lowest bytes of all samples, then the next ones. Width 0: all are the base. Width 255: the column
-is not known of any sample.
+Data are zlib's deflate of their columns, one after the other. Each begins with a byte, its width in bytes, and a
+signed 64-bit number, its base, little-endian. Then comes each row's number minus the base, unsigned, of that width,
+in planes: first the lowest bytes of all rows, then the next ones. Width 0: all are the base. Width 255: the column
+is not known of any row. Behind the columns may stand texts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _NOT_KNOWN = 255
 _LEVEL = 6
 
 
-def pack(columns: Sequence[I64 | None]) -> bytes:
-    """columns: each (n,), None where it is not known of any sample."""
+def pack(columns: Sequence[I64 | None], texts: bytes = b"") -> bytes:
+    """columns: each (n,), None where it is not known of any row."""
     parts = []
     for column in columns:
         if column is None:
@@ -36,32 +36,50 @@ def pack(columns: Sequence[I64 | None]) -> bytes:
         width = (int(above.max()).bit_length() + 7) // 8 if len(column) else 0
         planes = above.astype("<u8").view(np.uint8).reshape(len(column), 8)[:, :width].T
         parts += [_HEAD.pack(width, base), planes.tobytes()]
-    return zlib.compress(b"".join(parts), _LEVEL)
+    return zlib.compress(b"".join([*parts, texts]), _LEVEL)
 
 
 def unpack(data: bytes, rows: int, columns: int) -> list[I64 | None]:
-    """What pack() was given. Raises FormatError."""
-    most = columns * (_HEAD.size + 8 * rows)
-    raw = _inflated(data, most)
+    """What pack() was given, without texts. Raises FormatError."""
+    found, _ = unpack_texts(data, rows, columns, 0)
+    return found
+
+
+def unpack_known(data: bytes, rows: int, columns: int) -> list[I64]:
+    """Where each column is known. Raises FormatError."""
+    return known(unpack(data, rows, columns))
+
+
+def known(columns: list[I64 | None]) -> list[I64]:
+    """Raises FormatError where one is not."""
+    given = [column for column in columns if column is not None]
+    if len(given) != len(columns):
+        raise FormatError("data", 0, "a column that each row has is missing")
+    return given
+
+
+def unpack_texts(data: bytes, rows: int, columns: int, most_text: int) -> tuple[list[I64 | None], bytes]:
+    """What pack() was given. most_text: bytes of the texts. Raises FormatError."""
+    raw = _inflated(data, columns * (_HEAD.size + 8 * rows) + most_text)
     found: list[I64 | None] = []
     at = 0
     for _ in range(columns):
         if len(raw) - at < _HEAD.size:
-            raise FormatError("windows", at, "a column is missing")
+            raise FormatError("data", at, "a column is missing")
         width, base = _HEAD.unpack_from(raw, at)
         at += _HEAD.size
         if width == _NOT_KNOWN:
             found.append(None)
             continue
         if width > 8 or len(raw) - at < width * rows:
-            raise FormatError("windows", at, f"a column of {rows} numbers is cut short")
+            raise FormatError("data", at, f"a column of {rows} numbers is cut short")
         above = np.zeros((rows, 8), np.uint8)
         above[:, :width] = np.frombuffer(raw, np.uint8, width * rows, at).reshape(width, rows).T
         found.append((above.view("<u8").ravel().astype(np.uint64) + np.uint64(base & (1 << 64) - 1)).view(np.int64))
         at += width * rows
-    if at != len(raw):
-        raise FormatError("windows", at, "bytes behind the last column")
-    return found
+    if len(raw) - at > most_text:
+        raise FormatError("data", at, "bytes behind the last column")
+    return found, raw[at:]
 
 
 def _inflated(data: bytes, most: int) -> bytes:
@@ -69,7 +87,7 @@ def _inflated(data: bytes, most: int) -> bytes:
     try:
         raw = inflate.decompress(data, most + 1)
     except zlib.error as error:
-        raise FormatError("windows", 0, f"the data of a window is broken: {error}") from None
+        raise FormatError("data", 0, f"the data are broken: {error}") from None
     if len(raw) > most or not inflate.eof or inflate.unused_data:
-        raise FormatError("windows", 0, "the data of a window is longer or shorter than it may be")
+        raise FormatError("data", 0, "longer or shorter than they may be")
     return raw

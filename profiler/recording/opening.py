@@ -1,8 +1,8 @@
 """A recording file as a database in memory, which nothing else can change. The file is foreign input.
 
 It is read as bytes and given to SQLite only in memory. What it holds besides the tables of the schema (views, triggers,
-generated columns) is refused before anything is read. What a recording that was killed left beside it (FILE-wal) is put
-together with it in a private folder first.
+generated columns) is refused before anything is read. A file of an older version becomes one of this version. What a
+recording that was killed left beside it (FILE-wal) is put together with it in a private folder first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 
 from pyprof.errors import FormatError, RecordingError
 from pyprof.objfile.source import open_regular
-from pyprof.recording.schema import APPLICATION_ID, VERSION, tables
+from pyprof.recording.schema import APPLICATION_ID, VERSION
+from pyprof.recording.upgrades import tables_of, upgrade
 
 MAGIC = b"SQLite format 3\0"
 MOST_BYTES = 1 << 32
@@ -57,7 +58,7 @@ def opened(path: str) -> tuple[sqlite3.Connection, int]:
             data = _with_log(path, data)
         database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         try:
-            _load(database, data)
+            _load(database, data, version)
         except BaseException:
             database.close()
             raise
@@ -68,16 +69,18 @@ def opened(path: str) -> tuple[sqlite3.Connection, int]:
     return database, len(data)
 
 
-def _load(database: sqlite3.Connection, data: bytes) -> None:
+def _load(database: sqlite3.Connection, data: bytes, version: int) -> None:
     database.deserialize(data)
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
     database.execute("PRAGMA trusted_schema = OFF")
     database.execute("PRAGMA cell_size_check = ON")
-    expected = {("table", table.name, table.name, table.sql) for table in tables().values()}
+    tables = tables_of(version)
+    expected = {("table", table.name, table.name, table.sql) for table in tables.values()}
     stored = set(database.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT 1000"))
     for entry in sorted(stored ^ expected, key=str):
-        what = "is not the one of the format" if entry[1] in tables() else "does not belong there"
+        what = "is not the one of the format" if entry[1] in tables else "does not belong there"
         raise FormatError("schema", 0, f"{entry[0]} {entry[1]} {what}")
+    upgrade(database, version, len(data))
 
 
 def _with_log(path: str, data: bytes) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from os import PathLike, fspath
 
@@ -11,12 +11,28 @@ import numpy as np
 
 from pyprof.errors import FormatError, RecordingError
 from pyprof.exporters.utf8 import dumps
+from pyprof.recording.cells import TableRows, referred
 from pyprof.recording.columns import unpack
 from pyprof.recording.opening import opened
-from pyprof.recording.reader import KEYS, MOST_VALUES
+from pyprof.recording.reader import KEYS, MOST_VALUES, unsigned
+from pyprof.recording.unpacking import Blocks, FrameColumns, FunctionName, LineColumns
 
 _MOST_OF_WINDOW = 1 << 22
 """Samples of a second that a query unpacks: what a file claims must not fill the memory."""
+
+TABLES = """\
+CREATE TEMP TABLE functions (id INTEGER PRIMARY KEY, name TEXT NOT NULL, system_name TEXT, source INTEGER NOT NULL);
+CREATE TEMP TABLE files (id INTEGER PRIMARY KEY, path TEXT NOT NULL);
+CREATE TEMP TABLE frames (
+  id INTEGER PRIMARY KEY, kind INTEGER, trust INTEGER, module INTEGER, rel INTEGER, pc INTEGER, back INTEGER, title TEXT
+);
+CREATE TEMP TABLE lines (
+  frame INTEGER, depth INTEGER, function INTEGER, "offset" INTEGER, file INTEGER, line INTEGER,
+  PRIMARY KEY (frame, depth)
+) WITHOUT ROWID;
+CREATE TEMP TABLE stacks (id INTEGER PRIMARY KEY, parent INTEGER, frame INTEGER);
+"""
+"""The things of blocks, as rows."""
 
 VIEWS = """\
 CREATE TEMP VIEW samples AS SELECT
@@ -57,7 +73,7 @@ CREATE TEMP VIEW stack_frames AS WITH RECURSIVE up(stack, depth, frame, parent) 
 def queried(path: str | PathLike[str]) -> Iterator[sqlite3.Connection]:
     """A copy of the recording in memory, with the views. Raises RecordingError."""
     name = fspath(path)
-    database, _ = opened(name)
+    database, size = opened(name)
     with closing(database):
         try:
             (types,) = database.execute("SELECT count(*) FROM value_types").fetchone()
@@ -75,7 +91,58 @@ def queried(path: str | PathLike[str]) -> Iterator[sqlite3.Connection]:
                 return dumps(list(zip(*lists, strict=True))).decode()
 
             database.create_function("unpacked", 2, unpacked, deterministic=True)
+            database.executescript(TABLES)
+            _fill(database, Blocks(TableRows(database, size), size))
             database.executescript(VIEWS)
+        except FormatError as error:
+            raise RecordingError(f"{name} is broken: {error}") from None
         except sqlite3.Error as error:
             raise RecordingError(f"{name} is broken: {error}") from None
         yield database
+
+
+def _fill(database: sqlite3.Connection, blocks: Blocks) -> None:
+    """Raises FormatError."""
+
+    def add(table: str, rows: Iterable[Sequence[object]], columns: int) -> None:
+        database.executemany(f"INSERT INTO temp.{table} VALUES ({', '.join('?' * columns)})", rows)
+
+    names, frames = blocks.functions(), blocks.frames()
+    lines, functions = _functions(frames, blocks.lines(), names)
+    add("lines", lines, 6)
+    add("functions", functions, 4)
+    add("files", enumerate(blocks.files(), 1), 2)
+    add("frames", _frames(frames, names), 8)
+    nodes = blocks.stacks(len(frames.module))[1:]
+    add("stacks", ((at, parent or None, frame) for at, (parent, frame) in enumerate(nodes.tolist(), 1)), 3)
+
+
+def _functions(
+    frames: FrameColumns, lines: LineColumns, names: Sequence[FunctionName]
+) -> tuple[list[Sequence[object]], list[Sequence[object]]]:
+    """Rows of lines and of functions: a name with an address behind it is a function for each address."""
+    if int(frames.lines.min(initial=0)) < 0 or int(frames.lines.sum()) != len(lines.start):
+        raise FormatError("line_blocks", 0, "frames have more functions, or fewer")
+    of_frame = np.repeat(np.arange(len(frames.lines)), frames.lines)
+    depth = np.arange(len(of_frame)) - (np.cumsum(frames.lines) - frames.lines)[of_frame]
+    columns = of_frame + 1, depth, lines.start, lines.function, frames.rel[of_frame] - lines.start
+    numbers: dict[tuple[int, int], int] = {}
+    found: list[Sequence[object]] = []
+    for row in zip(*(column.tolist() for column in (*columns, lines.file, lines.line)), strict=True):
+        frame, at, start, number, offset, file, line = row
+        name = names[referred("lines", frame, number, len(names))]
+        function = numbers.setdefault((number, start if name.addressed else 0), len(numbers) + 1)
+        found.append((frame, at, function, offset, file or None, line or None))
+    functions: list[Sequence[object]] = []
+    for (number, start), function in numbers.items():
+        name = names[number - 1]
+        functions.append((function, name.shown(unsigned(start)), name.system_name, name.source))
+    return found, functions
+
+
+def _frames(frames: FrameColumns, names: Sequence[FunctionName]) -> Iterator[Sequence[object]]:
+    columns = frames.kind, frames.trust, frames.module, frames.rel, frames.base + frames.rel, frames.back, frames.title
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for at, (kind, trust, module, rel, pc, back, title) in enumerate(rows, 1):
+        name = names[referred("frames", at, title, len(names))].shown(unsigned(rel)) if title else None
+        yield at, kind, trust, module or None, rel if module or rel else None, pc or None, back, name

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.errors import FormatError, RecordingError
 from pyprof.model.contents import summary_of_part
@@ -19,8 +21,9 @@ from pyprof.recording.codes import Codes
 from pyprof.recording.columns import I64, unpack
 from pyprof.recording.facts import read_summary
 from pyprof.recording.opening import opened
+from pyprof.recording.unpacking import Blocks, FrameColumns, FunctionName, LineColumns
 from pyprof.recording.writer import SECOND_NS
-from pyprof.records import dataclass, replace
+from pyprof.records import dataclass, field_names, replace
 
 KEYS = 5
 """Columns of a sample before its values: time, thread, stack, state, processor."""
@@ -61,6 +64,7 @@ class _Columns:
 class _Reader:
     def __init__(self, rows: TableRows, size: int) -> None:
         self._rows = rows
+        self._blocks = Blocks(rows, size)
         self._samples_left = max(_USUAL_SAMPLES, size * _MOST_PER_BYTE)
         self._codes = Codes(rows)
 
@@ -72,7 +76,8 @@ class _Reader:
             raise FormatError("value_types", len(value_types), "none, or more than there are")
         modules, threads = self._modules(), self._threads()
         frames = self._frames(len(modules))
-        nodes = self._stacks(len(frames))
+        nodes = self._blocks.stacks(len(frames))
+        frames, node_frame = _by_first_use(frames, nodes[:, 1])
         samples = self._samples(len(threads), len(nodes), len(value_types))
         start_ns = _nanoseconds(meta, "start_ns")
         whole, summary = bool(self._rows("end")), read_summary(self._rows)
@@ -84,8 +89,8 @@ class _Reader:
             duration_ns=_nanoseconds(meta, "duration_ns") if whole else max(last - start_ns, 0),
             title=_fact(meta, "title", str),
             frames=frames,
-            parent=nodes[:, 0].astype(np.int32),
-            frame=nodes[:, 1].astype(np.int32),
+            parent=np.concatenate([[-1], nodes[1:, 0]]).astype(np.int32),
+            frame=node_frame,
             modules=modules,
             threads=threads,
             time_ns=samples.time_ns,
@@ -101,9 +106,7 @@ class _Reader:
 
     def _modules(self) -> tuple[ModuleInfo, ...]:
         return tuple(
-            ModuleInfo(
-                path, build_id or "", _unsigned(start), _unsigned(end), _unsigned(offset), bool(named), bool(lines)
-            )
+            ModuleInfo(path, build_id or "", unsigned(start), unsigned(end), unsigned(offset), bool(named), bool(lines))
             for _, path, build_id, start, end, offset, named, lines in self._rows("modules")
         )
 
@@ -116,44 +119,49 @@ class _Reader:
         return tuple(found)
 
     def _frames(self, modules: int) -> tuple[Frame, ...]:
-        stored = self._rows("frames")
-        lines, marks = self._lines(len(stored)), self._marks(len(stored))
+        columns = self._blocks.frames()
+        names, lines, marks = self._blocks.functions(), self._blocks.lines(), self._marks(len(columns.module))
+        least, most = int(columns.lines.min(initial=0)), int(columns.lines.max(initial=0))
+        if least < 0 or most > len(lines.start) or int(columns.lines.sum()) != len(lines.start):
+            raise FormatError("line_blocks", 0, "frames have more functions, or fewer")
+        functions = self._lines(names, lines, np.repeat(columns.rel, columns.lines) - lines.start)
+        ends = np.cumsum(columns.lines)
+        rows = zip(*(getattr(columns, name).tolist() for name in field_names(FrameColumns)), ends.tolist(), strict=True)
         kinds, trusts = self._codes.of("frame_kind"), self._codes.of("trust")
         found = []
-        for at, kind, trust, module, rel, pc, back, title in stored:
-            functions = lines.get(at, ())
+        for at, (module, rel, base, back, trust, kind, title, count, end) in enumerate(rows, 1):
             if kind not in kinds or trust not in trusts:
                 raise FormatError("frames", at, "a code that is not known: perhaps a newer pyprof reads it")
-            if title is None and not functions:
+            if not title and not count:
                 raise FormatError("frames", at, "neither a title nor a function")
+            pc, of_frame = base + rel, functions[end - count : end]
             found.append(
                 Frame(
                     FrameKind(kinds[kind]),
-                    _unsigned(pc or 0),
-                    _unsigned((pc or 0) - back),
-                    _unsigned(rel or 0),
-                    -1 if module is None else referred("frames", at, module, modules),
-                    functions,
+                    unsigned(pc),
+                    unsigned(pc - back),
+                    unsigned(rel),
+                    referred("frames", at, module, modules) if module else -1,
+                    of_frame,
                     Trust(trusts[trust]),
-                    functions[-1].function if title is None else title,
+                    names[referred("frames", at, title, len(names))].shown(unsigned(rel))
+                    if title
+                    else of_frame[-1].function,
                     marks.get(at),
                 )
             )
         return tuple(found)
 
-    def _lines(self, frames: int) -> dict[int, tuple[Line, ...]]:
-        """By the number of the frame."""
-        functions, files = self._rows("functions"), self._rows("files")
-        found: dict[int, list[Line]] = {}
-        for nth, (frame, depth, function, offset, file, line) in enumerate(self._rows("lines"), 1):
-            referred("lines", nth, frame, frames)
-            _, name, system_name, _ = functions[referred("lines", nth, function, len(functions))]
-            path = None if file is None else files[referred("lines", nth, file, len(files))][1]
-            of_frame = found.setdefault(frame, [])
-            if depth != len(of_frame):
-                raise FormatError("lines", nth, "functions of a frame are not in order from 0 on")
-            of_frame.append(Line(name, system_name or "", offset, path, line or 0))
-        return {frame: tuple(of_frame) for frame, of_frame in found.items()}
+    def _lines(self, names: Sequence[FunctionName], lines: LineColumns, offsets: I64) -> tuple[Line, ...]:
+        """Those of all frames."""
+        files = [None, *self._blocks.files()]
+        found = []
+        rows = zip(*(getattr(lines, name).tolist() for name in field_names(LineColumns)), offsets.tolist(), strict=True)
+        for at, (start, function, file, line, offset) in enumerate(rows, 1):
+            name = names[referred("lines", at, function, len(names))]
+            path = files[referred("lines", at, file + 1, len(files))]
+            found.append(Line(name.shown(unsigned(start)), name.system_name or "", offset, path, line))
+        return tuple(found)
 
     def _marks(self, frames: int) -> dict[int, Mark]:
         kinds, ends = self._codes.of("mark_kind"), self._codes.of("stack_end")
@@ -165,16 +173,6 @@ class _Reader:
             numbers = enough or 0, unplaced, without_run, lacking
             found[frame] = Mark(MarkKind(kinds[kind]), StackEnd(ends[end]), *numbers)
         return found
-
-    def _stacks(self, frames: int) -> I64:
-        """(nodes, 2): parent and frame; the first one is the root."""
-        stored = self._rows("stacks")
-        nodes = np.array([(-1, -1), *((up or 0, at - 1) for _, up, at in stored)], np.int64)
-        above = np.arange(len(nodes))
-        wrong = (nodes[:, 0] >= above) | (nodes[:, 0] < 0) | (nodes[:, 1] < 0) | (nodes[:, 1] >= frames)
-        if wrong[1:].any():
-            raise FormatError("stacks", int(np.flatnonzero(wrong[1:])[0]) + 1, "refers to a row that is not before it")
-        return nodes
 
     def _samples(self, threads: int, nodes: int, values: int) -> _Columns:
         parts = [self._window(row, values) for row in self._rows("windows")]
@@ -217,7 +215,17 @@ def _interrupted(profile: Profile) -> Profile:
     return replace(profile, summary=summary_of_part(summary, profile))
 
 
-def _unsigned(number: int) -> int:
+def _by_first_use(frames: tuple[Frame, ...], number: I64) -> tuple[tuple[Frame, ...], npt.NDArray[np.int32]]:
+    """Frames in the order in which nodes have them, as a recording numbers them. number: of each node's frame."""
+    used, first = np.unique(number[1:] - 1, return_index=True)
+    order = np.concatenate([used[np.argsort(first)], np.setdiff1d(np.arange(len(frames)), used)])
+    place = np.empty(len(frames) + 1, np.int32)
+    place[0], place[order + 1] = -1, np.arange(len(frames))
+    return tuple(frames[at] for at in order.tolist()), place[number]
+
+
+def unsigned(number: int) -> int:
+    """An address as SQLite's signed numbers have it."""
     return number % (1 << 64)
 
 

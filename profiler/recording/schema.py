@@ -1,6 +1,7 @@
 """The tables of a recording file: one SQL text, from which the file, its check and docs/recording.md are made.
 
-History: 1: the first version.
+History: 1: the first version. 2: frames, their functions and files, and stacks are blocks, which were a row each.
+upgrades.py has what version 1 had in their place.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pyprof.records import dataclass
 
 APPLICATION_ID = 0x70797072
 """The letters "pypr"."""
-VERSION = 1
+VERSION = 2
 
 SCHEMA = """\
 -- What the recording is. Keys: title; start_ns: since the epoch; duration_ns; period_ns: the sampling period.
@@ -78,42 +79,33 @@ CREATE TABLE name_sources (
   name TEXT NOT NULL -- recorded: looked up by the recording itself
 );
 
--- The names of functions. Names that are looked up later only change this table and lines.
-CREATE TABLE functions (
+-- The names of functions, packed. A block continues the numbers of the one before: the first name is 1.
+CREATE TABLE function_blocks (
   id INTEGER PRIMARY KEY, -- from 1 on
-  name TEXT NOT NULL, -- demangled, or module!0xstart of a function without a name
-  system_name TEXT, -- as the symbol table has it; NULL: no symbol, only its start is known
-  source INTEGER NOT NULL -- name_sources.id
+  count INTEGER NOT NULL, -- how many names
+  data BLOB NOT NULL -- their columns and texts, packed as described above
 );
 
--- Source files.
-CREATE TABLE files (
+-- The paths of source files, packed.
+CREATE TABLE file_blocks (
   id INTEGER PRIMARY KEY, -- from 1 on
-  path TEXT NOT NULL -- as the debug information, or the interpreter, says
+  count INTEGER NOT NULL, -- how many files
+  data BLOB NOT NULL -- their columns and texts, packed as described above
 );
 
--- The frames of stacks: one address and what is known of it.
-CREATE TABLE frames (
+-- The frames of stacks, packed: one address and what is known of it.
+CREATE TABLE frame_blocks (
   id INTEGER PRIMARY KEY, -- from 1 on
-  kind INTEGER NOT NULL, -- codes: frame_kind
-  trust INTEGER NOT NULL, -- codes: trust, the source that found the frame
-  module INTEGER, -- modules.id; NULL: in no module
-  rel INTEGER, -- pc, counted from the module's first byte; NULL: not known
-  pc INTEGER, -- address as found on the stack, as a signed 64-bit number; NULL: none, as of a marker
-  back INTEGER NOT NULL, -- bytes from the address that names were looked up for to pc: 1 of a return address
-  title TEXT -- what to show for the frame; NULL: the name of its outermost function
+  count INTEGER NOT NULL, -- how many frames
+  data BLOB NOT NULL -- their columns, packed as described above
 );
 
--- The functions of a frame, innermost first: those inlined, then the one that holds them. None: no name is known.
-CREATE TABLE lines (
-  frame INTEGER NOT NULL, -- frames.id
-  depth INTEGER NOT NULL, -- from 0, the innermost
-  function INTEGER NOT NULL, -- functions.id
-  "offset" INTEGER NOT NULL, -- bytes from the function's start
-  file INTEGER, -- files.id; NULL: not known
-  line INTEGER, -- NULL: not known
-  PRIMARY KEY (frame, depth)
-) WITHOUT ROWID;
+-- The functions of frames, packed: of all frames in order, innermost first.
+CREATE TABLE line_blocks (
+  id INTEGER PRIMARY KEY, -- as of the block of their frames
+  count INTEGER NOT NULL, -- how many functions
+  data BLOB NOT NULL -- their columns, packed as described above
+);
 
 -- What markers say: frames without code where a stack lacks something.
 CREATE TABLE marks (
@@ -126,11 +118,11 @@ CREATE TABLE marks (
   lacking INTEGER NOT NULL -- an interpreter's functions that are missing, about
 );
 
--- The tree of stacks. A sample has the node of its innermost frame.
-CREATE TABLE stacks (
-  id INTEGER PRIMARY KEY, -- from 1 on, each parent before its children
-  parent INTEGER, -- stacks.id of the caller; NULL: the outermost frame
-  frame INTEGER NOT NULL -- frames.id
+-- The tree of stacks, packed. A sample has the node of its innermost frame.
+CREATE TABLE stack_blocks (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  count INTEGER NOT NULL, -- how many nodes
+  data BLOB NOT NULL -- their columns, packed as described above
 );
 
 -- Samples, those of one second in a row.
@@ -264,7 +256,7 @@ _COLUMN = re.compile(r'  "?(\w+)"? ?([A-Z ]*?),? -- (.*)')
 
 
 @cache
-def tables() -> dict[str, Table]:
+def tables(schema: str = SCHEMA) -> dict[str, Table]:
     """By name, in the order of the schema."""
     return {
         found["name"]: Table(
@@ -273,7 +265,7 @@ def tables() -> dict[str, Table]:
             found["meaning"],
             tuple(Column(*match.groups()) for match in _COLUMN.finditer(found["body"])),
         )
-        for found in _TABLE.finditer(SCHEMA)
+        for found in _TABLE.finditer(schema)
     }
 
 
@@ -282,7 +274,7 @@ def insertion(table: str) -> str:
     return f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(tables()[table].columns))})'
 
 
-PAGE = 1024
+PAGE = 512
 """Bytes of a page: a recording of few samples has thirty tables, and each takes one."""
 
 

@@ -6,7 +6,8 @@ The database is made in memory and written out as it is: equal profiles are equa
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import BinaryIO
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from pyprof.exporters.base import ExportOptions, JournalBeginning, SampleColumns
 from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Frame, Line, ModuleInfo, Profile, ThreadInfo
+from pyprof.recording.blocks import BlockWriter, FrameRow, LineRow
 from pyprof.recording.cells import Row, cell
 from pyprof.recording.codes import code_rows
 from pyprof.recording.columns import pack
@@ -58,6 +60,9 @@ class TableWriter:
         self._database = database
         self._count: dict[str, int] = {}
         self._names: dict[tuple[str, object], int] = {}
+        self._blocks = BlockWriter(database)
+        self._frame_number = array("q")
+        self._functions: dict[tuple[str, str | None, int], int] = {}
 
     def _add(self, table: str, rows: Iterable[Sequence[object]]) -> None:
         self._database.executemany(insertion(table), rows)
@@ -101,34 +106,46 @@ class TableWriter:
 
     def add_frames(self, frames: Sequence[Frame]) -> None:
         """Their modules are indices of the modules that were added."""
-        numbers = [self._number("frames") for _ in frames]
-        self._add("frames", (self._frame(number, frame) for number, frame in zip(numbers, frames, strict=True)))
-        lines = (self._lines(number, frame) for number, frame in zip(numbers, frames, strict=True))
-        self._add("lines", [row for rows in lines for row in rows])
-        self._add("marks", (_mark(number, frame) for number, frame in zip(numbers, frames, strict=True) if frame.mark))
+        numbers = self._blocks.frames(self._rows(frames))
+        self._frame_number.frombytes(numbers.tobytes())
+        marked = {int(number): frame for number, frame in zip(numbers, frames, strict=True) if frame.mark}
+        self._add("marks", (_mark(number, frame) for number, frame in marked.items()))
 
-    def _frame(self, number: int, frame: Frame) -> Row:
-        module = frame.module + 1 if frame.module >= 0 else None
-        rel = None if module is None and not frame.rel else signed(frame.rel)
-        back = signed((frame.pc - frame.lookup) % (1 << 64))
-        title = None if frame.lines and frame.lines[-1].function == frame.title else cell(frame.title)
-        return number, int(frame.kind), int(frame.trust), module, rel, signed(frame.pc) or None, back, title
+    def _rows(self, frames: Sequence[Frame]) -> list[FrameRow]:
+        places = np.array([(frame.rel, frame.pc, frame.lookup) for frame in frames], np.uint64).reshape(-1, 3)
+        rel, pc, lookup = places.view(np.int64).T
+        return [
+            (
+                frame.module + 1,
+                at,
+                base,
+                back,
+                int(frame.trust),
+                int(frame.kind),
+                0 if frame.lines and frame.lines[-1].function == frame.title else self._function(frame.title, None, at),
+                tuple([self._line(at - line.offset, line) for line in frame.lines]),
+            )
+            for frame, at, base, back in zip(
+                frames, rel.tolist(), (pc - rel).tolist(), (pc - lookup).tolist(), strict=True
+            )
+        ]
 
-    def _lines(self, number: int, frame: Frame) -> Iterator[Row]:
-        for depth, line in enumerate(frame.lines):
-            yield number, depth, self._function(line), line.offset, self._file(line.file), line.line or None
+    def _line(self, start: int, line: Line) -> LineRow:
+        file = 0 if line.file is None else self._blocks.file(line.file)
+        start = signed(start % (1 << 64))
+        return start, self._function(line.function, line.system_name or None, start), file, line.line
 
-    def _function(self, line: Line) -> int:
-        return self._named("functions", cell(line.function), cell(line.system_name) or None, RECORDED)
-
-    def _file(self, path: str | None) -> int | None:
-        return None if path is None else self._named("files", cell(path))
+    def _function(self, name: str, system_name: str | None, address: int) -> int:
+        key = name, system_name, address
+        number = self._functions.get(key)
+        if number is None:
+            number = self._functions[key] = self._blocks.function(name, system_name, RECORDED, address % (1 << 64))
+        return number
 
     def add_stacks(self, parent: Iterable[int], frame: Iterable[int]) -> None:
         """Nodes, parents first. parent: 0 is the root, n the nth node that was added. frame: indices of frames."""
-        self._add(
-            "stacks", [(self._number("stacks"), up or None, at + 1) for up, at in zip(parent, frame, strict=True)]
-        )
+        numbers = np.frombuffer(self._frame_number, np.int64)
+        self._blocks.stacks(np.array([*parent], np.int64), numbers[np.array([*frame], np.int64)])
 
     def add_samples(self, samples: SampleColumns, start_ns: int) -> None:
         """start_ns: windows begin there, and each second from there on."""

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from pyprof.model.profile import Profile
+from pyprof.recording.columns import pack, unpack_texts
 from pyprof.recording.schema import APPLICATION_ID, VERSION
 from tests.exporters.support import export
 
@@ -25,6 +26,20 @@ def edited(path: Path) -> Iterator[sqlite3.Connection]:
     """The database, to be changed by hand."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         yield database
+
+
+COLUMNS = {"function_blocks": 4, "file_blocks": 1, "frame_blocks": 8, "line_blocks": 4, "stack_blocks": 2}
+
+
+def repacked(database: sqlite3.Connection, table: str, column: int, row: int, value: int) -> None:
+    """Its first block with another number in one place."""
+    count, data = database.execute(f"SELECT count, data FROM {table} WHERE id = 1").fetchone()
+    columns, texts = unpack_texts(data, count, COLUMNS[table], 1 << 20)
+    changed = columns[column]
+    assert changed is not None
+    assert changed[row] != value
+    changed[row] = value
+    database.execute(f"UPDATE {table} SET data = ? WHERE id = 1", [pack(columns, texts)])
 
 
 def bare(path: Path, sql: str, version: int = VERSION) -> Path:

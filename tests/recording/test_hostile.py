@@ -16,23 +16,21 @@ from pyprof.recording.query import queried
 from pyprof.recording.reader import KEYS, MOST_VALUES, load
 from pyprof.recording.schema import SCHEMA, VERSION
 from tests.exporters.profiles import golden
-from tests.recording.support import bare, edited, stored
+from tests.recording.support import bare, edited, repacked, stored
 
 LIES = {
-    "a module that does not exist": "UPDATE frames SET module = 99 WHERE id = 1",
     "a thread that does not exist": "DELETE FROM threads",
     "a process that does not exist": "UPDATE threads SET process = 0",
-    "a stack below itself": "UPDATE stacks SET parent = id",
-    "a stack below a later one": "UPDATE stacks SET parent = 3 WHERE id = 2",
-    "a frame that does not exist": "UPDATE stacks SET frame = 0 WHERE id = 1",
-    "a function that does not exist": "UPDATE lines SET function = 999",
-    "a line of no frame": "UPDATE lines SET frame = 999 WHERE frame = 1",
-    "a text where a number stands": "UPDATE frames SET pc = 'x' WHERE id = 1",
     "nothing where something stands": "DELETE FROM meta WHERE key = 'start_ns'",
     "a number where a text stands": "UPDATE meta SET value = 7 WHERE key = 'title'",
-    "a kind that has no name": "UPDATE frames SET kind = 77",
     "a code that nobody knows": "UPDATE codes SET name = 'quantum' WHERE code = 'trust' AND number = 2",
-    "rows that are not numbered in order": "UPDATE files SET id = id + 500",
+    "a text where a number stands": "UPDATE frame_blocks SET count = 'x'",
+    "blocks that are not numbered in order": "UPDATE file_blocks SET id = id + 500",
+    "more frames than the data": "UPDATE frame_blocks SET count = count + 1",
+    "billions of frames": "UPDATE frame_blocks SET count = 1 << 40",
+    "billions of nodes": "UPDATE stack_blocks SET count = 1 << 40",
+    "less than no functions": "UPDATE line_blocks SET count = -1",
+    "names that are text": "UPDATE function_blocks SET data = 'x'",
     "no values": "DELETE FROM value_types",
     "a beginning after the end of time": "UPDATE meta SET value = 9223372036854775807 WHERE key = 'start_ns'",
     "less than no time": "UPDATE meta SET value = -1 WHERE key = 'duration_ns'",
@@ -44,6 +42,38 @@ LIES = {
     "a summary of texts": "UPDATE summary SET value = 'many' WHERE name = 'samples'",
     "a text that is none": "UPDATE threads SET name = x'ff'",
 }
+
+
+LIES_IN_BLOCKS = {
+    "a module that does not exist": ("frame_blocks", 0, 0, 99),
+    "a kind that has no name": ("frame_blocks", 5, 0, 77),
+    "a title that is no name": ("frame_blocks", 6, 0, 999),
+    "more functions of a frame than there are": ("frame_blocks", 7, 0, 999),
+    "less than no functions of a frame": ("frame_blocks", 7, 0, -1),
+    "a function that does not exist": ("line_blocks", 1, 0, 999),
+    "a file that does not exist": ("line_blocks", 2, 0, 999),
+    "a file before the first": ("line_blocks", 2, 0, -1),
+    "a stack below a later one": ("stack_blocks", 0, 1, -1),
+    "a stack below none that there is": ("stack_blocks", 0, 1, 99),
+    "a frame that does not exist": ("stack_blocks", 1, 0, 999),
+    "a frame before the first": ("stack_blocks", 1, 0, -999),
+    "a name longer than the texts": ("function_blocks", 0, 0, 9999),
+    "a name of less than no bytes": ("function_blocks", 0, 0, -3),
+    "a symbol's name longer than the texts": ("function_blocks", 1, 0, 9999),
+    "a source of names that does not exist": ("function_blocks", 2, 0, 7),
+    "a path longer than the texts": ("file_blocks", 0, 0, 9999),
+}
+"""Table, column, row, what stands there."""
+
+
+@pytest.mark.parametrize("lie", LIES_IN_BLOCKS)
+def test_recording_with_a_block_that_lies_is_refused(lie: str, tmp_path: Path) -> None:
+    path = stored(golden(), tmp_path)
+    load(path)
+    with edited(path) as database:
+        repacked(database, *LIES_IN_BLOCKS[lie])
+    with pytest.raises(RecordingError, match="is broken"):
+        load(path)
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -59,7 +89,7 @@ SMUGGLED = {
     "a view": "CREATE VIEW other AS SELECT 1",
     "a trigger": "CREATE TRIGGER on_note AFTER INSERT ON notes BEGIN SELECT 1; END",
     "a table": "CREATE TABLE more (x)",
-    "an index": "CREATE INDEX by_name ON functions (name)",
+    "an index": "CREATE INDEX by_name ON threads (name)",
     "a virtual table": "CREATE VIRTUAL TABLE words USING fts5(x)",
     "a column": "ALTER TABLE notes ADD COLUMN more",
     "a lost table": "DROP TABLE notes",
@@ -88,7 +118,7 @@ def test_code_that_a_newer_version_added_harms_only_rows_that_use_it(tmp_path: P
         database.execute("INSERT INTO codes VALUES ('trust', 99, 'quantum'), ('flavour', 1, 'strange')")
     assert load(path).frames == golden().frames
     with edited(path) as database:
-        database.execute("UPDATE frames SET trust = 99 WHERE id = 1")
+        repacked(database, "frame_blocks", 4, 0, 99)
     with pytest.raises(RecordingError, match="newer pyprof"):
         load(path)
 

@@ -15,7 +15,9 @@ from pyprof.model.markers import NOT_SAMPLED, Mark, cut_mark
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
+from pyprof.recording.query import queried
 from pyprof.recording.reader import load
+from pyprof.recording.schema import VERSION
 from pyprof.records import field_names, replace
 from tests.exporters.profiles import Builder, code, golden, marker, profiles
 from tests.exporters.support import THREADS, export
@@ -81,11 +83,22 @@ def test_whole_number_where_others_have_a_fraction_comes_back(tmp_path: Path) ->
     assert load(stored(replace(golden(), summary=summary), tmp_path)).summary == summary
 
 
-def test_file_of_version_1_is_read() -> None:
-    """Written once, by the first version: all later ones read it."""
-    found = load(FIXTURES / "version-1.pyprof")
+@pytest.mark.parametrize("version", range(1, VERSION + 1))
+def test_file_of_each_version_is_read(version: int) -> None:
+    """Written once, by the first that had that version: all later ones read it."""
+    found = load(FIXTURES / f"version-{version}.pyprof")
     assert export("collapsed", found, THREADS) == export("collapsed", golden(), THREADS)
     assert {frame.trust for frame in found.frames} >= {Trust.CONTEXT, Trust.EH_FRAME, Trust.FP}
+
+
+@pytest.mark.parametrize("version", range(1, VERSION + 1))
+def test_query_has_the_same_rows_whichever_version_the_file_has(version: int) -> None:
+    question = "SELECT f.name, count(*) FROM stack_frames s JOIN frame_names f USING (frame) GROUP BY 1 ORDER BY 1"
+    with queried(FIXTURES / f"version-{version}.pyprof") as database:
+        found = database.execute(question).fetchall()
+    assert len(found) > 5
+    with queried(FIXTURES / f"version-{VERSION}.pyprof") as database:
+        assert found == database.execute(question).fetchall()
 
 
 def test_recording_whose_log_was_left_beside_it_is_read_with_it(tmp_path: Path) -> None:

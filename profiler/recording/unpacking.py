@@ -1,0 +1,158 @@
+"""Blocks of things (blocks.py) as the columns that they were made of. Foreign input: what a file claims is bounded.
+
+A block of a few bytes may claim many rows. A file may have a million frames, functions, names and files together, and
+four million nodes, or as many as it has bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyprof.errors import FormatError
+from pyprof.recording.blocks import FRAME_COLUMNS, FUNCTION_COLUMNS, LINE_COLUMNS, NO_TEXT, SAME_TEXT, STACK_COLUMNS
+from pyprof.recording.cells import TableRows, referred
+from pyprof.recording.columns import I64, known, unpack_known, unpack_texts
+from pyprof.records import dataclass
+
+_USUAL_THINGS = 1_000_000
+_USUAL_NODES = 4_000_000
+_USUAL_TEXT = 64 << 20
+_DEFLATED = 16
+"""Bytes of text that a byte of the file may stand for, and _USUAL_TEXT in any case."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionName:
+    """addressed: an address stands behind the text: where the function starts in its module, or a frame's title
+    lies.
+    """
+
+    text: str
+    system_name: str | None
+    source: int
+    addressed: bool
+
+    def shown(self, address: int) -> str:
+        return f"{self.text}{address:#x}" if self.addressed else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class FrameColumns:
+    """(f,) each, with the file's numbers. first_line: index of a frame's innermost function."""
+
+    module: I64
+    rel: I64
+    base: I64
+    back: I64
+    trust: I64
+    kind: I64
+    title: I64
+    lines: I64
+
+
+@dataclass(frozen=True, slots=True)
+class LineColumns:
+    """(l,) each, with the file's numbers; 0: not known of file and line."""
+
+    start: I64
+    function: I64
+    file: I64
+    line: I64
+
+
+class Blocks:
+    """The things of one file. Each method raises FormatError."""
+
+    def __init__(self, rows: TableRows, size: int) -> None:
+        self._rows = rows
+        self._things_left = max(_USUAL_THINGS, size)
+        self._nodes_left = max(_USUAL_NODES, size)
+        self._text_left = max(_USUAL_TEXT, size * _DEFLATED)
+
+    def functions(self) -> list[FunctionName]:
+        found = []
+        known_sources = len(self._rows("name_sources"))
+        for nth, count, data in self._rows("function_blocks"):
+            (lengths, system_lengths, sources, addressed), texts = self._texts(count, data, FUNCTION_COLUMNS)
+            at = 0
+            columns = (lengths, system_lengths, sources, addressed)
+            for length, system_length, source, ends in zip(*(column.tolist() for column in columns), strict=True):
+                referred("function_blocks", nth, source, known_sources)
+                name, at = _text(nth, texts, at, length)
+                system_name: str | None
+                if system_length in {NO_TEXT, SAME_TEXT}:
+                    system_name = name if system_length == SAME_TEXT else None
+                else:
+                    system_name, at = _text(nth, texts, at, system_length)
+                found.append(FunctionName(name, system_name, source, bool(ends)))
+        return found
+
+    def files(self) -> list[str]:
+        found = []
+        for nth, count, data in self._rows("file_blocks"):
+            (lengths,), texts = self._texts(count, data, 1)
+            at = 0
+            for length in lengths.tolist():
+                path, at = _text(nth, texts, at, length)
+                found.append(path)
+        return found
+
+    def frames(self) -> FrameColumns:
+        module, rel, base, *others = self._things("frame_blocks", FRAME_COLUMNS, 3)
+        return FrameColumns(module, rel, base, *others)
+
+    def lines(self) -> LineColumns:
+        start, function, file, line = self._things("line_blocks", LINE_COLUMNS, 3)
+        return LineColumns(start, function, file, line)
+
+    def stacks(self, frames: int) -> I64:
+        """(nodes, 2): number of the parent, 0: none, and of the frame. The first row is the root. frames: how many."""
+        parents, node_frame = [0], [0]
+        for nth, count, data in self._rows("stack_blocks"):
+            self._nodes_left = _taken(nth, self._nodes_left, count)
+            called: dict[int, int] = {}
+            for up, further in zip(
+                *(column.tolist() for column in unpack_known(data, count, STACK_COLUMNS)), strict=True
+            ):
+                number = len(parents)
+                if not 0 <= up < number:
+                    raise FormatError("stack_blocks", nth, "refers to a node that is not before it")
+                parent = number - up if up else 0
+                caller = node_frame[parent]
+                frame = called[caller] = called.get(caller, 0) + further
+                if not 1 <= frame <= frames:
+                    raise FormatError("stack_blocks", nth, f"refers to a frame {frame} that does not exist")
+                parents.append(parent)
+                node_frame.append(frame)
+        return np.array([parents, node_frame], np.int64).T
+
+    def _things(self, table: str, columns: int, deltas: int) -> list[I64]:
+        """The first columns say how far a number is from the one of the row before."""
+        parts: list[list[I64]] = []
+        for nth, count, data in self._rows(table):
+            self._things_left = _taken(nth, self._things_left, count)
+            found = unpack_known(data, count, columns)
+            parts.append([*(np.cumsum(column) for column in found[:deltas]), *found[deltas:]])
+        return [np.concatenate([np.zeros(0, np.int64), *(part[at] for part in parts)]) for at in range(columns)]
+
+    def _texts(self, count: int, data: bytes, columns: int) -> tuple[list[I64], bytes]:
+        self._things_left = _taken(0, self._things_left, count)
+        found, texts = unpack_texts(data, count, columns, self._text_left)
+        self._text_left -= len(texts)
+        return known(found), texts
+
+
+def _taken(nth: int, left: int, count: int) -> int:
+    if not 0 <= count <= left:
+        raise FormatError("blocks", nth, "more rows than the file has room for")
+    return left - count
+
+
+def _text(nth: int, texts: bytes, at: int, length: int) -> tuple[str, int]:
+    """The text there, and where the next one begins."""
+    if not 0 <= length <= len(texts) - at:
+        raise FormatError("blocks", nth, "a text is longer than what there is")
+    try:
+        return texts[at : at + length].decode("utf-8", "surrogatepass"), at + length
+    except UnicodeDecodeError as error:
+        raise FormatError("blocks", nth, f"a text is none: {error}") from None

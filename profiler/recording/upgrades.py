@@ -1,0 +1,138 @@
+"""Files of older versions: made into what the schema says now, one version after the other, before anything is read.
+
+In: the database in memory, foreign and checked to have the tables of its version. Out: one of the next version. What
+the cells mean is checked afterwards, like that of any file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+import numpy as np
+
+from pyprof.errors import FormatError
+from pyprof.recording.blocks import BlockWriter, LineRow
+from pyprof.recording.cells import TableRows, referred
+from pyprof.recording.columns import I64
+from pyprof.recording.schema import SCHEMA, Table, tables
+
+_ROWS_OF_1 = """\
+-- The names of functions. Names that are looked up later only change this table and lines.
+CREATE TABLE functions (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  name TEXT NOT NULL, -- demangled, or module!0xstart of a function without a name
+  system_name TEXT, -- as the symbol table has it; NULL: no symbol, only its start is known
+  source INTEGER NOT NULL -- name_sources.id
+);
+
+-- Source files.
+CREATE TABLE files (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  path TEXT NOT NULL -- as the debug information, or the interpreter, says
+);
+
+-- The frames of stacks: one address and what is known of it.
+CREATE TABLE frames (
+  id INTEGER PRIMARY KEY, -- from 1 on
+  kind INTEGER NOT NULL, -- codes: frame_kind
+  trust INTEGER NOT NULL, -- codes: trust, the source that found the frame
+  module INTEGER, -- modules.id; NULL: in no module
+  rel INTEGER, -- pc, counted from the module's first byte; NULL: not known
+  pc INTEGER, -- address as found on the stack, as a signed 64-bit number; NULL: none, as of a marker
+  back INTEGER NOT NULL, -- bytes from the address that names were looked up for to pc: 1 of a return address
+  title TEXT -- what to show for the frame; NULL: the name of its outermost function
+);
+
+-- The functions of a frame, innermost first: those inlined, then the one that holds them. None: no name is known.
+CREATE TABLE lines (
+  frame INTEGER NOT NULL, -- frames.id
+  depth INTEGER NOT NULL, -- from 0, the innermost
+  function INTEGER NOT NULL, -- functions.id
+  "offset" INTEGER NOT NULL, -- bytes from the function's start
+  file INTEGER, -- files.id; NULL: not known
+  line INTEGER, -- NULL: not known
+  PRIMARY KEY (frame, depth)
+) WITHOUT ROWID;
+
+-- The tree of stacks. A sample has the node of its innermost frame.
+CREATE TABLE stacks (
+  id INTEGER PRIMARY KEY, -- from 1 on, each parent before its children
+  parent INTEGER, -- stacks.id of the caller; NULL: the outermost frame
+  frame INTEGER NOT NULL -- frames.id
+);
+"""
+
+_BLOCKS_OF_2 = ("function_blocks", "file_blocks", "frame_blocks", "line_blocks", "stack_blocks")
+
+
+def tables_of(version: int) -> dict[str, Table]:
+    """The tables of a file of that version."""
+    if version > 1:
+        return tables()
+    return {name: table for name, table in tables().items() if name not in _BLOCKS_OF_2} | tables(_ROWS_OF_1)
+
+
+def upgrade(database: sqlite3.Connection, version: int, size: int) -> None:
+    """size: of the file, bytes. Raises FormatError, sqlite3.Error."""
+    while step := _UPGRADES.get(version):
+        step(database, size)
+        version += 1
+
+
+def _to_2(database: sqlite3.Connection, size: int) -> None:
+    """Rows of frames, functions, files and stacks become blocks."""
+    rows = TableRows(database, size, tables_of(1))
+    for name in _BLOCKS_OF_2:
+        database.execute(tables(SCHEMA)[name].sql)
+    blocks = BlockWriter(database)
+    try:
+        numbers = _frames(rows, blocks)
+        _stacks(rows, blocks, numbers)
+    except OverflowError:
+        raise FormatError("frames", 0, "a number is none that an address can be") from None
+    marks = [(int(numbers[referred("marks", 0, frame, len(numbers) - 1) + 1]), *rest) for frame, *rest in rows("marks")]
+    database.execute("DELETE FROM marks")
+    database.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?, ?)", marks)
+    for name in tables(_ROWS_OF_1):
+        database.execute(f"DROP TABLE {name}")
+
+
+def _frames(rows: TableRows, blocks: BlockWriter) -> I64:
+    """Their numbers by those they had; that of no frame is first."""
+    stored, functions = rows("frames"), rows("functions")
+    files = [blocks.file(path) for _, path in rows("files")]
+    lines: dict[int, list[LineRow]] = {}
+    for nth, (frame, depth, function, offset, file, line) in enumerate(rows("lines"), 1):
+        rel = stored[referred("lines", nth, frame, len(stored))][4] or 0
+        _, name, system_name, source = functions[referred("lines", nth, function, len(functions))]
+        of_frame = lines.setdefault(frame, [])
+        if depth != len(of_frame):
+            raise FormatError("lines", nth, "functions of a frame are not in order from 0 on")
+        start = _signed(rel - offset)
+        path = 0 if file is None else files[referred("lines", nth, file, len(files))]
+        of_frame.append((start, blocks.function(name, system_name, source, start % (1 << 64)), path, line or 0))
+    frames = []
+    for at, kind, trust, module, rel, pc, back, title in stored:
+        place = rel or 0
+        named = 0 if title is None else blocks.function(title, None, 1, place % (1 << 64))
+        base = _signed((pc or 0) - place)
+        frames.append((module or 0, place, base, back, trust, kind, named, tuple(lines.get(at, ()))))
+    return np.concatenate([[0], blocks.frames(frames)])
+
+
+def _stacks(rows: TableRows, blocks: BlockWriter, numbers: I64) -> None:
+    stored = rows("stacks")
+    for at, parent, frame in stored:
+        if not 0 <= (parent or 0) < at or not 1 <= frame < len(numbers):
+            raise FormatError("stacks", at, "refers to a row that is not before it")
+    nodes = np.array([(parent or 0, frame) for _, parent, frame in stored], np.int64).reshape(-1, 2)
+    blocks.stacks(nodes[:, 0], numbers[nodes[:, 1]])
+
+
+def _signed(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+_UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2}
+"""By the version that they begin with."""
