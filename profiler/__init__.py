@@ -86,5 +86,10 @@ if not TYPE_CHECKING:
         return value
 
 
+def load_ipython_extension(shell: object) -> None:
+    """`%load_ext pyprof` calls it: IPython and Jupyter have `%%pyprof` then."""
+    import_module("pyprof.cli.notebook").install(shell)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

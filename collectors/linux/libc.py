@@ -353,6 +353,8 @@ def bpf(command: int, attr: bytearray) -> int:
 
 PR_SET_DUMPABLE = 4
 PR_SET_NO_NEW_PRIVS = 38
+PR_SET_PTRACER = 0x59616D61
+"""Yama: which process may trace us that is none of our ancestors; 0 for none."""
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_ALL_THREADS = 1

@@ -1,0 +1,160 @@
+"""`%load_ext pyprof` and `%%pyprof` in IPython and Jupyter: what a cell does, as a page below it.
+
+A process cannot record itself. A second one, which ends with this one, records it while the cell runs: `helper()`. It
+says `READY` when it has begun, and is told `END`; the recording is in the file when it has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import select
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any, NoReturn
+
+from pyprof.cli.python_options import add_python
+from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
+from pyprof.collectors.linux import libc
+from pyprof.errors import PyprofError, UsageError
+from pyprof.model.profile import Profile
+from pyprof.options import RecordOptions
+
+NAME = "_pyprof"
+"""The profile of the last cell, as a variable of the notebook."""
+READY, END = b"ready", b"end"
+_HELPER = """\
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from pyprof.cli.notebook import helper
+helper()
+"""
+_POLL_S = 0.1
+_PATIENCE_S = 60.0
+"""How long the second process may take to look names up, and to write."""
+
+
+class _CellParser(argparse.ArgumentParser):
+    """Raises UsageError; does not end the notebook."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, "%%pyprof -h")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise _Helped
+
+
+class _Helped(Exception):
+    """The options were shown."""
+
+
+def options_of(line: str) -> RecordOptions:
+    """Of the line of a cell. Raises UsageError."""
+    parser = _CellParser(prog="%%pyprof", description="Record this process while the cell runs.")
+    add_sampling(parser)
+    add_unwinding(parser)
+    add_python(parser)
+    parser.set_defaults(thread=None)
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{line!r}: {error}") from None
+    return record_options(parser.parse_args(words))
+
+
+class _SecondProcess:
+    """One that records this process. It is there from begin() to close()."""
+
+    def __init__(self) -> None:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", _HELPER, json.dumps(sys.path)]
+        self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+
+    def begin(self, options: RecordOptions, path: str) -> None:
+        """Returns when this process is recorded. Raises PyprofError."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        libc.prctl(libc.PR_SET_PTRACER, self._child.pid)  # refused where there is no Yama, which would ask for it
+        with suppress(BrokenPipeError):
+            self._child.stdin.write(pickle.dumps((os.getpid(), options, path)))
+            self._child.stdin.flush()
+        if self._child.stdout.read(len(READY)) != READY:
+            self.end()
+            raise PyprofError("the process that records has ended")
+
+    def end(self) -> None:
+        """Returns when the recording is written. Raises PyprofError."""
+        try:
+            _, said = self._child.communicate(END, timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise PyprofError(f"the recording was not written within {_PATIENCE_S:g} s") from None
+        if self._child.returncode:
+            raise PyprofError(said.decode(errors="replace").strip() or "the process that records has ended")
+
+    def close(self) -> None:
+        if self._child.poll() is None:
+            self._child.kill()
+        self._child.communicate()
+        libc.prctl(libc.PR_SET_PTRACER, 0)
+
+
+@contextmanager
+def _recorded(options: RecordOptions, found: list[Profile]) -> Iterator[None]:
+    """This process, into found."""
+    from pyprof.importers.registry import load
+
+    with tempfile.TemporaryDirectory(prefix="pyprof-") as folder:
+        path = os.path.join(folder, "cell.pyprof")
+        with closing(_SecondProcess()) as second:
+            second.begin(options, path)
+            yield
+            second.end()
+        found.append(load(path))
+
+
+def helper() -> None:
+    """The second process."""
+    from pyprof.cli.terminal import failure
+    from pyprof.exporters.save import save
+    from pyprof.options import TargetOptions
+    from pyprof.session import opening
+    from pyprof.session.worker.process import forked
+
+    pid, options, path = pickle.load(sys.stdin.buffer)
+    try:
+        with opening.of_processes(TargetOptions(pids=(pid,)), options, forked) as recording:
+            recording.start()
+            os.write(1, READY)
+            while recording.running and not select.select([0], [], [], _POLL_S)[0]:
+                pass
+            save(recording.stop(), path)
+    except PyprofError as error:
+        failure(error)
+        sys.exit(1)
+
+
+def install(shell: Any) -> None:
+    """An InteractiveShell of IPython has `%%pyprof` from then on."""
+    from IPython.core.error import UsageError as CellUsageError
+    from IPython.display import display
+
+    def pyprof(line: str, cell: str) -> None:
+        """Record this process while the cell runs, and show what it did. Options are those of `pyprof record`."""
+        found: list[Profile] = []
+        try:
+            with _recorded(options_of(line), found):
+                shell.run_cell(cell)
+        except _Helped:
+            return
+        except PyprofError as error:
+            raise CellUsageError(f"{error}{f' ({error.hint})' if error.hint else ''}") from None
+        shell.user_ns[NAME] = found[0]
+        display(found[0])
+
+    shell.register_magic_function(pyprof, "cell", "pyprof")

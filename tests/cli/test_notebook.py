@@ -1,0 +1,116 @@
+"""`%load_ext pyprof` and `%%pyprof`, in a real shell of IPython."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("IPython", reason="IPython is a development dependency")
+
+SESSION = """
+import json, os, sys
+from pathlib import Path
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+shell = InteractiveShell.instance()
+shell.run_line_magic("colors", "nocolor")
+shell.run_cell("%load_ext pyprof")
+found = []
+for cell in json.load(sys.stdin):
+    with capture_output() as shown:
+        result = shell.run_cell(cell)
+    profile = shell.user_ns.pop("_pyprof", None)
+    found.append({
+        "text": shown.stdout + shown.stderr,
+        "pages": sum("<iframe" in output.data.get("text/html", "") for output in shown.outputs),
+        "functions": [] if profile is None else [[cost.name, cost.total / profile.total] for cost in
+                                                 profile.top(1000, by="total")],
+        "rate": 0 if profile is None else round(1e9 / profile.period_ns),
+        "types": [] if profile is None else [type.type for type in profile.value_types],
+        "pids": [] if profile is None else sorted({thread.pid == os.getpid() for thread in profile.threads}),
+        "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(),
+    })
+print(json.dumps(found))
+"""
+WORK = """
+import time
+def crunch(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(1000))
+"""
+
+
+def shown(*cells: str) -> list[dict[str, Any]]:
+    """What each cell of a session shows, and its profile."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SESSION],
+        input=json.dumps([WORK, *cells]),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(found, list)
+    assert found[-1]["children"] == []
+    return found[1:]
+
+
+def test_cell_is_recorded_and_its_page_is_shown() -> None:
+    cell, after = shown("%%pyprof -r 199\nkept = 7 * 6\ncrunch(1)\nkept", "print(kept)")
+    assert cell["pages"] == 1
+    assert dict(cell["functions"])["crunch"] > 0.5
+    assert cell["rate"] == 199
+    assert cell["pids"] == [True]
+    assert "42" in cell["text"]
+    assert after["text"] == "42\n"
+    assert after["pages"] == 0
+
+
+def test_error_of_a_cell_is_shown_and_so_is_its_page() -> None:
+    (cell,) = shown("%%pyprof\ncrunch(0.5)\n{}['absent']")
+    assert cell["text"].count("KeyError: 'absent'") == 1
+    assert cell["pages"] == 1
+    assert "crunch" in dict(cell["functions"])
+
+
+def test_modes_are_those_of_record() -> None:
+    (cell,) = shown("%%pyprof --mode wall\ntime.sleep(0.6)")
+    assert cell["types"][-1] == "wall"
+    assert any("sleep" in name for name, _ in cell["functions"])
+
+
+def test_wrong_options_and_help_run_nothing() -> None:
+    wrong, told, after = shown("%%pyprof --mode both\nran = 1", "%%pyprof -h\nran = 1", "print('ran' in globals())")
+    assert "--mode" in wrong["text"]
+    assert "UsageError" in wrong["text"]
+    assert "--rate HZ" in told["text"]
+    assert after["text"] == "False\n"
+
+
+def test_what_cannot_be_recorded_is_said_and_nothing_runs() -> None:
+    cell, after = shown("%%pyprof -k --collector ptrace\nran = 1", "print('ran' in globals())")
+    assert "kernel" in cell["text"]
+    assert cell["pages"] == 0
+    assert after["text"] == "False\n"
+
+
+def test_what_a_cell_leaves_behind_does_not_keep_it_recorded() -> None:
+    lasting = "import os\npid = os.fork()\nif not pid:\n    time.sleep(100)\n    os._exit(0)\ncrunch(0.5)"
+    end = "import os, signal\nos.kill(pid, signal.SIGKILL)\nos.waitpid(pid, 0)[1]"
+    cell, after = shown(f"%%pyprof\n{lasting}", end)
+    assert cell["pages"] == 1
+    assert dict(cell["functions"])["crunch"] > 0.5
+    assert "9" in after["text"]
+
+
+def test_recording_that_ends_before_its_cell_is_shown() -> None:
+    (cell,) = shown("%%pyprof -d 0.5\ncrunch(1.5)")
+    assert cell["pages"] == 1
+    assert "crunch" in dict(cell["functions"])
