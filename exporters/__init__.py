@@ -6,6 +6,8 @@ changes_page  A comparison as a page: the flame graph of both recordings in one
 chrome_trace  Chrome's trace as one JSON object (the Chromium project's document "Trace Event Format")
 collapsed     Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted by frames from the root
 difference    A comparison of two profiles: a page, JSON, comma-separated values
+firefox       Firefox Profiler's JSON (github firefox-devtools/profiler, src/types/profile.ts), gzipped
+firefox_tables  The tables that all threads of a Firefox profile share (version 60 of the processed format)
 flame_tree    The profile as the flame graph's page wants it: functions instead of addresses, in flat columns
 flamegraph    One self-contained HTML page
 names         How frames, threads and weights are named; the same in every format
@@ -18,5 +20,6 @@ registry      The one list of output formats
 save          A profile into a file, by name or suffix of a format
 speedscope    speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), type "sampled"
 start_up      Which frames stand outside a program's or a thread's own first function: what starts it, always the same
+timing        When samples begin and end, for formats that show them in order of time
 utf8          Text and JSON that are UTF-8 whatever the target's names are
 """

@@ -21,19 +21,18 @@ from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.bounded import bounded
 from pyprof.exporters.names import UNKNOWN, Level, functions, module_name
+from pyprof.exporters.timing import IN_SEQUENCE, ends, has_times, in_sequence, lengths, origin_ns
 from pyprof.exporters.utf8 import dumps
 from pyprof.model.columns import distinct
 from pyprof.model.functions import Function
 from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.model.selected import timed
 from pyprof.model.tree import Tree, rewrite
-from pyprof.records import dataclass, replace
+from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]
 
 _PID_LIMIT = 1 << 22
-IN_SEQUENCE = "It is not known when the samples were taken: those of a thread follow one another in the file's order."
 MOST_FRAMES = 4_000_000
 """Of all samples' stacks: a slice has 150 bytes, and where nothing stays the same each frame of a sample is one."""
 
@@ -44,8 +43,8 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     if weights.size and int(weights.min()) < 0:
         raise OutputError("a trace cannot show negative weights", "-f collapsed, or -f pprof")
     kept = np.flatnonzero(weights > 0)
-    known = timed(profile) or len(distinct(profile.thread[kept])) == len(kept)  # threads at one moment
-    profile = profile if known else _in_sequence(profile)
+    known = has_times(profile, kept)
+    profile = profile if known else in_sequence(profile)
     profile = bounded(profile, profile.stack[kept], MOST_FRAMES)
     calls = _Calls(profile, options, distinct(profile.stack[kept]).tolist())
     out.write(b'{"displayTimeUnit":"ns","otherData":')
@@ -67,27 +66,6 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     name = dumps(profile.value_types[-1].type)
     out.write(b",\n".join(sample for track in tracks for sample in track.samples(name)))
     out.write(b"]}\n")
-
-
-def _in_sequence(profile: Profile) -> Profile:
-    """Each sample of a thread begins where the one before it ends."""
-    length_ns = _lengths(profile, np.arange(len(profile.stack)))
-    time_ns = np.empty_like(profile.time_ns)
-    order = np.argsort(profile.thread, kind="stable")
-    end = np.cumsum(length_ns[order])
-    begin = end - length_ns[order]
-    first = np.flatnonzero(np.diff(profile.thread[order], prepend=-1))
-    counts = np.diff(np.append(first, len(order)))
-    time_ns[order] = profile.start_ns + begin - np.repeat(begin[first], counts)
-    return replace(profile, time_ns=time_ns)
-
-
-def _lengths(profile: Profile, samples: I64) -> I64:
-    """The time that each of these samples stands for."""
-    weight = profile.values[samples, -1]
-    counts = profile.value_types[-1].unit != "nanoseconds"
-    found: I64 = weight * profile.period_ns if counts else weight
-    return found
 
 
 def _names(profile: Profile) -> Iterator[bytes]:
@@ -181,8 +159,8 @@ class _Track:
     def of(cls, profile: Profile, calls: _Calls, samples: I64, ids: tuple[int, int]) -> _Track:
         return cls(
             b'"pid":%d,"tid":%d' % ids,
-            profile.time_ns[samples] - min(profile.start_ns, int(profile.time_ns.min())),
-            _lengths(profile, samples),
+            profile.time_ns[samples] - origin_ns(profile),
+            lengths(profile, samples),
             [calls.place[leaf] for leaf in profile.stack[samples].tolist()],
             profile.values[samples, -1].tolist(),
             [-1] * len(samples) if profile.cpu is None else profile.cpu[samples].tolist(),
@@ -198,19 +176,10 @@ class _Track:
 
     def slices(self, calls: _Calls, period_ns: int) -> Iterator[bytes]:
         """Complete events, each after those that it lies in."""
-        ends = _ends(self.time_ns, self.length_ns, period_ns)
-        for begin, end, function in _slices(calls.tree, self.node, self.time_ns.tolist(), ends.tolist()):
+        until = ends(self.time_ns, self.length_ns, period_ns)
+        for begin, end, function in _slices(calls.tree, self.node, self.time_ns.tolist(), until.tolist()):
             times = (_microseconds(begin), _microseconds(end - begin))
             yield calls.events[function] + b",%b" % self.where + b',"ts":%b,"dur":%b}' % times
-
-
-def _ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
-    """Until when each sample is drawn: until the next one, where that is not more than a period late, and never beyond
-    it; else as long as the sample stands for.
-    """
-    end = time_ns + length_ns
-    following = np.append(time_ns[1:], np.iinfo(np.int64).max)
-    return np.where(following - period_ns <= end, following, end)
 
 
 def _slices(tree: Tree, nodes: list[int], starts: list[int], ends: list[int]) -> list[tuple[int, int, int]]:

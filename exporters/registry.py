@@ -51,6 +51,7 @@ FORMATS: tuple[Format, ...] = (
         "JSON for Perfetto and chrome://tracing, functions over time",
         "pyprof.exporters.chrome_trace",
     ),
+    Format("firefox", (".firefox.json.gz", ".json.gz"), False, "gzipped JSON for profiler.firefox.com"),
     Format(
         RECORDING, (".pyprof",), False, "all of it, for pyprof report: a SQLite database", "pyprof.recording.writer"
     ),

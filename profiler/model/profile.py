@@ -275,9 +275,9 @@ class Profile:
     ) -> None:
         """Write the profile to a file, in one step: what was there stays until the new one is whole.
 
-        format: flamegraph, speedscope, collapsed, pprof, chrome, recording; None: by the file's suffix. threads,
-        processes: the thread, the process as root frame, the latter where there are several. full_paths: modules by
-        path. Raises UsageError for a format that there is not, OutputError.
+        format: flamegraph, speedscope, collapsed, pprof, chrome, firefox, recording; None: by the file's suffix.
+        threads, processes: the thread, the process as root frame, the latter where there are several. full_paths:
+        modules by path. Raises UsageError for a format that there is not, OutputError.
         """
         from pyprof.exporters.save import save
 

@@ -15,17 +15,23 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import BUSY, PYPROF, SLEEPY, newest, pyprof, python
+from tests.exporters.firefox_profile import read as read_firefox
 
 
 def test_each_suffix_writes_its_format(tmp_path: Path) -> None:
     with python(BUSY) as target:
-        for name in ("a.html", "a.speedscope.json", "a.pb.gz", "a.collapsed"):
+        for name in ("a.html", "a.speedscope.json", "a.pb.gz", "a.collapsed", "a.firefox.json.gz"):
             done = pyprof("record", "-p", str(target.pid), "-d", "0.4", "-o", str(tmp_path / name))
             assert done.returncode == 0, done.stderr
     assert (tmp_path / "a.html").read_bytes().lower().startswith(b"<!doctype html")
     assert json.loads((tmp_path / "a.speedscope.json").read_text())["profiles"]
     assert b"<module>" in gzip.decompress((tmp_path / "a.pb.gz").read_bytes())
     assert "<module> (<string>)" in (tmp_path / "a.collapsed").read_text()
+    firefox = read_firefox((tmp_path / "a.firefox.json.gz").read_bytes())
+    frames = [frame for track in firefox.tracks for row in track.rows for frame in firefox.frames(row)]
+    assert {"Native", "Interpreted"} <= {frame["category"] for frame in frames}
+    assert any(frame["name"] == "<module>" and frame["file"] == "<string>" for frame in frames)
+    assert any(frame["lib"] and frame["lib"]["breakpadId"] and frame["nativeSymbol"] is not None for frame in frames)
 
 
 def test_collapsed_on_standard_output_has_whole_stacks_and_nothing_else() -> None:

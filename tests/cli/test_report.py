@@ -29,13 +29,16 @@ def lines(*arguments: str | Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("suffix", [".html", ".speedscope.json", ".collapsed", ".pb.gz", ".trace.json", ".pyprof"])
+@pytest.mark.parametrize(
+    "suffix", [".html", ".speedscope.json", ".collapsed", ".pb.gz", ".trace.json", ".json.gz", ".pyprof"]
+)
 def test_output_is_that_of_the_recording(suffix: str, recording: Path, tmp_path: Path) -> None:
     out = tmp_path / f"a{suffix}"
     done = pyprof("report", str(recording), "-o", str(out), "-t", "--full-paths")
     assert done.returncode == 0, done.stderr
     assert done.stderr == f"pyprof: wrote {out}\n"
-    name = {".html": "flamegraph", ".pb.gz": "pprof", ".trace.json": "chrome", ".pyprof": "recording"}.get(suffix)
+    known = {".html": "flamegraph", ".pb.gz": "pprof", ".trace.json": "chrome", ".pyprof": "recording"}
+    name = (known | {".json.gz": "firefox"}).get(suffix)
     options = ExportOptions(threads=True, full_paths=True)
     assert out.read_bytes() == export(name or suffix.split(".")[1], golden(), options)
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given
 
 from pyprof.errors import OutputError
-from pyprof.exporters.chrome_trace import IN_SEQUENCE
 from pyprof.exporters.names import levels
+from pyprof.exporters.timing import IN_SEQUENCE
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
 from pyprof.model.selected import timed
 from tests.exporters.profiles import PERIOD_NS, START_NS, Builder, code, deep, golden, profiles

@@ -105,7 +105,7 @@ def written(name: str, profile: Profile) -> dict[str, bytes]:
             out = io.BytesIO()
             entry.write(profile, out, ExportOptions(threads=True))
             data = out.getvalue()
-            found[f"{name}.{entry.name}"] = gzip.decompress(data) if entry.name == "pprof" else data
+            found[f"{name}.{entry.name}"] = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     found[f"{name}.summary"] = orjson.dumps(profile.summary.to_json(), option=orjson.OPT_INDENT_2)
     return found
 

@@ -1,0 +1,58 @@
+"""When samples begin and end, for formats that show them in order of time.
+
+A sample begins at its time. Nobody looked between two samples: where it ends is an inference.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.model.columns import distinct
+from pyprof.model.profile import Profile
+from pyprof.model.selected import timed
+from pyprof.records import replace
+
+I64 = npt.NDArray[np.int64]
+
+IN_SEQUENCE = "It is not known when the samples were taken: those of a thread follow one another in the file's order."
+
+
+def has_times(profile: Profile, samples: I64) -> bool:
+    """Is it known when these samples were taken? Threads may have been seen at one moment."""
+    return timed(profile) or len(distinct(profile.thread[samples])) == len(samples)
+
+
+def in_sequence(profile: Profile) -> Profile:
+    """Each sample of a thread begins where the one before it ends."""
+    length_ns = lengths(profile, np.arange(len(profile.stack)))
+    time_ns = np.empty_like(profile.time_ns)
+    order = np.argsort(profile.thread, kind="stable")
+    end = np.cumsum(length_ns[order])
+    begin = end - length_ns[order]
+    first = np.flatnonzero(np.diff(profile.thread[order], prepend=-1))
+    counts = np.diff(np.append(first, len(order)))
+    time_ns[order] = profile.start_ns + begin - np.repeat(begin[first], counts)
+    return replace(profile, time_ns=time_ns)
+
+
+def lengths(profile: Profile, samples: I64) -> I64:
+    """The time that each of these samples stands for."""
+    weight = profile.values[samples, -1]
+    counts = profile.value_types[-1].unit != "nanoseconds"
+    found: I64 = weight * profile.period_ns if counts else weight
+    return found
+
+
+def ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
+    """Until when each sample of a thread goes on: until the next one, where that is not more than a period late, and
+    never beyond it; else as long as the sample stands for.
+    """
+    end = time_ns + length_ns
+    following = np.append(time_ns[1:], np.iinfo(np.int64).max)
+    return np.where(following - period_ns <= end, following, end)
+
+
+def origin_ns(profile: Profile) -> int:
+    """What times are counted from: the beginning, or the first sample where that is earlier."""
+    return min(profile.start_ns, int(profile.time_ns.min(initial=profile.start_ns)))
