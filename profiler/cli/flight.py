@@ -22,6 +22,10 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
 _LEAST_SIZE = 1 << 20
+_MOST_S = 1e6
+"""The longest time that is kept; --max-size alone bounds what is kept by its size."""
+_SIZED_WINDOW_S, _SIZED_REST_S = 10.0, 3600.0
+"""Where only a size is given: how long a kept file is, and how long no trigger fires after one has."""
 _POLL_S = 0.02
 
 
@@ -29,7 +33,7 @@ def span(text: str) -> float:
     """Seconds."""
     found = _TIME.fullmatch(text)
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
-    if not 1 <= seconds < 1e6:
+    if not 1 <= seconds < _MOST_S:
         raise argparse.ArgumentTypeError(f"{text!r} is no time from a second on, such as 90s, 10m or 2h")
     return seconds
 
@@ -61,14 +65,14 @@ def add_timing(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="WHEN",
-        help="with --last: write when 'cpu>N' (percent of one processor, all recorded processes together) or "
-        "file:PATH (it appears) begins to hold; may be repeated",
+        help="with --last or --max-size: write when 'cpu>N' (percent of one processor, all recorded processes "
+        "together) or file:PATH (it appears) begins to hold; may be repeated",
     )
     when.add_argument(
         "--max-size",
         type=disk_size,
         metavar="BYTES",
-        help="with --last: keep less time than that takes more, with M, G",
+        help="keep the last part only, of this size, with M, G; with --last: less time where that takes more",
     )
 
 
@@ -87,18 +91,28 @@ class Timing:
         """Is more than one file of a name written?"""
         return self.every is not None or self.last_s is not None
 
+    @property
+    def named(self) -> str:
+        """The option that has several files written."""
+        return "--every" if self.every else "--max-size" if self.sized else "--last"
+
+    @property
+    def sized(self) -> bool:
+        """Is what a flight recorder keeps bounded by its size alone?"""
+        return self.last_s == _MOST_S
+
 
 def timing(arguments: argparse.Namespace) -> Timing:
     """Raises UsageError."""
-    if arguments.last is None:
-        for name in ("trigger", "max_size"):
-            if getattr(arguments, name):
-                raise UsageError(f"--{name.replace('_', '-')} is for a flight recorder", "--last 10m")
-    elif arguments.every is not None:
-        raise UsageError("--every writes everything, --last the last part: give one of them")
+    last_s = arguments.last or (_MOST_S if arguments.max_size else None)
+    if last_s is None and arguments.trigger:
+        raise UsageError("--trigger is for a flight recorder", "--last 10m")
+    if last_s is not None and arguments.every is not None:
+        other = "--last" if arguments.last else "--max-size"
+        raise UsageError(f"--every writes everything, {other} the last part: give one of them")
     if arguments.gdb and any(each.startswith("cpu") for each in arguments.trigger):
         raise UsageError("behind a stub the processor time of a target is not known", "--trigger file:PATH")
-    return Timing(arguments.delay, arguments.every, arguments.last, tuple(arguments.trigger), arguments.max_size)
+    return Timing(arguments.delay, arguments.every, last_s, tuple(arguments.trigger), arguments.max_size)
 
 
 def wait(delay: float | None, over: Callable[[], bool]) -> None:
@@ -130,8 +144,8 @@ class Flight:
         self._deliveries = recording.deliveries
         self._to = to
         self._number = 0
-        self._triggers = Triggers(conditions, self.write_out, how.last_s)
-        self._deliveries.every(window_s(how.last_s), self._kept)
+        self._triggers = Triggers(conditions, self.write_out, _SIZED_REST_S if how.sized else how.last_s)
+        self._deliveries.every(_SIZED_WINDOW_S if how.sized else window_s(how.last_s), self._kept)
         self._deliveries.inherit(self.at_end)
 
     @property

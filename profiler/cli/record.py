@@ -120,7 +120,7 @@ def _check_names(template: str, arguments: argparse.Namespace, when: Timing) -> 
     for path in filter(None, (template, arguments.save)):
         if when.several and path != "-" and not any(mark in path for mark in ("%i", "%t")):
             raise UsageError(
-                f"{'--every' if when.every else '--last'} writes several files: they need different names",
+                f"{when.named} writes several files: they need different names",
                 "-o 'name-%i.html'",
             )
     if arguments.save in (template, "-"):

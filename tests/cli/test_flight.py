@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from pyprof.recording.reader import load
+from pyprof.session.flight import Kept
 from tests.cli.support import BUSY, PYPROF, one_sentence, pyprof, python
+from tests.exporters.profiles import golden
+from tests.recording.support import stored
 
 PATIENCE_S = 60
 
@@ -24,8 +27,8 @@ def until(there: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def record(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [*PYPROF, "record", "--last", "1s", "-o", str(folder / "x-%i.pyprof"), *arguments]
+def record(folder: Path, *arguments: str, bound: tuple[str, str] = ("--last", "1s")) -> subprocess.Popen[str]:
+    command = [*PYPROF, "record", *bound, "-o", str(folder / "x-%i.pyprof"), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -47,6 +50,33 @@ def test_last_part_is_written_by_signal_and_trigger_and_at_the_end(tmp_path: Pat
     assert all(each.duration_ns <= 1_000_000_000 and len(each.stack) for each in found)
     begins = [each.start_ns for each in found]
     assert begins == sorted(set(begins))
+    assert sorted(tmp_path.iterdir()) == [flag, *files]
+
+
+def test_size_alone_bounds_what_is_kept(tmp_path: Path) -> None:
+    kept = Kept(str(tmp_path), 1e6, 2 * stored(golden(), tmp_path, "size").stat().st_size)
+    (tmp_path / "size").unlink()
+    for number in range(5):
+        kept.take(golden(), number)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000003.pyprof", "00000004.pyprof"]
+    assert len(kept.together().stack) == 2 * len(golden().stack)
+
+
+def test_recording_bounded_by_size_is_written_by_trigger_and_at_the_end(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    files = [tmp_path / f"x-{nth}.pyprof" for nth in range(2)]
+    with python(BUSY) as target:
+        recorder = record(tmp_path, "-p", str(target.pid), "--trigger", f"file:{flag}", bound=("--max-size", "1M"))
+        until(lambda: len(list(tmp_path.glob("pyprof-last-*/00000000.pyprof"))) > 0)
+        flag.touch()
+        until(files[0].exists)
+        time.sleep(1)
+        recorder.send_signal(signal.SIGINT)
+        _, said = recorder.communicate(timeout=PATIENCE_S)
+    assert recorder.returncode == 0, said
+    part, whole = map(load, files)
+    assert 0 < len(part.stack) < len(whole.stack)
+    assert whole.start_ns == part.start_ns
     assert sorted(tmp_path.iterdir()) == [flag, *files]
 
 
@@ -81,7 +111,8 @@ def test_recording_of_a_command_begins_after_the_delay(tmp_path: Path) -> None:
         (["--last", "10m"], "--last writes several files"),
         (["--last", "10m", "--every", "5"], "--every writes everything"),
         (["--trigger", "cpu>3"], "--trigger is for a flight recorder"),
-        (["--max-size", "10M"], "--max-size is for a flight recorder"),
+        (["--max-size", "10M"], "--max-size writes several files"),
+        (["--max-size", "10M", "--every", "5"], "--every writes everything, --max-size the last part"),
         (["--last", "10x"], "no time from a second on"),
         (["--last", "10m", "--max-size", "3"], "no size from 1M on"),
     ],
