@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -24,6 +24,7 @@ from pyprof.symbolize.kernel import _STATES
 from tests.exporters.firefox_profile import FirefoxProfile, read
 from tests.exporters.profiles import LIBC, PERIOD_NS, START_NS, Builder, code, deep, golden, marker, profiles
 from tests.exporters.support import PLAIN, export
+from tests.support import missing
 
 A, B, POLL = code("a", rel=0x10), code("b", rel=0x20), code("poll", 0, 0x40)
 
@@ -204,18 +205,23 @@ def test_every_frame_of_code_has_its_address_in_its_library(profile: Profile) ->
                 assert frame["nativeSymbol"] is None or frame["address"] >= 0
 
 
-@pytest.mark.skipif(not shutil.which("profiler-cli"), reason="no profiler-cli (npm @firefox-devtools/profiler-cli)")
+MODULES = Path(__file__).parents[2] / "tooling" / "firefox" / "node_modules"
+
+
 def test_mozillas_own_program_reads_the_same_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its `load` gives its other process half a second to start, which a busy machine does not: the test starts it."""
+    program = [str(MODULES / ".bin" / "node"), str(MODULES / "@firefox-devtools/profiler-cli/dist/profiler-cli.js")]
+    if not all(map(os.path.exists, program)):
+        missing("needs Mozilla's profiler-cli: npm ci --prefix tooling/firefox")
     monkeypatch.setenv("PROFILER_CLI_SESSION_DIR", str(tmp_path))
     path = tmp_path / "golden.firefox.json.gz"
     path.write_bytes(export("firefox", golden()))
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["profiler-cli", *arguments, "--session", "golden"]
+        command = [*program, *arguments, "--session", "golden"]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
-    server = ["profiler-cli", "--daemon", str(path), "--session", "golden"]
+    server = [*program, "--daemon", str(path), "--session", "golden"]
     with subprocess.Popen(server, stdout=subprocess.DEVNULL) as it:
         try:
             assert any(run("status").returncode == 0 for _ in range(200))

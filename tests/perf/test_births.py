@@ -78,7 +78,8 @@ def test_time_that_no_sample_stands_for_is_marked_and_told(open_folder: Path) ->
         program.communicate()
     processor = recording.summary["processor"]
     total, blocks = sum(recording.stacks.values()), {stack[0]: count for stack, count in recording.unseen.items()}
-    assert blocks.keys() <= {"[not sampled: too short to see]", "[not sampled: in the kernel]"}
+    seen_by = {"too short to see", "in the kernel", "records lost"}  # the last one where the machine is busy
+    assert blocks.keys() <= {f"[not sampled: {why}]" for why in seen_by}
     block = sum(blocks.values())
     assert 0.1 < processor["spent_s"] < spent_s
     assert (total + block) / 199 == pytest.approx(processor["spent_s"], rel=POINTS)
