@@ -51,13 +51,13 @@ class ByImage:
 
     def look(self, all_of_them: bool = False) -> list[int]:
         """Look at what is due, within a budget of the time unless all is wanted. Those that are decided now."""
-        now, spent = self.clock(), self.cost()
-        if not all_of_them and now < self._not_before:
+        now = self.clock()
+        due = [(pid, look) for pid, look in self._looks.items() if look.due_ns <= now]
+        if not due or (not all_of_them and now < self._not_before):
             return []
+        spent = self.cost()
         decided = []
-        for pid, look in list(self._looks.items()):
-            if look.due_ns > now:
-                continue
+        for pid, look in due:
             if self._is_decided(pid, self.needs_stops(pid), look):
                 decided.append(pid)
             if not all_of_them and self.cost() > spent + _MOST_NS:

@@ -1,0 +1,66 @@
+"""When processes are looked at for the program that they run, and what that costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyprof.collectors.hybrid.by_image import ByImage
+
+pytestmark = pytest.mark.unit
+MS = 1_000_000
+
+
+class Clocks:
+    """A look costs each_ns of processor time. asked: how often that was read."""
+
+    def __init__(self, each_ns: int = 0) -> None:
+        self.now_ns = self.spent_ns = self.asked = 0
+        self._each_ns = each_ns
+        self.looked: list[int] = []
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def cost(self) -> int:
+        self.asked += 1
+        return self.spent_ns
+
+    def needs_stops(self, pid: int) -> str | None:
+        self.looked.append(pid)
+        self.spent_ns += self._each_ns
+        return None if pid == 7 else ""
+
+
+def by_image(clocks: Clocks) -> ByImage:
+    return ByImage(clocks.needs_stops, clocks.clock, clocks.cost)
+
+
+def test_where_nobody_is_due_no_clock_of_processor_time_is_read() -> None:
+    clocks = Clocks()
+    known = by_image(clocks)
+    for _ in range(1000):
+        clocks.now_ns += 10 * MS
+        assert known.look() == []
+    assert (clocks.asked, clocks.looked) == (0, [])
+
+
+def test_process_that_cannot_be_told_yet_is_looked_at_later_and_later() -> None:
+    clocks = Clocks()
+    known = by_image(clocks)
+    known.changed([7])
+    for _ in range(1000):
+        assert known.look() == []
+        clocks.now_ns += 10 * MS
+    assert 10 < len(clocks.looked) < 25
+    assert clocks.asked < 3 * len(clocks.looked) + 1
+
+
+def test_dear_looks_are_few() -> None:
+    clocks = Clocks(each_ns=2 * MS)
+    known = by_image(clocks)
+    known.changed(range(100, 120))
+    assert known.look() == [100, 101, 102]
+    assert known.look() == []
+    clocks.now_ns += 60 * MS
+    assert known.look() == [103, 104, 105]
+    assert known.look(all_of_them=True) == [*range(106, 120)]
