@@ -12,8 +12,10 @@ Mappings = tuple[Mapping, ...]
 Change = Mapping | Mappings | None
 """A new mapping, all mappings as they were found, or None for an exec."""
 
-_MOST_CHANGES = 1024
-"""So many new mappings are taken in one by one; of more, what is found mapped afterwards counts."""
+_MOST_CHANGES, _MOST_WORK = 1 << 16, 1 << 26
+"""So many new mappings are taken in one by one, fewer where each is laid over many others (changes times mappings). Of
+more, what is found mapped afterwards counts.
+"""
 _MOST_SEEN = 4096
 
 
@@ -31,8 +33,9 @@ class PendingChanges:
     def __iter__(self) -> Iterator[tuple[int, Change]]:
         return ((at, change) for at, _, change in self._changes)
 
-    def note(self, time_ns: int, change: Change) -> None:
-        if isinstance(change, Mapping) and len(self._changes) >= _MOST_CHANGES:
+    def note(self, time_ns: int, change: Change, mapped: int = 0) -> None:
+        """mapped: how many mappings there are."""
+        if isinstance(change, Mapping) and len(self._changes) >= min(_MOST_CHANGES, _MOST_WORK // (mapped + 1)):
             self.skipped = True
             return
         self._order += 1

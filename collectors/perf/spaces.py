@@ -67,7 +67,7 @@ class History:
     def mapped(self, time_ns: int, mapping: Mapping) -> None:
         """A new executable mapping."""
         self._places.note(mapping, self.image)
-        self._changes.note(time_ns, mapping)
+        self._changes.note(time_ns, mapping, len(self.mappings))
 
     def executed(self, time_ns: int) -> None:
         """A new program image begins."""

@@ -68,11 +68,19 @@ def test_mappings_that_were_read_count_from_then_on() -> None:
 def test_of_a_storm_of_mappings_what_is_found_afterwards_counts() -> None:
     with open("/proc/self/maps", encoding="ascii") as file:
         real = next(line for line in file if "r-xp" in line and "/" in line)
-    known = History(os.getpid(), itertools.count(1).__next__, ())
+    others = tuple(code(0x10000000 + 0x2000 * at, 0x10001000 + 0x2000 * at, "other") for at in range(20_000))
+    known = History(os.getpid(), itertools.count(1).__next__, others)
     for at in range(20_000):
         known.mapped(at, replace(code(0x1000 * (1 + at % 512), 0x1000 * (2 + at % 512)), inode=7))
     assert names(known, [2**62], int(real.split("-")[0], 16)) == [""]
     assert names(known, [2**62], int(real.split("-")[0], 16)) == [real.split()[-1]]
+
+
+def test_thousands_of_libraries_that_come_and_go_in_a_second_are_told_apart() -> None:
+    known = history(code(0x1000, 0x2000, "first"))
+    for at in range(30_000):
+        known.mapped(at, replace(code(0x5000, 0x6000, "ab"[at % 2]), inode=1 + at % 2))
+    assert names(known, [28_000, 28_001, 29_999], 0x5800) == ["/a", "/b", "/b"]
 
 
 def test_a_place_where_many_files_are_mapped_one_after_the_other_is_noted_once() -> None:
