@@ -12,7 +12,7 @@ import numpy as np
 from pyprof.errors import FormatError, RecordingError
 from pyprof.exporters.utf8 import dumps
 from pyprof.recording.cells import TableRows, referred
-from pyprof.recording.columns import unpack
+from pyprof.recording.columns import I64, unpack
 from pyprof.recording.opening import opened
 from pyprof.recording.reader import KEYS, MOST_VALUES, unsigned
 from pyprof.recording.unpacking import Blocks, FrameColumns, FunctionName, LineColumns
@@ -107,22 +107,29 @@ def _fill(database: sqlite3.Connection, blocks: Blocks) -> None:
     def add(table: str, rows: Iterable[Sequence[object]], columns: int) -> None:
         database.executemany(f"INSERT INTO temp.{table} VALUES ({', '.join('?' * columns)})", rows)
 
-    names, frames = blocks.functions(), blocks.frames()
-    lines, functions = _functions(frames, blocks.lines(), names)
+    names, files = blocks.functions(), blocks.files()
+    frames, columns = blocks.frames()
+    _refer("frames", frames.module, database.execute("SELECT count(*) FROM modules").fetchone()[0])
+    _refer("lines", columns.file, len(files))
+    lines, functions = _functions(frames, columns, names)
     add("lines", lines, 6)
     add("functions", functions, 4)
-    add("files", enumerate(blocks.files(), 1), 2)
+    add("files", enumerate(files, 1), 2)
     add("frames", _frames(frames, names), 8)
     nodes = blocks.stacks(len(frames.module))[1:]
     add("stacks", ((at, parent or None, frame) for at, (parent, frame) in enumerate(nodes.tolist(), 1)), 3)
+
+
+def _refer(table: str, numbers: I64, count: int) -> None:
+    """Each is a row's number of a table with so many rows, or 0: none. Raises FormatError."""
+    if int(numbers.min(initial=0)) < 0 or int(numbers.max(initial=0)) > count:
+        raise FormatError(table, 0, "refers to a row that does not exist")
 
 
 def _functions(
     frames: FrameColumns, lines: LineColumns, names: Sequence[FunctionName]
 ) -> tuple[list[Sequence[object]], list[Sequence[object]]]:
     """Rows of lines and of functions: a name with an address behind it is a function for each address."""
-    if int(frames.lines.min(initial=0)) < 0 or int(frames.lines.sum()) != len(lines.start):
-        raise FormatError("line_blocks", 0, "frames have more functions, or fewer")
     of_frame = np.repeat(np.arange(len(frames.lines)), frames.lines)
     depth = np.arange(len(of_frame)) - (np.cumsum(frames.lines) - frames.lines)[of_frame]
     columns = of_frame + 1, depth, lines.start, lines.function, frames.rel[of_frame] - lines.start

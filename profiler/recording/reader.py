@@ -119,11 +119,8 @@ class _Reader:
         return tuple(found)
 
     def _frames(self, modules: int) -> tuple[Frame, ...]:
-        columns = self._blocks.frames()
-        names, lines, marks = self._blocks.functions(), self._blocks.lines(), self._marks(len(columns.module))
-        least, most = int(columns.lines.min(initial=0)), int(columns.lines.max(initial=0))
-        if least < 0 or most > len(lines.start) or int(columns.lines.sum()) != len(lines.start):
-            raise FormatError("line_blocks", 0, "frames have more functions, or fewer")
+        columns, lines = self._blocks.frames()
+        names, marks = self._blocks.functions(), self._marks(len(columns.module))
         functions = self._lines(names, lines, np.repeat(columns.rel, columns.lines) - lines.start)
         ends = np.cumsum(columns.lines)
         rows = zip(*(getattr(columns, name).tolist() for name in field_names(FrameColumns)), ends.tolist(), strict=True)

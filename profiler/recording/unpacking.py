@@ -38,7 +38,7 @@ class FunctionName:
 
 @dataclass(frozen=True, slots=True)
 class FrameColumns:
-    """(f,) each, with the file's numbers. first_line: index of a frame's innermost function."""
+    """(f,) each, with the file's numbers. lines: how many functions a frame has."""
 
     module: I64
     rel: I64
@@ -97,13 +97,15 @@ class Blocks:
                 found.append(path)
         return found
 
-    def frames(self) -> FrameColumns:
+    def frames(self) -> tuple[FrameColumns, LineColumns]:
+        """The frames have as many functions together as there are: each count is bounded, so that no sum wraps."""
         module, rel, base, *others = self._things("frame_blocks", FRAME_COLUMNS, 3)
-        return FrameColumns(module, rel, base, *others)
-
-    def lines(self) -> LineColumns:
         start, function, file, line = self._things("line_blocks", LINE_COLUMNS, 3)
-        return LineColumns(start, function, file, line)
+        frames = FrameColumns(module, rel, base, *others)
+        least, most = int(frames.lines.min(initial=0)), int(frames.lines.max(initial=0))
+        if least < 0 or most > len(start) or int(frames.lines.sum()) != len(start):
+            raise FormatError("line_blocks", 0, "frames have more functions, or fewer")
+        return frames, LineColumns(start, function, file, line)
 
     def stacks(self, frames: int) -> I64:
         """(nodes, 2): number of the parent, 0: none, and of the frame. The first row is the root. frames: how many."""
