@@ -17,6 +17,7 @@ import numpy as np
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.firefox_tables import CATEGORIES, WAITING, SharedTables, wait_of
+from pyprof.exporters.names import labelled_name
 from pyprof.exporters.timing import I64, IN_SEQUENCE, ends, has_times, in_sequence, lengths, origin_ns
 from pyprof.exporters.utf8 import dumps
 from pyprof.model.columns import distinct
@@ -64,6 +65,7 @@ def _meta(profile: Profile, notes: list[str]) -> dict[str, object]:
     origin = origin_ns(profile)
     begin = (profile.start_ns - origin) / _MS
     about = [{"label": "Note", "format": "string", "value": note} for note in notes]
+    about += [{"label": name, "format": "string", "value": value} for name, value in profile.labels.items()]
     return {
         "product": profile.title or "pyprof",
         "importedFrom": "pyprof",
@@ -94,7 +96,7 @@ def _threads(profile: Profile, tables: SharedTables) -> Iterator[dict[str, objec
     for thread, (pid, tid), samples in zip(threads, _numbers(threads), samples_of, strict=True):
         markers = _waits(profile, tables, samples)
         yield {
-            "name": thread.name or "thread",
+            "name": labelled_name(profile, thread) or "thread",
             "processName": thread.process or "process",
             "processType": "default",
             "isMainThread": thread.pid == thread.tid,

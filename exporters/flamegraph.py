@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.flame_tree import build
+from pyprof.exporters.names import labelled_name
 from pyprof.exporters.page_samples import in_time
 from pyprof.exporters.utf8 import clean, dumps
 from pyprof.model.functions import Function
@@ -163,7 +164,8 @@ def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None
         },
         "samples": {"leaf": tree.leaf, "thread": tree.thread, "values": tree.values},
         "timeline": samples.header,
-        "threads": [[t.pid, t.tid, text(t.name), text(t.process)] for t in profile.threads],
+        "threads": [[t.pid, t.tid, text(labelled_name(profile, t)), text(t.process)] for t in profile.threads],
+        "labels": [list(label) for label in profile.labels.items()],
         "summary": profile.summary.to_json(),
         **(beside(tree.functions) if beside else {}),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.functions import Function, functions_of
+from pyprof.model.labels import shown
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.records import dataclass
 
@@ -79,6 +80,12 @@ def script_name(level: Level, options: ExportOptions) -> str:
 
 def thread_name(thread: ThreadInfo) -> str:
     return f"{thread.name or 'thread'} (tid {thread.tid})"
+
+
+def labelled_name(profile: Profile, thread: ThreadInfo) -> str:
+    """Its own name, and labels that not all threads have."""
+    own = shown(tuple(label for label in thread.labels if label not in profile.labels.items()))
+    return f"{thread.name} [{own}]" if own else thread.name
 
 
 def process_name(thread: ThreadInfo) -> str:

@@ -1,9 +1,10 @@
 """pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1.
 
 Callers' addresses are already adjusted to the call (Frame.lookup). Thread and process are labels, never frames: `pprof
--tagroot=process,thread` makes roots of them. A sample whose interpreter's frames could not all be matched has the label
-merge ("partial, 1 run unplaced") beside its marker frame. Every label is a string, because pprof drops a numeric 0. The
-primary value stands last and is named in default_sample_type.
+-tagroot=process,thread` makes roots of them. Beside them stand the labels that the user gave. A sample whose
+interpreter's frames could not all be matched has the label merge ("partial, 1 run unplaced") beside its marker frame.
+Every label is a string, because pprof drops a numeric 0. The primary value stands last and is named in
+default_sample_type.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class PprofTables:
         return number(1, self.string(type_)) + number(2, self.string(unit))
 
     def labels(self, thread: ThreadInfo) -> bytes:
-        own = {"pid": str(thread.pid), "tid": str(thread.tid), "thread": thread.name, "process": thread.process}
+        own = dict(thread.labels)
+        own |= {"pid": str(thread.pid), "tid": str(thread.tid), "thread": thread.name, "process": thread.process}
         return b"".join(self.label(key, value) for key, value in own.items())
 
     def label(self, key: str, value: str) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyprof.frame_sources import SCAN, selectable
 from pyprof.records import dataclass, field_names
@@ -145,6 +145,7 @@ class RecordOptions(StackOptions):
     keep it.
     lock_holder: only samples of threads that hold the interpreter's lock.
     min_block: seconds; with "bpf" each wait that is longer has a stack of its own, shorter ones where it is quiet.
+    labels: what the profile is labelled with, such as {"env": "prod"}.
     """
 
     duration: float | None = None
@@ -157,6 +158,7 @@ class RecordOptions(StackOptions):
     max_overhead: float | None = None
     lock_holder: bool = False
     min_block: float = DEFAULT_MIN_BLOCK_S
+    labels: Mapping[str, str] | None = None
 
     def collecting(self, subprocesses: bool) -> CollectOptions:
         """The part that a collector gets. subprocesses: where None was given."""
@@ -185,6 +187,8 @@ class RecordOptions(StackOptions):
 def _as_text(value: object) -> str:
     if isinstance(value, re.Pattern):
         return str(value.pattern)
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={each}" for name, each in sorted(value.items()))
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

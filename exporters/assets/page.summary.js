@@ -57,6 +57,7 @@ function showSummary(model) {
       ["Rate reached", rate(summary.rate_reached)],
       ["Skipped (late)", summary.skipped ? groupThousands(summary.skipped) : ""],
     ]),
+    ...(model.labels.length ? [element("h3", null, "Labels"), facts(model.labels)] : []),
     ...summary.notes.map((note) => element("p", { class: "note" }, note)),
     element("h3", null, "How the stacks ended"),
     ...shares(shown.ends, (name) => summary.reasons[name]?.title || name, "root", (value) => formatValue(value, [shown.type, shown.unit])),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from pyprof.cli.arguments import positive_int, regex
+from pyprof.cli.arguments import label, positive_int, regex
 
 if TYPE_CHECKING:
     from pyprof.model.profile import Profile
 
-CRITERIA = ("thread", "process", "pid", "tid", "function", "exclude", "module")
+CRITERIA = ("thread", "process", "pid", "tid", "function", "exclude", "module", "label")
 """Names of options, and of criteria of Profile.filter()."""
 
 
@@ -29,10 +29,19 @@ def add_criteria(what: argparse._ArgumentGroup) -> None:
         help="stacks through a function with this in its name",
     )
     what.add_argument("--exclude", type=regex, metavar="REGEX", help="no stacks through such a function")
+    what.add_argument(
+        "--label",
+        type=label,
+        action="append",
+        metavar="NAME=VALUE",
+        help="what was recorded with this label; of several values of a name one is enough",
+    )
     what.add_argument("--module", type=regex, metavar="REGEX", help="stacks through such a file, of Python a script")
 
 
 def chosen(profile: Profile, arguments: argparse.Namespace, **times: Any) -> Profile:
     """The samples that the options choose. times: start and end of Profile.filter()."""
     criteria = {name: getattr(arguments, name) for name in CRITERIA} | times
+    if arguments.label is not None:
+        criteria["label"] = {name: {v for n, v in arguments.label if n == name} for name, _ in arguments.label}
     return profile.filter(**criteria) if any(each is not None for each in criteria.values()) else profile

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from pyprof.cli.arguments import bytes_size, duration, percent, positive, positive_int, source_list, unwind_options
+from pyprof.cli.arguments import (
+    bytes_size,
+    duration,
+    label,
+    percent,
+    positive,
+    positive_int,
+    source_list,
+    unwind_options,
+)
 from pyprof.collectors import registry as collectors
 from pyprof.frame_sources import option_help
 from pyprof.options import (
@@ -50,6 +59,12 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         help="also the children that exist and those to come, until the last has ended; of a command that is the "
         "default, until the command ends",
     )
+    _add_how(what)
+    return what
+
+
+def _add_how(what: argparse._ArgumentGroup) -> None:
+    """Bounds, the sandbox, labels."""
     what.add_argument(
         "--max-overhead",
         type=percent,
@@ -76,7 +91,14 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         metavar="BYTES",
         help="most of a stack that is copied at a stop, with K or M; the rest is read once (default: 1M)",
     )
-    return what
+    what.add_argument(
+        "--label",
+        type=label,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="what the recording is labelled with, for pyprof report --label; may be repeated",
+    )
 
 
 def add_unwinding(parser: argparse.ArgumentParser) -> None:
@@ -131,5 +153,6 @@ def record_options(arguments: argparse.Namespace) -> RecordOptions:
         follow_tasks=arguments.follow_tasks,
         lock_holder=arguments.gil,
         min_block=arguments.min_block,
+        labels=dict(arguments.label) or None,
         sandbox=arguments.sandbox,
     )

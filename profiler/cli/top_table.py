@@ -10,6 +10,7 @@ from pyprof.cli.terminal import printable
 from pyprof.cli.words import duration, percent, shorten
 from pyprof.errors import UsageError
 from pyprof.model.functions import costs
+from pyprof.model.labels import shown
 from pyprof.model.neighbours import NOBODY, Neighbours, Row, neighbours
 from pyprof.model.profile import Profile
 
@@ -23,6 +24,8 @@ def top(profile: Profile, width: int, count: int) -> Iterator[str]:
     """Functions with what they cost in themselves, and with what they call."""
     found = costs(profile)
     yield f"{profile.title}: {_amount(profile, found.value)} in {duration(profile.duration_ns)}"
+    if profile.labels:
+        yield printable(f"labels: {shown(tuple(profile.labels.items()))}")
     yield ""
     yield f"{'self':>{_SHARE}} {'total':>{_SHARE}} {'':{_BAR}} function"
     rows = found.functions[:count]

@@ -1,7 +1,8 @@
 """pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not.
 
-Samples have no times. Of labels pid, tid, thread and process make the thread; others are left out. The value that the
-file names as its default, else the last one, is the primary one.
+Samples have no times. Of labels pid, tid, thread and process make the thread; others are its labels. Samples with other
+labels are those of another thread. A file may have as many labels as samples: then those that come late are left out.
+The value that the file names as its default, else the last one, is the primary one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pyprof.errors import FormatError
 from pyprof.importers.builder import NOBODY, About, Builder
 from pyprof.importers.protobuf import Field, fields, numbers, repeated, signed
+from pyprof.model.labels import RESERVED, Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass
@@ -19,6 +21,8 @@ from pyprof.records import dataclass
 _GZIP = b"\x1f\x8b"
 _MOST = 1 << 28
 """Bytes that a file may inflate to."""
+MOST_LABELLED = 10_000
+"""Different labels together that samples may have."""
 
 SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING, TIME, DURATION, PERIOD, DEFAULT = (
     *(1, 2, 3, 4, 5, 6),
@@ -71,6 +75,7 @@ class _Reader:
             else:
                 self._header[key] = value
         self._builder = Builder()
+        self._labels: set[Labels] = set()
         self._left_out: set[str] = set()
 
     def profile(self, title: str) -> Profile:
@@ -82,7 +87,7 @@ class _Reader:
         primary = next((at for at, kind in enumerate(kinds) if kind.type == default), len(kinds) - 1)
         order = [*(at for at in range(len(kinds)) if at != primary), primary]
         self._samples(self._frames(), order)
-        labels = f"; labels left out: {', '.join(sorted(self._left_out)[:5])}" if self._left_out else ""
+        labels = f"; labels left out of some samples: {', '.join(sorted(self._left_out)[:5])}" if self._left_out else ""
         about = About(
             title,
             tuple(kinds[at] for at in order),
@@ -170,9 +175,15 @@ class _Reader:
         labels[key] = self._text(row[2]) if row.get(2) else str(signed(row.get(3, 0)))
 
     def _thread(self, labels: dict[str, str]) -> ThreadInfo:
-        self._left_out |= labels.keys() - {"pid", "tid", "thread", "process", "merge"}
+        if not labels:
+            return NOBODY
+        own: Labels = tuple(sorted((name, value) for name, value in labels.items() if name not in RESERVED))
+        if own not in self._labels and len(self._labels) >= MOST_LABELLED:
+            self._left_out |= {name for name, _ in own}
+            own = ()
+        self._labels.add(own)
         pid, tid = (_number(labels.get(key, "")) for key in ("pid", "tid"))
-        return ThreadInfo(pid, tid, labels.get("thread", ""), labels.get("process", "")) if labels else NOBODY
+        return ThreadInfo(pid, tid, labels.get("thread", ""), labels.get("process", ""), labels=own)
 
 
 def _number(text: str) -> int:

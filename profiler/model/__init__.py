@@ -18,6 +18,7 @@ contents      What the samples of a profile amount to
 functions     The functions of a profile, the same wherever they were mapped, and what each cost
 interpreter   What an interpreter was doing in a thread when its sample was taken
 keys          Keys of threads and processes: number and start time, so that a reused number is another key
+labels        Labels: what a user says of a recording
 kernel        What stands inside the innermost frame of user code
 markers       Markers: frames without code that say what a stack lacks
 merged        Profiles of one recording, window after window, as one

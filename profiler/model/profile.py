@@ -6,7 +6,7 @@ Stacks are a prefix tree over frames (parents first, node 0 is no frame), sample
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import cached_property
 from os import PathLike
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pyprof.errors import UsageError
 from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.keys import ProcessKey, ThreadKey
+from pyprof.model.labels import Labels, common, fit
 from pyprof.model.markers import Mark
 from pyprof.model.modules import base_name
 from pyprof.model.summary import Summary
@@ -101,7 +102,9 @@ class ModuleInfo:
 
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
-    """process: name of the thread's process. started: see ThreadKey; process_started: of the process's first thread."""
+    """process: name of the thread's process. started: see ThreadKey; process_started: of the process's first thread.
+    labels: of the recording that it is from.
+    """
 
     pid: int
     tid: int
@@ -109,6 +112,7 @@ class ThreadInfo:
     process: str
     started: int = 0
     process_started: int = 0
+    labels: Labels = ()
 
     @property
     def key(self) -> ThreadKey:
@@ -203,6 +207,7 @@ class Profile:
         thread: str | re.Pattern[str] | None = None,
         function: str | re.Pattern[str] | None = None,
         module: str | re.Pattern[str] | None = None,
+        label: Mapping[str, str | Collection[str]] | None = None,
         exclude: str | re.Pattern[str] | None = None,
         start: float | None = None,
         end: float | None = None,
@@ -210,9 +215,9 @@ class Profile:
         """A profile of the samples that meet every criterion given; this one stays as it is.
 
         pid, tid: one or several. process, thread: found in the name, as re.search() does. function, module: found in
-        the name of one anywhere on the stack; the module of a Python function is its script. exclude: a function that
-        must be nowhere on the stack. start, end: seconds since the profile's beginning; end itself is outside. Raises
-        UsageError.
+        the name of one anywhere on the stack; the module of a Python function is its script. label: the value of each
+        label, or several of which one is enough. exclude: a function that must be nowhere on the stack. start, end:
+        seconds since the profile's beginning; end itself is outside. Raises UsageError.
         """
         from pyprof.model import selected as s
 
@@ -224,6 +229,7 @@ class Profile:
                 (pids is None or info.pid in pids)
                 and (tids is None or info.tid in tids)
                 and all(pattern.search(getattr(info, field)) for pattern, field in names)
+                and fit(info.labels, label or {})
             ),
         )
         wanted &= s.between(self, start, end)
@@ -292,6 +298,11 @@ class Profile:
         from pyprof.model.table import data_frame
 
         return data_frame(self, library)
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """The labels that all threads have. Those of one are in `threads`."""
+        return dict(common(thread.labels for thread in self.threads))
 
     @cached_property
     def processes(self) -> tuple[int, ...]:

@@ -111,7 +111,7 @@ class _Places:
 
     def _thread(self, info: ThreadInfo) -> int:
         """One that has begun at a known time is the same one under another name, too: the last one is its name."""
-        key = (info.key, info.process_key) if info.started and info.process_started else (info,)
+        key = (info.key, info.process_key, info.labels) if info.started and info.process_started else (info,)
         number = self._threads.setdefault(key, len(self._threads))
         self._infos[number : number + 1] = [info]
         return number

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError, RecordingError
 from pyprof.model.contents import summary_of_part
+from pyprof.model.labels import Labels
 from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
@@ -113,9 +114,15 @@ class _Reader:
     def _threads(self) -> tuple[ThreadInfo, ...]:
         processes = self._rows("processes")
         found = []
+        labels: dict[int, Labels] = {}
+        for thread, label, value in self._rows("labels"):
+            labels[thread] = (*labels.get(thread, ()), (label, value))
         for at, process, tid, started, name in self._rows("threads"):
             _, pid, began, process_name = processes[referred("threads", at, process, len(processes))]
-            found.append(ThreadInfo(pid, tid, name, process_name, started or 0, began or 0))
+            of_thread = labels.pop(at, ())
+            found.append(ThreadInfo(pid, tid, name, process_name, started or 0, began or 0, of_thread))
+        if labels:
+            raise FormatError("labels", 0, f"refers to a thread {min(labels)} that does not exist")
         return tuple(found)
 
     def _frames(self, modules: int) -> tuple[Frame, ...]:

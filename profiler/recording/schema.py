@@ -1,7 +1,7 @@
 """The tables of a recording file: one SQL text, from which the file, its check and docs/recording.md are made.
 
 History: 1: the first version. 2: frames, their functions and files, and stacks are blocks, which were a row each.
-upgrades.py has what version 1 had in their place.
+upgrades.py has what version 1 had in their place. 3: labels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyprof.records import dataclass
 
 APPLICATION_ID = 0x70797072
 """The letters "pypr"."""
-VERSION = 2
+VERSION = 3
 
 SCHEMA = """\
 -- What the recording is. Keys: title; start_ns: since the epoch; duration_ns; period_ns: the sampling period.
@@ -60,6 +60,14 @@ CREATE TABLE threads (
   started_ns INTEGER, -- when it began, by CLOCK_MONOTONIC; NULL: not known
   name TEXT NOT NULL -- as the thread, or its interpreter, says
 );
+
+-- What the user who recorded a thread said of it.
+CREATE TABLE labels (
+  thread INTEGER NOT NULL, -- threads.id
+  name TEXT NOT NULL, -- as in --label NAME=VALUE
+  value TEXT NOT NULL, -- text
+  PRIMARY KEY (thread, name)
+) WITHOUT ROWID;
 
 -- Object files where they were mapped.
 CREATE TABLE modules (

@@ -65,12 +65,15 @@ CREATE TABLE stacks (
 
 _BLOCKS_OF_2 = ("function_blocks", "file_blocks", "frame_blocks", "line_blocks", "stack_blocks")
 
+_NEW_IN_3 = ("labels",)
+
 
 def tables_of(version: int) -> dict[str, Table]:
     """The tables of a file of that version."""
-    if version > 1:
-        return tables()
-    return {name: table for name, table in tables().items() if name not in _BLOCKS_OF_2} | tables(_ROWS_OF_1)
+    since: dict[int, tuple[str, ...]] = {2: _BLOCKS_OF_2, 3: _NEW_IN_3}
+    new = {name for later, names in since.items() if later > version for name in names}
+    found = {name: table for name, table in tables().items() if name not in new}
+    return found | tables(_ROWS_OF_1) if version == 1 else found
 
 
 def upgrade(database: sqlite3.Connection, version: int, size: int) -> None:
@@ -134,5 +137,11 @@ def _signed(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-_UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2}
+def _to_3(database: sqlite3.Connection, size: int) -> None:
+    """Nothing had labels."""
+    for name in _NEW_IN_3:
+        database.execute(tables()[name].sql)
+
+
+_UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3}
 """By the version that they begin with."""

@@ -92,10 +92,13 @@ class TableWriter:
         self._add("modules", [(self._number("modules"), *_module(module)) for module in modules])
 
     def add_threads(self, threads: Iterable[ThreadInfo]) -> None:
-        self._add("threads", [(self._number("threads"), *self._thread(thread)) for thread in threads])
+        rows = [(self._number("threads"), thread) for thread in threads]
+        self._add("threads", [(number, *self._thread(thread)) for number, thread in rows])
+        labels = [(number, *map(cell, label)) for number, thread in rows for label in thread.labels]
+        self._add("labels", labels)
 
     def rename_threads(self, threads: Mapping[int, ThreadInfo]) -> None:
-        """By index."""
+        """By index. Their labels stay."""
         change = "UPDATE threads SET process = ?, tid = ?, started_ns = ?, name = ? WHERE id = ?"
         self._database.executemany(change, [(*self._thread(thread), at + 1) for at, thread in threads.items()])
 

@@ -108,7 +108,8 @@ class Keeping:
         """The threads that are new, and those that have another name by now."""
         new: list[ThreadInfo] = []
         renamed: dict[int, ThreadInfo] = {}
-        for number, info in threads:
+        for number, each in threads:
+            info = replace(each, labels=self._naming.labels)
             at, before = self._threads.get(number, (len(self._threads), None))
             if before is None:
                 new.append(info)

@@ -16,6 +16,7 @@ from pyprof.collectors.targets.launch import Launched
 from pyprof.collectors.targets.selection import Selection, select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
+from pyprof.model.labels import labels_of
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.options import (
     DEFAULT_SOURCES,
@@ -123,7 +124,15 @@ def _sampling(
     options: RecordOptions,
     subject: Recorded,
 ) -> Sampling:
-    naming = Naming(subject.title, options.rate, options.mode, options.view, options.kernel, options.as_text())
+    naming = Naming(
+        subject.title,
+        options.rate,
+        options.mode,
+        options.view,
+        options.kernel,
+        options.as_text(),
+        labels_of(options.labels or {}),
+    )
     runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, worker.tell, diagnostics), diagnostics)
     try:
         return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming, confined(options))
@@ -157,6 +166,7 @@ def check(options: RecordOptions) -> None:
     _within("rate", options.rate, 0.0, MOST_RATE_HZ)
     _within("max_overhead", options.max_overhead, 0.0, 1.0)
     _within("min_block", options.min_block, -1e-9, 1.0)
+    labels_of(options.labels or {})
     if isinstance(options.thread, str):
         try:
             re.compile(options.thread)

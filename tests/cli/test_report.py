@@ -46,7 +46,8 @@ def test_output_is_that_of_the_recording(suffix: str, recording: Path, tmp_path:
 def test_table_has_the_dearest_functions_first(recording: Path) -> None:
     found = lines(recording, "-n", "2")
     assert found[0].startswith("server (pid 100): ")
-    assert [line.split()[-2] for line in found[3:]] == [cost.name for cost in golden().top(2)]
+    assert found[1] == "labels: env=prod, note=<b>&"
+    assert [line.split()[-2] for line in found[4:]] == [cost.name for cost in golden().top(2)]
 
 
 def test_filters_choose_samples(recording: Path) -> None:
@@ -56,6 +57,9 @@ def test_filters_choose_samples(recording: Path) -> None:
     assert through
     assert all(";parse" in line for line in through)
     assert sorted(through + without) == sorted(everything)
+    assert lines(recording, "-f", "collapsed", "--label", "env=prod", "--label", "env=other") == everything
+    none = pyprof("report", str(recording), "--label", "env=other")
+    assert one_sentence(none).startswith("pyprof: none of the ")
     only = lines(recording, "-f", "collapsed", "-t", "--thread", "^worker", "--from", "0.04", "--to", "0.12")
     expected = golden().filter(thread="^worker", start=0.04, end=0.12)
     assert "\n".join(only) + "\n" == export("collapsed", expected, ExportOptions(threads=True)).decode()

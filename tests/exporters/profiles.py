@@ -22,6 +22,7 @@ SERVER = ModuleInfo("/opt/server/bin/server", "bb" * 20, 0x40_0000, 0x60_0000, 0
 STRIPPED = ModuleInfo("/opt/server/lib/libplugin.so", "", 0x7F10_0000_0000, 0x7F10_0010_0000, 0, False, False)
 MODULES = (LIBC, SERVER, STRIPPED)
 
+LABELS = (("env", "prod"), ("note", "<b>&"))
 EVIL = '</script><img src=x onerror="document.title=1">'
 WEIRD = "ns::f<a;b>(char const*, \n\t'\\', \u2028 \u00fcml\u00e4ut \U0001f525)"
 
@@ -163,10 +164,10 @@ def golden() -> Profile:
     kernel = Frame(FrameKind.KERNEL, 0xFFFF_FFFF_8100_0000, 0xFFFF_FFFF_8100_0000, 0, -1, (), Trust.CONTEXT, "do_sys")
     builder = Builder(
         [
-            ThreadInfo(100, 100, "main", "server"),
-            ThreadInfo(100, 101, "worker;1", "server"),
-            ThreadInfo(100, 102, EVIL, "server"),
-            ThreadInfo(200, 200, "", "child"),
+            ThreadInfo(100, 100, "main", "server", labels=LABELS),
+            ThreadInfo(100, 101, "worker;1", "server", labels=LABELS),
+            ThreadInfo(100, 102, EVIL, "server", labels=LABELS),
+            ThreadInfo(200, 200, "", "child", labels=LABELS),
         ]
     )
     stacks = [

@@ -16,7 +16,7 @@ from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.profile import ModuleInfo, Profile
 from pyprof.symbolize.symbolizer import marker as merge_marker
 from tests.exporters.pprof_reader import Read, read, varints
-from tests.exporters.profiles import Builder, code, deep, golden, marker, profiles, unknown
+from tests.exporters.profiles import LABELS, Builder, code, deep, golden, marker, profiles, unknown
 from tests.exporters.support import THREADS, export
 from tests.support import need
 
@@ -82,8 +82,8 @@ def test_go_pprof_reads_a_stack_20000_frames_deep(tmp_path: Path) -> None:
 
 def test_labels_are_of_the_thread() -> None:
     labels = [sample[2] for sample in read(export("pprof", golden())).samples]
-    assert {"pid": "100", "tid": "101", "thread": "worker;1", "process": "server"} in labels
-    assert {"pid": "200", "tid": "200", "process": "child"} in labels
+    assert {"pid": "100", "tid": "101", "thread": "worker;1", "process": "server", **dict(LABELS)} in labels
+    assert {"pid": "200", "tid": "200", "process": "child", **dict(LABELS)} in labels
 
 
 def test_sample_whose_frames_could_not_all_be_matched_is_labelled() -> None:

@@ -169,7 +169,8 @@ def test_killed_recorder_leaves_what_it_had_sampled(tmp_path: Path) -> None:
     path = tmp_path / "a.pyprof"
     busy = "import time\ndef summed():\n while time.time() < end: sum(range(1000))\nend = time.time() + 60\nsummed()"
     outputs = ["-o", str(tmp_path / "a.html"), "--save", str(path)]
-    command = [sys.executable, "-m", "pyprof", "record", "-q", "-r", "199", *outputs, "--", sys.executable, "-c", busy]
+    command = [sys.executable, "-m", "pyprof", "record", "-q", "-r", "199", "--label", "env=prod", *outputs]
+    command += ["--", sys.executable, "-c", busy]
     with subprocess.Popen(command, start_new_session=True) as recorder:
         deadline = time.monotonic() + 50
         while _samples(path) < 30 and time.monotonic() < deadline:
@@ -180,15 +181,18 @@ def test_killed_recorder_leaves_what_it_had_sampled(tmp_path: Path) -> None:
     assert len(found.stack) >= before >= 30
     assert INTERRUPTED in found.summary.notes
     assert found.options["rate"] == "199.0"
+    assert found.labels == {"env": "prod"}
     assert any(cost.name == "summed" for cost in found.top(100, by="total"))
 
 
 def test_saved_recording_gives_the_output_that_was_written_beside_it(tmp_path: Path) -> None:
     out, path = tmp_path / "a.collapsed", tmp_path / "a.pyprof"
     busy = "import time\nend = time.time() + 1.5\nwhile time.time() < end: sum(range(1000))"
-    done = pyprof("record", "-t", "-o", str(out), "--save", str(path), "--", sys.executable, "-c", busy)
+    saved = ["--save", str(path), "--label", "env=prod"]
+    done = pyprof("record", "-t", "-o", str(out), *saved, "--", sys.executable, "-c", busy)
     assert f"pyprof: wrote {path}" in done.stderr
     assert pyprof("report", str(path), "-t", "-f", "collapsed").stdout == out.read_text() != ""
+    assert load(path).labels == {"env": "prod"}
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.collapsed", "a.pyprof"]
 
 

@@ -120,7 +120,7 @@ KEPT = {
     Frame: {"kind", "pc", "lookup", "rel", "module", "lines", "trust", "title", "mark"},
     Line: {"function", "system_name", "offset", "file", "line"},
     ModuleInfo: {"path", "build_id", "start", "end", "offset", "has_functions", "has_lines"},
-    ThreadInfo: {"pid", "tid", "name", "process", "started", "process_started"},
+    ThreadInfo: {"pid", "tid", "name", "process", "started", "process_started", "labels"},
     Mark: {"kind", "end", "enough", "unplaced", "without_run", "lacking"},
 }
 """Each has a place in the schema. A field that is added needs one, too."""

@@ -44,6 +44,7 @@ interface Data {
   timeline: Timeline;
   samples: { leaf: number[]; thread: number[]; values: number[][] };
   threads: [pid: number, tid: number, name: number, process: number][];
+  labels: [name: string, value: string][];
   summary: Summary;
   strings: string[];
   /** Of two recordings: see changes_page.py. */

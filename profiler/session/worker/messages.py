@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
+from pyprof.model.labels import Labels
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
 from pyprof.options import DeadTarget, UnwindOptions, ViewOptions
@@ -21,7 +22,7 @@ from pyprof.session.unfollowed import Spent
 @dataclass(frozen=True, slots=True)
 class Naming:
     """How a window becomes a profile; see Session.profile. kernel: the kernel's frames were asked for. options: see
-    Profile.
+    Profile. labels: of all threads.
     """
 
     title: str
@@ -30,6 +31,7 @@ class Naming:
     view: ViewOptions
     kernel: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
+    labels: Labels = ()
 
 
 @dataclass(frozen=True, slots=True)

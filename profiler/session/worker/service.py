@@ -134,7 +134,8 @@ class _Observed:
             profiler_max_rss_kb=found.summary.profiler_max_rss_kb + state.max_rss_kb,
             functions_missing=tuple(replace(each, kernel=naming.kernel) for each in found.summary.functions_missing),
         )
-        return replace(found, summary=summary, options=naming.options)
+        threads = tuple(replace(thread, labels=naming.labels) for thread in found.threads)
+        return replace(found, summary=summary, options=naming.options, threads=threads)
 
     def begin_keeping(self, begin: Callable[[JournalBeginning, int], Journal | None], number: int) -> None:
         """The window under way goes to the sink's journal as it grows."""
