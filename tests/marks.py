@@ -34,6 +34,7 @@ TABLE = {
     "cli/test_report.py": "unit",
     "cli/test_diff.py": "unit",
     "cli/test_output.py": "system",
+    "cli/test_examined.py": "system",
     "cli/test_inspect.py": "system",
     "cli/*": "live system",
     "collectors/test_sampling_clock.py": "unit",

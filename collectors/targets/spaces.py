@@ -28,7 +28,7 @@ _BUDGET = 50  # a read that took t is followed by none for 50 t: 2 % of the time
 _RESTLESS_READS = 64  # after a change, so many reads are made on both sides of a round of samples
 _RESTLESS_NS = 200_000  # but not where one takes longer than this
 _ONCE_NS = 1_000_000  # so long a read is made once a change: of a new image at its first stop, else after the stop
-_WITNESS_NS = 60_000  # and so long a read is made while a thread stands still
+_EVIDENCE_NS = 60_000  # and so long a read is made while a thread stands still
 _TEXT_NS = 500_000_000  # so old may the text be where the kernel answers that the executable mappings are the same
 
 
@@ -121,7 +121,7 @@ class SpaceTracker:
         if answer is Answer.NEAR:
             return MapsEvidence(proved=True)
         if answer is Answer.UNKNOWN:
-            if not self.restless or self._usual_ns >= _WITNESS_NS:
+            if not self.restless or self._usual_ns >= _EVIDENCE_NS:
                 return _NOBODY_LOOKED
         elif self._usual_ns >= (_ONCE_NS if answer is Answer.REPLACED else _RESTLESS_NS):
             self.stale = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
@@ -11,6 +12,8 @@ from pyprof.errors import NoSuchProcess
 
 if TYPE_CHECKING:
     from pyprof.diagnostics import Finding
+    from pyprof.tools.survey import ModuleSurvey
+    from pyprof.tools.survey_code import RunTimeSurvey
 
 DESCRIPTION = """\
 Say what will work before anything is attached: the kernel's settings, our capabilities,
@@ -34,6 +37,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("pid", nargs="?", type=positive_int, metavar="PID", help="the process to look at")
+    parser.add_argument("--sandbox", action="store_true", help="see record")
     parser.set_defaults(run=run)
 
 
@@ -48,13 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
         print()
         terminal.line(f"process {arguments.pid}: {describe(arguments.pid)}")
         try:
-            bad |= examine(arguments.pid)
+            bad |= examine(arguments.pid, arguments.sandbox)
         except ProcessLookupError:
             raise NoSuchProcess(f"process {arguments.pid} has ended meanwhile", "ps -e lists the processes") from None
     return int(bad)
 
 
-def examine(pid: int) -> bool:
+def examine(pid: int, sandbox: bool) -> bool:
     """What stands for or against sampling a process; True if something will keep pyprof from it."""
     from pyprof.collectors.targets import attach
 
@@ -63,17 +67,29 @@ def examine(pid: int) -> bool:
     if any(finding.fatal for finding in findings):
         return bad
     show_collectors(pid)
-    from functools import partial
+    return bad | look_into(pid, sandbox)
 
+
+def look_into(pid: int, sandbox: bool) -> bool:
+    """What its files and its memory say. A worker parses them. True if there is code that nothing describes."""
+    from pyprof.collectors.linux import procfs
     from pyprof.diagnostics import Diagnostics
-    from pyprof.interpreters.symbols import read_symbols
-    from pyprof.objfile.images import ImageStore
+    from pyprof.model.modules import ProgramImage
+    from pyprof.records import replace
     from pyprof.session.runtimes import Runtimes
+    from pyprof.session.worker.errands import Examiner
+    from pyprof.session.worker.process import forked
+    from pyprof.tools.survey import ProcessSurvey, SurveyOf
 
     diagnostics = Diagnostics()
-    show(list(Runtimes(partial(read_symbols, ImageStore(diagnostics)), diagnostics).describe(pid)))
-    bad |= show_modules(pid)
-    show_code(pid)
+    with Examiner(forked, sandbox) as examiner:
+        show(list(Runtimes(examiner.symbols(diagnostics), diagnostics).describe(pid)))
+        space = replace(procfs.address_space(pid, space_id=1, generation=0), image=ProgramImage())
+        found = examiner.one(SurveyOf(space), ProcessSurvey)
+    bad = show_modules(found.modules)
+    show_code(found.code)
+    for text, number in sorted(found.tolerated.items()):
+        terminal.line(f"  -   {text} ({number})")
     return bad
 
 
@@ -111,18 +127,15 @@ def show_collectors(pid: int) -> None:
     show(registry.findings(CollectorTarget(pid), CollectOptions()))
 
 
-def show_modules(pid: int) -> bool:
+def show_modules(modules: Sequence[ModuleSurvey]) -> bool:
     """One block a module; True if a module with code can be neither unwound nor read."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from pyprof.tools.survey import survey
-
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     for heading in ("module", "unwind", "frame pointers", "symbols", "build-id"):
         table.add_column(heading, no_wrap=True)
-    modules = survey(pid)
     for module in modules:
         cells = (
             terminal.printable(module.path),
@@ -143,11 +156,8 @@ def show_modules(pid: int) -> bool:
     return any(module.unreadable for module in modules)
 
 
-def show_code(pid: int) -> None:
+def show_code(found: RunTimeSurvey) -> None:
     """What the process says about code that no file describes."""
-    from pyprof.tools.survey_code import survey_code
-
-    found = survey_code(pid)
     if not found.unfiled and not found.sources:
         return
     print()

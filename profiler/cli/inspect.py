@@ -7,12 +7,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal
-from pyprof.errors import FormatError, PyprofError, UsageError
+from pyprof.errors import UsageError
 from pyprof.frame_sources import FALLBACK
 from pyprof.options import DEFAULT_SOURCES
 
 if TYPE_CHECKING:
-    from pyprof.tools.inspection import InspectedRow, Inspection
+    from pyprof.session.worker.errands import Examiner
+    from pyprof.tools.file_reports import FileOverview, FileToInspect
+    from pyprof.tools.inspection import Difference
     from pyprof.unwind.columns import RuleWords
 
 DESCRIPTION = """\
@@ -63,6 +65,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--symbols", action="append", default=[], metavar="PATH|URL", help="see record: source breakpad"
     )
     parser.add_argument("--json", action="store_true", help="as JSON; rows and differences as one object a line")
+    parser.add_argument("--sandbox", action="store_true", help="see record")
     parser.set_defaults(run=run)
 
 
@@ -77,150 +80,130 @@ def address(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        inspection = opened(arguments.file, arguments.symbols)
-    except OSError as error:
-        raise PyprofError(f"{arguments.file}: {error.strerror}") from error
-    except FormatError as error:
-        hint = (
-            "FILE is a program, a shared library, an object file (.o), a separate debug file or a Breakpad symbol file"
-        )
-        raise PyprofError(f"{arguments.file}: {error.message}", hint) from error
-    code = look(inspection, arguments)
-    if inspection.missing:
+    from pyprof.session.worker.errands import Examiner
+    from pyprof.session.worker.keeper import KnownFiles
+    from pyprof.session.worker.process import forked
+    from pyprof.tools.file_reports import FileToInspect
+
+    file = FileToInspect(arguments.file, tuple(arguments.symbols))
+    with Examiner(forked, arguments.sandbox and not arguments.symbols) as examiner:
+        examiner.tell(KnownFiles((file.path,)))
+        code, missing = look(examiner, file, arguments)
+    if missing:
         hint = "what it shows is not all; get the whole file"
-        terminal.complain(f"{arguments.file}: cut off: {inspection.missing:,} bytes are missing", hint)
-    return code or int(inspection.missing > 0)
+        terminal.complain(f"{arguments.file}: cut off: {missing:,} bytes are missing", hint)
+    return code or int(missing > 0)
 
 
-def look(inspection: Inspection, arguments: argparse.Namespace) -> int:
+def look(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
+    """(exit code, bytes of the file that were cut off)."""
     if arguments.compare:
-        return compare(inspection, arguments)
+        return compare(examiner, file, arguments)
     if arguments.rows or arguments.function or arguments.pc is not None:
-        return rows(inspection, arguments)
-    return overview(inspection, arguments.json)
+        return rows(examiner, file, arguments)
+    return overview(examiner, file, arguments.json)
 
 
-def opened(path: str, symbols: list[str]) -> Inspection:
-    """Raises OSError, FormatError, UnsupportedArchitecture, UsageError."""
-    from pyprof.objfile.breakpad.symbol_store import is_symbol_file
-    from pyprof.tools.inspection import Inspection
-    from pyprof.tools.symbol_inspection import SymbolInspection
+def overview(examiner: Examiner, file: FileToInspect, as_json: bool) -> tuple[int, int]:
+    from pyprof.tools.file_reports import FileOverview, OverviewOf
 
-    if not is_symbol_file(path):
-        return Inspection(path, symbols)
-    if symbols:
-        raise UsageError(f"--symbols: {path} is a symbol file itself")
-    return SymbolInspection(path)
-
-
-def _problems(inspection: Inspection) -> list[str]:
-    wrong = [*inspection.broken.values(), *inspection.oddities]
-    wrong += [f"{key} ({number})" for key, number in sorted(inspection.diagnostics.counts.items())]
-    for problems in inspection.diagnostics.problems.values():
-        wrong += [problem.text for problem in sorted(problems)]
-    return wrong
-
-
-def overview(inspection: Inspection, as_json: bool) -> int:
-    counts = {name: inspection.count(name) for name in inspection.sources}
-    wrong = _problems(inspection)
+    found = examiner.one(OverviewOf(file), FileOverview)
     if as_json:
-        document = {
-            "file": inspection.name,
-            "arch": inspection.arch.name,
-            "build_id": inspection.build_id or None,
-            "sections": [
-                {"name": s.name, "addr": f"{s.addr:#x}", "offset": s.offset, "size": s.size}
-                for s in inspection.sections
-            ],
-            **({"records": inspection.records, "identity": inspection.identity} if inspection.records else {}),
-            "functions": counts,
-            "problems": wrong,
-        }
-        terminal.json(document)
-        return 0
-    terminal.line(f"{inspection.name}: {inspection.arch.name}, {inspection.identity}")
-    if inspection.records:
+        terminal.json(document(found))
+        return 0, found.missing
+    terminal.line(f"{found.name}: {found.arch}, {found.identity}")
+    if found.records:
         print("\nrecords")
-        for kind, number in inspection.records.items():
+        for kind, number in found.records.items():
             terminal.line(f"  {number:>12,}  {kind}")
     else:
         print("\nsections")
-    for section in inspection.sections:
+    for section in found.sections:
         if section.size:
             terminal.line(f"  {section.addr:#018x} {section.size:>12,}  {section.name}")
     print("\nsources")
-    for name, count in counts.items():
+    for name, count in found.functions.items():
         terminal.line(f"  {name:<12} {'broken' if count is None else f'{count:,} functions'}")
-    if not counts:
+    if not found.functions:
         print("  none: only frame pointers can unwind this file")
-    if wrong:
+    if found.problems:
         print("\nproblems")
-        for text in wrong:
+        for text in found.problems:
             terminal.line(f"  {text}")
-    return 0
+    return 0, found.missing
 
 
-def rows(inspection: Inspection, arguments: argparse.Namespace) -> int:
-    names = [arguments.source.replace("-", "_")] if arguments.source else inspection.row_sources
-    ranges: list[tuple[int, int]] | None = None
-    if arguments.pc is not None:
-        ranges = [(arguments.pc, arguments.pc + 1)]
-    elif arguments.function:
-        ranges = inspection.named(arguments.function)
-        if not ranges:
-            raise UsageError(
-                f"{arguments.file} names no function {arguments.function!r}", "pyprof inspect FILE --pc 0x…"
-            )
-    shown = 0
+def document(found: FileOverview) -> dict[str, object]:
+    sections = [
+        {"name": s.name, "addr": f"{s.addr:#x}", "offset": s.offset, "size": s.size} for s in found.sections
+    ]  # fmt: skip
+    return {
+        "file": found.name,
+        "arch": found.arch,
+        "build_id": found.build_id or None,
+        "sections": sections,
+        **({"records": found.records, "identity": found.identity} if found.records else {}),
+        "functions": found.functions,
+        "problems": list(found.problems),
+    }
+
+
+def rows(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
+    from pyprof.tools.file_reports import RowsOf, SomeRows
+
+    source = (arguments.source or "").replace("-", "_")
+    errand = RowsOf(file, source, arguments.function or "", arguments.pc)
+    shown, last = 0, SomeRows((), {})
     header: tuple[str, int] | None = None
-    for row in inspection.rows(names, ranges):
-        if arguments.pc is not None and not holds(row, arguments.pc):
-            continue
-        shown += 1
-        if arguments.json:
-            terminal.json(row.to_json())
-            continue
-        if (row.source, row.function_start) != header:
-            header = (row.source, row.function_start)
-            name = inspection.name_at(row.function_start) if ranges else ""
-            repeats = f" repeats each {row.repeat} bytes" if row.repeat else ""
-            terminal.line(f"{row.source} {row.function_start:#x} {name}{repeats}".rstrip())
-        terminal.line(f"  {row.start:#x}..{row.end:#x}  {row.words.text}")
-    for name, text in inspection.broken.items():
+    for last in examiner.pieces(errand, SomeRows):
+        shown += len(last.rows)
+        for row in last.rows:
+            if arguments.json:
+                terminal.json(row.to_json())
+                continue
+            if (row.source, row.function_start) != header:
+                header = (row.source, row.function_start)
+                name = last.names.get(row.function_start, "")
+                repeats = f" repeats each {row.repeat} bytes" if row.repeat else ""
+                terminal.line(f"{row.source} {row.function_start:#x} {name}{repeats}".rstrip())
+            terminal.line(f"  {row.start:#x}..{row.end:#x}  {row.words.text}")
+    for name, text in (last.broken or {}).items():
         terminal.complain(f"{name}: {text}")
     if not shown:
-        terminal.complain(f"no source covers that: {', '.join(names) or 'the file has none'}")
-        return 1
-    return 0
+        terminal.complain(f"no source covers that: {', '.join(last.sources) or 'the file has none'}")
+    return int(not shown), last.missing
 
 
-def holds(row: InspectedRow, svma: int) -> bool:
-    at = row.function_start + (svma - row.function_start) % row.repeat if row.repeat else svma
-    return row.start <= at < row.end
+def compare(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
+    from pyprof.tools.file_reports import DifferencesOf, SomeDifferences
 
-
-def compare(inspection: Inspection, arguments: argparse.Namespace) -> int:
     names = [name.strip().replace("-", "_") for name in arguments.compare.split(",")]
     if len(names) != 2 or names[0] == names[1]:
         raise UsageError(f"--compare takes two sources, not {arguments.compare!r}", "--compare sframe,eh_frame")
     first, second = names
     kinds = {"differ": 0, "only in the first": 0, "only in the second": 0, "not comparable": 0}
-    for found in inspection.compare(first, second):
-        kinds[found.kind] += 1
-        if arguments.json:
-            sides = {first: text(found.first), second: text(found.second)}
-            terminal.json({"start": f"{found.start:#x}", "end": f"{found.end:#x}", "kind": found.kind, **sides})
-        else:
-            kind = found.kind.replace("the first", first).replace("the second", second)
-            terminal.line(f"{found.start:#x}..{found.end:#x}  {kind}")
-            for name, words in ((first, found.first), (second, found.second)):
-                if words is not None:
-                    terminal.line(f"    {name:<12} {words.text}")
+    missing = 0
+    for piece in examiner.pieces(DifferencesOf(file, first, second), SomeDifferences):
+        missing = piece.missing
+        for found in piece.differences:
+            kinds[found.kind] += 1
+            show(found, first, second, arguments.json)
     counted = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     print(f"{first} is the first, {second} the second: {counted}", file=sys.stderr)
-    return 3 if any(number for kind, number in kinds.items() if kind != "not comparable") else 0
+    return 3 if any(number for kind, number in kinds.items() if kind != "not comparable") else 0, missing
+
+
+def show(found: Difference, first: str, second: str, as_json: bool) -> None:
+    """first, second: names of the sources."""
+    if as_json:
+        sides = {first: text(found.first), second: text(found.second)}
+        terminal.json({"start": f"{found.start:#x}", "end": f"{found.end:#x}", "kind": found.kind, **sides})
+        return
+    kind = found.kind.replace("the first", first).replace("the second", second)
+    terminal.line(f"{found.start:#x}..{found.end:#x}  {kind}")
+    for name, words in ((first, found.first), (second, found.second)):
+        if words is not None:
+            terminal.line(f"    {name:<12} {words.text}")
 
 
 def text(words: RuleWords | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
+from typing import IO, Any
 
 DESCRIPTION = """\
 Write the Breakpad symbol file of an ELF file: functions, lines and inlined functions from
@@ -39,40 +39,57 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     place.add_argument("-o", "--output", metavar="FILE", default="-", help="- is standard output (default)")
     place.add_argument("--store", metavar="DIR", help="write DIR/NAME/ID/NAME.sym and print its path")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not say what was left out")
+    parser.add_argument("--sandbox", action="store_true", help="see record")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.cli import output, terminal
-    from pyprof.errors import FormatError, OutputError, PyprofError
-    from pyprof.tools.symbol_writer import SymbolWriter, Written
+    from pyprof.session.worker.errands import Examiner
+    from pyprof.session.worker.keeper import KnownFiles
+    from pyprof.session.worker.process import forked
+    from pyprof.tools.symbol_writer import SymbolsOf, SymbolText
 
-    try:
-        writer = SymbolWriter(arguments.file)
-    except OSError as error:
-        raise PyprofError(f"{arguments.file}: {error.strerror}") from error
-    except FormatError as error:
-        raise PyprofError(f"{arguments.file}: {error.message}") from error
     path = arguments.output
-    if arguments.store:
-        path = os.path.join(arguments.store, writer.store_path)
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"{arguments.store}: {error.strerror}", "--store DIR in a place that is yours") from error
-    output.check_writable(path)
-    written = Written()
+    with Examiner(forked, arguments.sandbox) as examiner:
+        examiner.tell(KnownFiles((arguments.file,)))
+        pieces = examiner.pieces(SymbolsOf(arguments.file, name(arguments.file)), SymbolText)
+        last = next(pieces)
+        if arguments.store:
+            path = in_store(arguments.store, last.store_path)
+        output.check_writable(path)
 
-    def write(out: Any) -> None:
-        nonlocal written
-        written = writer.write(out)
+        def write(out: IO[bytes]) -> None:
+            nonlocal last
+            for last in pieces:
+                out.write(last.text)
 
-    output.write(path, write)
+        output.write(path, write)
     if arguments.store:
         terminal.line(path)
     if not arguments.quiet:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in written.records.items() if kind != "MODULE")
+        kinds = ", ".join(f"{count} {kind}" for kind, count in last.records.items() if kind != "MODULE")
         terminal.complain(f"{arguments.file}: {kinds or 'nothing but its id'}")
-        for reason, count in sorted(written.left_out.items()):
+        for reason, count in sorted(last.left_out.items()):
             terminal.complain(f"left out: {reason}: {count}")
     return 0
+
+
+def name(path: str) -> str:
+    return os.path.basename(os.path.realpath(path))
+
+
+def in_store(store: str, store_path: str) -> str:
+    """The path of the file, whose folder is made. store_path: the worker's word, from the name that it was told and an
+    id.
+    """
+    from pyprof.errors import OutputError
+
+    path = os.path.join(store, store_path)
+    if os.path.isabs(store_path) or ".." in store_path.split("/"):
+        raise OutputError(f"{store_path!r} is no place in a store")
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{store}: {error.strerror}", "--store DIR in a place that is yours") from error
+    return path

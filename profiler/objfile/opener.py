@@ -1,8 +1,8 @@
 """What readers of object files ask of the file system. It is the one place that they ask.
 
 Where this process may open files, `here` does so. A process without rights lets another one answer (`use`): what it
-can ask for is what stands here, and nothing else. Every descriptor is one to read from, and the caller's to close; all
-methods that give one raise OSError.
+can ask for is what stands here, and nothing else. Every descriptor is one to read from, but for scratch(), and the
+caller's to close; all methods that give one raise OSError.
 """
 
 from __future__ import annotations
@@ -75,6 +75,13 @@ class Opener:
 
     def kernel_symbols(self) -> int:
         return os.open("/proc/kallsyms", os.O_RDONLY | os.O_CLOEXEC)
+
+    def scratch(self) -> int:
+        """An empty file without a name, to write and to read: what would fill memory goes there."""
+        import tempfile
+
+        with tempfile.TemporaryFile(prefix="pyprof-") as file:
+            return os.dup(file.fileno())
 
     def package(self, root: str, path: str) -> str | None:
         """The Debian package that a file is of; "" if none has it, None where dpkg is not at home."""

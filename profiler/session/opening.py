@@ -6,7 +6,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pyprof.collectors import registry
 from pyprof.collectors.base import Collector
@@ -36,11 +36,8 @@ from pyprof.session.runtimes import Runtimes
 from pyprof.session.unfollowed import Unfollowed
 from pyprof.session.worker.file_symbols import AskedSymbols
 from pyprof.session.worker.messages import Naming
-from pyprof.session.worker.process import Worker, spawned
+from pyprof.session.worker.process import Start, Worker, spawned
 from pyprof.session.worker.sampling import Sampling
-
-Start = Callable[[bool], Worker]
-"""Starts a worker that gives up its rights, or does not."""
 
 
 def of_processes(targets: TargetOptions, options: RecordOptions, start: Start = spawned) -> Recording:

@@ -5,8 +5,7 @@ As in a recording the worker parses, unwinds and names (session/worker/). There 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from pyprof.collectors.base import Collector
 from pyprof.collectors.postmortem.core_collector import CoreFileCollector
@@ -22,12 +21,9 @@ from pyprof.objfile.opener import debuginfod_cache
 from pyprof.options import DeadTarget
 from pyprof.records import dataclass
 from pyprof.session.session import Session
+from pyprof.session.worker.errands import Examiner
 from pyprof.session.worker.keeper import KnownFiles, KnownFolder
-from pyprof.session.worker.link import WorkerLink
-from pyprof.session.worker.messages import Examine
-
-if TYPE_CHECKING:
-    from pyprof.session.opening import Start
+from pyprof.session.worker.process import Start
 
 Registers = dict[int, list[dict[str, int]]]
 """tid -> for each frame, innermost first, the registers that are known of it, by name."""
@@ -67,22 +63,23 @@ class PostMortem:
 
 
 def examined(target: DeadTarget, start: Start) -> PostMortem:
-    """By a worker. start: how it is started. Raises what examine() raises, and WorkerDied."""
-    confined = target.sandbox and not target.unwind.symbols
-    worker = start(confined)
-    try:
-        link = WorkerLink(worker)
-        worker.tell(KnownFiles(tuple(filter(None, (target.path, target.exe)))))
+    """By a worker. start: how it is started. Raises what pieces() raises, and WorkerDied."""
+    with Examiner(start, target.sandbox and not target.unwind.symbols) as examiner:
+        examiner.tell(KnownFiles(tuple(filter(None, (target.path, target.exe)))))
         for folder in filter(None, (target.sysroot.rstrip("/"), debuginfod_cache())):
-            worker.tell(KnownFolder(folder))
-        return link.ask(Examine(1, confined, target)).value(PostMortem)
-    finally:
-        worker.close(patience_s=0)
+            examiner.tell(KnownFolder(folder))
+        return examiner.one(_OfDeadProcess(target), PostMortem)
 
 
-def examine(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
-    """In the worker. Raises FormatError, UnsupportedArchitecture, UsageError, PyprofError: no such file."""
-    return _of_minidump(target, diagnostics) if target.is_minidump else _of_core(target, diagnostics)
+@dataclass(frozen=True, slots=True)
+class _OfDeadProcess:
+    """An Errand."""
+
+    target: DeadTarget
+
+    def pieces(self, diagnostics: Diagnostics) -> Iterator[PostMortem]:
+        """Raises UnsupportedArchitecture, UsageError, PyprofError: no such file."""
+        yield (_of_minidump if self.target.is_minidump else _of_core)(self.target, diagnostics)
 
 
 def _of_core(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:

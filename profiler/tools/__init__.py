@@ -1,5 +1,8 @@
 """What `inspect`, `symbols` and `doctor` are made of.
 
+What they parse is foreign: a worker runs them, and sends values (session/worker/errands.py).
+
+file_reports       What `inspect` asks of a file: overview, rows, differences
 inspection         What the unwind tables of one file say: counts, rows, and where two sources disagree
 survey             What each module of a process offers: unwind sections, symbols, frame pointers
 survey_code        What a process says about the code that it makes at run time

@@ -77,13 +77,13 @@ class Inspection:
     name: for messages; identity: one line on which file it is; records: kind -> how many, of files that have such.
     """
 
-    def __init__(self, path: str, symbols: Sequence[str] = ()) -> None:
+    def __init__(self, path: str, symbols: Sequence[str] = (), diagnostics: Diagnostics | None = None) -> None:
         """symbols: where a Breakpad symbol file of it may be. Raises OSError, FormatError, UnsupportedArchitecture."""
         self.object = open_object_file(path)
         self.name = self.object.name
         self.build_id = self.object.build_id
         self.identity = f"build-id {self.build_id or 'none'}"
-        self.diagnostics = Diagnostics()
+        self.diagnostics = diagnostics or Diagnostics()
         self._readers = READERS
         if symbols:
             store = SymbolStore(symbols, self.diagnostics)

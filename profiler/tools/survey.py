@@ -1,16 +1,21 @@
-"""What each module of a process offers: unwind sections, symbols, frame pointers. Stops nothing."""
+"""What each module of a process offers: unwind sections, symbols, frame pointers. For `pyprof doctor`. Stops nothing.
+
+In: what the process has mapped, and its memory. A worker parses the files (SurveyOf).
+"""
 
 from __future__ import annotations
 
-from pyprof.collectors.linux import procfs
+from collections.abc import Iterator
+
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.model.modules import Module
+from pyprof.model.modules import AddressSpace, Module
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.images import Image, ImageStore
 from pyprof.records import dataclass
 from pyprof.runtime_code.jitdump import FILE as JITDUMP
+from pyprof.tools.survey_code import RunTimeSurvey, survey_code
 from pyprof.unwind.formats.cfi.eh_frame import eh_frame_source
 
 UNWIND_SECTIONS = (".sframe", ".eh_frame", ".debug_frame", ".ARM.exidx")
@@ -36,11 +41,31 @@ class ModuleSurvey:
     problems: tuple[Problem, ...]
 
 
-def survey(pid: int) -> list[ModuleSurvey]:
-    """All modules with code, in address order; a file that is mapped several times is listed once."""
-    diagnostics = Diagnostics()
+@dataclass(frozen=True, slots=True)
+class ProcessSurvey:
+    """modules: all with code, in address order; a file that is mapped several times is listed once. tolerated:
+    what was counted on the way.
+    """
+
+    modules: tuple[ModuleSurvey, ...]
+    code: RunTimeSurvey
+    tolerated: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyOf:
+    """An errand (session/worker/messages.py) of one piece."""
+
+    space: AddressSpace
+
+    def pieces(self, diagnostics: Diagnostics) -> Iterator[ProcessSurvey]:
+        modules = tuple(_survey_modules(self.space, diagnostics))
+        code = survey_code(self.space, diagnostics)
+        yield ProcessSurvey(modules, code, dict(diagnostics.counts))
+
+
+def _survey_modules(space: AddressSpace, diagnostics: Diagnostics) -> list[ModuleSurvey]:
     images = ImageStore(diagnostics)
-    space = procfs.address_space(pid, space_id=0, generation=0)
     found: dict[ModuleSurvey, None] = {}
     for module in space.modules:
         image = images.image(space, module.start)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.modules import AddressSpace
 from pyprof.objfile.images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
@@ -38,11 +38,8 @@ class RunTimeSurvey:
     problems: tuple[str, ...]
 
 
-def survey_code(pid: int) -> RunTimeSurvey:
-    """Raises ProcessLookupError, PermissionError."""
-    diagnostics = Diagnostics()
+def survey_code(space: AddressSpace, diagnostics: Diagnostics) -> RunTimeSurvey:
     images = ImageStore(diagnostics)
-    space = procfs.address_space(pid, space_id=0, generation=0)
     code = RuntimeCode(images, UnwindOptions(), diagnostics)
     unfiled = sum(
         module.end - module.start for module in code.candidates(space) if not images.image(space, module.start)

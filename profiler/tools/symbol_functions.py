@@ -6,13 +6,14 @@ and of inlined functions are given on the way.
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.opener import current
 from pyprof.symbolize.dwarf.cursor import Deadline
 from pyprof.symbolize.dwarf.inlines import Inlined, Inlines, Subprogram
 from pyprof.symbolize.dwarf.line_table import LineTable
@@ -58,7 +59,7 @@ class Functions:
         self._origin_numbers: dict[str, int] = {}
         self._name_numbers: dict[str, int] = {}
         self._bodies: list[_Body] = []
-        self._spool = tempfile.TemporaryFile(prefix="pyprof-symbols-")  # noqa: SIM115 (closed by close)
+        self._spool = os.fdopen(current().scratch(), "w+b")
         self.left_out: Counter[str] = Counter()
         dwarf = Dwarf(file, find_alternate)
         for offset in dwarf.offsets:

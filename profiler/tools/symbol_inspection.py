@@ -24,9 +24,9 @@ STACK_WIN = "stack_win"
 class SymbolInspection(Inspection):
     """Addresses are relative to the module's load address. STACK WIN is a source of its own, for its rows only."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, diagnostics: Diagnostics | None = None) -> None:
         """Raises OSError, FormatError, UnsupportedArchitecture."""
-        self.diagnostics = Diagnostics()
+        self.diagnostics = diagnostics or Diagnostics()
         self.file: SymbolFile = open_symbol_file(path, self.diagnostics)
         module = self.file.module
         arch = breakpad_arch(module.arch)

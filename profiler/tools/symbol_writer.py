@@ -33,11 +33,11 @@ from pyprof.unwind.base import Source
 from pyprof.unwind.formats.breakpad.stack_cfi_text import CfiText
 from pyprof.unwind.sources import READERS
 
-"""Architectures as MODULE records name them."""
-
 TABLES = ("eh_frame", "debug_frame", "exidx", "sframe")
 """In the order in which they are written; a later one only what no earlier one covers. SFrame knows fewer registers."""
 
+PIECE = 1 << 20
+"""Bytes of text that go over at once."""
 NO_CONTROLS = dict.fromkeys((*range(32), 127), "?")
 
 
@@ -49,13 +49,59 @@ class Written:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True, slots=True)
+class SymbolText:
+    """A part of the text. store_path: where a symbol store has the file. records, left_out: so far, see Written."""
+
+    store_path: str
+    text: bytes
+    records: dict[str, int]
+    left_out: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolsOf:
+    """An errand (session/worker/messages.py). name: the file's, which its path may not show: links are followed."""
+
+    path: str
+    name: str
+
+    def pieces(self, diagnostics: Diagnostics) -> Iterator[SymbolText]:
+        """The first one comes before anything is read but the file's identity, and has no text."""
+        written = Written()
+        try:
+            writer = SymbolWriter(self.path, self.name)
+            path = writer.store_path
+            yield SymbolText(path, b"", {}, {})
+            lines = writer.lines(written)
+            while text := b"".join(_some(lines)):
+                yield SymbolText(path, text, {}, {})
+        except OSError as error:
+            raise PyprofError(f"{self.path}: {error.strerror}") from error
+        except FormatError as error:
+            raise PyprofError(f"{self.path}: {error.message}") from error
+        written.left_out += diagnostics.counts
+        yield SymbolText(path, b"", dict(written.records), dict(written.left_out))
+
+
+def _some(lines: Iterator[bytes]) -> Iterator[bytes]:
+    size = 0
+    for line in lines:
+        yield line
+        size += len(line)
+        if size >= PIECE:
+            return
+
+
 class SymbolWriter:
     """Writes the symbol file of one ELF file. name: as MODULE has it; id: its identifier."""
 
-    def __init__(self, path: str) -> None:
-        """Raises OSError, FormatError, UnsupportedArchitecture, and PyprofError where there is no identifier."""
+    def __init__(self, path: str, name: str = "") -> None:
+        """name: the file's, "" to take it from the path. Raises OSError, FormatError, UnsupportedArchitecture, and
+        PyprofError where there is no identifier.
+        """
         self.file = open_object_file(path)
-        self.name = os.path.basename(os.path.realpath(path))
+        self.name = name or os.path.basename(os.path.realpath(path))
         arch = self.file.arch
         if arch is None or not arch.breakpad:
             raise UnsupportedArchitecture(f"{path}: Breakpad has no symbol files for {self.file.machine_name}")
@@ -74,11 +120,16 @@ class SymbolWriter:
     def write(self, out: IO[bytes]) -> Written:
         """Raises FormatError where the file cannot be read, OSError where out cannot be written."""
         written = Written()
+        for line in self.lines(written):
+            out.write(line)
+        return written
+
+    def lines(self, written: Written) -> Iterator[bytes]:
+        """written: is told what is written and what is left out, on the way. Raises FormatError."""
         for kind, lines in self._parts(written):
             for line in lines:
-                out.write(line)
+                yield line
                 written.records[kind] += 1
-        return written
 
     def _parts(self, written: Written) -> Iterator[tuple[str, Iterator[bytes]]]:
         yield "MODULE", self._head()

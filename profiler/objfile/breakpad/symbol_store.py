@@ -9,7 +9,6 @@ Source: src/processor/simple_symbol_supplier.cc of Breakpad.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.ids import breakpad_id, same_id
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_text import HEAD, LONGEST_MAGIC, OPENERS, TextStream, copy_text
+from pyprof.objfile.opener import current
 from pyprof.objfile.source import FileSource, open_regular
 
 if TYPE_CHECKING:  # the HTTP client takes a tenth of our start
@@ -145,9 +145,7 @@ def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
 
 
 def is_symbol_file(path: str) -> bool:
-    """Does it begin like one, or is it compressed? Raises OSError."""
-    if not os.path.isfile(path):
-        return False
+    """Does it begin like one, or is it compressed? Raises OSError, FormatError: not a regular file."""
     with open(open_regular(path), "rb") as file:
         head = file.read(LONGEST_MAGIC)
     return head.startswith((HEAD, *OPENERS))
@@ -164,7 +162,11 @@ def open_symbol_file(path: str, diagnostics: Diagnostics) -> SymbolFile:
 
 def _inflated(stream: TextStream, path: str) -> int:
     """A file descriptor of a nameless temporary file with the content."""
-    with tempfile.TemporaryFile(prefix="pyprof-symbols-") as plain:
-        copy_text(stream, plain, path)
-        plain.flush()
-        return os.dup(plain.fileno())
+    fd = current().scratch()
+    try:
+        with open(fd, "wb", closefd=False) as plain:
+            copy_text(stream, plain, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

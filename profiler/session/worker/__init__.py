@@ -3,6 +3,7 @@
 answers       What the worker answers, as bytes, and back in the sampler
 asking        How the worker asks the keeper
 channel       One end of a socket between two processes of ours: whole messages, with descriptors
+errands       A worker without a recording: it looks at something foreign once, and answers with values
 file_symbols  What files say of interpreters, asked by the sampler and read in the worker, on a channel of its own
 hurry         The worker is out of time: what it computes ends, wherever it is, and it goes on with what it has
 keeper        A process that has the rights which the worker gives up, and parses nothing

@@ -99,6 +99,14 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class ErrandPiece:
+    """One of those that an Examine gives before it is Done."""
+
+    number: int
+    data: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AskFailed:
     """number: of the Ask that could not be met, 0: a batch could not be unwound. kind: name of the error's class."""
 
@@ -131,7 +139,7 @@ class SamplerCall:
     size: int
 
 
-Answer = BatchTaken | Done | AskFailed | SamplerCall
+Answer = BatchTaken | ErrandPiece | Done | AskFailed | SamplerCall
 
 
 def pack(answer: Answer) -> list[Part]:
@@ -141,6 +149,9 @@ def pack(answer: Answer) -> list[Part]:
         case BatchTaken(number, top, missing, stop, look):
             head = "BatchTaken", number, look
             parts = [top.tobytes(), missing.tobytes(), stop.tobytes()]
+        case ErrandPiece(number, data):
+            head = "ErrandPiece", number
+            parts = list(data)
         case Done(number, functions, data):
             head = "Done", number, functions
             parts = list(data)
@@ -159,6 +170,8 @@ def unpack(parts: Sequence[memoryview]) -> Answer:
             case ["BatchTaken", int(number), bool(look)]:
                 top, missing = (np.frombuffer(part, np.uint64) for part in parts[1:3])
                 return BatchTaken(number, top, missing, np.frombuffer(parts[3], np.bool_), look)
+            case ["ErrandPiece", int(number)]:
+                return ErrandPiece(number, tuple(parts[1:]))
             case ["Done", int(number), list(functions)]:
                 return Done(number, tuple(map(int, functions)), tuple(parts[1:]))
             case ["AskFailed", int(number), str(kind), str(message), str(hint), str(trace)]:

@@ -24,7 +24,9 @@ _GONE = "the process that opens files and writes outputs has ended"
 
 
 class AskingOpener(Opener):
-    """Owns its end of the channel. Several threads may ask."""
+    """Owns its end of the channel. Several threads may ask. It has more methods than other classes: one for each thing
+    that the keeper may be asked for.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -68,6 +70,9 @@ class AskingOpener(Opener):
 
     def fetched(self, build_id: str) -> int:
         return self._file("fetched", build_id)
+
+    def scratch(self) -> int:
+        return self._file("scratch")
 
     def about(self, pid: int, what: str) -> bytes:
         return str(self._ask("about", pid, what)[0]).encode("latin-1")

@@ -6,7 +6,8 @@ worker.
 
 A worker that somebody has taken over can ask for: files that a target's own user may read below that target's root,
 files that are mapped, programs with debug information that everybody may read, what is in debuginfod's cache, the
-names of the kernel's functions. It can have the outputs written that the user named, with a content of its choice.
+names of the kernel's functions, files without a name to write in. It can have the outputs written that the user named,
+with a content of its choice.
 """
 
 from __future__ import annotations
@@ -236,6 +237,8 @@ class Keeper:
                 fds.append(opener.regular(path))
             case ["fetched", str(build_id)]:
                 fds.append(opener.fetched(build_id))
+            case ["scratch"]:
+                fds.append(opener.scratch())
             case ["memory", int(pid), str(what)]:
                 fds.append(opener.memory(pid, what))
             case ["kernel_symbols"]:

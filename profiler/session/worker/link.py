@@ -11,13 +11,22 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.session.worker import answers
-from pyprof.session.worker.answers import Answer, AnswerRefused, AskFailed, BatchTaken, Done, SamplerCall, Value
+from pyprof.session.worker.answers import (
+    Answer,
+    AnswerRefused,
+    AskFailed,
+    BatchTaken,
+    Done,
+    ErrandPiece,
+    SamplerCall,
+    Value,
+)
 from pyprof.session.worker.channel import Closed, Part
 from pyprof.session.worker.keeper import KnownFiles, NumberedSink
 from pyprof.session.worker.messages import Ask, Examine, Message, Reply
@@ -38,16 +47,20 @@ TURN_S = 0.05
 
 
 class Pending:
-    """A profile, or what a dead process left, that was asked for."""
+    """A profile that was asked for, or the pieces of an errand."""
 
     def __init__(self, receive: Callable[[float], None]) -> None:
         self._receive = receive
+        self._pieces: deque[Sequence[Part]] = deque()
         self._data: Sequence[Part] | None = None
         self._error: BaseException | None = None
 
     @property
     def done(self) -> bool:
         return self._data is not None or self._error is not None
+
+    def add(self, piece: Sequence[Part]) -> None:
+        self._pieces.append(piece)
 
     def finish(self, data: Sequence[Part]) -> None:
         self._data = data
@@ -70,10 +83,23 @@ class Pending:
         """The answer; raises like wait()."""
         self.wait()
         assert self._data is not None
-        try:
-            return answers.unpacked_value(self._data, kind)
-        except AnswerRefused as error:
-            raise WorkerDied(f"the process that unwinds and names sent no {kind.__name__}: {error}") from None
+        return _value(self._data, kind)
+
+    def values(self, kind: type[Value]) -> Iterator[Value]:
+        """The pieces of an errand, as they come; raises like wait()."""
+        while True:
+            while self._pieces:
+                yield _value(self._pieces.popleft(), kind)
+            if self.done:
+                return self.wait()
+            self._receive(TURN_S)
+
+
+def _value(data: Sequence[Part], kind: type[Value]) -> Value:
+    try:
+        return answers.unpacked_value(data, kind)
+    except AnswerRefused as error:
+        raise WorkerDied(f"the process that unwinds and names sent no {kind.__name__}: {error}") from None
 
 
 class _Overtime:
@@ -188,7 +214,10 @@ class WorkerLink:
             while self.dead is None and (received := self.worker.channel.receive(timeout_s)) is not None:
                 for fd in received.fds:
                     os.close(fd)
-                self._received(answers.unpack(received.parts))
+                answer = answers.unpack(received.parts)
+                self._received(answer)
+                if isinstance(answer, ErrandPiece):
+                    break  # used before the next one is taken: the worker waits meanwhile
                 timeout_s = 0
         except Closed:
             self._died()
@@ -203,6 +232,9 @@ class WorkerLink:
         match answer:
             case BatchTaken():
                 self.taken.append(answer)
+            case ErrandPiece(number, data):
+                if (pending := self._asked.get(number)) is not None:
+                    pending.add(data)
             case Done(number, functions, data):
                 self.functions.append(functions)
                 if (pending := self._asked.pop(number, None)) is not None:

@@ -6,14 +6,15 @@ their number from then on (wire.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from pyprof.collectors.base import CollectorStats
-from pyprof.diagnostics import Problem
+from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.model.labels import Labels
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch
-from pyprof.options import DeadTarget, UnwindOptions, ViewOptions
+from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, field
 from pyprof.session.runtimes import InterpreterNews
 from pyprof.session.unfollowed import Spent
@@ -111,13 +112,23 @@ class Ask:
     delivered: int = 0
 
 
+class Errand(Protocol):
+    """Something foreign that is looked at once, without a recording (errands.py). A value."""
+
+    def pieces(self, diagnostics: Diagnostics) -> Iterator[object]:
+        """In the worker. All are of one class, whose values an answer may hold (answers.py). What is not found or
+        cannot be read is a PyprofError: other errors are the worker's own.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """What a dead process left is wanted, as a PostMortem (session/post_mortem.py). confined: see Begin."""
+    """An errand's pieces are wanted. confined: see Begin."""
 
     number: int
     confined: bool
-    target: DeadTarget
+    errand: Errand
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,10 @@ class _Forked:
             return self._code
 
 
+Start = Callable[[bool], Worker]
+"""Starts a worker that gives up its rights, or does not."""
+
+
 def forked(confined: bool = True) -> Worker:
     """Where all of this process is ours. confined: the worker gives up its rights."""
     pairs = [Channel.pair() for _ in range(3)]

@@ -25,7 +25,7 @@ from pyprof.session.keeping import Keeping
 from pyprof.session.recorder import Clock, Window
 from pyprof.session.session import Session
 from pyprof.session.worker import answers
-from pyprof.session.worker.answers import AskFailed, BatchTaken, Done, SamplerCall
+from pyprof.session.worker.answers import AskFailed, BatchTaken, Done, ErrandPiece, SamplerCall
 from pyprof.session.worker.asking import AskingOpener
 from pyprof.session.worker.channel import Channel, Closed
 from pyprof.session.worker.hurry import Hurry
@@ -266,14 +266,16 @@ class Service:
         self._channel.send(answers.pack(answer))
 
     def _examine(self, message: Examine) -> None:
-        from pyprof.session.post_mortem import examine
-
         diagnostics = Diagnostics()
         if message.confined and not self._confined:
             diagnostics.count(UNCONFINED)
         answer: Done | AskFailed
         try:
-            answer = Done(message.number, (), answers.packed_value(examine(message.target, diagnostics)))
+            for piece in message.errand.pieces(diagnostics):
+                self._channel.send(answers.pack(ErrandPiece(message.number, answers.packed_value(piece))))
+            answer = Done(message.number, (), ())
+        except Closed:
+            raise
         except Exception as error:
             answer = _failed(message.number, error)
         self._channel.send(answers.pack(answer))

@@ -1,0 +1,111 @@
+"""`inspect`, `symbols` and `doctor` let a worker parse: what prints has read nothing of the files."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyprof.cli import main
+from pyprof.collectors.linux import seccomp
+from pyprof.errors import PyprofError
+from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.images import ImageStore
+from pyprof.runtime_code.code import RuntimeCode
+from pyprof.session.worker import process
+from tests import warm
+from tests.cli.test_inspect import SOURCE
+from tests.support import missing, need
+
+QUESTIONS = {
+    "overview": ("inspect", "FILE"),
+    "rows": ("inspect", "FILE", "--rows"),
+    "function": ("inspect", "FILE", "--function", "middle", "--json"),
+    "differences": ("inspect", "FILE", "--compare", "sframe,eh_frame"),
+    "symbol file": ("inspect", "SYMBOLS"),
+    "packed symbol file": ("inspect", "SYMBOLS.gz", "--rows"),
+    "symbols": ("symbols", "FILE"),
+    "doctor": ("doctor", "PID"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program with debug information, and its symbol file, packed and not."""
+    folder = tmp_path_factory.mktemp("examined")
+    (folder / "a.c").write_text(SOURCE)
+    command = [need("gcc"), "-g", "-O2", "-Wa,--gsframe", "-fno-ipa-cp", "-fno-inline", "a.c", "-o", "a"]
+    subprocess.run(command, cwd=folder, check=True, timeout=60)
+    text = warm.run("symbols", str(folder / "a")).stdout
+    (folder / "a.sym").write_text(text)
+    (folder / "a.sym.gz").write_bytes(gzip.compress(text.encode()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sleeper() -> Iterator[int]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        yield child.pid
+        child.communicate(b"\n", timeout=30)
+
+
+def asked(question: str, folder: Path, sleeper: int) -> list[str]:
+    known = {"FILE": str(folder / "a"), "SYMBOLS": str(folder / "a.sym"), "SYMBOLS.gz": str(folder / "a.sym.gz")}
+    known["PID"] = str(sleeper)
+    return [known.get(word, word) for word in QUESTIONS[question]]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_process_that_prints_parses_nothing(
+    question: str,
+    folder: Path,
+    sleeper: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    command = asked(question, folder, sleeper)
+    expected = warm.run(*command)
+    monkeypatch.setattr(process, "forked", process.spawned)  # a fork would have what is replaced below
+    monkeypatch.setattr(ElfFile, "__init__", lambda *_: pytest.fail("it parses an object file"))
+    monkeypatch.setattr(SymbolFile, "__init__", lambda *_: pytest.fail("it parses a symbol file"))
+    monkeypatch.setattr(ImageStore, "image", lambda *_: pytest.fail("it asks what a module's file has"))
+    monkeypatch.setattr(RuntimeCode, "process", lambda *_: pytest.fail("it reads code made at run time"))
+    code = main.run(command)
+    said = capfdbinary.readouterr().out.decode()
+    assert (code, said) == (expected.returncode, expected.stdout)
+    assert len(said.splitlines()) > 3
+
+
+@pytest.mark.parametrize("question", ["overview", "rows", "differences", "symbols", "doctor"])
+def test_worker_is_confined_where_that_is_asked(
+    question: str, folder: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[bool] = []
+
+    def refused(confined: bool) -> process.Worker:
+        started.append(confined)
+        raise PyprofError("no worker here")
+
+    monkeypatch.setattr(process, "forked", refused)
+    command = asked(question, folder, sleeper)
+    assert [main.run(command), main.run([*command, "--sandbox"])] == [1, 1]
+    assert started == [False, True]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_worker_without_rights_says_the_same(question: str, folder: Path, sleeper: int) -> None:
+    try:
+        seccomp.program(os.uname().machine, os.getpid(), ())
+    except NotImplementedError:
+        missing("needs x86-64 or AArch64")
+    command = asked(question, folder, sleeper)
+    plain, confined = warm.run(*command), warm.run(*command, "--sandbox")
+    assert (confined.returncode, confined.stdout) == (plain.returncode, plain.stdout)
+    assert confined.stderr == plain.stderr
+    assert len(plain.stdout.splitlines()) > 3
