@@ -30,6 +30,7 @@ sampling_options  The options of how a recording is made: what is sampled, and h
 running           One invocation of `pyprof record`: signals, the command that is started, what is said
 selection         Options that choose processes and threads
 short_names       Names of functions in the room that a terminal has, shortened as readers of C++ and Rust do
+source_table      Source lines in the terminal, with their shares
 symbols           `pyprof symbols`: write a Breakpad symbol file
 terminal          Lines for people
 top               `pyprof top`: what a process does, live in the terminal, or as a table for scripts

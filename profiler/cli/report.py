@@ -37,6 +37,8 @@ examples:
   pyprof report a.pyprof -o a.html
   pyprof report a.pyprof --from 10 --to 20 --thread worker -o part.pb.gz
   pyprof report a.pyprof --callers malloc
+  pyprof report a.pyprof --lines
+  pyprof report a.pyprof --annotate parse --source ~/src/server --asm
   pyprof report a.pyprof --exclude '^idle_' -f collapsed | sort -k2 -n
   pyprof report a.pyprof --missing
   pyprof report a.pyprof --sysroot ./rootfs --debuginfod -o named.pyprof
@@ -90,18 +92,33 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     how.add_argument(
         "-n", "--rows", type=positive_int, default=_ROWS, metavar="N", help="of tables (default: %(default)d)"
     )
-    table = how.add_mutually_exclusive_group()
-    table.add_argument("--callers", metavar="NAME", help="who calls this function: its name, or a REGEX")
-    table.add_argument("--callees", metavar="NAME", help="what this function calls")
-    table.add_argument("--sql", metavar="QUERY", help="the rows of a query, with tabs between (docs/recording.md)")
-    table.add_argument(
-        "--missing", action="store_true", help="what lacks names or unwind tables, and the command that helps"
-    )
+    _add_tables(how)
     how.add_argument("--collapse-recursion", action="store_true", help="a function that calls itself is one frame")
     how.add_argument("-t", "--threads", action="store_true", help="the thread as root frame of its stacks")
     how.add_argument("--processes", action="store_true", help="the process as root frame, where there are several")
     how.add_argument("--full-paths", action="store_true", help="modules by their path instead of their name")
     parser.set_defaults(run=run)
+
+
+def _add_tables(how: argparse._ArgumentGroup) -> None:
+    """What stands in the terminal instead of the dearest functions."""
+    table = how.add_mutually_exclusive_group()
+    table.add_argument("--callers", metavar="NAME", help="who calls this function: its name, or a REGEX")
+    table.add_argument("--callees", metavar="NAME", help="what this function calls")
+    table.add_argument("--lines", action="store_true", help="source lines instead of functions")
+    table.add_argument("--annotate", metavar="NAME", help="the source of this function, line by line")
+    table.add_argument("--sql", metavar="QUERY", help="the rows of a query, with tabs between (docs/recording.md)")
+    table.add_argument(
+        "--missing", action="store_true", help="what lacks names or unwind tables, and the command that helps"
+    )
+    how.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="where source files are; others are shown if everybody may read them; may be repeated",
+    )
+    how.add_argument("--asm", action="store_true", help="with --annotate: its instructions, too (needs objdump)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -130,7 +147,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _exporter(arguments: argparse.Namespace) -> Exporter | None:
     """None: a table in the terminal."""
-    tables = [name for name in ("callers", "callees", "sql", "missing") if getattr(arguments, name)]
+    tables = [name for name in _TABLES if getattr(arguments, name)]
+    if arguments.asm and arguments.annotate is None:
+        raise UsageError("--asm shows the instructions of one function", "--annotate NAME --asm")
     if arguments.format == TOP or (arguments.format is None and arguments.output is None):
         if arguments.output not in (None, "-"):
             raise UsageError(f"{TOP} is a table for the terminal", f"pyprof report … > {arguments.output}")
@@ -179,6 +198,7 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
     return without_recursion(profile) if arguments.collapse_recursion else profile
 
 
+_TABLES = ("callers", "callees", "lines", "annotate", "sql", "missing")
 _NOTHING_MISSING = "Nothing is missing: every file has names and unwind tables."
 _NOT_KNOWN = "What is missing is not known: a recording says it at its end."
 
@@ -190,10 +210,23 @@ def _lines(profile: Profile, ended: bool, arguments: argparse.Namespace) -> Iter
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
     if arguments.missing:
         return lacking_modules(profile.summary) or [_NOTHING_MISSING if ended else _NOT_KNOWN]
+    if arguments.lines or arguments.annotate is not None:
+        return _source(profile, arguments, width)
     name = arguments.callers or arguments.callees
     if name is not None:
         return relations(profile, name, arguments.callers is not None, width, arguments.rows)
     return top(profile, width, arguments.rows)
+
+
+def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iterable[str]:
+    from pyprof.cli.source_table import Annotation, annotated, dearest_lines
+    from pyprof.symbolize.again import Places
+    from pyprof.symbolize.source_files import SourceFiles
+
+    if arguments.lines:
+        return dearest_lines(profile, width, arguments.rows)
+    places = Places(tuple(arguments.symbols), tuple(arguments.sysroot)) if arguments.asm else None
+    return annotated(profile, arguments.annotate, Annotation(SourceFiles(arguments.source), places, width))
 
 
 def _query(arguments: argparse.Namespace) -> int:

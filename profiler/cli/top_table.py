@@ -14,7 +14,7 @@ from pyprof.model.labels import shown
 from pyprof.model.neighbours import NOBODY, Neighbours, Row, neighbours
 from pyprof.model.profile import Profile
 
-_SHARE, _MODULE, _BAR = 8, 24, 10
+SHARE, _MODULE, _BAR = 8, 24, 10
 _LEAST = 20
 """Letters of a function's name."""
 _BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -23,14 +23,14 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 def top(profile: Profile, width: int, count: int) -> Iterator[str]:
     """Functions with what they cost in themselves, and with what they call."""
     found = costs(profile)
-    yield f"{profile.title}: {_amount(profile, found.value)} in {duration(profile.duration_ns)}"
+    yield f"{profile.title}: {amount(profile, found.value)} in {duration(profile.duration_ns)}"
     if profile.labels:
         yield printable(f"labels: {shown(tuple(profile.labels.items()))}")
     yield ""
-    yield f"{'self':>{_SHARE}} {'total':>{_SHARE}} {'':{_BAR}} function"
+    yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} function"
     rows = found.functions[:count]
-    heads = [f"{_share(cost.own, found.value)} {_share(cost.total, found.value)}" for cost in rows]
-    bars = [f"{head} {_bar(cost.own, found.value)}" for head, cost in zip(heads, rows, strict=True)]
+    heads = [f"{share(cost.own, found.value)} {share(cost.total, found.value)}" for cost in rows]
+    bars = [f"{head} {bar(cost.own, found.value)}" for head, cost in zip(heads, rows, strict=True)]
     yield from _rows(bars, [(cost.name, cost.module) for cost in rows], width)
 
 
@@ -43,18 +43,18 @@ def relations(profile: Profile, text: str, callers: bool, width: int, count: int
     if not found.names:
         raise UsageError(f"no function has {text} in its name", "pyprof report FILE -f collapsed has all names in full")
     names = ", ".join(sorted(found.names)[:3]) + (", …" if len(found.names) > 3 else "")
-    yield f"{'callers' if callers else 'callees'} of {names}: {_amount(profile, found.total)}"
+    yield f"{'callers' if callers else 'callees'} of {names}: {amount(profile, found.total)}"
     yield from _neighbours(found, callers, width, count)
 
 
 def _neighbours(found: Neighbours, callers: bool, width: int, count: int) -> Iterator[str]:
     rows = (found.callers if callers else found.callees)[:count]
     nobody = ("[nobody: outermost]" if callers else "[in itself]", "")
-    heads = [f"{_share(value, found.total)} {_bar(value, found.total)}" for _, value in rows]
+    heads = [f"{share(value, found.total)} {bar(value, found.total)}" for _, value in rows]
     yield from _rows(heads, [nobody if row == NOBODY else row for row, _ in rows], width)
 
 
-def _amount(profile: Profile, value: int) -> str:
+def amount(profile: Profile, value: int) -> str:
     kind = profile.value_types[-1]
     return f"{duration(value)} ({kind.type})" if kind.unit == "nanoseconds" else f"{value:,} {kind.type}"
 
@@ -67,11 +67,11 @@ def _rows(heads: Sequence[str], functions: Sequence[Row], width: int) -> Iterato
         yield f"{head} {name:<{room}} {shorten(printable(module), _MODULE)}".rstrip()
 
 
-def _share(value: int, whole: int) -> str:
-    return f"{percent(value, whole):>{_SHARE}}"
+def share(value: int, whole: int) -> str:
+    return f"{percent(value, whole):>{SHARE}}"
 
 
-def _bar(value: int, whole: int) -> str:
+def bar(value: int, whole: int) -> str:
     """Eighths of a letter."""
     eighths = round(8 * _BAR * value / whole) if whole > 0 else 0
     eighths = min(max(eighths, 0), 8 * _BAR)

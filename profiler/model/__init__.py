@@ -20,6 +20,7 @@ interpreter   What an interpreter was doing in a thread when its sample was take
 keys          Keys of threads and processes: number and start time, so that a reused number is another key
 labels        Labels: what a user says of a recording
 kernel        What stands inside the innermost frame of user code
+line_costs    What each source line of a profile cost, and each address of code
 markers       Markers: frames without code that say what a stack lacks
 merged        Profiles of one recording, window after window, as one
 modules       What is mapped where: the lines of /proc/PID/maps and the modules behind them

@@ -31,7 +31,7 @@ def neighbours(tree: Call, text: str) -> Neighbours:
     """text: a function's name; where none has it, an expression that is a whole name, else one that is found in names.
     Raises re.error.
     """
-    names = _named({call.name for depth, call in tree.walk() if depth}, text)
+    names = named({call.name for depth, call in tree.walk() if depth}, text)
     callers: Counter[Row] = Counter()
     callees: Counter[Row] = Counter()
     path: list[tuple[Call, bool, Row | None]] = []
@@ -51,7 +51,8 @@ def neighbours(tree: Call, text: str) -> Neighbours:
     return Neighbours(sum(callers.values()), _sorted(callers), _sorted(callees), frozenset(names))
 
 
-def _named(known: set[str], text: str) -> set[str]:
+def named(known: set[str], text: str) -> set[str]:
+    """The names that a text means; see neighbours(). Raises re.error."""
     if text in known:
         return {text}
     pattern = re.compile(text)

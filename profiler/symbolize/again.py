@@ -165,9 +165,14 @@ class _Images(ImageStore):
     def _file(self, info: ModuleInfo) -> ObjectFile | None:
         key = (info.path, info.build_id)
         if key not in self._files:
-            found = map(partial(_opened, build_id=info.build_id), self._places.of(info) if info.build_id else ())
-            self._files[key] = next((file for file in found if file is not None), None)
+            self._files[key] = object_file(info, self._places)
         return self._files[key]
+
+
+def object_file(info: ModuleInfo, places: Places) -> ObjectFile | None:
+    """The module's file, or a debug file of it, known by its build-id; None where there is none."""
+    found = map(partial(_opened, build_id=info.build_id), places.of(info) if info.build_id else ())
+    return next((file for file in found if file is not None), None)
 
 
 def _opened(path: str, build_id: str) -> ObjectFile | None:

@@ -2,6 +2,7 @@
 
 What they parse is foreign: a worker runs them, and sends values (session/worker/errands.py).
 
+disassembly        Machine code as instructions, by objdump of binutils
 file_reports       What `inspect` asks of a file: overview, rows, differences
 inspection         What the unwind tables of one file say: counts, rows, and where two sources disagree
 survey             What each module of a process offers: unwind sections, symbols, frame pointers

@@ -1,0 +1,172 @@
+"""Source lines in the terminal, with their shares: the dearest ones, or those of one function with its instructions."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
+
+from pyprof.cli.terminal import printable
+from pyprof.cli.top_table import SHARE, amount, bar, share
+from pyprof.cli.words import duration, shorten
+from pyprof.errors import UsageError
+from pyprof.model.line_costs import CodeCost, code_costs, line_costs
+from pyprof.model.neighbours import neighbours
+from pyprof.model.profile import Profile
+from pyprof.objfile.base import ObjectFile
+from pyprof.records import dataclass
+from pyprof.symbolize.again import Places, object_file
+from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.source_files import SourceFiles
+from pyprof.symbolize.symbols import SymbolTable
+from pyprof.tools.disassembly import MOST_BYTES, disassembled
+
+_AROUND = 3
+"""Lines, or instructions, that are shown before and after one that cost something."""
+_MARGIN = 12
+_LEAST = 24
+"""Letters of a place or a line."""
+_NO_LINE = "[no line is known]"
+_BEYOND = 64
+"""Bytes that are shown after the last address of a function whose end is not known."""
+
+_HEAD = f"{'self':>{SHARE}} {'total':>{SHARE}}"
+
+Sums = dict[int, tuple[int, int]]
+"""(in itself, with what it calls) by line or by address."""
+Row = tuple[int, str]
+"""A line or an address, and its text."""
+
+
+def dearest_lines(profile: Profile, width: int, count: int) -> Iterator[str]:
+    """With their functions."""
+    yield f"{profile.title}: {amount(profile, profile.total)} in {duration(profile.duration_ns)}"
+    yield ""
+    yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':10} line"
+    room = max((width - 2 * SHARE - _MARGIN) // 2, _LEAST)
+    for cost in line_costs(profile)[:count]:
+        head = f"{share(cost.own, profile.total)} {share(cost.total, profile.total)} {bar(cost.own, profile.total)}"
+        file, line = cost.place.file, cost.place.line
+        place = printable(f"{file}:{line}" if file else cost.place.module or _NO_LINE)
+        place = place if len(place) <= room else "…" + place[1 - room :]  # its end says more
+        yield f"{head} {place:<{room}} {shorten(printable(cost.place.function.name), room)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """files: the texts. places: of object files, whose instructions are shown, too; None: they are not."""
+
+    files: SourceFiles
+    places: Places | None
+    width: int
+
+
+def annotated(profile: Profile, text: str, how: Annotation) -> Iterator[str]:
+    """The lines of the functions that a text names. Raises UsageError where it names none, PyprofError."""
+    try:
+        found = neighbours(profile.tree(), text)
+    except re.error as error:
+        raise UsageError(f"{text} is no function, and no regular expression: {error}") from None
+    if not found.names:
+        raise UsageError(f"no function has {text} in its name", "pyprof report FILE -f collapsed has all names in full")
+    names = ", ".join(sorted(found.names)[:3]) + (", …" if len(found.names) > 3 else "")
+    yield f"{names}: {amount(profile, found.total)}, {share(found.total, profile.total).strip()} of all"
+    files: defaultdict[str, Sums] = defaultdict(dict)
+    for cost in line_costs(profile):
+        if cost.place.function.name in found.names:
+            own, total = files[cost.place.file].get(cost.place.line, (0, 0))
+            files[cost.place.file][cost.place.line] = own + cost.own, total + cost.total
+    for file, sums in sorted(files.items(), key=lambda each: (-_whole(each[1]), each[0])):
+        yield ""
+        yield from _file(profile, file, sums, how)
+    if how.places is not None:
+        yield from _code(profile, found.names, how.places, how.width)
+
+
+def _whole(sums: Sums) -> int:
+    return max(total for _, total in sums.values())
+
+
+def _file(profile: Profile, file: str, sums: Sums, how: Annotation) -> Iterator[str]:
+    if not file:
+        yield _NO_LINE
+    else:
+        text = how.files.text(file, max(sums))
+        yield file if text is None or text.path == file else f"{file}, which is {text.path} here"
+        if text is None:
+            yield "  the source is not here, or not for everybody to read: --source DIR says where it is"
+        elif text.changed_ns > profile.start_ns + profile.duration_ns:
+            yield "  it was changed after the recording: lines may be others"
+    yield _HEAD
+    lines = [*enumerate(text.lines, 1)] if file and text is not None else [(line, "") for line in sorted(sums)]
+    yield from _rows(profile, _nearby(lines, sums), sums, how.width, lambda line: f"{line:>6}" if line else "")
+
+
+def _code(profile: Profile, names: Collection[str], places: Places, width: int) -> Iterator[str]:
+    """The instructions of all functions whose code has one of these names. Raises PyprofError."""
+    functions: defaultdict[tuple[int, int, str], list[CodeCost]] = defaultdict(list)
+    for cost in code_costs(profile, names):
+        functions[cost.place.module, cost.place.start, cost.place.name].append(cost)
+    if not functions:
+        yield from ("", "no instructions: this is not code of an object file")
+    for (module, start, name), costs in functions.items():
+        info = profile.modules[module]
+        yield from ("", f"{name} in {info.path}")
+        file = object_file(info, places)
+        if file is None:
+            yield f"  no file here has its build-id ({info.build_id or 'none'}): --symbols and --sysroot say where"
+            continue
+        addresses = [file.min_vaddr + cost.place.rel for cost in costs]
+        instructions = disassembled(file, *_extent(file, file.min_vaddr + start, max(addresses)))
+        if not instructions:
+            yield "  the file does not have the code"
+            continue
+        begins = [instruction.address for instruction in instructions]
+        sums: Sums = {}
+        for address, cost in zip(addresses, costs, strict=True):
+            begin = begins[max(bisect_right(begins, address) - 1, 0)]
+            own, total = sums.get(begin, (0, 0))
+            sums[begin] = own + cost.own, total + cost.total
+        yield _HEAD
+        rows = _nearby([(each.address, each.text) for each in instructions], sums)
+        yield from _rows(profile, rows, sums, width, lambda address: f"{address:>10x}")
+
+
+def _extent(file: ObjectFile, start: int, last: int) -> tuple[int, int]:
+    """svma where the function that holds the address begins and ends."""
+    table = SymbolTable(symbol_sources(file, lambda: None).rows)
+    (row,) = table.find(np.array([start], np.uint64)).tolist()
+    if row >= 0 and int(table.start[row]) == start and last < int(table.end[row]):
+        return start, int(table.end[row])
+    return (start if 0 <= last - start < MOST_BYTES else last), last + _BEYOND
+
+
+def _nearby(rows: Sequence[Row], sums: Sums) -> list[Row | None]:
+    """Those that cost something, and some around them; None where others are left out."""
+    shown: list[Row | None] = []
+    last = -1
+    hits = [at for at, (number, _) in enumerate(rows) if number in sums]
+    for hit in hits:
+        for at in range(max(hit - _AROUND, last + 1), min(hit + _AROUND + 1, len(rows))):
+            if shown and at != last + 1:
+                shown.append(None)
+            shown.append(rows[at])
+            last = at
+    return shown
+
+
+def _rows(
+    profile: Profile, rows: Sequence[Row | None], sums: Sums, width: int, label: Callable[[int], str]
+) -> Iterator[str]:
+    for row in rows:
+        if row is None:
+            yield f"{'⋮':>{2 * SHARE + 1}}"
+            continue
+        number, text = row
+        shares = [f"{share(value, profile.total) if value else '':>{SHARE}}" for value in sums.get(number, (0, 0))]
+        head = f"{' '.join(shares)} {label(number)}"
+        text = shorten(printable(text.expandtabs(4)), max(width - len(head) - 3, _LEAST))
+        yield f"{head} │ {text}".rstrip(" │")

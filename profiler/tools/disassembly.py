@@ -1,0 +1,71 @@
+"""Machine code as instructions, by objdump of binutils.
+
+objdump gets the bytes of one function and an architecture. The object file, which may be foreign, is read by our own
+readers only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+from pyprof.errors import PyprofError
+from pyprof.model.arch import Arch
+from pyprof.objfile.base import ObjectFile
+from pyprof.records import dataclass
+
+MOST_BYTES = 1 << 18
+"""Of one function."""
+_TIME_S = 20.0
+_LINE = re.compile(r"\s*([0-9a-f]+):\t(.*)")
+
+_MACHINES = {
+    "x86_64": ("i386:x86-64",),
+    "x32": ("i386:x64-32",),
+    "i386": ("i386",),
+    "aarch64": ("aarch64",),
+    "arm": ("arm",),
+    "riscv64": ("riscv:rv64",),
+    "ppc64le": ("powerpc:common64", "-EL"),
+    "s390x": ("s390:64-bit",),
+    "s390": ("s390:31-bit",),
+}
+"""objdump's -m and more, by the name of an architecture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """address: svma."""
+
+    address: int
+    text: str
+
+
+def disassembled(file: ObjectFile, start: int, end: int) -> list[Instruction]:
+    """The instructions of svma start .. end. Raises PyprofError."""
+    arch = file.arch
+    data = bytes(file.at_svma(start, min(end - start, MOST_BYTES)))
+    return _by_objdump(data, start, arch) if arch is not None and data else []
+
+
+def _by_objdump(data: bytes, start: int, arch: Arch) -> list[Instruction]:
+    program, machine = shutil.which("objdump"), _MACHINES.get(arch.name, ())
+    if program is None:
+        raise PyprofError("objdump is not installed", "apt-get install binutils")
+    fd = os.memfd_create("code", os.MFD_CLOEXEC)
+    try:
+        os.write(fd, data)
+        command = [program, "-D", "-b", "binary", "-w", "--no-show-raw-insn", f"--adjust-vma={start:#x}"]
+        command += ["-m", *machine, f"/proc/self/fd/{fd}"]
+        done = subprocess.run(command, capture_output=True, pass_fds=[fd], timeout=_TIME_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PyprofError(f"objdump cannot be run: {error}") from None
+    finally:
+        os.close(fd)
+    lines = map(_LINE.fullmatch, done.stdout.decode(errors="replace").splitlines())
+    found = [Instruction(int(line[1], 16), line[2].strip()) for line in lines if line]
+    if not found:
+        raise PyprofError(f"objdump does not know the code of {arch.name}", "apt-get install binutils-multiarch")
+    return found
