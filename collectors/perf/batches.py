@@ -66,10 +66,12 @@ class BatchMaker:
         options: CollectOptions,
         diagnostics: Diagnostics,
         source_id: int,
+        ours: set[int],
     ) -> None:
-        """source_id: of its batches."""
+        """source_id: of its batches. ours: processes of the profiler, which are in no batch."""
         self._source_id = source_id
-        self.untracked: set[int] = {os.getpid()}
+        self._ours = ours
+        self.untracked: set[int] = set(ours)
         self.sampled: set[tuple[int, int]] = set()
         self.lost = 0
         self.elsewhere: Elsewhere | None = None
@@ -153,7 +155,7 @@ class BatchMaker:
 
     def _kept(self, samples: SampleRecords, space: npt.NDArray[np.int32]) -> Mask:
         """Which samples are wanted."""
-        unknown = (space == 0) & (samples.pid != os.getpid())
+        unknown = (space == 0) & ~among(samples.pid, self._ours)
         if unknown.any():
             self._diagnostics.count("sample of a process that is not known", int(np.count_nonzero(unknown)))
         kept: Mask = (space > 0) & self.wanted(samples.tid, samples.time_ns) & (samples.time_ns < self.end_ns)

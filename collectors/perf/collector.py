@@ -108,8 +108,7 @@ class PerfCollector:
         self._events = EventManager(scope, options, self._reader)
         undo.callback(self._events.close)
         members.tracked.filters = scope.filtered
-        self.maker = BatchMaker(rings, scope, members.tracked, options, diagnostics, self.source_id)
-        self.maker.untracked.update(members.ours)
+        self.maker = BatchMaker(rings, scope, members.tracked, options, diagnostics, self.source_id, members.ours)
         self._accounts = Accounts(options, members.everything, scope.event.user_only, self._lost, self._endings)
         members.watch(rings)
         if self._accounts.on and not scope.processors:

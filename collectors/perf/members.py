@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 from pyprof.collectors.linux.children import descendants
@@ -39,8 +40,8 @@ class Members:
 
     @property
     def ours(self) -> set[int]:
-        """Processes of the profiler that would belong to the recording."""
-        return self._selection.ours if self._selection else set()
+        """Processes of the profiler: they are never part of the recording."""
+        return {os.getpid(), *(self._selection.ours if self._selection else ())}
 
     def children(self) -> list[int]:
         """Those of the named ones that are there now, if they are followed."""

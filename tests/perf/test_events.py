@@ -150,15 +150,15 @@ def test_other_events_that_cannot_be_had_leave_the_size_as_it_was(watched: Watch
         switches.close()
 
 
-def test_a_process_that_may_not_be_looked_at_is_forgotten_when_it_has_ended(watched: Watched) -> None:
-    make = BatchMaker(
-        watched.rings,
-        Scope(watched.event, False, False),
-        TrackedProcesses(Identities()),
-        CollectOptions(),
-        Diagnostics(),
-        1,
+def maker(watched: Watched, diagnostics: Diagnostics, ours: set[int]) -> BatchMaker:
+    tracked = TrackedProcesses(Identities())
+    return BatchMaker(
+        watched.rings, Scope(watched.event, False, False), tracked, CollectOptions(), diagnostics, 1, ours
     )
+
+
+def test_a_process_that_may_not_be_looked_at_is_forgotten_when_it_has_ended(watched: Watched) -> None:
+    make = maker(watched, Diagnostics(), {os.getpid()})
     with started(SPINS) as process:
         make.untracked.add(process.pid)
         make.forget_untracked()
@@ -166,6 +166,29 @@ def test_a_process_that_may_not_be_looked_at_is_forgotten_when_it_has_ended(watc
     make._looked_ns = 0
     make.forget_untracked()
     assert make.untracked == {os.getpid()}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_samples_of_processes_that_are_not_known_are_counted_but_not_the_profilers_own(
+    watched: Watched, own: bool
+) -> None:
+    diagnostics = Diagnostics()
+    with started(SPINS) as process:
+        make = maker(watched, diagnostics, {process.pid} if own else set())
+        watched.events.attach([process.pid], list)
+        samples = 0
+
+        def take() -> None:
+            nonlocal samples
+            found = Scan()
+            for ring in watched.rings.rings.values():
+                scan(ring, watched.rings.words, 2**62, found)
+            samples += sum(map(len, found.samples))
+            assert not sum(len(batch) for batch in make.batches(found))
+            found.give_back()
+
+        assert until(lambda: samples > 10, take)
+    assert diagnostics.counts["sample of a process that is not known"] == (0 if own else samples)
 
 
 def test_records_that_are_lost_while_tables_are_read_are_no_reason_to_make_fewer() -> None:
