@@ -119,11 +119,12 @@ class Symbolizer:
             file = files[image]
             self._name(file, image, inside, deadline)
             self._name_trampolines(image, inside)
-            self._report_missing(file, image, inside)
             self._find_starts(image, inside)
             wanted = {item.system_name for item in inside} | {place.name for item in inside for place in item.source}
             known = file.demangled(wanted - {"", TRAMPOLINE})
             shown.update((name, known[name]) for name in wanted if name in known)
+        for image, inside in by_image.items():  # last: reading a package manager's lists takes long
+            self._report_missing(files[image], image, inside)
         return shown
 
     def _name_as_seen(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
@@ -339,22 +340,29 @@ class _Modules:
     def __init__(self, labels: Labels) -> None:
         self.labels = labels
         self._index: dict[tuple[int, int, str, str], int] = {}
+        self._seen: dict[tuple[int, str], tuple[Module, int]] = {}
         self._infos: list[ModuleInfo] = []
 
     def index(self, module: Module, build_id: str, lines: tuple[Line, ...]) -> int:
-        code = [m for m in module.mappings if m.executable] or list(module.mappings)
-        key = (code[0].start, code[-1].end, module.path, build_id)
-        at = self._index.get(key)
-        if at is None:
-            at = self._index[key] = len(self._infos)
-            self._infos.append(
-                ModuleInfo(module.path, build_id, code[0].start, code[-1].end, code[0].offset, False, False)
-            )
+        _, at = self._seen.get((id(module), build_id)) or (module, -1)
+        if at < 0:
+            at = self._add(module, build_id)
+            self._seen[id(module), build_id] = module, at  # kept, so that its id is no other's
         info = self._infos[at]
         functions, has_lines = any(line.system_name for line in lines), any(line.line for line in lines)
         if functions > info.has_functions or has_lines > info.has_lines:
             self._infos[at] = replace(
                 info, has_functions=info.has_functions or functions, has_lines=info.has_lines or has_lines
+            )
+        return at
+
+    def _add(self, module: Module, build_id: str) -> int:
+        """Mappings of one file at one place are one."""
+        code = [m for m in module.mappings if m.executable] or list(module.mappings)
+        at = self._index.setdefault((code[0].start, code[-1].end, module.path, build_id), len(self._infos))
+        if at == len(self._infos):
+            self._infos.append(
+                ModuleInfo(module.path, build_id, code[0].start, code[-1].end, code[0].offset, False, False)
             )
         return at
 

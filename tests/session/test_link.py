@@ -68,6 +68,29 @@ def test_but_not_for_ever(worker: Watched, monkeypatch: pytest.MonkeyPatch) -> N
     assert worker.hurried == 1
 
 
+def test_worker_whose_targets_ended_by_themselves_has_longer(worker: Watched) -> None:
+    link = WorkerLink(worker, NAMES_S)
+    link.end(told=False)
+    worker.worked_s += NAMES_S * (link_module.BY_ITSELF - 1)
+    time.sleep(NAMES_S * (link_module.BY_ITSELF + 1))
+    link.receive(0)
+    assert worker.hurried == 0
+    worker.worked_s += NAMES_S
+    link.receive(0)
+    assert worker.hurried == 1
+
+
+def test_until_somebody_waits_for_it(worker: Watched) -> None:
+    link = WorkerLink(worker, NAMES_S)
+    link.end(told=False)
+    link.end()
+    link.end(told=False)
+    worker.worked_s += NAMES_S
+    time.sleep(2 * NAMES_S)
+    link.receive(0)
+    assert worker.hurried == 1
+
+
 def test_processor_time_of_a_process_grows_while_it_works() -> None:
     pairs = [Channel.pair() for _ in range(3)]
     this = Worker(Idle(), *(ours for ours, _ in pairs))

@@ -40,6 +40,8 @@ ELAPSED_S = 10.0
 """So does a worker that does not get its processor time."""
 GIVE_UP_S = 60.0
 """A worker that does not even then is killed."""
+BY_ITSELF = 15
+"""So many times as long where nobody told the recording to end: a build has names in many large files."""
 _AGAIN_S = 0.25
 UNANSWERED = "the process that unwinds and names did not answer: what was not written yet is lost"
 ABANDONED = "ended at the second request: what was not written yet is lost"
@@ -108,22 +110,25 @@ class _Overtime:
     def __init__(self, worker: Worker, names_s: float) -> None:
         self._worker = worker
         self._names_s = names_s
+        self._times: float = math.inf
         self._began = math.inf
         self._worked_s = 0.0  # until then
         self._again_at = math.inf
 
-    def begin(self) -> None:
-        if self._began == math.inf:
+    def begin(self, times: int) -> None:
+        """times: as long as usual. What begins is not made longer later, only shorter."""
+        if times < self._times:
+            self._times = times
             self._began = time.monotonic()
             self._worked_s = self._worker.processor_time()
-            self._again_at = self._began + self._names_s
+            self._again_at = self._began + times * self._names_s
 
     def lengthen(self, seconds: float) -> None:
         self._began += seconds
         self._again_at += seconds
 
     def is_endless(self, now: float) -> bool:
-        return now > self._began + max(GIVE_UP_S, self._names_s)
+        return now > self._began + max(GIVE_UP_S, 2 * self._elapsed_s())
 
     def is_over(self, now: float) -> bool:
         """True again and again, but not each time: a signal that comes between two steps of the worker ends neither."""
@@ -134,7 +139,10 @@ class _Overtime:
 
     def _had_its_time(self, now: float) -> bool:
         worked = self._worker.processor_time() - self._worked_s
-        return worked >= self._names_s or now > self._began + max(ELAPSED_S, self._names_s)
+        return worked >= self._times * self._names_s or now > self._began + self._elapsed_s()
+
+    def _elapsed_s(self) -> float:
+        return self._times * max(ELAPSED_S, self._names_s)
 
 
 class WorkerLink:
@@ -194,9 +202,12 @@ class WorkerLink:
             self.worker.tell(NumberedSink(len(self._sinks), sink))
         return self._sinks.index(sink) + 1
 
-    def end(self) -> None:
-        """Nothing is recorded any more: the worker's time runs out. From any thread, or a signal handler."""
-        self._overtime.begin()
+    def end(self, told: bool = True) -> None:
+        """Nothing is recorded any more: the worker's time runs out. From any thread, or a signal handler.
+
+        told: somebody waits for it; else all targets have ended.
+        """
+        self._overtime.begin(1 if told else BY_ITSELF)
 
     def _press(self) -> None:
         now = time.monotonic()

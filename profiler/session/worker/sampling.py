@@ -117,7 +117,7 @@ class Sampling:
             self.failure = error
         finally:
             self.sampled.set()
-            self._link.end()
+            self._link.end(told=bool(self._end_ns))
             self._learn_the_rest()
             self._rest = self._gathered(cut=True)
             self.close_collector()
