@@ -60,7 +60,7 @@ COLLECTORS: tuple[CollectorSpec, ...] = (
         "hybrid.bpf_opening",
         "a program in the kernel takes the samples, Python functions included; only threads with stacks of over "
         "256 KB are stopped",
-        False,
+        True,
         in_auto=False,
     ),
     CollectorSpec(

@@ -139,7 +139,7 @@ class RecordOptions(StackOptions):
     "auto": what is allowed and sees whole stacks.
     subprocesses: also the children that exist and those to come, until the last has ended; None: of a command, until
     the command ends.
-    kernel: also the kernel's frames; perf_events only.
+    kernel: also the kernel's frames; not with "ptrace".
     thread: only threads in whose name this pattern is found.
     max_overhead: most share (0..1) of the time that the target may be stopped, None for no limit; the rate falls to
     keep it.

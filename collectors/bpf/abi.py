@@ -6,7 +6,7 @@ import struct
 from enum import IntEnum, IntFlag
 
 REGISTERS = 17
-HEAD_WORDS = 29
+HEAD_WORDS = 30
 ENDED_WORDS = 8
 FRAME_WORDS = 5
 ANCHOR_WORDS = 2

@@ -16,7 +16,7 @@ from pyprof.collectors.cpu_accounts import Lost
 from pyprof.collectors.perf.batches import RingBatches, by_width
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.reader import FOREVER_NS
-from pyprof.collectors.perf.scope import Scope, choose_scope
+from pyprof.collectors.perf.scope import Scope, scope_of_records
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
@@ -58,7 +58,7 @@ class BpfCollector(PerfCollector):
 
     def _scope(self, pid: int, cpu: int) -> Scope:
         """Events that make no samples: births, ends and mappings only."""
-        return choose_scope(pid, cpu, replace(self._options, running=False), self.members.everything)
+        return scope_of_records(pid, cpu, self._options, self.members.everything)
 
     def _lost(self) -> Lost:
         return Lost(self.source.lost, self.slots() == (0, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from pyprof.collectors.bpf.abi import (
     TEXT_WORDS,
     Flag,
 )
+from pyprof.model.kernel import KernelStack
 from pyprof.records import dataclass
 
 U64 = npt.NDArray[np.uint64]
@@ -55,6 +57,8 @@ class Records:
     anchors: U64
     text: I64
     texts: U64
+    inside: I64
+    kernel: U64
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -64,8 +68,12 @@ class Records:
         frame, frames = _part(self.frame, self.frames, lanes)
         anchor, anchors = _part(self.anchor, self.anchors, lanes)
         text, texts = _part(self.text, self.texts, lanes)
+        inside, kernel = _part(self.inside, self.kernel, lanes)
         some = {name: getattr(self, name)[lanes] for name in _COLUMNS}
-        return Records(**some, frame=frame, frames=frames, anchor=anchor, anchors=anchors, text=text, texts=texts)
+        return Records(
+            **some, frame=frame, frames=frames, anchor=anchor, anchors=anchors, text=text, texts=texts,
+            inside=inside, kernel=kernel,
+        )  # fmt: skip
 
     def texts_of(self, pid: int) -> U64:
         """Of all samples of a process."""
@@ -73,7 +81,7 @@ class Records:
         return texts
 
 
-_ROWS = ("frame", "frames", "anchor", "anchors", "text", "texts")
+_ROWS = ("frame", "frames", "anchor", "anchors", "text", "texts", "inside", "kernel")
 _COLUMNS = tuple(name for name in Records.__slots__ if name not in _ROWS)
 
 
@@ -85,13 +93,16 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
     at, heads = at[order], heads[order]
     halves = np.ascontiguousarray(heads).view(np.uint32).reshape(len(at), 2 * HEAD_WORDS)
     frames, anchors, texts = (halves[:, column].astype(np.int64) for column in (43, 44, 55))
+    kernels = halves[:, 58].astype(np.int64)
     rows_at = at + HEAD_WORDS
     anchors_at = rows_at + FRAME_WORDS * frames
     texts_at = anchors_at + ANCHOR_WORDS * anchors
-    stack_at = texts_at + TEXT_WORDS * texts
+    kernel_at = texts_at + TEXT_WORDS * texts
+    stack_at = kernel_at + kernels
     frame, frame_rows = _rows(words, rows_at, frames, FRAME_WORDS)
     anchor, anchor_rows = _rows(words, anchors_at, anchors, ANCHOR_WORDS)
     text, text_rows = _rows(words, texts_at, texts, TEXT_WORDS)
+    inside, kernel_rows = _rows(words, kernel_at, kernels, 1)
     return Records(
         time_ns=heads[:, 0].view(np.int64),
         pid=halves[:, 2].view(np.int32),
@@ -116,6 +127,8 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
         anchors=anchor_rows,
         text=text,
         texts=text_rows,
+        inside=inside,
+        kernel=kernel_rows,
     )
 
 
@@ -157,6 +170,16 @@ def read_ended(words: U64, places: Sequence[int]) -> Ended:
         blocked_ns=blocked_ns,
         runnable_ns=runnable_ns,
     )
+
+
+def kernel_stacks(records: Records) -> tuple[npt.NDArray[np.int32], tuple[KernelStack, ...]]:
+    """Which of the stacks each record has, and these; the first one is ()."""
+    known: dict[KernelStack, int] = {(): 0}
+    starts, words = records.inside.tolist(), records.kernel[:, 0].tolist()
+    found = [
+        known.setdefault(tuple(words[start:end]), len(known)) if end > start else 0 for start, end in pairwise(starts)
+    ]
+    return np.array(found, np.int32), tuple(known)
 
 
 def apart(words: U64, places: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -19,6 +19,7 @@ static u64 (*ktime_get_ns)(void) = (void *)5;
 static u32 (*get_smp_processor_id)(void) = (void *)8;
 static u64 (*get_current_pid_tgid)(void) = (void *)14;
 static long (*map_delete)(void *map, const void *key) = (void *)3;
+static long (*get_stack)(void *context, void *to, u32 size, u64 flags) = (void *)67;
 static long (*probe_read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*get_ns_current_pid_tgid)(u64 dev, u64 ino, void *to, u32 size) = (void *)120;
@@ -95,6 +96,7 @@ struct scratch_space {
 	struct frame frames[MOST_FRAMES];
 	struct anchor anchors[MOST_ANCHORS];
 	struct text texts[MOST_TEXTS];
+	u64 kernel[MOST_KERNEL + 1];
 	u64 words[32];
 	struct layout layout;
 	u64 signal[SIGNAL_STACK / 8];
@@ -108,6 +110,7 @@ const volatile u32 follow = 0;       /* and the children of those that are */
 const volatile u32 tgid_of_task = 0; /* where struct task_struct has it */
 const volatile u32 own_tgid = 0;     /* the profiler, which is not recorded */
 const volatile u32 pid_of_task = 0;  /* as tgid_of_task */
+const volatile u32 kernel_stacks = 0; /* the kernel's frames are copied, too */
 const volatile u32 runnable = 0;     /* threads that only wait for a processor are looked at, too */
 
 struct namespaced {
@@ -541,7 +544,18 @@ static __attribute__((noinline)) void remember_end(struct thread *thread, u32 ti
 	map_update(&threads, &tid, &fresh, 0);
 }
 
-/* A record's registers are there already: the rest of it. 0: it was left in the ring. */
+/* The kernel's frames of this moment without the innermost ones; none of a thread that is interrupted in user mode. */
+inline_ void take_kernel(struct scratch_space *space, void *context, u64 innermost)
+{
+	space->record.kernel = 0;
+	if (!kernel_stacks)
+		return;
+	long size = get_stack(context, space->kernel, MOST_KERNEL * 8, innermost);
+	if (size > 0)
+		space->record.kernel = (u32)size / 8;
+}
+
+/* A record's registers and the kernel's frames are there already: the rest of it. 0: it was left in the ring. */
 static __attribute__((noinline)) int take_record(struct scratch_space *space, struct process *process, void *task, u64 ids,
 						 u64 began)
 {
@@ -611,7 +625,8 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	u32 anchors = (record->anchors & (2 * MOST_ANCHORS - 1)) * sizeof(struct anchor);
 	record->texts = space->walk.texts;
 	u32 texts = (record->texts & (2 * MOST_TEXTS - 1)) * sizeof(struct text);
-	u32 head = sizeof(struct record) + rows + anchors + texts;
+	u32 kernel = (record->kernel & MOST_KERNEL) * 8;
+	u32 head = sizeof(struct record) + rows + anchors + texts + kernel;
 	struct copy copy = {.space = space};
 	if (ringbuf_reserve_dynptr(&ring, head + (u32)size + (u32)below_size + PAGE, 0, copy.record)) {
 		ringbuf_discard_dynptr(copy.record, 0);
@@ -642,6 +657,8 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 		dynptr_write(copy.record, sizeof(struct record) + rows, space->anchors, anchors, 0);
 	if (texts && texts <= sizeof(space->texts))
 		dynptr_write(copy.record, sizeof(struct record) + rows + anchors, space->texts, texts, 0);
+	if (kernel && kernel <= sizeof(space->kernel))
+		dynptr_write(copy.record, sizeof(struct record) + rows + anchors + texts, space->kernel, kernel, 0);
 	u64 took = ktime_get_ns() - began;
 	record->run_ns = took;
 	dynptr_write(copy.record, 0, record, sizeof(struct record), 0);
@@ -680,6 +697,7 @@ int sample(struct bpf_perf_event_data *context)
 		take_registers(record, &regs);
 		record->flags |= FLAG_KERNEL;
 	}
+	take_kernel(space, context, 0);
 	take_record(space, process, task, ids, began);
 	return 0;
 }
@@ -688,6 +706,7 @@ int sample(struct bpf_perf_event_data *context)
 
 /* The states of a task in the kernel (include/linux/sched.h). */
 #define SAVED_NS 20000000 /* of a thread's share, that it may use at once */
+#define TRACEPOINT_FRAMES 2 /* this program, and what calls it at a tracepoint */
 #define TASK_ENDED 0xb0 /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
 
 struct switch_tracepoint {
@@ -723,7 +742,8 @@ inline_ void tell_end(struct wait *wait, u64 now, u64 waking, u32 flags)
 }
 
 /* The stack of one that leaves its processor. Of a thread that waits often only some: the copies take a share of its time. */
-inline_ void copy_wait(struct wait *wait, struct process *process, u64 ids, u64 now, struct limits *limit)
+inline_ void copy_wait(struct switch_tracepoint *context, struct wait *wait, struct process *process, u64 ids, u64 now,
+		       struct limits *limit)
 {
 	u32 cpu = get_smp_processor_id();
 	struct scratch_space *space = map_lookup(&scratch, &cpu);
@@ -741,6 +761,7 @@ inline_ void copy_wait(struct wait *wait, struct process *process, u64 ids, u64 
 	take_registers(record, &regs);
 	record->state = wait->state;
 	record->call = wait->call = CALL(&regs);
+	take_kernel(space, context, TRACEPOINT_FRAMES);
 	if (take_record(space, process, task, ids, now))
 		return;
 	wait->copied = 1;
@@ -801,7 +822,7 @@ inline_ void leaves(struct switch_tracepoint *context, u64 now)
 		count(NO_STACK_OF_WAIT);
 		return;
 	}
-	copy_wait(wait, process, ids, now, limit);
+	copy_wait(context, wait, process, ids, now, limit);
 	if (wait->kernel)
 		wait->off_ns = 0;
 }

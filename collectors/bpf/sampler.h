@@ -22,6 +22,7 @@ typedef long long s64;
 #define TEXT_BYTES 240           /* of each */
 #define MOST_TOLD (1 << 15)      /* code objects of which it is known that their texts were in a record */
 #define MOST_THREADS 256         /* thread states that are looked through for one */
+#define MOST_KERNEL 127          /* frames of the kernel in a record */
 #define REGISTERS 17             /* in the order of DWARF, pc last (x86-64) */
 
 #define MOST_RUN_NS 1000000      /* a run of the program that takes longer stops copying */
@@ -76,6 +77,8 @@ struct record {
 	u32 texts;      /* rows of struct text behind those of anchors */
 	u32 state;      /* FLAG_WAITS: why it left, as the kernel's task states; 0: another thread took its processor */
 	s32 call;       /* the system call that it is in, -1: none */
+	u32 kernel;     /* addresses of the kernel's frames behind the texts, innermost first */
+	u32 unused;
 };
 
 /* A wait that is over, or the end of a thread. Begins as a record does. */

@@ -48,6 +48,7 @@ def program() -> bytes:
 class KernelTargets:
     """What the program looks at. rate_hz: samples a second of each processor, 0 for none. everything: all processes.
     follow: children, too. waits: threads that leave their processors; runnable: also those that lose it to another one.
+    kernel: the kernel's frames, too.
     """
 
     rate_hz: float
@@ -55,6 +56,7 @@ class KernelTargets:
     follow: bool = False
     waits: bool = False
     runnable: bool = False
+    kernel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Sampler:
             "follow": watched.follow or watched.everything,
             "own_tgid": os.getpid(),
             "runnable": watched.runnable,
+            "kernel_stacks": watched.kernel,
         }
         try:
             constants["tgid_of_task"] = member_offset("task_struct", "tgid")

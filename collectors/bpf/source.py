@@ -16,7 +16,7 @@ import numpy as np
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.bpf.abi import MOST_STACK, PAGE, Flag, LossReason
-from pyprof.collectors.bpf.records import NO_ENDS, NOTHING, U64, Records, apart, read_ended, read_records
+from pyprof.collectors.bpf.records import NO_ENDS, NOTHING, U64, Records, apart, kernel_stacks, read_ended, read_records
 from pyprof.collectors.bpf.sampler import Sampler, Waiting
 from pyprof.collectors.bpf.wait_rates import WaitRates
 from pyprof.collectors.linux import procfs
@@ -168,6 +168,7 @@ class BpfSource:
         samples, ends = apart(self.words, places)
         self.records = records = read_records(self.words, samples)
         self.ended = read_ended(self.words, ends)
+        inside, stacks = kernel_stacks(records) if len(records.kernel) else (None, ((),))
         return SampleRecords(
             time_ns=records.time_ns,
             pid=records.pid,
@@ -177,8 +178,8 @@ class BpfSource:
             base=records.base,
             offset=records.offset,
             size=records.size,
-            kernel_stack=None,
-            kernel_stacks=((),),
+            kernel_stack=inside,
+            kernel_stacks=stacks,
             narrow=(records.flags & Flag.NARROW) != 0,
         )
 

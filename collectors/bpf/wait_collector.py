@@ -229,19 +229,20 @@ def _lengths(records: Records, waits: Lanes, told: Told) -> tuple[I64, I64]:
 
 
 def _labelled(batch: SampleBatch, records: Records, lanes: Lanes, state: str | None) -> SampleBatch:
-    """What each waits for stands inside its innermost frame. state: of all of them."""
+    """What each waits for stands inside its innermost frame and those of the kernel. state: of all of them."""
     flags, why, call = records.flags[lanes], records.why[lanes], records.call[lanes]
-    kernel_stacks: dict[KernelStack, int] = {(): 0}
-    inside = np.zeros(len(lanes), np.int32)
+    stacks = {frames: place for place, frames in enumerate(batch.kernel_stacks)}
+    inside = np.zeros(len(lanes), np.int32) if batch.kernel_stack is None else batch.kernel_stack.copy()
     for n in np.flatnonzero(flags & Flag.WAITS).tolist():
         own = state or letter(int(why[n]))
         arch = NARROW if flags[n] & Flag.NARROW else WIDE
-        inside[n] = _number(kernel_stacks, arch.name, own, -1 if own == FOR_PROCESSOR else int(call[n]))
-    return replace(batch, kernel_stack=inside, kernel_stacks=tuple(kernel_stacks))
+        frames = batch.kernel_stacks[int(inside[n])]
+        inside[n] = _number(stacks, arch.name, own, -1 if own == FOR_PROCESSOR else int(call[n]), frames)
+    return replace(batch, kernel_stack=inside, kernel_stacks=tuple(stacks))
 
 
-def _number(kernel_stacks: dict[KernelStack, int], arch: str, state: str, call: int) -> int:
-    return kernel_stacks.setdefault((Blocked(arch, state, call),), len(kernel_stacks))
+def _number(stacks: dict[KernelStack, int], arch: str, state: str, call: int, frames: KernelStack = ()) -> int:
+    return stacks.setdefault((Blocked(arch, state, call), *frames), len(stacks))
 
 
 def _nobody(tids: Iterable[int]) -> SampleBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Collector, CollectorRefused, SampleSource
 from pyprof.collectors.hybrid.by_image import ByImage
@@ -17,6 +18,9 @@ from pyprof.errors import NoSuchProcess, PyprofError, UnsupportedArchitecture
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
+if TYPE_CHECKING:
+    from pyprof.collectors.bpf.source import BpfSource
+
 _RING, _RING_OF_WAITS = 16 << 20, 64 << 20
 _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
 _MACHINE = "x86_64"
@@ -24,9 +28,7 @@ _LEAST_KERNEL = (5, 19)
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """None, or why not: architecture, kernel, rights, or what is asked for."""
-    if options.kernel:
-        return CollectorRefused("programs in the kernel do not show the kernel's own frames", "")
+    """None, or why not: architecture, kernel, or rights."""
     if os.uname().machine != _MACHINE:
         return UnsupportedArchitecture(f"the program in the kernel is made for {_MACHINE}")
     release = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
@@ -65,6 +67,7 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
         follow=options.subprocesses,
         waits=options.idle,
         runnable=options.running,
+        kernel=options.kernel,
     )
     sampler = Sampler(watched, _RING_OF_WAITS if options.idle else _RING, online_cpus())
     bpf: BpfCollector
@@ -82,8 +85,14 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
     except BaseException:
         sampler.close()
         raise
-    by_depth = not options.idle and options.stack_size > NO_STOPS
-    return HybridCollector(bpf, partial(stops_of, request), ByImage(source.look), by_depth, launched)
+    by_depth = not options.idle and not options.kernel and options.stack_size > NO_STOPS
+    look = partial(_without_stops, source) if options.kernel else source.look
+    return HybridCollector(bpf, partial(stops_of, request), ByImage(look), by_depth, launched)
+
+
+def _without_stops(source: BpfSource, pid: int) -> str | None:
+    """As BpfSource.look has it, where samples of stops would lack what is asked for."""
+    return None if source.look(pid) is None else ""
 
 
 def _from_outside(request: Request, pids: list[int]) -> SampleSource:

@@ -64,11 +64,15 @@ class _Openings:
         self._options = request.options
         everything, interpreters = request.selection.everything, request.interpreters
         self._by_image: ByImage | None = None
-        by_program = not request.by_name and self._options.running and not self._options.kernel
-        if by_program and interpreters and not everything:
+        by_program = not request.by_name and self._options.running
+        if by_program and interpreters and not everything and not self._options.kernel:
             self._by_image = ByImage(interpreters.needs_stops)
-        by_bpf = by_program or (self._options.idle and not request.by_name and not self._options.kernel)
-        self._by_bpf = by_bpf and interpreters is not None and bpf_opening.can(request.target, request.options) is None
+        self._by_depth = not self._options.kernel and self._options.stack_size > NO_STOPS
+        self._by_bpf = (
+            not request.by_name
+            and interpreters is not None
+            and bpf_opening.can(request.target, request.options) is None
+        )
 
     def collector(self) -> Collector:
         pids, launched = self._request.selection.pids, self._request.launched
@@ -94,11 +98,10 @@ class _Openings:
 
     def _running(self, by_image: ByImage | None) -> HybridCollector | PerfCollector:
         """Threads that run."""
-        request, options = self._request, self._options
+        request = self._request
         perf = self._perf(request.selection.pids, request.launched)
-        by_depth = not options.kernel and options.stack_size > NO_STOPS
-        if by_depth or by_image:
-            return HybridCollector(perf, partial(stops_of, request), by_image, by_depth, request.launched)
+        if self._by_depth or by_image:
+            return HybridCollector(perf, partial(stops_of, request), by_image, self._by_depth, request.launched)
         return perf
 
     def _with_bpf(self) -> Collector:
@@ -121,7 +124,7 @@ class _Openings:
                 self._perf(pids, request.launched),
                 partial(stops_of, request),
                 by_image,
-                self._options.stack_size > NO_STOPS,
+                self._by_depth,
                 request.launched,
             ),
             lambda alive, why: bpf_opening.opened(request, tuple(alive), False, why),

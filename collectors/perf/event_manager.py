@@ -154,7 +154,7 @@ class EventManager:
 
     def _narrow(self) -> bool:
         """Leave the processors, where what others do there fills the rings too soon?"""
-        soon = self._size.wanted * self._rate_hz * _SOON_S > self._ring_size / 2
+        soon = self.scope.samples and self._size.wanted * self._rate_hz * _SOON_S > self._ring_size / 2
         if not self.scope.filtered or not (soon or self._losses.many(self._lost_records)):
             return False
         self.scope = self.scope.narrowed()

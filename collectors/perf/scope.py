@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pyprof.collectors.perf.attr import Event, PerfNotAllowed, choose_event
 from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
 from pyprof.options import CollectOptions
-from pyprof.records import dataclass
+from pyprof.records import dataclass, replace
 
 _MOST_LOST = 32
 _FIRST_NS = 2_000_000_000
@@ -41,17 +41,18 @@ class Losses:
 @dataclass(frozen=True, slots=True)
 class Scope:
     """event: what is counted. processors: on each processor. everything: all processes belong to the recording.
-    on_threads: what can be counted on threads instead.
+    on_threads: what can be counted on threads instead. samples: the event makes some, beside records of what happens.
     """
 
     event: Event
     processors: bool
     everything: bool
     on_threads: Event | None = None
+    samples: bool = True
 
     def narrowed(self) -> Scope:
         """Events on threads: what others do on the processors does not fill the rings then."""
-        return Scope(self.on_threads, False, False) if self.on_threads is not None else self
+        return Scope(self.on_threads, False, False, samples=self.samples) if self.on_threads is not None else self
 
     @property
     def filtered(self) -> bool:
@@ -78,3 +79,16 @@ def choose_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) 
     except PerfNotAllowed:
         return Scope(on_thread, False, False)
     return Scope(on_processor, True, False, on_thread)
+
+
+def scope_of_records(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
+    """The same, of records without samples. On processors, where that is allowed: an event on a thread makes each of
+    its switches longer, by a fifth of a round trip between two threads. Raises what choose_event() raises.
+    """
+    silent = replace(options, running=False, kernel=False)
+    on_thread = choose_event(pid, cpu, silent)
+    try:
+        on_processor = choose_event(EVERY_THREAD, cpu, silent)
+    except PerfNotAllowed:
+        return Scope(on_thread, False, False, samples=False)
+    return Scope(on_processor, True, everything, on_thread, samples=False)

@@ -44,7 +44,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         help="cpu (default): threads that run; offcpu: threads that sleep, and in which system call; wall: both",
     )
     what.add_argument("-i", "--idle", action="store_true", help="the same as --mode wall")
-    what.add_argument("-k", "--kernel", action="store_true", help="also the kernel's frames (perf_events only)")
+    what.add_argument("-k", "--kernel", action="store_true", help="also the kernel's frames (not by stops)")
     what.add_argument(
         "--collector",
         choices=collectors.names(),

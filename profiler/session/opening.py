@@ -202,4 +202,4 @@ def _within(what: str, number: float | None, above: float, most: float) -> None:
 
 
 def no_kernel() -> UsageError:
-    return UsageError("the kernel's frames come with perf_events only", "-k --collector perf")
+    return UsageError("stops do not show the kernel's frames", "-k --collector auto")

@@ -152,7 +152,7 @@ def test_a_new_line_in_the_table_is_a_choice_of_the_command_line_and_a_finding_o
 
 
 def test_kernel_frames_are_a_matter_of_the_table() -> None:
-    assert [registry.shows_kernel(name) for name in (AUTO, "perf", "ptrace")] == [True, True, False]
+    assert [registry.shows_kernel(name) for name in (AUTO, "bpf", "perf", "ptrace")] == [True, True, True, False]
     assert [spec.name for spec in COLLECTORS if not spec.in_auto] == ["bpf"]
     assert [spec.name for spec in COLLECTORS] == ["bpf", "perf", "ptrace"]
     refused = by_stops.can(OURS, CollectOptions(kernel=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from pyprof.model.kernel import Blocked
 from pyprof.options import CollectOptions
 from pyprof.symbolize.kernel import HIDDEN, KernelNames
 from tests import warm
-from tests.live.support.recording import Recording, record
+from tests.live.support.recording import Recording, record, running
 from tests.support import missing
 
 PROGRAM = """
@@ -104,10 +105,34 @@ def test_frames_of_the_kernel_stand_inside_those_of_its_caller(tmp_path: Path) -
     assert recording.summary["trust"]["kernel"] > 0
 
 
-def test_kernel_frames_without_perf_events_are_refused_in_one_sentence() -> None:
+@pytest.mark.parametrize("collector", ["bpf", "auto"])
+def test_python_native_and_kernel_functions_stand_in_one_stack(collector: str, tmp_path: Path) -> None:
+    code = "import os\ndef ask(): os.stat('/')\nprint('ready', flush=True)\nwhile True: ask()"
+    with running(sys.executable, "-c", code) as process:
+        recording = recorded(process.pid, tmp_path, collector, "cpu", "-k")
+    inside = [stack for stack in recording.stacks if any("do_syscall_64" in name for name in stack)]
+    assert inside
+    for stack in inside:
+        call = next(at for at, name in enumerate(stack) if "SYSCALL_64" in name)
+        assert "ask (<string>)" in stack[:call], stack
+    assert sum(recording.stacks[stack] for stack in inside) > 0.2 * recording.samples
+    assert recording.summary["stops"]["count"] == 0
+
+
+def test_a_wait_has_the_kernels_frames_up_to_the_scheduler(program: int, tmp_path: Path) -> None:
+    recording = recorded(program, tmp_path, "bpf", "offcpu", "-k")
+    naps = [stack for stack in recording.stacks if stack[-1] == "[sleeping: clock_nanosleep]"]
+    assert sum(recording.stacks[stack] for stack in naps) > 10
+    for stack in naps:
+        assert "schedule" in stack[-2], stack
+        assert any("nanosleep" in name for name in stack[-8:-2]), stack
+        assert not any("bpf" in name for name in stack), stack
+
+
+def test_kernel_frames_by_stops_are_refused_in_one_sentence() -> None:
     done = warm.run("record", "-k", "--collector", "ptrace", "-p", "1")
     assert done.returncode == 2
-    assert "perf_events only" in done.stderr
+    assert "stops do not show the kernel's frames" in done.stderr
 
 
 @pytest.mark.parametrize(
