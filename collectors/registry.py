@@ -33,7 +33,8 @@ class _Opening(Protocol):
 @dataclass(frozen=True, slots=True)
 class CollectorSpec:
     """name: as in --collector. opening: the module that opens it, in this folder. summary: one phrase for --help.
-    kernel: can it show frames of the kernel? in_auto: False: AUTO takes it through another one, for some processes.
+    kernel: can it show frames of the kernel? wakers: can it say who ended waits? in_auto: False: AUTO takes it through
+    another one, for some processes.
     """
 
     name: str
@@ -41,6 +42,7 @@ class CollectorSpec:
     summary: str
     kernel: bool
     in_auto: bool = True
+    wakers: bool = False
 
     def can(self, target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
         """None for yes; else why not, with what mends it."""
@@ -61,6 +63,7 @@ COLLECTORS: tuple[CollectorSpec, ...] = (
         "a program in the kernel takes the samples, Python functions included; only threads with stacks of over "
         "256 KB are stopped",
         True,
+        wakers=True,
         in_auto=False,
     ),
     CollectorSpec(
@@ -95,6 +98,11 @@ def by_name(name: str) -> CollectorSpec:
 def shows_kernel(name: str) -> bool:
     """Can a collector of this name, as --collector has it, show frames of the kernel?"""
     return any(spec.kernel for spec in COLLECTORS if name in (AUTO, spec.name))
+
+
+def tells_wakers(name: str) -> bool:
+    """Can a collector of this name say who ended waits?"""
+    return any(spec.wakers for spec in COLLECTORS if name in (AUTO, spec.name))
 
 
 def open_collector(
@@ -144,4 +152,7 @@ def findings(target: CollectorTarget, options: CollectOptions) -> list[Finding]:
         refusal = spec.can(target, options)
         text = "yes" if refusal is None else f"no: {refusal.message}"
         found.append(Finding(refusal is None, f"--collector {spec.name}: {text}", refusal.hint if refusal else ""))
+        if spec.wakers:
+            text = "yes" if refusal is None else f"no: they need --collector {spec.name}"
+            found.append(Finding(refusal is None, f"--wakers, --mode lock: {text}", refusal.hint if refusal else ""))
     return found

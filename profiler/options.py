@@ -43,7 +43,8 @@ class TargetOptions:
 class CollectOptions:
     """rate_hz: samples a second of each thread. idle: threads that are not running; running: those that are.
     stop_sleepers: a sleeping thread may be stopped, once in a sleep, if its stack cannot be walked otherwise. kernel:
-    frames of the kernel, too. subprocesses: follow children. thread: only threads in whose name it is found.
+    frames of the kernel, too. subprocesses: follow children. thread: only threads in whose name it is found. wakers:
+    who ended each wait, too. locks: only waits for locks.
 
     min_block_s: shorter waits need no stack of their own. stack_size: most bytes of stack copied. max_overhead: most
     share (0..1) of time that a target may be stopped, None for no limit. flush_s: a batch is yielded at the latest
@@ -61,6 +62,8 @@ class CollectOptions:
     max_overhead: float | None = None
     flush_s: float = 0.5
     min_block_s: float = DEFAULT_MIN_BLOCK_S
+    wakers: bool = False
+    locks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,9 @@ class UnwindOptions:
     symbols: tuple[str, ...] = ()
 
 
-MODES = ("cpu", "wall", "offcpu")
+SIMPLE_MODES = ("cpu", "wall", "offcpu")
+"""Which any collector has."""
+MODES = (*SIMPLE_MODES, "lock")
 NATIVE_VIEWS = {
     "all": "all",
     "extensions": "not the interpreter's own",
@@ -134,7 +139,8 @@ class RecordOptions(StackOptions):
 
     duration: seconds after which the recording ends, None: when the target has ended or stop() is called.
     rate: samples a second of each thread.
-    mode: "cpu": threads that run; "offcpu": threads that sleep; "wall": both.
+    mode: "cpu": threads that run; "offcpu": threads that sleep; "wall": both; "lock": threads
+    that wait for a lock, by lock, and who had it.
     collector: "bpf": a program in the kernel takes the samples; "perf": the kernel does; "ptrace": by short stops;
     "auto": what is allowed and sees whole stacks.
     subprocesses: also the children that exist and those to come, until the last has ended; None: of a command, until
@@ -146,6 +152,7 @@ class RecordOptions(StackOptions):
     lock_holder: only samples of threads that hold the interpreter's lock.
     min_block: seconds; with "bpf" each wait that is longer has a stack of its own, shorter ones where it is quiet.
     labels: what the profile is labelled with, such as {"env": "prod"}.
+    wakers: "bpf" only: inside each wait's stack who ended it, and that thread's stack.
     """
 
     duration: float | None = None
@@ -159,19 +166,22 @@ class RecordOptions(StackOptions):
     lock_holder: bool = False
     min_block: float = DEFAULT_MIN_BLOCK_S
     labels: Mapping[str, str] | None = None
+    wakers: bool = False
 
     def collecting(self, subprocesses: bool) -> CollectOptions:
         """The part that a collector gets. subprocesses: where None was given."""
         return CollectOptions(
             rate_hz=self.rate,
             idle=self.mode != "cpu",
-            running=self.mode != "offcpu",
+            running=self.mode in ("cpu", "wall"),
             kernel=self.kernel,
             subprocesses=subprocesses if self.subprocesses is None else self.subprocesses,
             thread=re.compile(self.thread) if self.thread is not None else None,
             stack_size=self.stack_size,
             max_overhead=self.max_overhead,
             min_block_s=self.min_block,
+            wakers=self.wakers or self.mode == "lock",
+            locks=self.mode == "lock",
         )
 
     @property

@@ -21,6 +21,7 @@ TABLE = {
     # by folder, what differs first
     "api/*": "live system",
     "bpf/test_samples.py": "live matrix system",
+    "bpf/test_locks.py": "live matrix system",
     "bpf/test_wait_sums.py": "unit",
     "bpf/test_waits.py": "live matrix system",
     "bpf/*": "system",

@@ -7,7 +7,7 @@ from enum import IntEnum, IntFlag
 
 REGISTERS = 17
 HEAD_WORDS = 30
-ENDED_WORDS = 8
+ENDED_WORDS = 13
 FRAME_WORDS = 5
 ANCHOR_WORDS = 2
 TEXT_WORDS = 32
@@ -17,7 +17,7 @@ MOST_STACK = 256 << 10
 LAYOUT = struct.Struct("=20IQ6I")
 PROCESS = struct.Struct("=QIIQQ")
 THREAD = struct.Struct("=QQQQ")
-WAIT = struct.Struct("=6QIIIiII")
+WAIT = struct.Struct("=6QIIIiIIQIIiI16s")
 LIMITS = struct.Struct("=QQQ")
 BUCKETS = 32
 """Of the histogram of run times: one for each power of two of nanoseconds."""
@@ -54,3 +54,4 @@ class Flag(IntFlag):
     WAITS = 128
     ENDED = 256
     GONE = 512
+    WAKER = 1024

@@ -29,9 +29,9 @@ U32 = npt.NDArray[np.uint32]
 class Records:
     """n samples in time order. regs (n, 17): in the order of DWARF. offset: of the stack copy in the ring's bytes.
     below: of the stack that a handler on its own one has interrupted, whose copy follows. holes: bits of pages not in
-    memory. frame, anchor, text: (n + 1,) where the rows of each begin in frames (m, 5), anchors (k, 2) and texts
-    (j, 32); see sampler.h. why, call: of threads that leave their processor: the state of the task, and its
-    system call. It has 23 columns: those of the record, and the rows that belong to it.
+    memory. frame, anchor, text, inside: (n + 1,) where the rows of each begin in frames (m, 5), anchors (k, 2), texts
+    (j, 32) and kernel (l, 1); see sampler.h. why, call: of threads that leave their processor: the state of the task,
+    and its system call. It has 25 columns: those of the record, and the rows that belong to it.
     """
 
     time_ns: I64
@@ -146,6 +146,11 @@ class Ended:
     call: npt.NDArray[np.int32]
     blocked_ns: I64
     runnable_ns: I64
+    object: I64
+    waker_pid: npt.NDArray[np.int32]
+    waker_tid: npt.NDArray[np.int32]
+    waker_call: npt.NDArray[np.int32]
+    waker_name: npt.NDArray[np.bytes_]
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -169,6 +174,11 @@ def read_ended(words: U64, places: Sequence[int]) -> Ended:
         call=halves[:, 11].view(np.int32),
         blocked_ns=blocked_ns,
         runnable_ns=runnable_ns,
+        object=rows[:, 8].view(np.int64),
+        waker_pid=halves[:, 18].view(np.int32),
+        waker_tid=halves[:, 19].view(np.int32),
+        waker_call=halves[:, 20].view(np.int32),
+        waker_name=np.ascontiguousarray(rows[:, 11:13]).view("S16")[:, 0],
     )
 
 

@@ -18,6 +18,7 @@ static long (*map_update)(void *map, const void *key, const void *value, u64 fla
 static u64 (*ktime_get_ns)(void) = (void *)5;
 static u32 (*get_smp_processor_id)(void) = (void *)8;
 static u64 (*get_current_pid_tgid)(void) = (void *)14;
+static long (*get_current_comm)(void *to, u32 size) = (void *)16;
 static long (*map_delete)(void *map, const void *key) = (void *)3;
 static long (*get_stack)(void *context, void *to, u32 size, u64 flags) = (void *)67;
 static long (*probe_read_user)(void *to, u32 size, const void *from) = (void *)112;
@@ -111,6 +112,8 @@ const volatile u32 tgid_of_task = 0; /* where struct task_struct has it */
 const volatile u32 own_tgid = 0;     /* the profiler, which is not recorded */
 const volatile u32 pid_of_task = 0;  /* as tgid_of_task */
 const volatile u32 kernel_stacks = 0; /* the kernel's frames are copied, too */
+const volatile u32 locks = 0;        /* only waits for futexes are looked at */
+const volatile u32 wakers = 0;       /* who wakes threads is told, with its stack */
 const volatile u32 runnable = 0;     /* threads that only wait for a processor are looked at, too */
 
 struct namespaced {
@@ -127,7 +130,10 @@ struct pt_regs {
 #define FROM_USER(regs) (((regs)->cs & 3) == 3)
 #define SP 7
 /* The system call that it is in, -1: it came in another way. */
-#define CALL(regs) ((s32)(regs)->orig_rax)
+#define CALL(regs) ((s32)(regs)->CALL_FIELD)
+#define CALL_FIELD orig_rax
+#define FIRST_FIELD rdi
+#define WAITS_FOR_FUTEX(call) ((call) == 202 || (call) == 449 || (call) == 455) /* futex, futex_waitv, futex_wait */
 inline_ void take_registers(struct record *record, const struct pt_regs *regs)
 {
 	record->regs[0] = regs->rax;
@@ -630,7 +636,7 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	struct copy copy = {.space = space};
 	if (ringbuf_reserve_dynptr(&ring, head + (u32)size + (u32)below_size + PAGE, 0, copy.record)) {
 		ringbuf_discard_dynptr(copy.record, 0);
-		count(record->flags & FLAG_WAITS ? NO_STACK_OF_WAIT : RING_FULL);
+		count(record->flags & (FLAG_WAITS | FLAG_WAKER) ? NO_STACK_OF_WAIT : RING_FULL);
 		return 1;
 	}
 	struct walk *walk = &space->walk;
@@ -730,6 +736,8 @@ inline_ void tell_end(struct wait *wait, u64 now, u64 waking, u32 flags)
 		.call = wait->call,
 		.blocked_ns = wait->blocked_ns,
 		.runnable_ns = wait->runnable_ns,
+		.object = wait->object,
+		.waker = wait->waker,
 	};
 	if (!ringbuf_output(&ring, &end, sizeof(end), 1 /* BPF_RB_NO_WAKEUP */))
 		return;
@@ -761,6 +769,7 @@ inline_ void copy_wait(struct switch_tracepoint *context, struct wait *wait, str
 	take_registers(record, &regs);
 	record->state = wait->state;
 	record->call = wait->call = CALL(&regs);
+	wait->object = regs.FIRST_FIELD;
 	take_kernel(space, context, TRACEPOINT_FRAMES);
 	if (take_record(space, process, task, ids, now))
 		return;
@@ -770,6 +779,17 @@ inline_ void copy_wait(struct switch_tracepoint *context, struct wait *wait, str
 	/* whoever waits for least_ns each time has a stack each time */
 	u64 rest = limit->share * (ktime_get_ns() - now);
 	wait->due_ns += rest < limit->least_ns ? rest : limit->least_ns;
+}
+
+/* Does the thread that runs now wait for a futex? */
+inline_ u32 waits_for_lock(struct wait *wait)
+{
+	struct pt_regs *user = task_pt_regs(get_current_task_btf());
+	u64 call = 0;
+	if (!user || probe_read_kernel(&call, 8, &user->CALL_FIELD) || !WAITS_FOR_FUTEX((s32)call))
+		return 0;
+	wait->call = call;
+	return !probe_read_kernel(&wait->object, 8, &user->FIRST_FIELD);
 }
 
 inline_ void leaves(struct switch_tracepoint *context, u64 now)
@@ -815,6 +835,12 @@ inline_ void leaves(struct switch_tracepoint *context, u64 now)
 	wait->state = state;
 	wait->call = -1;
 	wait->copied = 0;
+	wait->object = 0;
+	wait->waker = (struct waker){};
+	if (locks && !waits_for_lock(wait)) {
+		wait->off_ns = 0;
+		return;
+	}
 	struct limits *limit = map_lookup(&limits, &zero);
 	if (!limit)
 		return;
@@ -867,13 +893,57 @@ int switched(struct switch_tracepoint *context)
 	return 0;
 }
 
+/*
+ * Whoever runs now wakes the thread of a wait: in a system call, or as a thread of the kernel's. An interrupt (a timer, a
+ * device) wakes threads, too: it is nobody's, and known where it interrupted user mode.
+ */
+inline_ void take_waker(void *context, struct wait *wait, u64 now)
+{
+	u64 ids = get_current_pid_tgid();
+	u32 tgid = ids >> 32, cpu = get_smp_processor_id();
+	struct scratch_space *space = map_lookup(&scratch, &cpu);
+	if (!tgid || !space)
+		return;
+	void *task = get_current_task_btf();
+	struct record *record = &space->record;
+	struct waker *waker = &wait->waker;
+	struct pt_regs regs;
+	void *user = task_pt_regs(task);
+	s32 call = -1;
+	u32 of_user = user && !probe_read_kernel(&regs, sizeof(regs), user) && FROM_USER(&regs);
+	if (of_user)
+		call = CALL(&regs);
+	if (of_user && call < 0)
+		return;
+	waker->pid = tgid;
+	waker->tid = ids;
+	waker->call = call;
+	get_current_comm(waker->name, sizeof(waker->name));
+	struct process *process = map_lookup(&processes, &tgid);
+	if (!of_user || (!process && (!everything || tgid == own_tgid)))
+		return;
+	record->flags = FLAG_KERNEL | FLAG_WAKER;
+	take_registers(record, &regs);
+	record->state = 0;
+	record->call = call;
+	take_kernel(space, context, TRACEPOINT_FRAMES);
+	if (!take_record(space, process, task, ids, now))
+		waker->copied = 1;
+}
+
 SEC("raw_tp/sched_waking")
 int woken(u64 *context)
 {
 	u64 task = context[0];
+	u32 zero = 0;
 	struct wait *wait = map_lookup(&waits, &task);
-	if (wait && wait->off_ns && !wait->waking_ns)
-		wait->waking_ns = ktime_get_ns();
+	if (!wait || !wait->off_ns || wait->waking_ns)
+		return 0;
+	u64 now = ktime_get_ns();
+	struct limits *limit = map_lookup(&limits, &zero);
+	wait->waking_ns = now;
+	if (wakers && limit && (wait->copied || now - wait->off_ns >= limit->least_ns))
+		take_waker(context, wait, now);
 	return 0;
 }
 

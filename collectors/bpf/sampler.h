@@ -56,6 +56,7 @@ enum reason {
 #define FLAG_WAITS 128    /* taken when the thread left its processor: a wait begins at time_ns */
 #define FLAG_ENDED 256    /* struct ended: a wait is over */
 #define FLAG_GONE 512     /* struct ended: the thread is, these are its sums */
+#define FLAG_WAKER 1024   /* taken when the thread woke another one that has a record of its wait */
 
 struct record {
 	u64 time_ns; /* CLOCK_MONOTONIC */
@@ -81,6 +82,15 @@ struct record {
 	u32 unused;
 };
 
+/* Who woke a thread. */
+struct waker {
+	u32 pid; /* 0: nobody is known: an idle processor, or a thread that was interrupted in user mode */
+	u32 tid;
+	s32 call;   /* the system call in which it did, -1: none, a thread of the kernel's */
+	u32 copied; /* its stack is in a record of that time with FLAG_WAKER */
+	char name[16];
+};
+
 /* A wait that is over, or the end of a thread. Begins as a record does. */
 struct ended {
 	u64 time_ns; /* it is on a processor again */
@@ -94,6 +104,8 @@ struct ended {
 	s32 call;
 	u64 blocked_ns; /* FLAG_GONE: the sums of struct wait */
 	u64 runnable_ns;
+	u64 object;     /* first argument of the system call: of a futex its address */
+	struct waker waker;
 };
 
 /* One frame of an interpreter, as its memory was. */
@@ -176,6 +188,8 @@ struct wait {
 	s32 call;
 	u32 copied; /* its stack was */
 	u32 kernel; /* a thread of the kernel's own */
+	u64 object; /* as of struct ended */
+	struct waker waker;
 };
 
 /* What may change while the program runs. */

@@ -48,7 +48,8 @@ def program() -> bytes:
 class KernelTargets:
     """What the program looks at. rate_hz: samples a second of each processor, 0 for none. everything: all processes.
     follow: children, too. waits: threads that leave their processors; runnable: also those that lose it to another one.
-    kernel: the kernel's frames, too.
+    kernel: the kernel's frames, too. wakers: who wakes them, with stacks. locks: only
+    waits for futexes.
     """
 
     rate_hz: float
@@ -57,6 +58,8 @@ class KernelTargets:
     waits: bool = False
     runnable: bool = False
     kernel: bool = False
+    wakers: bool = False
+    locks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class Sampler:
             "own_tgid": os.getpid(),
             "runnable": watched.runnable,
             "kernel_stacks": watched.kernel,
+            "wakers": watched.wakers,
+            "locks": watched.locks,
         }
         try:
             constants["tgid_of_task"] = member_offset("task_struct", "tgid")
@@ -186,7 +191,7 @@ class Sampler:
         """Of all threads that are known."""
         found = []
         for value in bpf.values(self._object.maps["waits"], 8, abi.WAIT.size):
-            off, waking, blocked, runnable, count, _, pid, tid, why, call, copied, _ = abi.WAIT.unpack(value)
+            off, waking, blocked, runnable, count, _, pid, tid, why, call, copied, *_ = abi.WAIT.unpack(value)
             found.append(Waiting(pid, tid, off, waking, why, call, bool(copied), blocked, runnable, count))
         return found
 

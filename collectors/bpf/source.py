@@ -39,7 +39,7 @@ class BpfSource:
     one by one. next_id: gives ids of address spaces. reader: makes the reader of a process's interpreter, by pid; None
     where no interpreter is wanted.
 
-    It has 21 methods: the steps of a drain, what it hears of processes, and what the program is told.
+    It has 22 methods: the steps of a drain, what it hears of processes, and what the program is told.
     """
 
     most_copy = MOST_STACK
@@ -127,6 +127,11 @@ class BpfSource:
 
     def _parent(self, pid: int) -> KernelReader | None:
         return self._readers.get(self.parent_of(pid))
+
+    def gils(self, pid: int) -> set[int]:
+        """Addresses of the locks of a process's interpreters, as far as they are known."""
+        reader = self._readers.get(pid)
+        return {place.gil for place in reader.places() if place.gil} if reader is not None else set()
 
     def keep(self, pids: Container[int]) -> None:
         """All others have ended. What they left in the ring since the last take() is read before they are forgotten."""

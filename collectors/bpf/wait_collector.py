@@ -17,12 +17,14 @@ from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSourc
 from pyprof.collectors.batch_builder import bare_batch
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.collector import BpfCollector
+from pyprof.collectors.bpf.locks import LockWaits, addresses, of_lock
 from pyprof.collectors.bpf.records import I64, Records
 from pyprof.collectors.bpf.source import BpfSource
+from pyprof.collectors.bpf.surroundings import WaitSurroundings
 from pyprof.collectors.bpf.waits import FOR_PROCESSOR, LATENCY_NS, Left, Told, Waits, letter
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
-from pyprof.collectors.perf.batches import by_width
+from pyprof.collectors.perf.batches import RingBatches, by_width
 from pyprof.collectors.perf.reader import FOREVER_NS
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_lives import Identities
@@ -56,7 +58,8 @@ class BpfWaitCollector(BpfCollector):
         before_exec: bool,
         from_outside: Callable[[list[int]], SampleSource],
     ) -> None:
-        self._waits = Waits()
+        self._waits = Waits(options.wakers)
+        self._surroundings = WaitSurroundings(options, LockWaits(source.gils))
         self._from_outside = from_outside
         self._outside: SampleSource | None = None
         self._looks: Iterator[SampleBatch] = iter(())
@@ -118,11 +121,13 @@ class BpfWaitCollector(BpfCollector):
             records.tid[waits].astype(np.int64), records.time_ns[waits], records.why[waits], taken.wanted[waits]
         )
         told = self._waits.tell(left, source.ended, waiting, asleep.tid.tolist(), now_ns, least_ns)
-        yield from self._without_samples(told)
-        if len(asleep):
-            yield _of_those_asleep(asleep, told, self.source_id)
+        if self._options.locks:
+            self._surroundings.locks.join(told, source.ended, last)
+            told.bare = [each for each in told.bare if of_lock(each)]
+        yield from self._wakers(taken, samples.narrow)
+        yield from self._without_samples(told, asleep)
         lanes = np.flatnonzero(taken.wanted)
-        self._taken += int(np.count_nonzero(records.flags[lanes] & Flag.WAITS == 0))
+        self._taken += int(np.count_nonzero(records.flags[lanes] & (Flag.WAITS | Flag.WAKER) == 0))
         first, second = _lengths(records, waits, told)
         for length_ns, state in ((first, None), (second, FOR_PROCESSOR)):
             again = np.zeros(len(records), np.bool_)
@@ -133,10 +138,23 @@ class BpfWaitCollector(BpfCollector):
             batch = source.dressed(taken.switched.take(lanes), lanes)
             batch = replace(batch, followed=state is None, length_ns=length_ns[lanes])
             batch = _labelled(batch, records, lanes, state)
+            ends = {} if state else told.ends
+            batch = replace(batch, around=self._surroundings.of_records(batch, source, ends, waits, lanes))
             for part in by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
                 self.saw(part)
                 yield part
         self._unwound(taken)
+
+    def _wakers(self, taken: RingBatches, narrow: npt.NDArray[np.bool_]) -> Iterator[SampleBatch]:
+        """Stacks of those who ended waits; processes of which nothing is known have none."""
+        those = (self.source.records.flags & Flag.WAKER != 0) & (taken.switched.space > 0)
+        lanes = np.flatnonzero(those)
+        if not len(lanes):
+            return
+        batch = self.source.dressed(taken.switched.take(lanes), lanes)
+        for part in by_width(batch, np.ones(len(lanes), np.bool_), narrow[lanes]):
+            if len(part):
+                yield replace(part, referred=True)
 
     def _asleep(self, last: bool) -> SampleBatch:
         """At threads that sleep already."""
@@ -146,13 +164,18 @@ class BpfWaitCollector(BpfCollector):
             self._close_outside()
         if batch is None:
             return _NOBODY_ASLEEP
-        return batch.take(np.flatnonzero(batch.kind == SampleKind.BLOCKED))
+        those = batch.kind == SampleKind.BLOCKED
+        if self._options.locks:
+            self._surroundings.addresses |= (found := addresses(batch))
+            those &= np.isin(batch.tid, list(found))
+        return batch.take(np.flatnonzero(those))
 
-    def _without_samples(self, told: Told) -> Iterator[SampleBatch]:
+    def _without_samples(self, told: Told, asleep: SampleBatch) -> Iterator[SampleBatch]:
         """Time of waits whose stack was told before, and of those without one."""
         if told.again:
-            tid, since, length = (np.array(column, np.int64) for column in zip(*told.again, strict=True))
+            tid, since, length, _ = (np.array(column, np.int64) for column in zip(*told.again, strict=True))
             batch = self._rows(SampleKind.UNCHANGED, tid, since, length)
+            batch = replace(batch, around=self._surroundings.of_told(batch, told.again, self.source.ended))
             yield batch.take(self._wanted(batch))
         if told.bare:
             rows = [(each.tid, each.since_ns, each.ns) for each in told.bare]
@@ -163,7 +186,18 @@ class BpfWaitCollector(BpfCollector):
             batch = replace(
                 batch, kernel_stack=np.array(inside, np.int32), kernel_stacks=tuple(kernel_stacks), followed=False
             )
+            batch = replace(batch, around=self._surroundings.of_told(batch, told.bare, self.source.ended))
             yield batch.take(self._wanted(batch))
+        if len(asleep):
+            yield self._of_those_asleep(asleep, told)
+
+    def _of_those_asleep(self, batch: SampleBatch, told: Told) -> SampleBatch:
+        """Threads that have slept since before the recording, each for its time until now."""
+        kept = [lane for lane, tid in enumerate(batch.tid.tolist()) if tid in told.asleep_ns]
+        length = np.array([told.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
+        some = batch.take(np.array(kept, np.int64))
+        around = self._surroundings.of_sleepers(some)
+        return replace(some, length_ns=length, stopped=False, source_id=self.source_id, around=around)
 
     def _rows(self, kind: SampleKind, tid: I64, since_ns: I64, length_ns: I64) -> SampleBatch:
         tracked = self.members.tracked
@@ -210,18 +244,11 @@ class BpfWaitCollector(BpfCollector):
             super().close()
 
 
-def _of_those_asleep(batch: SampleBatch, told: Told, source_id: int) -> SampleBatch:
-    """Threads that have slept since before the recording, each for its time until now."""
-    kept = [lane for lane, tid in enumerate(batch.tid.tolist()) if tid in told.asleep_ns]
-    length = np.array([told.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
-    return replace(batch.take(np.array(kept, np.int64)), length_ns=length, stopped=False, source_id=source_id)
-
-
 def _lengths(records: Records, waits: Lanes, told: Told) -> tuple[I64, I64]:
     """(n,), (n,): nanoseconds that each record stands for, -1 where it is one of a running thread; and those that its
     thread waited for a processor when it had been woken.
     """
-    first, second = np.full(len(records), -1, np.int64), np.zeros(len(records), np.int64)
+    first, second = np.where(records.flags & Flag.WAKER, 0, -1), np.zeros(len(records), np.int64)
     apart = (records.why[waits] != 0) & (told.runnable_ns >= LATENCY_NS)
     second[waits[apart]] = told.runnable_ns[apart]
     first[waits] = told.blocked_ns + np.where(apart, 0, told.runnable_ns)

@@ -7,6 +7,7 @@ Out: nanoseconds. All is exact: what has no record of its own is in the kernel's
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,28 +48,39 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """Time of a thread without a stack. state: the letter of /proc/TID/stat; call: as Blocked has it."""
+    """Time of a thread without a stack. state: the letter of /proc/TID/stat; call: as Blocked has it; end: see Told."""
 
     tid: int
     since_ns: int
     ns: int
     state: str
     call: int
+    end: int = -1
+
+
+class Again(NamedTuple):
+    """Time of a wait whose stack was told before. end: see Told."""
+
+    tid: int
+    since_ns: int
+    ns: int
+    end: int = -1
 
 
 @dataclass(slots=True)
 class Told:
     """Nanoseconds that are told now. blocked_ns, runnable_ns: of each stack in Left; goes_on: more may be told of it.
-    asleep_ns: tid -> of threads that
-    were read from outside. again: (tid, since, ns) of waits whose stack was told before. bare: of time without one.
+    asleep_ns: tid -> of threads that were read from outside. again: waits whose stack was told before. bare: time
+    without one. ends: which of the ended waits each stack's is; -1 in Again and Bare: it has not ended.
     """
 
     blocked_ns: I64
     runnable_ns: I64
     goes_on: Mask
     asleep_ns: dict[int, int] = field(default_factory=dict)
-    again: list[tuple[int, int, int]] = field(default_factory=list)
+    again: list[Again] = field(default_factory=list)
     bare: list[Bare] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -86,9 +98,10 @@ class _Open:
 
 
 class Waits:
-    """Of one recording. Threads that are there at its beginning are met()."""
+    """Of one recording. Threads that are there at its beginning are met(). whole: a wait is told when it has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole: bool = False) -> None:
+        self._whole = whole
         self._open: dict[int, _Open] = {}
         self._unheard: dict[int, int] = {}
         self._sums: dict[int, tuple[int, int]] = {}
@@ -103,6 +116,11 @@ class Waits:
     def end(self, at_ns: int) -> None:
         """The same of the time after."""
         self._end_ns = at_ns
+
+    @property
+    def _held(self) -> bool:
+        """Are waits that go on told later?"""
+        return self._whole and self._end_ns == FOREVER_NS
 
     def _ns(self, since_ns: int, until_ns: int) -> int:
         """How much of that is told."""
@@ -138,13 +156,13 @@ class Waits:
         for each in waiting:
             if each.off_ns and each.tid not in self._open and now_ns - each.off_ns >= least_ns and not each.copied:
                 ended_since = np.any((ended.tid == each.tid) & (ended.off_ns == each.off_ns))
-                if not ended_since:
+                if not ended_since and not self._held:
                     self._open[each.tid] = _Open(each.off_ns, each.off_ns, False, each.why, each.call)
                     self._further(told, each.tid, self._open[each.tid], _until(each, now_ns))
         for tid in set(asleep) & self._unheard.keys():
             known = self._open.setdefault(tid, _Open(0, self._unheard[tid], True, 1, -1))
             told.asleep_ns[tid] = self._ns(known.told_ns, now_ns)
-            told.again = [each for each in told.again if each[0] != tid]
+            told.again = [each for each in told.again if each.tid != tid]
             known.told_ns = now_ns
         return told
 
@@ -166,8 +184,8 @@ class Waits:
     def _end(self, told: Told, ended: Ended, lanes: dict[tuple[int, int], int]) -> None:
         columns = (ended.tid, ended.time_ns, ended.flags, ended.off_ns, ended.waking_ns, ended.why, ended.call)
         sums = zip(ended.blocked_ns.tolist(), ended.runnable_ns.tolist(), strict=True)
-        for (tid, time_ns, flags, off_ns, waking_ns, why, call), (blocked_ns, runnable_ns) in zip(
-            zip(*(column.tolist() for column in columns), strict=True), sums, strict=True
+        for end, ((tid, time_ns, flags, off_ns, waking_ns, why, call), (blocked_ns, runnable_ns)) in enumerate(
+            zip(zip(*(column.tolist() for column in columns), strict=True), sums, strict=True)
         ):
             if flags & Flag.GONE:
                 self._sum(told, tid, blocked_ns, runnable_ns, time_ns)
@@ -181,13 +199,14 @@ class Waits:
             lane, opened = lanes.pop((tid, off_ns), None), self._open.get(tid)
             if opened is not None and opened.off_ns == off_ns:
                 del self._open[tid]
-                self._further(told, tid, opened, waking_ns if why else time_ns)
-                self._ran_late(told, tid, max(waking_ns, opened.told_ns), time_ns, opened.seen)
+                self._further(told, tid, opened, waking_ns if why else time_ns, end)
+                self._ran_late(told, tid, max(waking_ns, opened.told_ns), time_ns, opened.seen, end)
             elif lane is not None:
+                told.ends[lane] = end
                 told.blocked_ns[lane] = self._ns(off_ns, waking_ns)
                 told.runnable_ns[lane] = self._ns(waking_ns, time_ns)
             else:
-                self._further(told, tid, _Open(off_ns, off_ns, False, why, call), waking_ns)
+                self._further(told, tid, _Open(off_ns, off_ns, False, why, call), waking_ns, end)
                 self._ran_late(told, tid, waking_ns, time_ns, False)
 
     def _woke_first(self, told: Told, tid: int, since: int | None, time_ns: int) -> None:
@@ -198,22 +217,22 @@ class Waits:
         elif since is not None:
             told.bare.append(Bare(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
-    def _further(self, told: Told, tid: int, opened: _Open, until_ns: int) -> None:
+    def _further(self, told: Told, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
         """A part of a wait that follows what was told of it."""
         ns, since = self._ns(opened.told_ns, until_ns), opened.told_ns
         opened.told_ns = max(since, until_ns)
         if not ns:
             return
         if opened.seen:
-            told.again.append((tid, since, ns))
+            told.again.append(Again(tid, since, ns, end))
         else:
-            told.bare.append(Bare(tid, since, ns, letter(opened.why), opened.call))
+            told.bare.append(Bare(tid, since, ns, letter(opened.why), opened.call, end))
 
-    def _ran_late(self, told: Told, tid: int, waking_ns: int, time_ns: int, seen: bool) -> None:
+    def _ran_late(self, told: Told, tid: int, waking_ns: int, time_ns: int, seen: bool, end: int = -1) -> None:
         """It had been woken then, and ran when a processor was free."""
         ns = self._ns(waking_ns, time_ns)
         if seen and 0 < ns < LATENCY_NS:
-            told.again.append((tid, waking_ns, ns))
+            told.again.append(Again(tid, waking_ns, ns, end))
         elif ns > 0:
             told.bare.append(Bare(tid, waking_ns, ns, FOR_PROCESSOR, -1))
 
@@ -231,7 +250,7 @@ class Waits:
                 opened.late = True  # behind a record that is being written
             elif not opened.off_ns and entry is not None:
                 del self._open[tid]
-            else:
+            elif not self._held:
                 self._further(told, tid, opened, _until(entry, now_ns) if entry is not None else now_ns)
                 if self._end_ns != FOREVER_NS:
                     self._ran_late(told, tid, opened.told_ns, now_ns, opened.seen)
@@ -241,7 +260,7 @@ class Waits:
     ) -> None:
         """A wait whose stack is there, but not its end."""
         lasts = entry is not None and entry.off_ns == off_ns
-        until = _until(entry, now_ns) if entry is not None and lasts else off_ns
+        until = _until(entry, now_ns) if entry is not None and lasts and not self._held else off_ns
         why = int(left.why[lane])
         (told.blocked_ns if why else told.runnable_ns)[lane] = self._ns(off_ns, until)
         if self._end_ns != FOREVER_NS and lasts and why:

@@ -68,6 +68,8 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
         waits=options.idle,
         runnable=options.running,
         kernel=options.kernel,
+        wakers=options.wakers,
+        locks=options.locks,
     )
     sampler = Sampler(watched, _RING_OF_WAITS if options.idle else _RING, online_cpus())
     bpf: BpfCollector

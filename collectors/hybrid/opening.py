@@ -39,6 +39,8 @@ FROM_OUTSIDE = "Sleeping threads were read from outside: none was stopped"
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
     """None, or why not: another architecture; perf_events are not allowed, or only without the time in the kernel."""
+    if options.wakers:  # the program in the kernel tells them
+        return bpf_opening.can(target, options)
     try:
         arch = procfs.arch(target.pid) if target.pid else WIDE
         if arch not in (WIDE, NARROW):
@@ -76,6 +78,8 @@ class _Openings:
 
     def collector(self) -> Collector:
         pids, launched = self._request.selection.pids, self._request.launched
+        if self._options.wakers:
+            return bpf_opening.open(self._request)
         if not self._options.idle:
             if self._by_bpf:
                 with contextlib.suppress(CollectorRefused):

@@ -19,9 +19,11 @@ BY_STOPS = "Sampled by short stops (ptrace): "
 
 
 def can(target: CollectorTarget, options: CollectOptions) -> PyprofError | None:
-    """None, or why not: the kernel's frames are wanted, or the process may not be traced."""
+    """None, or why not: more is wanted than stops show, or the process may not be traced."""
     if options.kernel:
         return CollectorRefused("a stop does not show the kernel's frames", "-k --collector perf")
+    if options.wakers:
+        return CollectorRefused("a stop does not show who ended a wait", "--collector bpf")
     if not native_arches(os.uname().machine):
         return UnsupportedArchitecture(f"nothing is known of {os.uname().machine}")
     try:

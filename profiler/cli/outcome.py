@@ -19,7 +19,7 @@ from pyprof.symbolize.unnamed import NAMELESS
 TOP = 5
 _LABEL, _MODULE = 9, 22
 BY_PERF = "by perf_events"
-_WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor"}
+_WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor", "lock": "time in locks"}
 _SLOW = 0.95
 """Below this share of the wanted rate the rate is printed."""
 

@@ -38,13 +38,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         metavar="HZ",
         help="samples a second of each thread (default: %(default)g)",
     )
-    what.add_argument(
-        "--mode",
-        choices=MODES,
-        help="cpu (default): threads that run; offcpu: threads that sleep, and in which system call; wall: both",
-    )
-    what.add_argument("-i", "--idle", action="store_true", help="the same as --mode wall")
-    what.add_argument("-k", "--kernel", action="store_true", help="also the kernel's frames (not by stops)")
+    _add_modes(what)
     what.add_argument(
         "--collector",
         choices=collectors.names(),
@@ -101,6 +95,22 @@ def _add_how(what: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_modes(what: argparse._ArgumentGroup) -> None:
+    what.add_argument(
+        "--mode",
+        choices=MODES,
+        help="cpu (default): threads that run; offcpu: threads that sleep, and in which system call; wall: both; lock: "
+        "threads that wait for a lock, by lock, and inside that who had it (with bpf)",
+    )
+    what.add_argument(
+        "--wakers",
+        action="store_true",
+        help="inside each wait the thread that ended it and its stack (--mode offcpu and wall, with bpf)",
+    )
+    what.add_argument("-i", "--idle", action="store_true", help="the same as --mode wall")
+    what.add_argument("-k", "--kernel", action="store_true", help="also the kernel's frames (not by stops)")
+
+
 def add_unwinding(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how stacks are unwound")
     how.add_argument(
@@ -154,5 +164,6 @@ def record_options(arguments: argparse.Namespace) -> RecordOptions:
         lock_holder=arguments.gil,
         min_block=arguments.min_block,
         labels=dict(arguments.label) or None,
+        wakers=arguments.wakers,
         sandbox=arguments.sandbox,
     )

@@ -21,6 +21,8 @@ class MarkKind(IntEnum):
     SCATTERED = 5  # the same, where each is read on its own, so that no option copies them
     LOST = 6  # processor time whose records were lost
     IN_KERNEL = 7  # processor time in the kernel, which may not be sampled
+    WOKEN = 8  # a wait ends; inside it stands the stack of the thread that ended it
+    LOCK = 9  # waits for one lock
 
 
 class Mark(NamedTuple):
@@ -30,6 +32,7 @@ class Mark(NamedTuple):
     unplaced, without_run: of MERGE, runs that stand by their order only, activations of the evaluator without a run.
     lacking, enough: of LONG_CHAIN, about how many functions are missing, and how many bytes of stack would copy them.
     enough is 0 where no size would: then lacking is how many functions there are, at least; so it is of SCATTERED.
+    name: of WOKEN, who did it, "" for nobody; of LOCK, which.
     """
 
     kind: MarkKind
@@ -38,12 +41,17 @@ class Mark(NamedTuple):
     unplaced: int = 0
     without_run: int = 0
     lacking: int = 0
+    name: str = ""
 
     @property
     def title(self) -> str:
         """How the marker is labelled, in every output."""
         if self.kind is MarkKind.CUT:
             return _cut_title(self)
+        if self.kind is MarkKind.WOKEN:
+            return f"[woken by {self.name or 'a timer or an interrupt'}]"
+        if self.kind is MarkKind.LOCK:
+            return f"[{self.name}]"
         if self.kind is MarkKind.LONG_CHAIN and not self.enough:
             return f"[truncated: more than {self.lacking:,} functions, --collector ptrace copies them]"
         if self.kind is MarkKind.LONG_CHAIN:

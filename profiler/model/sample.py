@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.interpreter import Chain
 from pyprof.model.kernel import KernelStack
 from pyprof.model.keys import ThreadKey
+from pyprof.model.markers import Mark
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass, field, replace
 
@@ -100,6 +101,16 @@ class StackSlab:
         return replace(self, data=np.zeros(0, np.uint8), pieces={})
 
 
+class Surroundings(NamedTuple):
+    """What a lane's stack gets beyond its frames. outer: stands outside it. inner: stands inside it. waker: the
+    stack of this referred lane, by (tid, time_ns), stands inside that; (0, 0): none does.
+    """
+
+    outer: Mark | None = None
+    inner: Mark | None = None
+    waker: tuple[int, int] = (0, 0)
+
+
 @dataclass(frozen=True)
 class SampleBatch:
     """n samples of one architecture. Columns have shape (n,), regs (n, len(arch.registers)).
@@ -111,7 +122,8 @@ class SampleBatch:
     interpreter ran, by lane. kernel_stack: index into kernel_stacks, whose first one is (). followed: UNCHANGED lanes
     to come may refer to these. stopped: its STOPPED lanes are of stops, which do not end a sleep. length_ns: the time
     that each lane stands for, where that is known; -1: weight says it. source_id: of the collector that gets this
-    batch's Feedback; 0: none. started: when each lane's thread began, see ThreadKey; None: not known of any.
+    batch's Feedback; 0: none. started: when each lane's thread began, see ThreadKey; None: not known of any. referred:
+    its lanes stand for no time; stacks of others refer to theirs. around: by lane.
 
     It has more columns than other classes: each is one fact of a sample, and a walk wants them side by side.
     """
@@ -136,6 +148,8 @@ class SampleBatch:
     length_ns: I64 | None = None
     source_id: int = 0
     started: I64 | None = None
+    referred: bool = False
+    around: Mapping[int, Surroundings] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -166,6 +180,7 @@ class SampleBatch:
             kernel_stack=None if self.kernel_stack is None else self.kernel_stack[lanes],
             length_ns=None if self.length_ns is None else self.length_ns[lanes],
             started=None if self.started is None else self.started[lanes],
+            around=_renumbered(self.around, lanes) if self.around else self.around,
         )
 
 

@@ -146,6 +146,26 @@ class StackTable:
             node = self.child(node, kernel_key(frame))
         return node
 
+    def hang(self, below: int, node: int) -> int:
+        """The stack `node` with its outermost frame below another one's innermost."""
+        return [below, *self._chain(below, self._path(node))][-1]
+
+    def within(self, node: int, mark: Mark) -> int:
+        """The stack with a marker outside it; one that says what it lacks stays outermost."""
+        path = self._path(node)
+        lacks = int(bool(path) and self.frames[path[0]].mark is not None)
+        at = [0, *self._chain(0, path[:lacks])][-1]
+        at = self.child(at, marker_key(mark))
+        return [at, *self._chain(at, path[lacks:])][-1]
+
+    def _path(self, node: int) -> list[int]:
+        """The frames of a stack, outermost first."""
+        path = []
+        while node > 0:
+            path.append(self.frame[node])
+            node = self.parent[node]
+        return path[::-1]
+
     def unseen(self, frames: KernelStack) -> int:
         """The stack of which only what the kernel does is known."""
         sums = any(isinstance(frame, Blocked) and frame.call == NOT_ONE_BY_ONE for frame in frames)

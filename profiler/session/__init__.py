@@ -22,6 +22,7 @@ runtimes                The interpreters of a recording's processes
 session                 One target under observation: collector, images, unwinder and recorder, tied together
 snapshot                The stacks of all threads of a live process, or of what runs behind a GDB stub, now
 summarize               What a window of a recording did, as numbers
+surrounded_stacks       Stacks that stand around others: the waker's inside a wait's, the lock outside it
 thread_numbers          Numbers of a recording's threads
 triggers                Conditions under which a flight recorder writes out what it has
 truncated_stack_repair  Stacks that were cut where their copy ends

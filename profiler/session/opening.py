@@ -75,6 +75,8 @@ def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawne
         raise UsageError("children cannot be followed behind a stub: it shows one process")
     if options.kernel:
         raise no_kernel()
+    if options.wakers or options.mode == "lock":
+        raise no_wakers()
     worker = start(confined(options))
     try:
         diagnostics = Diagnostics()
@@ -171,6 +173,10 @@ def check(options: RecordOptions) -> None:
             raise UsageError(f"thread: {options.thread!r} is no regular expression: {error}") from None
     if options.kernel and not registry.shows_kernel(options.collector):
         raise no_kernel()
+    if options.wakers and options.mode == "cpu":
+        raise UsageError("threads that run were not woken by anybody: --wakers is of waits", "--mode offcpu --wakers")
+    if (options.wakers or options.mode == "lock") and not registry.tells_wakers(options.collector):
+        raise no_wakers()
 
 
 def check_stacks(options: StackOptions) -> None:
@@ -203,3 +209,7 @@ def _within(what: str, number: float | None, above: float, most: float) -> None:
 
 def no_kernel() -> UsageError:
     return UsageError("stops do not show the kernel's frames", "-k --collector auto")
+
+
+def no_wakers() -> UsageError:
+    return UsageError("--wakers and --mode lock need a program in the kernel (BPF)", "--collector bpf")

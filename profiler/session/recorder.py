@@ -20,12 +20,13 @@ from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
-from pyprof.model.walk import StackEnd
+from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass
 from pyprof.session.held_samples import HeldSamples
-from pyprof.session.interning import Interning
+from pyprof.session.interning import Interned, Interning
 from pyprof.session.last_stacks import LastStacks
 from pyprof.session.rows import UNKNOWN, Rows, joined, no_lengths
+from pyprof.session.surrounded_stacks import SurroundedStacks
 from pyprof.session.thread_numbers import ThreadNumbers
 from pyprof.session.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.unfollowed import NOTHING, Spent
@@ -105,7 +106,10 @@ class Fresh:
 
 
 class Recorder:
-    """Takes batches; hands out windows. samples: of the window under way."""
+    """Takes batches; hands out windows. samples: of the window under way.
+
+    It has 16 attributes: what lasts as long as the recording, and what is made anew for each window.
+    """
 
     def __init__(
         self, collector: Collector, interning: Interning, diagnostics: Diagnostics, clock: Clock = HERE
@@ -122,6 +126,7 @@ class Recorder:
         self._rows: list[Rows] = []
         self._held = HeldSamples()
         self._repair = TruncatedStackRepair(self._stacks)
+        self._around = SurroundedStacks(self._stacks)
         self._end_ns = 0
         self._began = _Beginning(clock.now_ns(), collector.stats(), Counter(diagnostics.counts))
         self._epoch_ns = self._began.ns - clock.monotonic_ns()
@@ -131,6 +136,9 @@ class Recorder:
         if not len(batch):
             return
         self._spaces.update(batch.spaces)
+        if batch.referred:
+            self._around.refer(batch, self._interned(batch).node)
+            return
         rows = self._fresh_rows(batch)
         live = np.flatnonzero(batch.kind < SampleKind.UNCHANGED)
         if len(live):
@@ -140,25 +148,34 @@ class Recorder:
             rows.node[lane] = self._stacks.unseen(batch.kernel_stacks[inside])
         if batch.followed:
             self._last.follow(rows)
+        if batch.around:
+            self._around.surround(batch, rows)
         self._rows.append(rows)
         self.samples += len(batch)
 
     def _add_live(self, batch: SampleBatch, rows: Rows, live: npt.NDArray[np.int64]) -> None:
         """Lanes that have registers."""
         fresh = batch if len(live) == len(batch) else batch.take(live)
-        found = self.interning.intern(fresh, self._stacks)
-        walk = found.walk
+        found = self._interned(fresh)
         rows.node[live] = found.node
         if found.state is not None:
             rows.state[live] = found.state
-        stop = walk.lacks_register & (fresh.kind == SampleKind.BLOCKED)
+        if batch.stopped:
+            stop = _needs_stop(fresh, found.walk)
+            if self._held or stop.any():
+                self._held.take(batch, rows, live[stop])
+        if not batch.around:
+            self._repair.take(fresh, found.walk, rows, live)
+
+    def _interned(self, batch: SampleBatch) -> Interned:
+        """All of its lanes have registers. The collector gets its Feedback."""
+        found = self.interning.intern(batch, self._stacks)
+        walk = found.walk
         top = np.where(walk.end == StackEnd.ROOT, walk.top, np.uint64(0))
         binder = self.interning.binder
         look = binder.look if binder and binder.watched else None
-        self._collector.learn(Feedback(fresh, top, walk.missing, stop, look))
-        if batch.stopped and (self._held or stop.any()):
-            self._held.take(batch, rows, live[stop])
-        self._repair.take(fresh, walk, rows, live)
+        self._collector.learn(Feedback(batch, top, walk.missing, _needs_stop(batch, walk), look))
+        return found
 
     def _fresh_rows(self, batch: SampleBatch) -> Rows:
         """Rows whose stacks are not known yet."""
@@ -260,9 +277,15 @@ class Recorder:
         self._stacks, self._rows, self._held = fresh, [], HeldSamples()
         self._threads.keep(self._last.threads)
         self._repair = TruncatedStackRepair(fresh)
+        self._around = SurroundedStacks(fresh)
         self._began = _Beginning(window.start_ns + window.duration_ns, window.after, counts)
         self.samples = 0
         return window
+
+
+def _needs_stop(batch: SampleBatch, walk: Walk) -> npt.NDArray[np.bool_]:
+    needs: npt.NDArray[np.bool_] = walk.lacks_register & (batch.kind == SampleKind.BLOCKED)
+    return needs
 
 
 def _nameless(keys: Set[ThreadKey], listed: Sequence[ThreadInfo]) -> list[ThreadInfo]:

@@ -8,7 +8,7 @@ from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import Ended
 from pyprof.collectors.bpf.sampler import Waiting
 from pyprof.collectors.bpf.wait_rates import WaitRates
-from pyprof.collectors.bpf.waits import FOREVER_NS, Bare, Left, Told, Waits, letter
+from pyprof.collectors.bpf.waits import FOREVER_NS, Again, Bare, Left, Told, Waits, letter
 from pyprof.model.kernel import NOT_ONE_BY_ONE
 
 S = 1
@@ -29,7 +29,9 @@ def ended(*rows: tuple[int, int, int], flags: int = Flag.ENDED, blocked: int = 0
     )
     word, narrow = np.zeros(n, np.int64), np.full(n, TID, np.int32)
     some = np.full(n, why, np.uint32)
-    return Ended(ran, narrow, narrow, np.full(n, flags, np.uint32), off, waking, some, narrow * 0, word + blocked, word)
+    nobody = (word, narrow * 0, narrow * 0, narrow * 0, np.zeros(n, "S16"))
+    flag = np.full(n, flags, np.uint32)
+    return Ended(ran, narrow, narrow, flag, off, waking, some, narrow * 0, word + blocked, word, *nobody)
 
 
 def waiting(off: int, waking: int = 0, blocked: int = 0, copied: bool = True) -> list[Waiting]:
@@ -41,7 +43,7 @@ NONE = ended()
 
 def total(told: Told) -> int:
     lanes = int(told.blocked_ns.sum() + told.runnable_ns.sum())
-    return lanes + sum(ns for _, _, ns in told.again) + sum(each.ns for each in told.bare)
+    return lanes + sum(each.ns for each in told.again) + sum(each.ns for each in told.bare)
 
 
 def test_wait_with_its_stack_and_its_end_is_told_at_once() -> None:
@@ -57,7 +59,7 @@ def test_wait_that_goes_on_is_told_in_parts() -> None:
     second = waits.tell(left(), NONE, waiting(100), (), 3000, 0)
     third = waits.tell(left(), ended((100, 3500, 3600)), waiting(0), (), 4000, 0)
     assert first.blocked_ns.tolist() == [900]
-    assert second.again == [(TID, 1000, 2000)]
+    assert second.again == [Again(TID, 1000, 2000)]
     assert total(third) == 600
     assert not total(waits.tell(left(), NONE, waiting(0), (), 5000, 0))
 
@@ -66,7 +68,7 @@ def test_long_time_for_a_processor_is_not_the_wait_before_it() -> None:
     waits = Waits()
     waits.tell(left(100), NONE, waiting(100), (), 1000, 0)
     told = waits.tell(left(), ended((100, 50 * US, 90 * US)), waiting(0), (), 100 * US, 0)
-    assert told.again == [(TID, 1000, 49 * US)]
+    assert told.again == [Again(TID, 1000, 49 * US, 0)]
     assert told.bare == [Bare(TID, 50 * US, 40 * US, "P", -1)]
 
 
@@ -102,7 +104,7 @@ def test_end_that_comes_late_is_taken() -> None:
     assert told[0].goes_on.tolist() == [True]
     told.append(waits.tell(left(), ended((100, 900, 900)), waiting(0), (), 2000, 0))
     assert [total(each) for each in told] == [0, 800]
-    assert told[1].again == [(TID, 100, 800)]
+    assert told[1].again == [Again(TID, 100, 800, 0)]
 
 
 def test_thread_that_sleeps_from_before_is_told_from_the_beginning_on() -> None:
@@ -111,7 +113,7 @@ def test_thread_that_sleeps_from_before_is_told_from_the_beginning_on() -> None:
     waits.begin(100, [])
     seen = waits.tell(left(), NONE, [], [TID], 1000, 0)
     assert seen.asleep_ns == {TID: 900}
-    assert waits.tell(left(), NONE, [], (), 2000, 0).again == [(TID, 1000, 1000)]
+    assert waits.tell(left(), NONE, [], (), 2000, 0).again == [Again(TID, 1000, 1000)]
     woke = waits.tell(left(), ended((0, 0, 2500)), waiting(0), (), 3000, 0)
     assert total(woke) == 500
 

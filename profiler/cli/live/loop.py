@@ -13,7 +13,7 @@ from pyprof.cli.live.screen import Screen
 from pyprof.cli.live.stacks import Opened, opened
 from pyprof.cli.live.view import View, rows
 from pyprof.errors import PyprofError
-from pyprof.options import MODES
+from pyprof.options import SIMPLE_MODES
 from pyprof.records import dataclass, replace
 
 _WAIT_S = 1.0
@@ -92,7 +92,9 @@ class Loop:
         elif what == keys.SAVE:
             self._save()
         elif what == keys.MODE:
-            self._to_mode(MODES[(MODES.index(self.newest.mode) + 1) % len(MODES)])
+            now = self.newest.mode
+            after = SIMPLE_MODES.index(now) + 1 if now in SIMPLE_MODES else 0
+            self._to_mode(SIMPLE_MODES[after % len(SIMPLE_MODES)])
 
     def _save(self) -> None:
         path = self.view.typed

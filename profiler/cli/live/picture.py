@@ -23,7 +23,7 @@ _NOTE_SHARE = 4
 _NOTE_LEAST, _NOTE_MOST = 12, 30
 NOTE_OF = {"function": "module", "thread": "process", "process": "", "module": "", "line": "function"}
 NUMBER_OF = {"thread": "tid", "process": "pid"}
-WHAT = {"cpu": "processors", "wall": "threads", "offcpu": "threads waiting"}
+WHAT = {"cpu": "processors", "wall": "threads", "offcpu": "threads waiting", "lock": "threads waiting"}
 """What the sum of a mode's time in a second is."""
 
 

@@ -1,0 +1,134 @@
+"""Waits for locks: which lock it is, and how long until it was had.
+
+A lock is a futex: its address names it. The lock of a Python interpreter is waited for by timed waits of 5 ms. Waits
+that nobody ended are joined with the thread's next one for the same lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pyprof.collectors.bpf.abi import Flag
+from pyprof.collectors.bpf.records import Ended
+from pyprof.collectors.bpf.waits import Again, Bare, Told
+from pyprof.collectors.bpf.wakers import FUTEX_WAITS, named
+from pyprof.model.kernel import NOT_ONE_BY_ONE, Blocked
+from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.sample import SampleBatch
+from pyprof.records import dataclass
+
+_SOON_NS = 1_000_000
+"""A thread that waits for the same lock again after so long did not have it in between."""
+_GIL_BYTES = 256
+"""Of struct _gil_runtime_state: its condition variables and mutexes stand within."""
+
+
+@dataclass(slots=True)
+class _Joined:
+    """Waits of a thread for one lock that nobody has ended. lane: of the stack of the last one, None: told before."""
+
+    lock: Mark
+    since_ns: int
+    end_ns: int
+    ns: int
+    lane: int | None
+
+
+class LockWaits:
+    """Of one recording. gils: pid -> addresses of its interpreters' locks."""
+
+    def __init__(self, gils: Callable[[int], Iterable[int]]) -> None:
+        self._gils = gils
+        self._joined: dict[int, _Joined] = {}
+
+    def mark(self, pid: int, address: int) -> Mark:
+        """The lock at an address."""
+        if not address:
+            return Mark(MarkKind.LOCK, name="a lock that is not known")
+        if any(gil <= address < gil + _GIL_BYTES for gil in self._gils(pid)):
+            return Mark(MarkKind.LOCK, name="GIL")
+        return Mark(MarkKind.LOCK, name=f"lock {address:#x}")
+
+    def join(self, told: Told, ended: Ended, last: bool) -> None:
+        """Time that is told of waits which nobody ended is told with the thread's next one. last: there is none."""
+        lanes = {end: lane for lane, end in told.ends.items()}
+        for n, flags in enumerate(ended.flags.tolist()):
+            if flags & Flag.GONE:
+                self._flush(told, int(ended.tid[n]))
+            elif ended.off_ns[n] and ended.why[n]:
+                self._take(told, ended, n, lanes.get(n))
+        for tid, joined in list(self._joined.items()):
+            if last:
+                self._flush(told, tid)
+            else:
+                joined.lane = None
+
+    def _take(self, told: Told, ended: Ended, n: int, lane: int | None) -> None:
+        tid, off_ns = int(ended.tid[n]), int(ended.off_ns[n])
+        lock = self.mark(int(ended.pid[n]), int(ended.object[n]))  # a condition variable has two futexes
+        before = self._joined.get(tid)
+        if before is not None and (before.lock != lock or off_ns - before.end_ns > _SOON_NS):
+            self._flush(told, tid)
+            before = None
+        ns, since_ns = (before.ns, before.since_ns) if before is not None else (0, off_ns)
+        self._joined.pop(tid, None)
+        if named(ended, n):
+            _add(told, n, lane, tid, since_ns, ns)
+        else:
+            ns += _taken(told, n, lane)
+            self._joined[tid] = _Joined(lock, since_ns, int(ended.time_ns[n]), ns, lane)
+
+    def _flush(self, told: Told, tid: int) -> None:
+        """The thread does something else now."""
+        joined = self._joined.pop(tid, None)
+        if joined is not None and joined.lane is not None:
+            told.blocked_ns[joined.lane] += joined.ns
+        elif joined is not None and joined.ns:
+            told.again.append(Again(tid, joined.since_ns, joined.ns))
+
+
+def of_lock(each: Bare) -> bool:
+    """Is it time in which a thread waited for a lock? What the kernel tells of waits is of futexes only."""
+    return each.end >= 0 or each.call == NOT_ONE_BY_ONE or each.call in FUTEX_WAITS
+
+
+def addresses(batch: SampleBatch) -> dict[int, int]:
+    """Of the futexes for which threads of a batch sleep, by tid."""
+    found = {}
+    inside = [] if batch.kernel_stack is None else batch.kernel_stack.tolist()
+    for lane, at in enumerate(inside):
+        wait = batch.kernel_stacks[at][:1]
+        if wait and isinstance(wait[0], Blocked) and wait[0].call in FUTEX_WAITS:
+            found[int(batch.tid[lane])] = _first_argument(int(batch.tid[lane]))
+    return found
+
+
+def _first_argument(tid: int) -> int:
+    """Of the system call in which a thread sleeps; 0: it does not any more."""
+    try:
+        with open(f"/proc/{tid}/syscall", encoding="ascii") as file:
+            words = file.read().split()
+    except OSError:
+        return 0
+    return int(words[1], 16) if len(words) > 2 and words[0].isdigit() and int(words[0]) in FUTEX_WAITS else 0
+
+
+def _add(told: Told, end: int, lane: int | None, tid: int, since_ns: int, ns: int) -> None:
+    """More time of a wait."""
+    if not ns:
+        return
+    if lane is not None:
+        told.blocked_ns[lane] += ns
+    else:
+        told.again.append(Again(tid, since_ns, ns, end))
+
+
+def _taken(told: Told, end: int, lane: int | None) -> int:
+    """The time of a wait, which is not told now. Its stack is."""
+    found = sum(each.ns for each in told.again if each.end == end) + sum(b.ns for b in told.bare if b.end == end)
+    told.again = [each for each in told.again if each.end != end]
+    told.bare = [each for each in told.bare if each.end != end]
+    if lane is not None:
+        found += int(told.blocked_ns[lane])
+        told.blocked_ns[lane], told.goes_on[lane] = 0, True
+    return found

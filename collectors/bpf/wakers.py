@@ -1,0 +1,39 @@
+"""Who ended a wait, as the kernel tells it, and what that says of the wait.
+
+A wait for a futex ends by a call of futex(2), by the end of a thread or by a signal; a nap ends by a timer or a signal.
+Whoever was interrupted by a timer while it made another system call is not the one.
+"""
+
+from __future__ import annotations
+
+from pyprof.collectors.bpf.records import Ended
+from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.sample import Surroundings
+
+FUTEX_WAITS = frozenset((202, 449, 455))
+_NAPS = frozenset((35, 230))
+_SIGNALS = frozenset((62, 129, 200, 234, 297))
+_FUTEX_WAKES = frozenset((202, 454, 456, 60, 231)) | _SIGNALS
+"""Numbers of x86-64: futex, futex_wake, futex_requeue, exit, exit_group."""
+NOBODY = Mark(MarkKind.WOKEN)
+
+
+def named(ended: Ended, n: int) -> bool:
+    """Did a thread end it?"""
+    call, by = int(ended.call[n]), int(ended.waker_call[n])
+    if not ended.waker_pid[n]:
+        return False
+    if call in FUTEX_WAITS:
+        return by in _FUTEX_WAKES
+    return call not in _NAPS or by in _SIGNALS
+
+
+def woken(ended: Ended, n: int) -> Surroundings:
+    """What stands inside the stack of a wait that has ended, not by another thread that took its processor."""
+    if not named(ended, n):
+        return Surroundings(inner=NOBODY)
+    name = ended.waker_name[n].split(b"\0", 1)[0].decode("utf-8", "replace")
+    text = "".join(letter if letter.isprintable() else "?" for letter in name)
+    tid = int(ended.waker_tid[n])
+    inner = Mark(MarkKind.WOKEN, name=f"{text} ({tid})" if ended.waker_call[n] >= 0 else f"the kernel: {text}")
+    return Surroundings(inner=inner, waker=(tid, int(ended.waking_ns[n])))

@@ -1,0 +1,122 @@
+"""Who ended waits, and waits by lock, against programs that know it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors import registry
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.targets.request import CollectorTarget
+from pyprof.options import CollectOptions
+from tests import warm
+from tests.interpreters.pythons import KINDS, PROGRAMS, Python
+from tests.live.support.recording import running
+from tests.perf.test_waits import Program, Waits, program, started
+from tests.support import PROGRAMS as NATIVE
+from tests.support import build
+
+__all__ = ["program"]
+
+NOBODY = "[woken by a timer or an interrupt]"
+FOR_PROCESSOR = "[waiting for a processor]"
+PAIRS = {"long": ("long_a", "long_b"), "short": ("short_a", "short_b")}
+
+
+def by_waker(waits: Waits, thread: str, *names: str) -> dict[str, float]:
+    """Seconds of the thread in stacks that have these frames, by who ended the wait; "": nobody has yet."""
+    found: dict[str, float] = {}
+    for stack, seconds in waits.seconds[thread].items():
+        if all(name in stack for name in names):
+            woken = next((name for name in stack if name.startswith("[woken by")), "")
+            who = woken if woken in ("", NOBODY) else woken.removeprefix("[woken by ").rpartition(" (")[0]
+            found[who] = found.get(who, 0.0) + seconds
+    return found
+
+
+def inside(stack: tuple[str, ...]) -> tuple[str, ...]:
+    """The frames of whoever ended the wait."""
+    at = next((n for n, name in enumerate(stack) if name.startswith("[woken by")), len(stack))
+    return stack[at + 1 :]
+
+
+def test_waits_for_each_lock_have_their_time_and_the_stack_of_who_had_it(tmp_path: Path) -> None:
+    path = build(NATIVE / "c_locks.c", tmp_path / "locks", "-O1", "-g", "-pthread")
+    with subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        locks = dict(zip(PAIRS, (f"[lock {word}]" for word in process.stdout.readline().split()[1:]), strict=True))
+        process.stdout.readline()
+        target = Program(process, tmp_path)
+        before, began = target.truth(), time.monotonic()
+        waits = target.record(mode="lock", collector="auto", seconds=2.0)
+        after, passed = target.truth(), time.monotonic() - began
+        process.kill()
+    for lock, pair in PAIRS.items():
+        for thread, other in zip(pair, pair[::-1], strict=True):
+            true = (after[thread][0] - before[thread][0]) / 1e9 / passed
+            found = by_waker(waits, thread, locks[lock], "wait_for_it")
+            assert sum(found.values()) / waits.passed == pytest.approx(true, abs=0.06), thread
+            assert waits.total(thread) == pytest.approx(sum(found.values()), rel=0.02)
+            assert found[other] > 0.9 * sum(found.values()), found
+            had = [inside(stack) for stack in waits.seconds[thread] if f"[woken by {other}" in " ".join(stack)]
+            assert had
+            assert all("hold_it" in frames and "let_it_go" in frames for frames in had)
+    assert waits.total("locks") == 0, "it waits for its input"
+
+
+@pytest.mark.parametrize("python", KINDS.args[1], ids=lambda python: python.name)
+def test_waits_for_the_gil_are_named_and_have_the_function_that_held_it(python: Python, tmp_path: Path) -> None:
+    with running(*python.command, "-u", str(PROGRAMS / "gil_fight.py"), stdin=subprocess.PIPE) as process:
+        waits = Program(process, tmp_path).record(mode="lock", collector="bpf", seconds=1.5)
+    total = held = by_timer = 0.0
+    for thread in waits.seconds.values():
+        for stack, seconds in thread.items():
+            if stack[-1] != FOR_PROCESSOR and "victim" in stack[: len(stack) - len(inside(stack))]:
+                assert "[GIL]" in stack, stack
+                total += seconds
+                by_timer += seconds * (NOBODY in stack)
+                held += seconds * ("hog" in inside(stack))
+    assert total > 0.5
+    assert by_timer < 0.1 * total
+    assert held > 0.7 * total, waits.seconds
+
+
+def test_a_wait_has_the_stack_of_the_thread_that_ended_it(program: Path, tmp_path: Path) -> None:
+    with started(program, tmp_path, "reads", "ticks", "naps") as target:
+        waits = target.record("--wakers", mode="offcpu", collector="bpf", seconds=2.0)
+    found = by_waker(waits, "reads", "wait_tick")
+    assert found["ticks"] > 0.9 * sum(found.values()), found
+    of_ticks = [stack for stack in waits.seconds["reads"] if "[woken by ticks" in " ".join(stack)]
+    assert any("ticks" in inside(stack) for stack in of_ticks), of_ticks
+    assert by_waker(waits, "naps")[NOBODY] > 0.9 * waits.total("naps")
+    assert waits.total("reads") == pytest.approx(waits.passed, rel=0.05)
+
+
+def test_a_wait_is_told_when_it_has_ended_or_the_recording_has(program: Path, tmp_path: Path) -> None:
+    with started(program, tmp_path, "endless") as target:
+        waits = target.record("--wakers", mode="offcpu", collector="bpf", seconds=1.0)
+    assert by_waker(waits, "endless").keys() == {""}
+    assert waits.total("endless") == pytest.approx(waits.passed, rel=0.06)
+
+
+@pytest.mark.parametrize("options", [("--mode", "lock"), ("--mode", "offcpu", "--wakers")])
+def test_other_collectors_refuse_in_one_sentence(options: tuple[str, ...]) -> None:
+    for collector in ("perf", "ptrace"):
+        done = warm.run("record", *options, "--collector", collector, "-p", "1")
+        assert done.returncode == 2
+        assert "--wakers and --mode lock need a program in the kernel (BPF)" in done.stderr
+    done = warm.run("record", "--wakers", "-p", "1")
+    assert "--wakers is of waits" in done.stderr
+
+
+def test_whoever_has_no_rights_hears_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "thread_status", lambda tid: {"CapEff": "0"})
+    for spec in registry.COLLECTORS:
+        refusal = spec.can(CollectorTarget(), CollectOptions(idle=True, wakers=True))
+        assert refusal is not None
+        assert "CAP_BPF" in refusal.message or spec.name == "ptrace"
+    found = [each for each in registry.findings(CollectorTarget(), CollectOptions()) if "--mode lock" in each.text]
+    assert [(each.ok, each.text) for each in found] == [(False, "--wakers, --mode lock: no: they need --collector bpf")]
