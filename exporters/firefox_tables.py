@@ -49,7 +49,7 @@ FUNC_COLUMNS = ("name", "isJS", "relevantForJS", "resource", "source", "lineNumb
 RESOURCE_COLUMNS = ("lib", "name", "host", "type")
 SYMBOL_COLUMNS = ("libIndex", "address", "name", "functionSize")
 
-Row = tuple[object, ...]
+TableRow = tuple[object, ...]
 
 
 def wait_of(frame: Frame) -> tuple[str, str] | None:
@@ -66,12 +66,12 @@ class SharedTables:
         self._strings: dict[str, int] = {}
         self._libs: dict[str, int] = {}
         self._lib_rows: list[dict[str, object]] = []
-        self._resources: list[Row] = []
+        self._resources: list[TableRow] = []
         self._sources: dict[int, int] = {}
         self._functions: dict[Function, int] = {}
         self._function_rows: list[list[object]] = []
-        self._symbols: dict[Row, int] = {}
-        self._frames: dict[Row, int] = {}
+        self._symbols: dict[TableRow, int] = {}
+        self._frames: dict[TableRow, int] = {}
         self._tree = Tree()
         rows = [self._rows(frame) for frame in profile.frames]
         frame_of = profile.frame.tolist()
@@ -129,7 +129,7 @@ class SharedTables:
             return (JIT if path.startswith(_RUN_TIME) else NATIVE), 0
         return {FrameKind.INTERPRETER: INTERPRETED, FrameKind.KERNEL: KERNEL}.get(frame.kind, MISSING), 0
 
-    def _frame(self, row: Row) -> int:
+    def _frame(self, row: TableRow) -> int:
         return self._frames.setdefault(row, len(self._frames))
 
     def _symbol(self, frame: Frame, lib: int, address: int) -> int | None:

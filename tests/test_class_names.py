@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 
+from tests import syntax
+from tests.test_layers import sources
 from tests.test_sizes import classes
 
 PARALLEL = {
@@ -20,3 +23,22 @@ def test_no_two_classes_of_different_modules_share_a_name() -> None:
         if not last.startswith("_"):
             modules[last].add(module)
     assert {name: where for name, where in modules.items() if len(where) > 1} == PARALLEL
+
+
+def test_word_that_once_meant_several_things_means_one() -> None:
+    """Also as the name of a type that is no class."""
+    words = {"Program", "Region", "Lanes", "Shape", "Row"}
+    aliases = (
+        (target.id, module)
+        for module, path in sources()
+        for node in syntax.tree(path).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    )
+    named = [(name.rpartition(".")[2], name.rpartition(".")[0]) for name, _ in classes()]
+    modules: dict[str, set[str]] = defaultdict(set)
+    for name, module in (*named, *aliases):
+        modules[name].add(module)
+    assert {name: where for name in words if len(where := modules[name]) > 1} == {}
+    assert modules["Lanes"]

@@ -41,7 +41,7 @@ _LOOKS = 4
 
 _HELD_NS = 100_000_000
 
-Lanes = npt.NDArray[np.intp]
+LaneNumbers = npt.NDArray[np.intp]
 
 
 class BpfWaitCollector(BpfCollector):
@@ -205,7 +205,7 @@ class BpfWaitCollector(BpfCollector):
         batch = bare_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), since_ns, pid, tid)
         return replace(batch, stopped=False, length_ns=length_ns, started=started)
 
-    def _wanted(self, batch: SampleBatch) -> Lanes:
+    def _wanted(self, batch: SampleBatch) -> LaneNumbers:
         wanted = self.maker.shown(batch.tid, batch.time_ns) & self.maker.known(batch.pid)
         if self.maker.elsewhere is not None:
             wanted &= ~self.maker.elsewhere(batch.pid, batch.tid, batch.time_ns)
@@ -244,7 +244,7 @@ class BpfWaitCollector(BpfCollector):
             super().close()
 
 
-def _lengths(records: Records, waits: Lanes, told: Told) -> tuple[I64, I64]:
+def _lengths(records: Records, waits: LaneNumbers, told: Told) -> tuple[I64, I64]:
     """(n,), (n,): nanoseconds that each record stands for, -1 where it is one of a running thread; and those that its
     thread waited for a processor when it had been woken.
     """
@@ -255,7 +255,7 @@ def _lengths(records: Records, waits: Lanes, told: Told) -> tuple[I64, I64]:
     return first, second
 
 
-def _labelled(batch: SampleBatch, records: Records, lanes: Lanes, state: str | None) -> SampleBatch:
+def _labelled(batch: SampleBatch, records: Records, lanes: LaneNumbers, state: str | None) -> SampleBatch:
     """What each waits for stands inside its innermost frame and those of the kernel. state: of all of them."""
     flags, why, call = records.flags[lanes], records.why[lanes], records.call[lanes]
     stacks = {frames: place for place, frames in enumerate(batch.kernel_stacks)}

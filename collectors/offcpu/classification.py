@@ -13,7 +13,7 @@ from pyprof.collectors.offcpu.matching import Intervals, Open
 from pyprof.collectors.switch_events import I64, Gap, Mask
 from pyprof.records import dataclass, field
 
-Lanes = Sequence[int] | I64
+LaneIndices = Sequence[int] | I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Drain:
     gaps: Sequence[Gap] = ()
     paused: frozenset[int] = frozenset()
     ran_ns: Mapping[int, int] = field(default_factory=dict)
-    weak: Lanes = ()
-    late: Lanes = ()
+    weak: LaneIndices = ()
+    late: LaneIndices = ()
     last: bool = False
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-
 import numpy as np
 
-from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.postmortem.core_modules import CoreModules
 from pyprof.collectors.postmortem.core_sources import CoreFiles, check_program
-from pyprof.collectors.postmortem.saved_threads import Row, SavedThread, SavedThreads, first_copy
+from pyprof.collectors.postmortem.saved_threads import (
+    RegisterRow,
+    SavedCollector,
+    SavedThread,
+    SavedThreads,
+    first_copy,
+)
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError, UnsupportedArchitecture, UsageError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch
 from pyprof.objfile.core.memory import CoreMemory
 from pyprof.objfile.core.notes import AT_ENTRY, AT_PHDR, CoreNotes, CoreThread, read_notes, register_word
 from pyprof.objfile.elf.file import ElfFile
@@ -26,7 +27,7 @@ CORE_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
 """Signals that leave a core (signal(7)): QUIT ILL TRAP ABRT BUS FPE SEGV XCPU XFSZ SYS."""
 
 
-class CoreFileCollector:
+class CoreFileCollector(SavedCollector):
     """Collector of one core file. path, exe, sysroot: as the user gave them ("" for none). copy: first bytes of stack.
 
     Raises FormatError, UnsupportedArchitecture, PyprofError (no such file), UsageError (exe cannot be the program).
@@ -47,8 +48,8 @@ class CoreFileCollector:
         if wrong:
             raise UsageError(f"--exe {exe}: {wrong}")
         self.arch: Arch = _with_pac_mask(arch, self._notes)
-        self._diagnostics = diagnostics
-        self._tolerated: Counter[str] = Counter(self._notes.oddities)
+        super().__init__(diagnostics)
+        self._tolerated.update(self._notes.oddities)
         self._memory = CoreMemory(core)
         self._files = CoreFiles(core, self._notes, self._memory, exe, sysroot)
         self._signal = 0
@@ -125,31 +126,10 @@ class CoreFileCollector:
         """Tids in the core's order: the thread that got the signal first."""
         return [thread.tid for thread in self._threads]
 
-    def batches(self) -> Iterator[SampleBatch]:
-        """All threads, then those again whose walk needed more than they were given."""
-        for oddity, times in self._tolerated.items():
-            self._diagnostics.count(oddity, times)
-        yield from self.saved.batches()
-
-    def learn(self, feedback: Feedback) -> None:
-        self.saved.learn(feedback)
-
     def threads(self) -> list[ThreadInfo]:
         """A core names its process (NT_PRPSINFO), not its threads."""
         name = self._notes.process.name if self._notes.process else ""
         return [ThreadInfo(self.pid, t.tid, name if t.tid == self.pid else "", name) for t in self._threads]
-
-    def retire(self) -> None:
-        """Nothing comes and goes here."""
-
-    def stats(self) -> CollectorStats:
-        return CollectorStats(ticks=1)
-
-    def stop(self) -> None:
-        self.saved.stop()
-
-    def close(self) -> None:
-        self.saved.stop()
 
 
 def _with_pac_mask(arch: Arch, notes: CoreNotes) -> Arch:
@@ -158,7 +138,7 @@ def _with_pac_mask(arch: Arch, notes: CoreNotes) -> Arch:
     return arch if mask is None or not arch.pac_mask else replace(arch, pac_mask=mask)
 
 
-def _fp_registers(arch: Arch, core: ElfFile, thread: CoreThread, row: Row) -> set[int]:
+def _fp_registers(arch: Arch, core: ElfFile, thread: CoreThread, row: RegisterRow) -> set[int]:
     """Fill in the columns that stand in NT_FPREGSET; those that the core does not hold."""
     if not arch.kernel.fpregset:
         return set()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.postmortem.minidump_mappings import mappings_of
 from pyprof.collectors.postmortem.minidump_sources import DumpFiles
-from pyprof.collectors.postmortem.saved_threads import SavedThread, SavedThreads, first_copy
+from pyprof.collectors.postmortem.saved_threads import SavedCollector, SavedThread, SavedThreads, first_copy
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.modules import AddressSpace, base_name
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.sample import SampleBatch
 from pyprof.objfile.minidump.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpThread
 from pyprof.objfile.minidump.file import is_minidump, read_minidump
 from pyprof.objfile.minidump.microdump import MAX_SIZE, is_microdump, read_microdump
@@ -27,7 +23,7 @@ MAX_TID = 1 << 31
 """Numbers of threads and processes are below it."""
 
 
-class MinidumpCollector:
+class MinidumpCollector(SavedCollector):
     """Collector of one dump. path, exe, sysroot: as the user gave them ("" for none). copy: first bytes of stack.
 
     Raises FormatError and PyprofError (no such file).
@@ -42,7 +38,8 @@ class MinidumpCollector:
         arch = find_arch(*ELF_MACHINES[self.dump.processor])
         assert arch is not None
         self.arch: Arch = arch
-        self._diagnostics = diagnostics
+        super().__init__(diagnostics)
+        self._tolerated.update(self.dump.oddities)
         crashed = self.dump.exception.tid if self.dump.exception else self.dump.requested_by
         ordered = sorted(self.dump.threads, key=lambda thread: thread.tid != crashed)
         self._infos = _with_ids_of_their_own(ordered, self.dump)
@@ -78,30 +75,9 @@ class MinidumpCollector:
         states.update((tid, state) for tid, state in special.items() if tid in states)
         return states
 
-    def batches(self) -> Iterator[SampleBatch]:
-        """All threads, then those again whose walk needed more than they were given."""
-        for oddity, times in self.dump.oddities.items():
-            self._diagnostics.count(oddity, times)
-        yield from self.saved.batches()
-
-    def learn(self, feedback: Feedback) -> None:
-        self.saved.learn(feedback)
-
     def threads(self) -> list[ThreadInfo]:
         process = base_name(self.exe)
         return [ThreadInfo(self.pid, tid, thread.name, process) for tid, thread in self._infos.items()]
-
-    def retire(self) -> None:
-        """Nothing comes and goes here."""
-
-    def stats(self) -> CollectorStats:
-        return CollectorStats(ticks=1)
-
-    def stop(self) -> None:
-        self.saved.stop()
-
-    def close(self) -> None:
-        self.saved.stop()
 
 
 def looks_like_dump(path: str) -> bool:

@@ -6,12 +6,14 @@ handler on its own stack interrupted), the thread comes again in the next batch 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pyprof.collectors.base import Feedback
+from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane
+from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.model.sample import Piece, SampleBatch, SampleKind
@@ -36,7 +38,7 @@ LEAST_COPY = 1 << 14
 
 _SOURCE = 1
 
-Row = np.ndarray[tuple[int], np.dtype[np.uint64]]
+RegisterRow = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 
 def first_copy(wanted: int, threads: int) -> int:
@@ -49,9 +51,40 @@ class SavedThread:
     """A thread and how much of memory it is given. row: its registers, by the architecture's columns."""
 
     tid: int
-    row: Row
+    row: RegisterRow
     size: int
     pieces: dict[int, int] = field(default_factory=dict)
+
+
+class SavedCollector:
+    """What a Collector of a file does alike, whatever its format. saved: the threads."""
+
+    saved: SavedThreads
+
+    def __init__(self, diagnostics: Diagnostics) -> None:
+        self._diagnostics = diagnostics
+        self._tolerated: Counter[str] = Counter()
+
+    def batches(self) -> Iterator[SampleBatch]:
+        """All threads, then those again whose walk needed more than they were given."""
+        for oddity, times in self._tolerated.items():
+            self._diagnostics.count(oddity, times)
+        yield from self.saved.batches()
+
+    def learn(self, feedback: Feedback) -> None:
+        self.saved.learn(feedback)
+
+    def retire(self) -> None:
+        """Nothing comes and goes here."""
+
+    def stats(self) -> CollectorStats:
+        return CollectorStats(ticks=1)
+
+    def stop(self) -> None:
+        self.saved.stop()
+
+    def close(self) -> None:
+        self.saved.stop()
 
 
 class SavedThreads:

@@ -37,7 +37,7 @@ _HEAD = f"{'self':>{SHARE}} {'total':>{SHARE}}"
 
 Sums = dict[int, tuple[int, int]]
 """(in itself, with what it calls) by line or by address."""
-Row = tuple[int, str]
+LineRow = tuple[int, str]
 """A line or an address, and its text."""
 
 
@@ -144,9 +144,9 @@ def _extent(file: ObjectFile, start: int, last: int) -> tuple[int, int]:
     return (start if 0 <= last - start < MOST_BYTES else last), last + _BEYOND
 
 
-def _nearby(rows: Sequence[Row], sums: Sums) -> list[Row | None]:
+def _nearby(rows: Sequence[LineRow], sums: Sums) -> list[LineRow | None]:
     """Those that cost something, and some around them; None where others are left out."""
-    shown: list[Row | None] = []
+    shown: list[LineRow | None] = []
     last = -1
     hits = [at for at, (number, _) in enumerate(rows) if number in sums]
     for hit in hits:
@@ -159,7 +159,7 @@ def _nearby(rows: Sequence[Row], sums: Sums) -> list[Row | None]:
 
 
 def _rows(
-    profile: Profile, rows: Sequence[Row | None], sums: Sums, width: int, label: Callable[[int], str]
+    profile: Profile, rows: Sequence[LineRow | None], sums: Sums, width: int, label: Callable[[int], str]
 ) -> Iterator[str]:
     for row in rows:
         if row is None:

@@ -11,7 +11,7 @@ from pyprof.cli.words import duration, percent, shorten
 from pyprof.errors import UsageError
 from pyprof.model.functions import costs
 from pyprof.model.labels import shown
-from pyprof.model.neighbours import NOBODY, Neighbours, Row, neighbours
+from pyprof.model.neighbours import NOBODY, FunctionWords, Neighbours, neighbours
 from pyprof.model.profile import Profile
 
 SHARE, _MODULE, _BAR = 8, 24, 10
@@ -59,7 +59,7 @@ def amount(profile: Profile, value: int) -> str:
     return f"{duration(value)} ({kind.type})" if kind.unit == "nanoseconds" else f"{value:,} {kind.type}"
 
 
-def _rows(heads: Sequence[str], functions: Sequence[Row], width: int) -> Iterator[str]:
+def _rows(heads: Sequence[str], functions: Sequence[FunctionWords], width: int) -> Iterator[str]:
     """A line each: what stands before the function, the function, its file."""
     room = max(width - max(map(len, heads), default=0) - _MODULE - 2, _LEAST)
     names = function_names([printable(name) for name, _ in functions], room)

@@ -19,6 +19,7 @@ functions     The functions of a profile, the same wherever they were mapped, an
 interpreter   What an interpreter was doing in a thread when its sample was taken
 keys          Keys of threads and processes: number and start time, so that a reused number is another key
 labels        Labels: what a user says of a recording
+joined        Several profiles in one set of tables: what is the same in two of them is one
 kernel        What stands inside the innermost frame of user code
 line_costs    What each source line of a profile cost, and each address of code
 markers       Markers: frames without code that say what a stack lacks

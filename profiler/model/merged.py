@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pyprof.model.joined import JoinedTables
 from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.selected import selected
 from pyprof.model.summed import summed
-from pyprof.model.tree import Tree, rewrite
 from pyprof.records import dataclass, replace
 
 MOST_SAMPLES = 1_000_000
@@ -75,45 +75,25 @@ class Merging:
     def _forget(self) -> None:
         self._windows: deque[Profile] = deque()
         self._samples = 0
-        self._frames: dict[Frame, int] = {}
-        self._modules: dict[ModuleInfo, int] = {}
-        self._threads: dict[ThreadInfo, int] = {}
-        self._tree = Tree()
+        self._tables = JoinedTables()
 
     def add(self, profile: Profile) -> MergedWindows:
         """All windows so far."""
-        if len(self._tree.parent) > MOST_NODES:
+        if len(self._tables.tree.parent) > MOST_NODES:
             self._forget()
-        modules = [self._modules.setdefault(module, len(self._modules)) for module in profile.modules]
-        threads = np.array([self._threads.setdefault(each, len(self._threads)) for each in profile.threads], np.int32)
-        numbers = [self._number(frame, modules) for frame in profile.frames]
-        frame_of = profile.frame.tolist()
-        leaves = np.unique(profile.stack).tolist()
-        place = rewrite(profile.parent.tolist(), lambda node: (numbers[frame_of[node]],), self._tree, leaves)
-        window = replace(
-            profile,
-            frames=(),
-            modules=(),
-            threads=(),
-            parent=profile.parent[:0],
-            frame=profile.frame[:0],
-            stack=np.array(place, np.int32)[profile.stack],
-            thread=threads[profile.thread] if len(profile.thread) else profile.thread,
-        )
+        tables = self._tables
+        stack, thread = tables.add(profile)
+        empty = {"frames": (), "modules": (), "threads": (), "parent": profile.parent[:0], "frame": profile.frame[:0]}
+        window = replace(profile, stack=stack, thread=thread, **empty)
         self._windows.append(window)
         self._samples += len(window.stack)
         while self._samples > MOST_SAMPLES and len(self._windows) > 1:
             self._samples -= len(self._windows.popleft().stack)
         return MergedWindows(
             tuple(self._windows),
-            tuple(self._frames),
-            tuple(self._modules),
-            tuple(self._threads),
-            self._tree.parent[:],
-            self._tree.frame[:],
+            tuple(tables.frames),
+            tables.modules(),
+            tuple(tables.threads),
+            tables.tree.parent[:],
+            tables.tree.frame[:],
         )
-
-    def _number(self, frame: Frame, modules: Sequence[int]) -> int:
-        if frame.module >= 0 and modules[frame.module] != frame.module:
-            frame = replace(frame, module=modules[frame.module])
-        return self._frames.setdefault(frame, len(self._frames))

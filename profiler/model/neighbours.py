@@ -8,7 +8,7 @@ from collections import Counter
 from pyprof.model.call_tree import Call
 from pyprof.records import dataclass
 
-Row = tuple[str, str]
+FunctionWords = tuple[str, str]
 """(name, module) of a function; the name is "" where there is none: of the outermost one, or of the function itself."""
 
 
@@ -19,12 +19,12 @@ class Neighbours:
     """
 
     total: int
-    callers: tuple[tuple[Row, int], ...]
-    callees: tuple[tuple[Row, int], ...]
+    callers: tuple[tuple[FunctionWords, int], ...]
+    callees: tuple[tuple[FunctionWords, int], ...]
     names: frozenset[str]
 
 
-NOBODY: Row = ("", "")
+NOBODY: FunctionWords = ("", "")
 
 
 def neighbours(tree: Call, text: str) -> Neighbours:
@@ -32,9 +32,9 @@ def neighbours(tree: Call, text: str) -> Neighbours:
     Raises re.error.
     """
     names = named({call.name for depth, call in tree.walk() if depth}, text)
-    callers: Counter[Row] = Counter()
-    callees: Counter[Row] = Counter()
-    path: list[tuple[Call, bool, Row | None]] = []
+    callers: Counter[FunctionWords] = Counter()
+    callees: Counter[FunctionWords] = Counter()
+    path: list[tuple[Call, bool, FunctionWords | None]] = []
     for depth, call in tree.walk():
         del path[depth:]
         above, inside, called = path[-1] if path else (None, False, None)
@@ -59,9 +59,9 @@ def named(known: set[str], text: str) -> set[str]:
     return {name for name in known if pattern.fullmatch(name)} or {name for name in known if pattern.search(name)}
 
 
-def _row(call: Call) -> Row:
+def _row(call: Call) -> FunctionWords:
     return call.name, call.module
 
 
-def _sorted(found: Counter[Row]) -> tuple[tuple[Row, int], ...]:
+def _sorted(found: Counter[FunctionWords]) -> tuple[tuple[FunctionWords, int], ...]:
     return tuple(sorted(((row, value) for row, value in found.items() if value), key=lambda each: (-each[1], each[0])))

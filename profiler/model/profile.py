@@ -281,7 +281,7 @@ class Profile:
     ) -> None:
         """Write the profile to a file, in one step: what was there stays until the new one is whole.
 
-        format: flamegraph, speedscope, collapsed, pprof, chrome, firefox, recording; None: by the file's suffix.
+        format: a name that `record -f` takes (exporters/registry.py); None: by the suffix of the file.
         threads, processes: the thread, the process as root frame, the latter where there are several. full_paths:
         modules by path. Raises UsageError for a format that there is not, OutputError.
         """

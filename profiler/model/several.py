@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from pyprof.errors import UsageError
 from pyprof.model.contents import summary_of_part
-from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo
+from pyprof.model.joined import JoinedTables
+from pyprof.model.profile import Profile
 from pyprof.model.summary import Summary
 from pyprof.model.summed import summed
-from pyprof.model.tree import Tree, rewrite
 from pyprof.records import replace
 
 _NO_PROCESSOR = -1
@@ -36,9 +36,9 @@ def merge(profiles: Iterable[Profile]) -> Profile:
     for part in parts[1:]:
         if part.value_types != first.value_types:
             raise UsageError(f"what was measured differs: {_kinds(first)} in one, {_kinds(part)} in another")
-    place = _Places()
-    stacks, threads = zip(*map(place.add, parts), strict=True)
-    order, thread = place.threads_in_order()
+    tables = JoinedTables()
+    stacks, threads = zip(*map(tables.add, parts), strict=True)
+    order, thread = tables.threads_in_order()
     time_ns = np.concatenate([part.time_ns for part in parts])
     sorted_ = np.argsort(time_ns, kind="stable")
     start_ns = min(part.start_ns for part in parts)
@@ -49,10 +49,10 @@ def merge(profiles: Iterable[Profile]) -> Profile:
         start_ns=start_ns,
         duration_ns=end_ns - start_ns,
         title=" + ".join(dict.fromkeys(part.title for part in parts)),
-        frames=tuple(place.frames),
-        parent=np.array(place.tree.parent, np.int32),
-        frame=np.array(place.tree.frame, np.int32),
-        modules=place.modules(),
+        frames=tuple(tables.frames),
+        parent=np.array(tables.tree.parent, np.int32),
+        frame=np.array(tables.tree.frame, np.int32),
+        modules=tables.modules(),
         threads=order,
         time_ns=time_ns[sorted_],
         stack=np.concatenate(stacks)[sorted_],
@@ -69,59 +69,6 @@ def merge(profiles: Iterable[Profile]) -> Profile:
 
 def _kinds(profile: Profile) -> str:
     return ", ".join(each.type for each in profile.value_types)
-
-
-class _Places:
-    """Where things of each profile are in the merged one. frames: of all; tree: of their stacks."""
-
-    def __init__(self) -> None:
-        self.frames: dict[Frame, int] = {}
-        self.tree = Tree()
-        self._modules: dict[ModuleInfo, int] = {}
-        self._named: list[tuple[bool, bool]] = []
-        self._threads: dict[tuple[Any, ...], int] = {}
-        self._infos: list[ThreadInfo] = []
-
-    def add(self, profile: Profile) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """The node, and the number of the thread, of each of its samples."""
-        modules = [self._module(info) for info in profile.modules]
-        frames = [
-            self.frames.setdefault(
-                replace(frame, module=modules[frame.module] if frame.module >= 0 else -1, place=None), len(self.frames)
-            )
-            for frame in profile.frames
-        ]
-        frame_of = profile.frame.tolist()
-        nodes = rewrite(profile.parent.tolist(), lambda node: (frames[frame_of[node]],), self.tree)
-        threads = np.array([self._thread(info) for info in profile.threads], np.int64)
-        return np.array(nodes, np.int32)[profile.stack], threads[profile.thread]
-
-    def _module(self, info: ModuleInfo) -> int:
-        """It has names and lines if it has any in one of the profiles."""
-        number = self._modules.setdefault(replace(info, has_functions=False, has_lines=False), len(self._modules))
-        functions, lines = self._named[number] if number < len(self._named) else (False, False)
-        self._named[number : number + 1] = [(functions or info.has_functions, lines or info.has_lines)]
-        return number
-
-    def modules(self) -> tuple[ModuleInfo, ...]:
-        return tuple(
-            replace(info, has_functions=functions, has_lines=lines)
-            for info, (functions, lines) in zip(self._modules, self._named, strict=True)
-        )
-
-    def _thread(self, info: ThreadInfo) -> int:
-        """One that has begun at a known time is the same one under another name, too: the last one is its name."""
-        key = (info.key, info.process_key, info.labels) if info.started and info.process_started else (info,)
-        number = self._threads.setdefault(key, len(self._threads))
-        self._infos[number : number + 1] = [info]
-        return number
-
-    def threads_in_order(self) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
-        """The threads by their keys, and the index of each number."""
-        order = sorted(range(len(self._infos)), key=lambda number: (self._infos[number].key, number))
-        index = np.zeros(len(order), np.int32)
-        index[order] = np.arange(len(order), dtype=np.int32)
-        return tuple(self._infos[number] for number in order), index
 
 
 def _column(

@@ -13,7 +13,7 @@ from typing import Any
 from pyprof.errors import FormatError
 from pyprof.recording.schema import Column, Table, tables
 
-Row = tuple[Any, ...]
+CellRow = tuple[Any, ...]
 
 _LEAST_ROW = 2
 """Bytes that a row takes at least."""
@@ -48,9 +48,9 @@ class TableRows:
         self._rows_left = size // _LEAST_ROW
         self._bytes_left = size
 
-    def __call__(self, table: str) -> list[Row]:
+    def __call__(self, table: str) -> list[CellRow]:
         columns = self._tables[table].columns
-        found: list[Row] = []
+        found: list[CellRow] = []
         try:
             cursor = self._database.execute(f'SELECT * FROM "{table}"')
             while rows := cursor.fetchmany(_TOGETHER):
@@ -66,7 +66,7 @@ class TableRows:
             raise FormatError(table, len(found), str(error)) from None
         return found
 
-    def _checked(self, table: str, before: int, column: Column, cells: Row) -> Row:
+    def _checked(self, table: str, before: int, column: Column, cells: CellRow) -> CellRow:
         """The cells of one column, of rows after the first `before` ones."""
         kinds = set(map(type, cells))
         allowed = _ALLOWED[column.kind]

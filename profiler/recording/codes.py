@@ -12,7 +12,7 @@ from pyprof.model.interpreter import SampleState
 from pyprof.model.markers import MarkKind
 from pyprof.model.profile import FrameKind
 from pyprof.model.walk import StackEnd, Trust
-from pyprof.recording.cells import Row, TableRows
+from pyprof.recording.cells import CellRow, TableRows
 
 _CODES: dict[str, type[IntEnum] | type[IntFlag]] = {
     "frame_kind": FrameKind,
@@ -23,7 +23,7 @@ _CODES: dict[str, type[IntEnum] | type[IntFlag]] = {
 }
 
 
-def code_rows() -> Iterator[Row]:
+def code_rows() -> Iterator[CellRow]:
     for code, members in _CODES.items():
         for member in members:
             yield code, int(member), str(member.name).lower()

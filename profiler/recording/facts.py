@@ -17,7 +17,7 @@ from pyprof.model.summary import (
     Stops,
     Summary,
 )
-from pyprof.recording.cells import Row, TableRows, cell, referred
+from pyprof.recording.cells import CellRow, TableRows, cell, referred
 from pyprof.records import field_names, replace
 
 Value = TypeVar("Value")
@@ -32,7 +32,7 @@ def _numbers(value: Any) -> dict[str, int | float | str]:
     return {name: each for name, each in fields.items() if isinstance(each, int | float | str)}
 
 
-def summary_rows(summary: Summary) -> Iterator[tuple[str, Row]]:
+def summary_rows(summary: Summary) -> Iterator[tuple[str, CellRow]]:
     """(table, row)."""
     for name, value in _numbers(summary).items():
         yield "summary", (name, value)
@@ -52,7 +52,7 @@ def summary_rows(summary: Summary) -> Iterator[tuple[str, Row]]:
     yield from _language_rows(summary)
 
 
-def _module_rows(modules: Sequence[ModuleSummary]) -> Iterator[tuple[str, Row]]:
+def _module_rows(modules: Sequence[ModuleSummary]) -> Iterator[tuple[str, CellRow]]:
     number = 0
     for at, module in enumerate(modules, 1):
         yield "module_sums", (at, cell(module.path), module.build_id or None, module.frames, module.own)
@@ -61,7 +61,7 @@ def _module_rows(modules: Sequence[ModuleSummary]) -> Iterator[tuple[str, Row]]:
             yield "problems", (number, at, cell(problem.text), cell(problem.remedy))
 
 
-def _language_rows(summary: Summary) -> Iterator[tuple[str, Row]]:
+def _language_rows(summary: Summary) -> Iterator[tuple[str, CellRow]]:
     number = 0
     for at, language in enumerate(summary.languages, 1):
         yield "languages", (at, language.name, language.remedy)

@@ -18,7 +18,7 @@ from pyprof.exporters.base import ExportOptions, JournalBeginning, SampleColumns
 from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Frame, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.recording.blocks import BlockWriter, FrameRow, LineRow
-from pyprof.recording.cells import Row, cell
+from pyprof.recording.cells import CellRow, cell
 from pyprof.recording.codes import code_rows
 from pyprof.recording.columns import pack
 from pyprof.recording.facts import summary_rows
@@ -102,7 +102,7 @@ class TableWriter:
         change = "UPDATE threads SET process = ?, tid = ?, started_ns = ?, name = ? WHERE id = ?"
         self._database.executemany(change, [(*self._thread(thread), at + 1) for at, thread in threads.items()])
 
-    def _thread(self, thread: ThreadInfo) -> Row:
+    def _thread(self, thread: ThreadInfo) -> CellRow:
         key: ProcessKey = thread.process_key
         process = self._named("processes", key.pid, key.started or None, cell(thread.process))
         return process, thread.tid, thread.started or None, cell(thread.name)
@@ -184,12 +184,12 @@ def signed(address: int) -> int:
     return address - (1 << 64) if address >> 63 else address
 
 
-def _module(info: ModuleInfo) -> Row:
+def _module(info: ModuleInfo) -> CellRow:
     places = (signed(info.start), signed(info.end), signed(info.offset))
     return cell(info.path), info.build_id or None, *places, int(info.has_functions), int(info.has_lines)
 
 
-def _mark(number: int, frame: Frame) -> Row:
+def _mark(number: int, frame: Frame) -> CellRow:
     mark = frame.mark
     assert mark is not None
     return number, int(mark.kind), int(mark.end), mark.enough or None, mark.unplaced, mark.without_run, mark.lacking

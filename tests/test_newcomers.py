@@ -1,0 +1,65 @@
+"""Newcomers' tasks of docs/porting.md: what was added is named by its own files and by its line in a registry, and by
+nothing else in the packages.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pyprof.options import NATIVE_VIEWS
+from pyprof.session.native_views import VIEWS
+from tests.test_layers import ROOT, sources
+
+PAGE = (ROOT / "docs" / "porting.md").read_text()
+WORDS = {
+    "an architecture (riscv64)": re.compile("riscv", re.I),
+    "an exporter (Chrome's trace)": re.compile("chrome", re.I),
+    "an interpreter that is recognised (Ruby)": re.compile("ruby", re.I),
+    "a collector (the replay of saved batches)": re.compile(r"\breplay", re.I),
+    "a view of native frames (`--native calls`)": re.compile(r"""["']calls["']"""),
+}
+"""Task -> what all that belongs to it contains."""
+
+
+def row(task: str) -> list[str]:
+    """The cells of a task's row: own files, one line in, docs, tests."""
+    (found,) = [line for line in PAGE.splitlines() if line.startswith(f"| {task} |")]
+    return [cell.strip() for cell in found.strip("|").split("|")][1:]
+
+
+def files(cell: str) -> set[str]:
+    """Paths of sources in a cell; a folder's files are `folder/{a,b}.py`."""
+    found = set()
+    for path in re.findall(r"`([\w/{},]+\.py)`", cell):
+        before, names, after = re.fullmatch(r"(.*?)(?:\{(.*)\})?([^{}]*)", path).groups("")  # type: ignore[union-attr]
+        found |= {f"{before}{name}{after}" for name in names.split(",")}
+    return found
+
+
+def naming(words: re.Pattern[str]) -> set[str]:
+    """The sources that name something, but for the maps of rooms."""
+    found = {path for _, path in sources() if words.search(path.read_text())}
+    return {str(path.relative_to(ROOT)) for path in found if path.name != "__init__.py" or is_own(path)}
+
+
+def is_own(path: Path) -> bool:
+    """Does a file of the room's own name stand in the table?"""
+    return str(path.parent.relative_to(ROOT)) in {"interpreters/ruby", "collectors/replay"}
+
+
+@pytest.mark.parametrize("task", WORDS)
+def test_what_a_newcomer_added_is_named_by_its_own_files_and_one_line(task: str) -> None:
+    own, line, *_ = row(task)
+    assert naming(WORDS[task]) == files(own) | files(line)
+
+
+def test_every_row_of_the_table_is_looked_at() -> None:
+    table = PAGE[PAGE.index("| task |") :].split("\n\n")[0].splitlines()[2:]
+    assert [line.strip("|").split("|")[0].strip() for line in table] == list(WORDS)
+
+
+def test_views_have_a_function_and_a_help_text_each() -> None:
+    assert set(VIEWS) | {"all"} == set(NATIVE_VIEWS)
