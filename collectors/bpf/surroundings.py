@@ -21,7 +21,7 @@ _FIRST_ARGUMENT = 5
 """Column of a record's registers: rdi."""
 _NOT_ENDED = -1
 
-Lanes = npt.NDArray[np.intp]
+LaneNumbers = npt.NDArray[np.intp]
 Around = dict[int, Surroundings]
 
 
@@ -34,7 +34,7 @@ class WaitSurroundings:
         self._options = options
 
     def of_records(
-        self, batch: SampleBatch, source: BpfSource, ends: Mapping[int, int], waits: Lanes, lanes: Lanes
+        self, batch: SampleBatch, source: BpfSource, ends: Mapping[int, int], waits: LaneNumbers, lanes: LaneNumbers
     ) -> Around:
         """ends: see Told. lanes: of the batch, waits: of all waits, among the records."""
         found: Around = {}

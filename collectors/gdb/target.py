@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from pyprof.collectors.gdb.xml import parse_xml
 from pyprof.errors import RemoteError, UnsupportedArchitecture
-from pyprof.model.arch import Arch, find_arch
+from pyprof.model.arch import ARCHES, Arch
 from pyprof.records import dataclass, field, replace
 
 MOST_REGISTERS = 4096
@@ -96,24 +96,11 @@ def parse_description(fetch: Callable[[str], bytes | None]) -> Description | Non
     return found
 
 
-_MACHINES = (
-    ("i386:x86-64", 62, 64, "little"),
-    ("i386:x64-32", 62, 32, "little"),
-    ("i386", 3, 32, "little"),
-    ("i686", 3, 32, "little"),
-    ("aarch64:ilp32", 183, 32, "little"),
-    ("aarch64", 183, 64, "little"),
-    ("arm", 40, 32, "little"),
-    ("iwmmxt", 40, 32, "little"),
-    ("xscale", 40, 32, "little"),
-    ("s390:31-bit", 22, 32, "big"),
-    ("s390:64-bit", 22, 64, "big"),
-    ("powerpc:common64", 21, 64, "big"),
-    ("powerpc", 20, 32, "big"),
-    ("mips", 8, 32, "big"),
-    ("riscv:rv64", 243, 64, "little"),
-    ("riscv", 243, 32, "little"),
-)
+_ALIASES = {"i686": "i386", "iwmmxt": "arm", "xscale": "arm"}
+_OTHERS = ("aarch64:ilp32",)
+"""Names that begin like one of ours, and are of code that is none of ours."""
+_BIG = ("powerpc",)
+"""Names that mean big-endian code, which is none of ours, where no file says otherwise."""
 _FEATURES = {
     "org.gnu.gdb.arm.core": "arm",
     "org.gnu.gdb.arm.m-profile": "arm",
@@ -128,19 +115,26 @@ def choose_arch(description: Description | None, elf: Arch | None) -> Arch:
     The file decides the byte order, which no description states. Raises UnsupportedArchitecture, RemoteError.
     """
     name = _architecture_name(description) if description is not None else ""
-    for prefix, machine, bits, order in _MACHINES:
-        if name.startswith(prefix):
-            if elf is not None and (elf.elf_machine, elf.elf_class) == (machine, bits):
-                order = elf.byteorder
-            arch = find_arch(machine, bits, order)
-            if arch is None:
-                raise UnsupportedArchitecture(f"the target is {name}: no rules for it")
-            return arch
     if name:
-        raise UnsupportedArchitecture(f"the target is {name[:60]}: no rules for it")
+        arch = _named(name, elf)
+        if arch is None:
+            raise UnsupportedArchitecture(f"the target is {name[:60]}: no rules for it")
+        return arch
     if elf is None:
         raise RemoteError("the stub does not describe its target", "name the program's file: --exe FILE")
     return elf
+
+
+def _named(name: str, elf: Arch | None) -> Arch | None:
+    """The one whose name (Arch.bfd) the target's begins with, the longest of them."""
+    name = next((ours for alias, ours in _ALIASES.items() if name.startswith(alias)), name)
+    if name.startswith(_OTHERS):
+        return None
+    found = [arch for arch in ARCHES.values() if arch.bfd and name.startswith(arch.bfd)]
+    longest = max((len(arch.bfd) for arch in found), default=0)
+    found = [arch for arch in found if len(arch.bfd) == longest]
+    same = [arch for arch in found if elf is not None and arch.name == elf.name]
+    return next(iter(same or (() if name.startswith(_BIG) else found)), None)
 
 
 def _architecture_name(description: Description) -> str:

@@ -109,6 +109,7 @@ _ARM_NAMES = (*tuple(f"r{n}" for n in range(13)), "sp", "lr", "pc")
 # struct rt_sigframe: siginfo (128 bytes), ucontext with uc_mcontext at +176: fault_address, x0..x30, sp, pc
 AARCH64 = Arch(
     name="aarch64",
+    bfd="aarch64",
     breakpad=("arm64", "arm64e"),
     gdb_packet=tuple((name, 8) for name in _AARCH64_NAMES),
     elf_machine=183,
@@ -169,6 +170,7 @@ _ARM_RT_SIGFRAME = {n: 160 + 4 * n for n in range(16)}
 
 ARM = Arch(
     name="arm",
+    bfd="arm",
     breakpad=("arm",),
     gdb_packet=tuple((name, 4) for name in _ARM_NAMES),
     elf_machine=40,

@@ -60,6 +60,7 @@ def _rt_sigframe(at: int) -> dict[int, int]:
 
 PPC64LE = Arch(
     name="ppc64le",
+    bfd="powerpc:common64",
     elf_machine=21,
     elf_class=64,
     byteorder="little",

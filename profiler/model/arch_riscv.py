@@ -140,6 +140,7 @@ _SLOTS = (*range(1, 32), 0)
 # struct rt_sigframe: siginfo (128 bytes), ucontext with uc_mcontext at +176, which begins with user_regs_struct
 RISCV64 = Arch(
     name="riscv64",
+    bfd="riscv:rv64",
     gdb_packet=tuple((name, 8) for name in ("zero", *_NAMES)),
     elf_machine=243,
     elf_class=64,

@@ -60,6 +60,7 @@ def _sigregs(at: int) -> dict[int, int]:
 # padded to 8, siginfo (128), ucontext with uc_mcontext at +40.
 S390X = Arch(
     name="s390x",
+    bfd="s390:64-bit",
     gdb_packet=(
         ("pswm", 8),
         ("pswa", 8),
@@ -121,6 +122,7 @@ def _sigregs32(at: int) -> dict[int, int]:
 S390 = replace(
     S390X,
     name="s390",
+    bfd="s390:31-bit",
     gdb_packet=(),
     elf_class=32,
     word=4,

@@ -26,6 +26,7 @@ class Arch:
     chain: the frame records that code built with frame pointers leaves; None where their layout is not one.
     breakpad: the names of the architecture in Breakpad's symbol files, () where it has none.
     gdb_packet: (register, bytes) at the start of a remote stub's `g` packet where it describes none (GDB's tdep).
+    bfd: its name in GDB and binutils, with either byte order; "" if they have none.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Arch:
     chain: FrameChain | None = None
     breakpad: tuple[str, ...] = ()
     gdb_packet: tuple[tuple[str, int], ...] = ()
+    bfd: str = ""
 
     @property
     def mask(self) -> int:

@@ -95,6 +95,7 @@ _X86_64_GREGS = (8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16)
 
 X86_64 = Arch(
     name="x86_64",
+    bfd="i386:x86-64",
     breakpad=("x86_64",),
     gdb_packet=tuple((name, 8) for name in (*_X86_64_NUMBERED, *_X86_64_NAMES[8:])),
     elf_machine=62,
@@ -146,6 +147,7 @@ X86_64 = Arch(
 X32 = replace(
     X86_64,
     name="x32",
+    bfd="i386:x64-32",
     breakpad=(),
     elf_class=32,
     pc_mask=0xFFFF_FFFF,
@@ -173,6 +175,7 @@ _I386_SIGCONTEXT = {7: 16, 6: 20, 5: 24, 4: 28, 3: 32, 2: 36, 1: 40, 0: 44, 8: 5
 # int sig, two pointers, siginfo (128 bytes), ucontext with uc_mcontext at +20.
 I386 = Arch(
     name="i386",
+    bfd="i386",
     breakpad=("x86",),
     gdb_packet=tuple((name, 4) for name in _I386_NAMES),
     elf_machine=3,

@@ -83,8 +83,16 @@ class Merging:
             self._forget()
         tables = self._tables
         stack, thread = tables.add(profile)
-        empty = {"frames": (), "modules": (), "threads": (), "parent": profile.parent[:0], "frame": profile.frame[:0]}
-        window = replace(profile, stack=stack, thread=thread, **empty)
+        window = replace(
+            profile,
+            frames=(),
+            modules=(),
+            threads=(),
+            parent=profile.parent[:0],
+            frame=profile.frame[:0],
+            stack=stack,
+            thread=thread,
+        )
         self._windows.append(window)
         self._samples += len(window.stack)
         while self._samples > MOST_SAMPLES and len(self._windows) > 1:

@@ -21,19 +21,6 @@ MOST_BYTES = 1 << 18
 _TIME_S = 20.0
 _LINE = re.compile(r"\s*([0-9a-f]+):\t(.*)")
 
-_MACHINES = {
-    "x86_64": ("i386:x86-64",),
-    "x32": ("i386:x64-32",),
-    "i386": ("i386",),
-    "aarch64": ("aarch64",),
-    "arm": ("arm",),
-    "riscv64": ("riscv:rv64",),
-    "ppc64le": ("powerpc:common64", "-EL"),
-    "s390x": ("s390:64-bit",),
-    "s390": ("s390:31-bit",),
-}
-"""objdump's -m and more, by the name of an architecture."""
-
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
@@ -51,14 +38,15 @@ def disassembled(file: ObjectFile, start: int, end: int) -> list[Instruction]:
 
 
 def _by_objdump(data: bytes, start: int, arch: Arch) -> list[Instruction]:
-    program, machine = shutil.which("objdump"), _MACHINES.get(arch.name, ())
+    program = shutil.which("objdump")
     if program is None:
         raise PyprofError("objdump is not installed", "apt-get install binutils")
     fd = os.memfd_create("code", os.MFD_CLOEXEC)
     try:
         os.write(fd, data)
         command = [program, "-D", "-b", "binary", "-w", "--no-show-raw-insn", f"--adjust-vma={start:#x}"]
-        command += ["-m", *machine, f"/proc/self/fd/{fd}"]
+        order = "-EL" if arch.byteorder == "little" else "-EB"
+        command += ["-m", arch.bfd, order, f"/proc/self/fd/{fd}"]
         done = subprocess.run(command, capture_output=True, pass_fds=[fd], timeout=_TIME_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PyprofError(f"objdump cannot be run: {error}") from None

@@ -12,7 +12,20 @@ from pyprof.collectors.gdb.modules import parse_libraries
 from pyprof.collectors.gdb.stub import StopReply, ThreadId
 from pyprof.collectors.gdb.target import Description, choose_arch, parse_description, register_map
 from pyprof.errors import RemoteError, UnsupportedArchitecture
-from pyprof.model.arch import AARCH64, ARM, ARMEB, I386, S390X, X86_64, Arch
+from pyprof.model.arch import (
+    AARCH64,
+    AARCH64_BE,
+    ARM,
+    ARMEB,
+    I386,
+    PPC64LE,
+    RISCV64,
+    S390,
+    S390X,
+    X32,
+    X86_64,
+    Arch,
+)
 
 ARM_CORE = b"<feature name='org.gnu.gdb.arm.core'>%b</feature>" % b"".join(
     b"<reg name='%b' bitsize='32'/>" % name.encode() for name in ARM.registers
@@ -143,3 +156,28 @@ def test_mutated_document_is_read_or_refused(document: bytes, at: int, put: byte
     for read in (lambda: list(parse_libraries(mutated)), lambda: parse_description({"target.xml": mutated}.get)):
         with suppress(RemoteError):
             read()
+
+
+@pytest.mark.parametrize(
+    ("name", "elf", "arch"),
+    [
+        ("i386:x86-64:intel", None, X86_64),
+        ("i386:x64-32", None, X32),
+        ("i686", None, I386),
+        ("iwmmxt2", None, ARM),
+        ("aarch64", AARCH64_BE, AARCH64_BE),
+        ("s390:31-bit", None, S390),
+        ("riscv:rv64", None, RISCV64),
+        ("powerpc:common64", PPC64LE, PPC64LE),
+        ("powerpc:common64", None, None),
+        ("aarch64:ilp32", None, None),
+        ("riscv:rv32", None, None),
+        ("powerpc:common", None, None),
+    ],
+)
+def test_longest_name_counts_and_the_file_says_the_byte_order(name: str, elf: Arch | None, arch: Arch | None) -> None:
+    if arch is None:
+        with pytest.raises(UnsupportedArchitecture, match="no rules"):
+            choose_arch(Description(architecture=name), elf)
+    else:
+        assert choose_arch(Description(architecture=name), elf) is arch
