@@ -118,8 +118,10 @@ class WindowWriter:
             return f"the target is stopped: kill -CONT {pid}"
         followed = self.options.subprocesses or (self.options.subprocesses is None and target == "command")
         children = "" if followed else "; -s follows its children"
-        if self.options.mode != "cpu" or target == "command":
+        if self.options.mode != "cpu":
             return f"the target ended before it could be sampled, or did not run{children}"
+        if target == "command":
+            return f"the command ended before it could be sampled, or slept: -i samples sleeping threads too{children}"
         if USER_ONLY in profile.summary.notes:
             return "no thread was running outside of the kernel"
         return f"no thread was running; -i samples sleeping threads too{children}"

@@ -19,6 +19,8 @@ from pyprof.session.rows import UNKNOWN
 
 _PIECES = 64
 """Of what is missing, over the time of a window."""
+_LATE = 0.1
+"""A part of the processor time that fell into missed sampling times is told from this share of it on."""
 
 
 def with_unseen(window: Window) -> Window:
@@ -85,12 +87,17 @@ class ProcessorTime:
             (self.lost, "whose records were lost"),
             (self.kernel, "in the kernel, which may not be sampled"),
         )
-        return tuple(
+        told = tuple(
             f"Not sampled: {part:.2f} s of {self.spent:.2f} s of processor time ({100 * part / self.spent:.0f} %), "
             f"{why}: marked [not sampled]"
             for part, why in parts
             if part
         )
+        if self.late < _LATE * self.spent or not self.late:
+            return told
+        share = 100 * self.late / self.spent
+        text = f"Not in the picture: {self.late:.2f} s of {self.spent:.2f} s of processor time ({share:.0f} %), at"
+        return (*told, f"{text} sampling times that pyprof missed: it was late, or records were lost")
 
 
 def processor_time(window: Window) -> ProcessorTime:

@@ -172,3 +172,10 @@ def test_recording_of_a_command_ends_with_it_though_a_child_runs_on(tmp_path: Pa
         assert found.summary["samples"] > 0
     finally:
         os.kill(pid, 9)
+
+
+def test_command_that_slept_is_told_of_sleeping_threads(tmp_path: Path) -> None:
+    """It is alive when the recording ends: it did not end too soon."""
+    done = pyprof("record", "-d", "0.3", "-o", str(tmp_path / "a.html"), "--", "sleep", "0.6")
+    assert done.returncode == 0
+    assert "nothing was sampled: the command ended before it could be sampled, or slept: -i samples" in done.stderr

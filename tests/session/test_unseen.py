@@ -57,3 +57,12 @@ def test_window_with_all_its_time_is_left_as_it_is() -> None:
     whole = window(Account("a", 1000 * MS, 1000 * MS, 990 * MS))
     assert with_unseen(whole) is whole
     assert processor_time(whole).sentences == ()
+
+
+def test_time_in_missed_sampling_times_is_told_where_it_is_much() -> None:
+    """It is in no block: else a busy machine would look like a program of its own."""
+    found = window(Account("a", 1000 * MS, 600 * MS, 600 * MS))
+    assert with_unseen(found) is found
+    (told,) = processor_time(found).sentences
+    assert "0.40 s of 1.00 s of processor time (40 %)" in told
+    assert processor_time(window(Account("a", 1000 * MS, 950 * MS, 950 * MS))).sentences == ()
