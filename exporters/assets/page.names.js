@@ -116,6 +116,11 @@ function shortForms(name) {
     if (form && form.length < forms[forms.length - 1].length) forms.push(form);
   };
   const text = name.slice(0, LONG_NAME);
+  const script = /^(\w+:[^:\s].*) \S*\/([^/\s]+)$/s.exec(text); // JS:*f /folder/file.js:1:2
+  if (script) {
+    add(`${script[1]} ${script[2]}`);
+    return forms;
+  }
   if (NAMELESS.test(text)) {
     add(text.replace(/^.*(?=[!+]0x)/s, ""));
     return forms;

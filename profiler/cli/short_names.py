@@ -13,6 +13,10 @@ _CLOSING = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _OPERATOR = re.compile(r"operator(?:\(\)|\[\]|->\*?|[<>=!+\-*/%^&|~,]{1,3}|\s+\w+(?:\[\])?)")
 _ANONYMOUS = "(anonymous namespace)"
 _TRAILER = re.compile(r"(?:const|volatile|noexcept|requires|\[|&|\(\.)")
+_SCRIPT = re.compile(r"(\w+:[^:\s].*) \S*/([^/\s]+)", re.DOTALL)
+"""V8's names: what it is and the function, a space, the file with line and column."""
+_PACKAGE = re.compile(r"[\w.~/-]+/([^/ ]+)")
+"""Go's: the package's whole path comes first."""
 _LONGEST = 4096
 """What of a name is looked at; some are 100,000 letters long."""
 
@@ -23,6 +27,8 @@ def function_name(name: str, width: int) -> str:
     """
     if len(name) <= width:
         return name
+    if plain := _without_folders(name[:_LONGEST]):
+        return shorten(plain, width)
     parts = _path(name[:_LONGEST])
     while parts:
         short = "::".join(parts)
@@ -35,6 +41,14 @@ def function_name(name: str, width: int) -> str:
         parts = parts[1:]
     tail = "::".join(parts) or name
     return "…" + tail[len(tail) - width + 1 :]
+
+
+def _without_folders(name: str) -> str:
+    """Of a function of a script, or of Go; empty for others."""
+    if script := _SCRIPT.fullmatch(name):
+        return " ".join(script.groups())
+    package = _PACKAGE.fullmatch(name) if "::" not in name and not name.endswith(")") else None
+    return package[1] if package else ""
 
 
 def function_names(names: Sequence[str], width: int) -> list[str]:

@@ -19,7 +19,7 @@ SHORTER = [
     ["outer.<locals>.<lambda>"],
     ["libcrypto.so.3!0x1a2b40", "!0x1a2b40"],
     ["libssl.so.3[1f2e3d4c]+0x12", "+0x12"],
-    ["JS:~foo /path/file.js:12:3"],
+    ["JS:~foo /path/file.js:12:3", "JS:~foo file.js:12:3"],
     ["std::vector<int, std::allocator<int> >::push_back(int const&)", "std::vector<int, allocator<int> >::push_back",
      "std::vector::push_back", "vector::push_back", "push_back"],
     ["v8::Handle<v8::Object> v8::(anonymous namespace)::help<false>(int)", "v8::(anonymous namespace)::help<false>",
