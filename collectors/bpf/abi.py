@@ -24,21 +24,59 @@ BUCKETS = 32
 
 
 class LossReason(IntEnum):
-    """enum reason."""
+    """Why something of a sample is missing: a number of enum reason in losses.h, which as_c() makes of this. comment:
+    there. counted: what the reader of a recording is told (profiler/model/reason_table.py), "" for nothing.
+    """
 
-    SAMPLED = 0
-    RING_FULL = 1
-    NO_USER_MODE = 2
-    STACK_UNREADABLE = 3
-    STACK_CUT = 4
-    STACK_END_GUESSED = 5
-    NO_THREAD_STATE = 6
-    FRAME_UNREADABLE = 7
-    TOO_MANY_FRAMES = 8
-    OVER_BUDGET = 9
-    WAIT_LOST = 10
-    NO_STACK_OF_WAIT = 11
-    ARRIVAL_MISSED = 12
+    comment: str
+    counted: str
+
+    def __new__(cls, number: int, comment: str, counted: str = "") -> LossReason:
+        self = int.__new__(cls, number)
+        self._value_, self.comment, self.counted = number, comment, counted
+        return self
+
+    SAMPLED = 0, "a record was submitted"
+    RING_FULL = 1, "no room for the record"
+    NO_USER_MODE = 2, "a kernel thread, or no registers"
+    STACK_UNREADABLE = 3, "pages of the stack could not be read: never touched, or swapped out"
+    STACK_CUT = 4, "longer than MOST_STACK", "stack longer than a record of the kernel's program holds"
+    STACK_END_GUESSED = 5, "the list of mappings was locked", "stack's end not known while mappings change"
+    NO_THREAD_STATE = (
+        6,
+        "of an interpreter's process: the thread has none",
+        "thread of an interpreter's process without a state in it",
+    )
+    FRAME_UNREADABLE = 7, "of an interpreter", "interpreter's frame that was not in memory"
+    TOO_MANY_FRAMES = (
+        8,
+        "more than MOST_FRAMES",
+        "more frames of an interpreter than a record of the kernel's program holds",
+    )
+    OVER_BUDGET = (
+        9,
+        "the run took longer than MOST_RUN_NS: frames and stack end where it was then",
+        "kernel's program had no more time for a sample",
+    )
+    WAIT_LOST = (
+        10,
+        "no room for the end of a wait, or for its thread in the table: only in the sums, or nowhere",
+        "end of a wait found no room in the ring",
+    )
+    NO_STACK_OF_WAIT = 11, "its thread waits so often that not each wait is copied, or there was no room for it"
+    ARRIVAL_MISSED = (
+        12,
+        "a thread leaves its processor, and the program was not called when it came",
+        "arrival of a thread at a processor that the kernel did not tell",
+    )
+
+
+def as_c() -> str:
+    """losses.h."""
+    rows = "".join(f"\t{reason.name}, /* {reason.comment} */\n" for reason in LossReason)
+    licence = "/* SPDX-License-Identifier: MIT OR GPL-2.0-only */\n"
+    what = "/* Why something of a sample is missing: one counter each. Made of collectors/bpf/abi.py. */\n"
+    return f"{licence}{what}enum reason {{\n{rows}\tREASONS\n}};\n"
 
 
 class Flag(IntFlag):

@@ -207,20 +207,9 @@ class BpfSource:
 
     def _tell(self, more: dict[LossReason, int]) -> None:
         """What the program has counted since the last time."""
-        if n := more[LossReason.STACK_CUT]:
-            self._diagnostics.count("stack longer than a record of the kernel's program holds", n)
-        if n := more[LossReason.STACK_END_GUESSED]:
-            self._diagnostics.count("stack's end not known while mappings change", n)
-        if n := more[LossReason.NO_THREAD_STATE]:
-            self._diagnostics.count("thread of an interpreter's process without a state in it", n)
-        if n := more[LossReason.FRAME_UNREADABLE]:
-            self._diagnostics.count("interpreter's frame that was not in memory", n)
-        if n := more[LossReason.OVER_BUDGET]:
-            self._diagnostics.count("kernel's program had no more time for a sample", n)
-        if n := more[LossReason.WAIT_LOST]:
-            self._diagnostics.count("end of a wait found no room in the ring", n)
-        if n := more[LossReason.TOO_MANY_FRAMES]:
-            self._diagnostics.count("more frames of an interpreter than a record of the kernel's program holds", n)
+        for reason, n in more.items():
+            if n and reason.counted:
+                self._diagnostics.count(reason.counted, n)
 
     def learn(self, feedback: Feedback) -> None:
         """How much of the stacks the walks needed: twice that is copied, all that a record holds where one was cut."""

@@ -71,7 +71,8 @@ class BpfWaitCollector(BpfCollector):
             self._meet(self.members.alive)
 
     def batches(self) -> Iterator[SampleBatch]:
-        self._waits.begin(time.monotonic_ns(), self.source.waiting())
+        if not self._waits.begun:
+            self._waits.begin(time.monotonic_ns(), self.source.waiting())
         return super().batches()
 
     def _longest_wait_ns(self) -> int:

@@ -113,6 +113,10 @@ class Waits:
         self._began_ns = at_ns
         self._sums = {each.tid: (each.blocked_ns, each.runnable_ns) for each in waiting}
 
+    @property
+    def begun(self) -> bool:
+        return self._began_ns > 0
+
     def end(self, at_ns: int) -> None:
         """The same of the time after."""
         self._end_ns = at_ns

@@ -55,13 +55,15 @@ class HybridCollector:
         perf.slots = self._slots
 
     def batches(self) -> Iterator[SampleBatch]:
+        of_perf = self._perf.batches()  # what it tells begins now: the first looks at programs take a while
         if self._by_image is not None:
             self._watch(first=True)
             self._perf.watch = self._watch
             self._candidates.watch = self._watch
         while True:
             if not self._candidates:
-                yield from self._of_perf(self._perf.batches())
+                yield from self._of_perf(of_perf)
+                of_perf = self._perf.batches()
             if self._stopping or not self._candidates or not self._perf.members.goes_on:
                 return
             self._candidates.forget_ended()

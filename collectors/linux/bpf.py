@@ -26,6 +26,7 @@ _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _BTF_L
     22,
     11,
 )
+_NEXT_MAP_ID = 12
 _LOOKUP_BATCH = 24
 _BATCH = 1024
 _LOG_SIZE = 1 << 20
@@ -138,11 +139,20 @@ def open_raw_tracepoint(program: int, name: str) -> int:
 
 def program_ids() -> set[int]:
     """Of all programs in the kernel."""
+    return _ids(_NEXT_ID)
+
+
+def map_ids() -> set[int]:
+    """Of all maps in the kernel."""
+    return _ids(_NEXT_MAP_ID)
+
+
+def _ids(command: int) -> set[int]:
     found: set[int] = set()
     at = 0
     while True:
         attr = bytearray(struct.pack("=III", at, 0, 0))
-        if libc.bpf(_NEXT_ID, attr) < 0:
+        if libc.bpf(command, attr) < 0:
             return found
         at = struct.unpack_from("=I", attr, 4)[0]
         found.add(at)

@@ -119,6 +119,8 @@ SAMPLING = (
            "The ring was full when a thread came back to its processor: this time is in its thread's sum, without "
            "a stack.",
            retry="a longer --min-block"),
+    Reason("arrival of a thread at a processor that the kernel did not tell", Stage.SAMPLING,
+           "The kernel did not report a switch: such a wait ends with its wake-up, its time for a processor is missing."),
     Reason("thread of an interpreter's process without a state in it", Stage.INTERPRETER,
            "The interpreter did not know the thread when it was sampled: it runs native code only, or has just begun."),
     Reason("the process that parses is not confined", Stage.OPTIONS,

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.collectors.bpf import abi
 from pyprof.collectors.bpf.object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.sampler import program
 from pyprof.collectors.linux import bpf
 from pyprof.errors import FormatError
+from pyprof.model.reasons import counted
 from tests.support import need
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "collectors" / "bpf"
@@ -22,6 +24,16 @@ def test_shipped_object_is_what_its_source_makes(tmp_path: Path) -> None:
     made = tmp_path / "sampler.o"
     subprocess.run([str(FOLDER / "build"), str(made)], check=True, timeout=60)
     assert made.read_bytes() == program()
+
+
+def test_reasons_of_the_program_are_those_of_its_reader() -> None:
+    assert (FOLDER / "losses.h").read_text() == abi.as_c()
+
+
+def test_each_reason_that_is_counted_has_a_sentence() -> None:
+    told = [reason.counted for reason in abi.LossReason if reason.counted]
+    assert len(told) == len(set(told)) > 5
+    assert [name for name in told if counted(name) is None] == []
 
 
 def test_program_that_the_verifier_refuses_is_one_error_with_its_reason() -> None:

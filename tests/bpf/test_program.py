@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import subprocess
 import time
@@ -19,6 +21,7 @@ from pyprof.collectors.perf.ring import online_cpus
 from pyprof.collectors.targets.request import CollectorTarget
 from pyprof.errors import FormatError
 from pyprof.options import CollectOptions
+from tests.live.support.recording import PYPROF
 from tests.support import build
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "collectors" / "bpf"
@@ -65,16 +68,45 @@ def test_kernel_takes_it_after_little_work() -> None:
         loaded.close()
 
 
+def held(pid: int, kind: str) -> set[int]:
+    """Ids of the programs (prog_id), or of the maps (map_id), to which a process has descriptors."""
+    texts = []
+    for path in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(OSError):
+            texts.append(path.read_text())
+    return {int(found[1]) for text in texts if (found := re.search(rf"^{kind}:\s+(\d+)", text, re.MULTILINE))}
+
+
+def gone(programs: set[int], maps: set[int]) -> bool:
+    """The kernel frees them some time after the last descriptor was closed."""
+    end = time.monotonic() + 20
+    while (programs & bpf.program_ids() or maps & bpf.map_ids()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not programs & bpf.program_ids() and not maps & bpf.map_ids()
+
+
 def test_nothing_stays_in_the_kernel() -> None:
     sampler = Sampler(KernelTargets(99), 1 << 20, online_cpus())
-    texts = [path.read_text() for path in Path("/proc/self/fdinfo").iterdir() if path.exists()]
-    ours = {int(found[1]) for text in texts if (found := re.search(r"^prog_id:\s+(\d+)", text, re.MULTILINE))}
-    assert len(ours & bpf.program_ids()) >= 3
+    programs, maps = held(os.getpid(), "prog_id"), held(os.getpid(), "map_id")
+    assert len(programs & bpf.program_ids()) >= 3
+    assert len(maps & bpf.map_ids()) >= 8
     sampler.close()
-    end = time.monotonic() + 20
-    while ours & bpf.program_ids() and time.monotonic() < end:  # the kernel frees them later
-        time.sleep(0.05)
-    assert not ours & bpf.program_ids()
+    del sampler  # with its view of the ring
+    assert gone(programs, maps)
+
+
+@pytest.mark.parametrize("mode", ["cpu", "offcpu"])
+def test_nothing_stays_of_a_recording_that_is_killed(mode: str, tmp_path: Path) -> None:
+    command = ["record", "--collector", "bpf", "--mode", mode, "-p", str(os.getpid()), "-o", str(tmp_path / "out.json")]
+    with subprocess.Popen([*PYPROF, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as recording:
+        end = time.monotonic() + 30
+        while len(programs := held(recording.pid, "prog_id")) < (3 if mode == "cpu" else 5) and time.monotonic() < end:
+            time.sleep(0.05)
+        maps = held(recording.pid, "map_id")
+        assert programs <= bpf.program_ids()
+        assert len(maps & bpf.map_ids()) >= 8
+        recording.kill()
+    assert gone(programs, maps)
 
 
 def test_whoever_has_no_rights_is_told_which_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.cli.terminal import refuse
+from pyprof.collectors.bpf.abi import LossReason
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.interpreter import PARTIAL
 from pyprof.model.reason_table import Reason
@@ -32,6 +33,10 @@ DUMPS_ONLY = (
     "postmortem/minidump_mappings.py",
 )
 """What they count is told by `dump`, which has no summary."""
+
+
+_TABLES = [*PARTIAL.values(), *(reason.counted for reason in LossReason if reason.counted)]
+"""What is counted by tables of its own."""
 
 
 @cache
@@ -85,13 +90,13 @@ def _spelled(node: ast.expr) -> str:
 
 
 def test_every_counter_of_the_code_has_its_sentence() -> None:
-    found = [*names_counted(), *(("model/interpreter.py", text) for text in PARTIAL.values())]
+    found = [*names_counted(), *(("a table", text) for text in _TABLES)]
     assert len(found) > 60
     assert [(where, name) for where, name in found if counted(name) is None] == []
 
 
 def test_every_sentence_is_of_a_counter_that_there_is() -> None:
-    names = [name for _, name in names_counted()] + list(PARTIAL.values())
+    names = [name for _, name in names_counted()] + _TABLES
     used = {id(counted(name)) for name in names}
     assert [entry.name for entry in COUNTERS if id(entry) not in used] == []
 
