@@ -39,6 +39,18 @@ _POINTS_OF_WAITS = {"switched": "sched_switch", "woken": "sched_waking"}
 _U32 = struct.Struct("=I")
 
 
+_LEAST_RING, _LEAST_RING_OF_WAITS, _MOST_RING = 16 << 20, 64 << 20, 256 << 20
+_RECORD, _LATE_S = 72 << 10, 0.25
+"""A record with the first copy of a stack; how late its reader may be while all processors are busy."""
+
+
+def ring_size(watched: KernelTargets, processors: int) -> int:
+    """Bytes of a ring, a power of two: memory of the kernel's. With waits at least enough for a storm of them."""
+    least = _LEAST_RING_OF_WAITS if watched.waits else _LEAST_RING
+    wanted = round(watched.rate_hz * processors * _RECORD * _LATE_S)
+    return min(max(1 << max(wanted - 1, 0).bit_length(), least), _MOST_RING)
+
+
 def program() -> bytes:
     """The compiled object, as it is shipped."""
     return resources.files("pyprof.collectors.bpf").joinpath("sampler.x86_64.o").read_bytes()

@@ -21,7 +21,6 @@ from pyprof.records import replace
 if TYPE_CHECKING:
     from pyprof.collectors.bpf.source import BpfSource
 
-_RING, _RING_OF_WAITS = 16 << 20, 64 << 20
 _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF = 21, 38, 39
 _MACHINE = "x86_64"
 _LEAST_KERNEL = (5, 19)
@@ -57,7 +56,7 @@ def open(request: Request) -> Collector:
 def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) -> Collector:
     """The same for these processes. launched: as in a request; why: the collector samples them, a sentence."""
     from pyprof.collectors.bpf.collector import BpfCollector
-    from pyprof.collectors.bpf.sampler import KernelTargets, Sampler
+    from pyprof.collectors.bpf.sampler import KernelTargets, Sampler, ring_size
     from pyprof.collectors.bpf.source import BpfSource
 
     selection, options = request.of(pids), request.options
@@ -71,7 +70,8 @@ def opened(request: Request, pids: tuple[int, ...], launched: bool, why: str) ->
         wakers=options.wakers,
         locks=options.locks,
     )
-    sampler = Sampler(watched, _RING_OF_WAITS if options.idle else _RING, online_cpus())
+    processors = online_cpus()
+    sampler = Sampler(watched, ring_size(watched, len(processors)), processors)
     bpf: BpfCollector
     try:
         reader = request.interpreters.kernel_reader if request.interpreters else None

@@ -120,7 +120,8 @@ SAMPLING = (
            "a stack.",
            retry="a longer --min-block"),
     Reason("arrival of a thread at a processor that the kernel did not tell", Stage.SAMPLING,
-           "The kernel did not report a switch: such a wait ends with its wake-up, its time for a processor is missing."),
+           "The kernel did not report a switch: such a wait ends with its wake-up, its time for a processor is "
+           "missing."),
     Reason("thread of an interpreter's process without a state in it", Stage.INTERPRETER,
            "The interpreter did not know the thread when it was sampled: it runs native code only, or has just begun."),
     Reason("the process that parses is not confined", Stage.OPTIONS,

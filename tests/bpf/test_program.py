@@ -14,7 +14,7 @@ import pytest
 from pyprof.collectors.bpf import abi
 from pyprof.collectors.bpf.kernel_types import member_offset
 from pyprof.collectors.bpf.object import BpfObject
-from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, KernelTargets, Sampler, program
+from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, KernelTargets, Sampler, program, ring_size
 from pyprof.collectors.hybrid import bpf_opening
 from pyprof.collectors.linux import bpf, procfs
 from pyprof.collectors.perf.ring import online_cpus
@@ -116,6 +116,14 @@ def test_whoever_has_no_rights_is_told_which_are_needed(monkeypatch: pytest.Monk
     assert "CAP_PERFMON" in refusal.message
     monkeypatch.setattr(procfs, "thread_status", lambda tid: {"CapEff": f"{1 << 39 | 1 << 38:x}"})
     assert bpf_opening.can(CollectorTarget(), CollectOptions()) is None
+
+
+def test_rings_hold_a_quarter_of_a_second_of_all_processors() -> None:
+    assert ring_size(KernelTargets(99), 2) == 16 << 20
+    assert ring_size(KernelTargets(999), 2) == 64 << 20
+    assert ring_size(KernelTargets(99), 64) == 128 << 20
+    assert ring_size(KernelTargets(0, waits=True), 2) == 64 << 20
+    assert ring_size(KernelTargets(9999), 256) == 256 << 20
 
 
 def test_offset_of_a_field_is_found_in_the_kernels_types() -> None:
