@@ -16,7 +16,7 @@ recording/     Recordings that last: a SQLite database that holds all of a profi
 runtime_code/  Code that processes make at run time: who registered it, and what that says of rules and names
 session/       The loop that ties collector, unwinder, stacks, names and exporters together
 symbolize/     Names for addresses
-tools/         What `inspect`, `symbols` and `doctor` are made of
+tools/         What `inspect`, `symbols` and `doctor` are made of, and what `report` reads of files
 diagnostics    Counters for what was tolerated, and problems of modules
 errors         Named conditions
 frame_sources  By what a frame is found: one table for options, help, pages and documentation

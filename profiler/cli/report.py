@@ -17,6 +17,9 @@ from pyprof.exporters import output_file, registry
 if TYPE_CHECKING:
     from pyprof.exporters.base import Exporter
     from pyprof.model.profile import Profile
+    from pyprof.session.worker.answers import Value
+    from pyprof.session.worker.messages import Errand
+    from pyprof.symbolize.again import Places
 
 TOP = "top"
 """The format that is a table in the terminal, and the default."""
@@ -161,7 +164,7 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
 
 def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
     """With names from the files of this machine, if that is wanted."""
-    from pyprof.symbolize.again import Places, lacking, named
+    from pyprof.symbolize.again import Places, lacking
 
     places = Places(tuple(arguments.symbols), tuple(arguments.sysroot))
     places.check()
@@ -172,12 +175,30 @@ def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
             raise UsageError(
                 "the variable DEBUGINFOD_URLS names no server", "export DEBUGINFOD_URLS=https://debuginfod.debian.net"
             )
-        profile = named(profile, places, _LINES_S)
+        profile = _by_worker(profile, places)
         for text in fetch((info.build_id for info in lacking(profile)), urls, _FETCH_S):
             line(f"pyprof: debuginfod: {text}", sys.stderr)
     elif not (places.symbols or places.sysroots):
         return profile
-    return named(profile, places, _LINES_S)
+    return _by_worker(profile, places)
+
+
+def _by_worker(profile: Profile, places: Places) -> Profile:
+    """A worker parses the files."""
+    from pyprof.model.profile import Profile
+    from pyprof.records import replace
+    from pyprof.tools.function_code import NamesOf, without_samples
+
+    found = _answer(NamesOf(without_samples(profile), places, _LINES_S), Profile)
+    return replace(profile, frames=found.frames, modules=found.modules, summary=found.summary)
+
+
+def _answer(errand: Errand, kind: type[Value]) -> Value:
+    from pyprof.session.worker.errands import Examiner
+    from pyprof.session.worker.process import forked
+
+    with Examiner(forked, confined=False) as examiner:
+        return examiner.one(errand, kind)
 
 
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
@@ -222,11 +243,13 @@ def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iter
     from pyprof.cli.source_table import Annotation, annotated, dearest_lines
     from pyprof.symbolize.again import Places
     from pyprof.symbolize.source_files import SourceFiles
+    from pyprof.tools.function_code import FunctionCode
 
     if arguments.lines:
         return dearest_lines(profile, width, arguments.rows)
     places = Places(tuple(arguments.symbols), tuple(arguments.sysroot)) if arguments.asm else None
-    return annotated(profile, arguments.annotate, Annotation(SourceFiles(arguments.source), places, width))
+    how = Annotation(SourceFiles(arguments.source), places, lambda errand: _answer(errand, FunctionCode), width)
+    return annotated(profile, arguments.annotate, how)
 
 
 def _query(arguments: argparse.Namespace) -> int:

@@ -7,8 +7,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-import numpy as np
-
 from pyprof.cli.terminal import printable
 from pyprof.cli.top_table import SHARE, amount, bar, share
 from pyprof.cli.words import duration, shorten
@@ -16,13 +14,10 @@ from pyprof.errors import UsageError
 from pyprof.model.line_costs import CodeCost, code_costs, line_costs
 from pyprof.model.neighbours import neighbours
 from pyprof.model.profile import Profile
-from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
-from pyprof.symbolize.again import Places, object_file
-from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.again import Places
 from pyprof.symbolize.source_files import SourceFiles
-from pyprof.symbolize.symbols import SymbolTable
-from pyprof.tools.disassembly import MOST_BYTES, disassembled
+from pyprof.tools.function_code import CodeOf, FunctionCode
 
 _AROUND = 3
 """Lines, or instructions, that are shown before and after one that cost something."""
@@ -30,9 +25,6 @@ _MARGIN = 12
 _LEAST = 24
 """Letters of a place or a line."""
 _NO_LINE = "[no line is known]"
-_BEYOND = 64
-"""Bytes that are shown after the last address of a function whose end is not known."""
-
 _HEAD = f"{'self':>{SHARE}} {'total':>{SHARE}}"
 
 Sums = dict[int, tuple[int, int]]
@@ -57,10 +49,13 @@ def dearest_lines(profile: Profile, width: int, count: int) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """files: the texts. places: of object files, whose instructions are shown, too; None: they are not."""
+    """files: the texts. places: of object files, whose instructions are shown, too; None: they are not. code_of: reads
+    them.
+    """
 
     files: SourceFiles
     places: Places | None
+    code_of: Callable[[CodeOf], FunctionCode]
     width: int
 
 
@@ -83,7 +78,7 @@ def annotated(profile: Profile, text: str, how: Annotation) -> Iterator[str]:
         yield ""
         yield from _file(profile, file, sums, how)
     if how.places is not None:
-        yield from _code(profile, found.names, how.places, how.width)
+        yield from _code(profile, found.names, how.places, how)
 
 
 def _whole(sums: Sums) -> int:
@@ -105,7 +100,7 @@ def _file(profile: Profile, file: str, sums: Sums, how: Annotation) -> Iterator[
     yield from _rows(profile, _nearby(lines, sums), sums, how.width, lambda line: f"{line:>6}" if line else "")
 
 
-def _code(profile: Profile, names: Collection[str], places: Places, width: int) -> Iterator[str]:
+def _code(profile: Profile, names: Collection[str], places: Places, how: Annotation) -> Iterator[str]:
     """The instructions of all functions whose code has one of these names. Raises PyprofError."""
     functions: defaultdict[tuple[int, int, str], list[CodeCost]] = defaultdict(list)
     for cost in code_costs(profile, names):
@@ -115,33 +110,24 @@ def _code(profile: Profile, names: Collection[str], places: Places, width: int) 
     for (module, start, name), costs in functions.items():
         info = profile.modules[module]
         yield from ("", f"{name} in {info.path}")
-        file = object_file(info, places)
-        if file is None:
+        rels = [cost.place.rel for cost in costs]
+        code = how.code_of(CodeOf(info, places, start, max(rels)))
+        if code.base is None:
             yield f"  no file here has its build-id ({info.build_id or 'none'}): --symbols and --sysroot say where"
             continue
-        addresses = [file.min_vaddr + cost.place.rel for cost in costs]
-        instructions = disassembled(file, *_extent(file, file.min_vaddr + start, max(addresses)))
-        if not instructions:
+        addresses = [code.base + rel for rel in rels]
+        if not code.instructions:
             yield "  the file does not have the code"
             continue
-        begins = [instruction.address for instruction in instructions]
+        begins = [instruction.address for instruction in code.instructions]
         sums: Sums = {}
         for address, cost in zip(addresses, costs, strict=True):
             begin = begins[max(bisect_right(begins, address) - 1, 0)]
             own, total = sums.get(begin, (0, 0))
             sums[begin] = own + cost.own, total + cost.total
         yield _HEAD
-        rows = _nearby([(each.address, each.text) for each in instructions], sums)
-        yield from _rows(profile, rows, sums, width, lambda address: f"{address:>10x}")
-
-
-def _extent(file: ObjectFile, start: int, last: int) -> tuple[int, int]:
-    """svma where the function that holds the address begins and ends."""
-    table = SymbolTable(symbol_sources(file, lambda: None).rows)
-    (row,) = table.find(np.array([start], np.uint64)).tolist()
-    if row >= 0 and int(table.start[row]) == start and last < int(table.end[row]):
-        return start, int(table.end[row])
-    return (start if 0 <= last - start < MOST_BYTES else last), last + _BEYOND
+        rows = _nearby([(each.address, each.text) for each in code.instructions], sums)
+        yield from _rows(profile, rows, sums, how.width, lambda address: f"{address:>10x}")
 
 
 def _nearby(rows: Sequence[LineRow], sums: Sums) -> list[LineRow | None]:

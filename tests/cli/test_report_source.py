@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.cli import main
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.walk import Trust
+from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.opening import open_object_file
 from pyprof.records import replace
+from pyprof.session.worker import process
 from pyprof.symbolize.source_files import MOST_BYTES, SourceFiles
 from tests.cli.support import one_sentence, pyprof
 from tests.exporters.profiles import PERIOD_NS, Builder, code, golden
@@ -118,6 +121,17 @@ def test_instructions_stand_at_their_addresses_and_calls_have_what_they_call(rec
     assert not any("call" in row for row in rows)
     (called,) = (row for row in lines(recording, "--annotate", "main", "--asm", "--symbols", program) if "call " in row)
     assert called.replace(" %", "%").split()[0] == "100%"
+
+
+def test_process_that_prints_reads_no_object_file(
+    recording: Path, program: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    arguments = ("--annotate", "heavy", "--asm", "--symbols", str(program))
+    expected = lines(recording, *arguments)
+    monkeypatch.setattr(process, "forked", process.spawned)  # a fork would have what is replaced below
+    monkeypatch.setattr(ElfFile, "__init__", lambda *_: pytest.fail("it parses an object file"))
+    assert main.run(["report", str(recording), *arguments]) == 0
+    assert capfdbinary.readouterr().out.decode().splitlines() == expected
 
 
 def test_without_the_object_file_it_says_what_helps(recording: Path) -> None:
