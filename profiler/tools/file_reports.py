@@ -17,8 +17,8 @@ from pyprof.records import dataclass
 from pyprof.tools.inspection import Difference, InspectedRow, Inspection
 from pyprof.tools.symbol_inspection import SymbolInspection
 
-PIECE = 1 << 12
-"""Rows or differences of one piece."""
+PIECE = 1 << 7
+"""Rows or differences of one piece: so many that it needs no memory file, of which hundreds may be under way."""
 WRONG_FILE = "FILE is a program, a shared library, an object file (.o), a separate debug file or a Breakpad symbol file"
 
 

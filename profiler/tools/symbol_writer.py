@@ -36,8 +36,8 @@ from pyprof.unwind.sources import READERS
 TABLES = ("eh_frame", "debug_frame", "exidx", "sframe")
 """In the order in which they are written; a later one only what no earlier one covers. SFrame knows fewer registers."""
 
-PIECE = 1 << 20
-"""Bytes of text that go over at once."""
+PIECE = 1 << 13
+"""Bytes of text that go over at once: more would need a memory file each, of which hundreds may be under way."""
 NO_CONTROLS = dict.fromkeys((*range(32), 127), "?")
 
 
