@@ -56,7 +56,7 @@ def _title(profile: Profile) -> str:
 def _warnings(summary: Summary, width: int) -> list[str]:
     lines = []
     for warning in summary.warnings:
-        lines += _wrapped(f"pyprof: {warning.text}", width, "  ")
+        lines += wrapped(f"pyprof: {warning.text}", width, "  ")
     return lines
 
 
@@ -151,9 +151,9 @@ def _details(summary: Summary, width: int) -> list[str]:
         if counts:
             lines += _labelled(label, ", ".join(f"{n:,} {name}" for name, n in counts.items()), width)
     for name, count in summary.errors.items():
-        lines += ["", *_wrapped(f"  {count:,} × {name}", width, "    ")]
+        lines += ["", *wrapped(f"  {count:,} × {name}", width, "    ")]
         if found := counted(name):
-            lines += _wrapped(f"    {found.meaning}", width, "    ")
+            lines += wrapped(f"    {found.meaning}", width, "    ")
     return lines + lacking_modules(summary)
 
 
@@ -172,10 +172,11 @@ def _words(ends: Mapping[str, int]) -> dict[str, int]:
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
-    return _wrapped(f"  {label:<{_LABEL}} {text}", width, " " * (_LABEL + 3))
+    return wrapped(f"  {label:<{_LABEL}} {text}", width, " " * (_LABEL + 3))
 
 
-def _wrapped(text: str, width: int, indent: str) -> list[str]:
+def wrapped(text: str, width: int, indent: str) -> list[str]:
+    """Lines of at most width letters, all but the first indented."""
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )

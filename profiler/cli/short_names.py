@@ -25,8 +25,8 @@ def function_name(name: str, width: int) -> str:
     """A name in at most width letters: without parameters and the result's type, then without template arguments and
     traits, then without outer scopes; at last its end, which identifies it better than its beginning.
     """
-    if len(name) <= width:
-        return name
+    if len(name) <= width or name.startswith("["):  # a marker is a sentence
+        return shorten(name, width)
     if plain := _without_folders(name[:_LONGEST]):
         return shorten(plain, width)
     parts = _path(name[:_LONGEST])

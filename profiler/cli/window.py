@@ -97,7 +97,7 @@ class WindowWriter:
 
     def _tell(self, profile: Profile, number: int, places: Sequence[str]) -> None:
         """places: where the profile is now."""
-        from pyprof.cli.outcome import brief, report
+        from pyprof.cli.outcome import brief, report, wrapped
 
         width = min(max(shutil.get_terminal_size().columns, 60), 120)
         page = self.how.exporter.name == "flamegraph"
@@ -105,7 +105,8 @@ class WindowWriter:
         for text in report(profile, width, page, self.how.verbose) if whole else [brief(profile)]:
             self.say(text)
         if not profile.summary.samples and not self.options.lock_holder:
-            self.say("  nothing was sampled: " + self._why_empty(profile))
+            for text in wrapped(f"  nothing was sampled: {self._why_empty(profile)}", width, "  "):
+                self.say(text)
         for place in places:
             self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
 

@@ -178,4 +178,6 @@ def test_command_that_slept_is_told_of_sleeping_threads(tmp_path: Path) -> None:
     """It is alive when the recording ends: it did not end too soon."""
     done = pyprof("record", "-d", "0.3", "-o", str(tmp_path / "a.html"), "--", "sleep", "0.6")
     assert done.returncode == 0
-    assert "nothing was sampled: the command ended before it could be sampled, or slept: -i samples" in done.stderr
+    said = " ".join(done.stderr.split())
+    assert "nothing was sampled: the command ended before it could be sampled, or slept: -i samples" in said
+    assert max(map(len, done.stderr.splitlines()[1:-2])) <= 80

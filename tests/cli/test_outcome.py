@@ -184,6 +184,7 @@ def test_long_function_names_keep_what_tells_them_apart() -> None:
     assert function_name("a" * 60 + "::end", 20) == "end"
     assert function_name("bool operator< <a<b>, c>(x const&) " + "y" * 60, 20).startswith("…")
     assert len(function_name("<broken(" * 20, 30)) <= 30
+    assert function_name("[waiting for a processor: waits too short]", 30) == "[waiting for a processor: wai…"
     assert function_name("JS:*hot /a/very/long/folder/of/scripts/hot.js:1:13", 30) == "JS:*hot hot.js:1:13"
     assert function_name("JS:*hot /a/very/long/folder/of/scripts/hot.js:1:13", 12) == "JS:*hot hot…"
     assert function_name("example.com/a/module/of/somebody/pkg.(*Server).serve", 30) == "pkg.(*Server).serve"
