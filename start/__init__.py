@@ -3,7 +3,7 @@
 Somebody else's project has the name `pyprof` on the package index. Installed beside ours, which is `pyprof-live` there,
 its files land in the same folder: the later one wins file by file, and removing either breaks the other. So this is a
 package of its own, which imports nothing of `pyprof` before it has looked. The look is one listing of each folder
-of sys.path.
+of sys.path. A package `pyprof` from elsewhere, which PYTHONPATH puts first, is refused: modules of both would be mixed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ def main() -> None:
     if other:
         print(f"pyprof: {other} is in the way. {REMEDY}", file=sys.stderr)
     try:
+        import pyprof
+
+        place = os.path.dirname(os.path.realpath(pyprof.__file__)) if pyprof.__file__ else ""
+        if place and place not in _ours():
+            if not other:
+                print(f"pyprof: another package `pyprof`, {place}, is in the way: on PYTHONPATH?", file=sys.stderr)
+            sys.exit(1)
         from pyprof.__main__ import main as run
     except ImportError as error:
         if not (error.name or "").startswith("pyprof"):
@@ -31,6 +38,12 @@ def main() -> None:
             print(f"pyprof: {error}: the package is not whole, or another's is in the way. {REMEDY}", file=sys.stderr)
         sys.exit(1)
     run()
+
+
+def _ours() -> tuple[str, str]:
+    """Where the package is, beside this one: installed, or in a checkout."""
+    beside = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    return os.path.join(beside, "pyprof"), os.path.join(beside, "profiler")
 
 
 def other_pyprof(path: Sequence[str]) -> str | None:

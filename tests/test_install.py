@@ -109,6 +109,17 @@ def test_stranger_installed_over_ours_or_found_before_it_is_named_and_nothing_el
     assert over.stderr.startswith(IN_THE_WAY.format(installed))
 
 
+def test_package_that_nobody_installed_is_refused_and_named(installed: Path, tmp_path: Path) -> None:
+    """A folder on PYTHONPATH. Its version was printed as ours, and in a checkout its __init__ ran with our modules."""
+    stranger = tmp_path / "user" / "pyprof"
+    stranger.mkdir(parents=True)
+    (stranger / "__init__.py").write_text("__version__ = '1.0.0'\n")
+    (stranger / "__main__.py").write_text("def main(): print('theirs')\n")
+    done = version(tmp_path / "user", installed)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"pyprof: another package `pyprof`, {stranger}, is in the way: on PYTHONPATH?\n"
+
+
 def test_stranger_that_was_removed_with_a_file_of_ours_is_explained(installed: Path) -> None:
     (installed / "pyprof" / "__init__.py").unlink()
     done = version(installed)
