@@ -83,6 +83,7 @@ class ReplayCollector:
             kernel_stacks=tuple(tuple(map(_kernel_frame, frames)) for frames in more["kernel_stacks"]),
             followed=more["followed"],
             stopped=more["stopped"],
+            referred=more.get("referred", False),
             **columns,
         )
 

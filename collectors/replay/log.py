@@ -6,7 +6,7 @@ In: any collector, wrapped. Out: one zip file, whose layout is this (arrays as .
                              spaces (see _space); whatever else the caller adds ("extra")
     batch/N/FIELD.npy        a column of batch N, or of its stack slab (data, base, offset, size)
     batch/N/more.json        what of batch N is no column: spaces, pieces, chains, kernel_stacks, unknown, followed,
-                             stopped, source_id
+                             stopped, source_id, referred; what stands around stacks is not kept
     memory/SPACE/PAGE        the bytes of one page of a target's memory that somebody read through AddressSpace.read
 
 Files of modules are added by whoever knows which parts of them are wanted (tests/replay/reduce.py).
@@ -90,6 +90,7 @@ class LoggedCollector:
             "unknown": sorted(batch.unknown),
             "followed": batch.followed,
             "stopped": batch.stopped,
+            "referred": batch.referred,
             "source_id": batch.source_id,
             "kernel_stacks": batch.kernel_stacks,
             "pieces": {lane: [(p.avma, p.data.hex()) for p in pieces] for lane, pieces in batch.stack.pieces.items()},
