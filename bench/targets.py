@@ -75,6 +75,7 @@ TARGETS = (
     ),
     Target("clang", "clang -O2: C++ templates", "clang++", clang, counts=False, settle_s=CLANG_SETTLES_S),
     Target("python", "CPython with extension modules", sys.executable, _script(sys.executable, "work.py")),
+    Target("frames", "CPython, one busy thread, 30 frames", sys.executable, _script(sys.executable, "frames.py")),
     Target(
         "python315",
         "CPython 3.15 in a Debian root",
@@ -92,4 +93,7 @@ CHURN = Target(
     sys.executable,
     _script(sys.executable, "churn.py"),
 )
-BY_NAME = {target.name: target for target in TARGETS}
+SERVICES = Target(
+    "services", "CPython, eight threads that wait for work", sys.executable, _script(sys.executable, "service.py")
+)
+BY_NAME = {target.name: target for target in (*TARGETS, SERVICES)}

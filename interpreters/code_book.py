@@ -60,6 +60,11 @@ class CodeBook:
         self._idle.discard(index)
         return index in self.codes
 
+    def has_all(self, functions: Set[int]) -> bool:
+        """The same of several."""
+        self._idle -= functions
+        return functions <= self.codes.keys()
+
     def keep(self, functions: Set[int]) -> None:
         """Drop the functions that no frame had in two windows. functions: numbers of those in the window that was
         closed; a sample that was taken before is in the next one at the latest.

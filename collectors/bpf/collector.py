@@ -25,10 +25,16 @@ from pyprof.options import CollectOptions
 from pyprof.records import replace
 
 NOTE = "Sampled by a program in the kernel (BPF)"
+_LONGEST_NS = 1_000_000_000
+"""A live view shows each second."""
 
 
 class BpfCollector(PerfCollector):
-    """source: the samples; it is this one's to close."""
+    """source: the samples; it is this one's to close. Nothing is looked for now and then: full rings, and records of
+    perf_events, wake it.
+    """
+
+    wakes = True
 
     def __init__(
         self,
@@ -48,6 +54,7 @@ class BpfCollector(PerfCollector):
         super().__init__(pid, options, diagnostics, ids=ids, selection=selection, before_exec=before_exec)
         self._starvation = None
         self.without_trial()
+        self._waiter.of_rings(source.ring_fd, self._reader.rings.owners.values())
         self.most_copy = source.most_copy
         self.members.joined = source.begin
         source.parent_of = self.members.tracked.parent_of
@@ -64,7 +71,10 @@ class BpfCollector(PerfCollector):
         return Lost(self.source.lost, self.slots() == (0, 0))
 
     def _longest_wait_ns(self) -> int:
-        return min(super()._longest_wait_ns(), self.source.longest_wait_ns(self._options.rate_hz))
+        return _LONGEST_NS
+
+    def _full(self) -> bool:
+        return self.source.full or self._reader.rings.much_used
 
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         source = self.source

@@ -18,11 +18,12 @@ _HEAD = 8
 
 
 class RecordRing:
-    """words: all data, twice, as 64-bit words. size: bytes of it, once."""
+    """words: all data, twice, as 64-bit words. size: bytes of it, once. fd: of the map."""
 
     def __init__(self, fd: int, size: int) -> None:
         """fd: of the map; size: its bytes, a power of two."""
         self.size = size
+        self.fd = fd
         self._mask = size - 1
         self._consumer = mmap.mmap(fd, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._memory = mmap.mmap(fd, _PAGE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)

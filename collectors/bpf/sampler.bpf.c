@@ -28,6 +28,7 @@ static void *(*get_current_task_btf)(void) = (void *)158;
 static void *(*task_pt_regs)(void *task) = (void *)175;
 static long (*find_vma)(void *task, u64 address, void *callback, void *context, u64 flags) = (void *)180;
 static long (*loop)(u32 times, void *callback, void *context, u64 flags) = (void *)181;
+static u64 (*ringbuf_query)(void *ring, u64 what) = (void *)134;
 static long (*ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static long (*ringbuf_reserve_dynptr)(void *ring, u32 size, u64 flags, void *pointer) = (void *)198;
 static void (*ringbuf_submit_dynptr)(void *pointer, u64 flags) = (void *)199;
@@ -114,6 +115,7 @@ const volatile u32 pid_of_task = 0;  /* as tgid_of_task */
 const volatile u32 kernel_stacks = 0; /* the kernel's frames are copied, too */
 const volatile u32 locks = 0;        /* only waits for futexes are looked at */
 const volatile u32 wakers = 0;       /* who wakes threads is told, with its stack */
+const volatile u32 fill = 0xFFFFFFFF; /* bytes in the ring from which on its reader is woken */
 const volatile u32 runnable = 0;     /* threads that only wait for a processor are looked at, too */
 
 struct namespaced {
@@ -193,6 +195,12 @@ inline_ u64 word(u64 address)
 	if (probe_read_user(&value, 8, (void *)address))
 		return 0;
 	return value;
+}
+
+/* Flags of a record: is its reader to be woken? */
+inline_ u64 wakes(void)
+{
+	return ringbuf_query(&ring, 0 /* BPF_RB_AVAIL_DATA */) < fill ? 1 /* BPF_RB_NO_WAKEUP */ : 2 /* BPF_RB_FORCE_WAKEUP */;
 }
 
 /* ---- the interpreter's frames ---- */
@@ -668,7 +676,7 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	u64 took = ktime_get_ns() - began;
 	record->run_ns = took;
 	dynptr_write(copy.record, 0, record, sizeof(struct record), 0);
-	ringbuf_submit_dynptr(copy.record, 1 /* BPF_RB_NO_WAKEUP */);
+	ringbuf_submit_dynptr(copy.record, wakes());
 	count(SAMPLED);
 	time_run(took);
 	return 0;

@@ -28,6 +28,8 @@ _DISABLED, _EXCLUDE_HV, _EXCLUDE_IDLE = 1 << 0, 1 << 6, 1 << 7
 _ATTR = struct.Struct("=IIQQQQQ72x")
 _NONE = 0xFFFFFFFF
 _MOST_LAYOUTS = 64
+_FULL = 2
+"""The reader is woken when such a part of the ring is full."""
 KINDS = {
     "perf_event/sample": bpf.PERF_EVENT,
     "raw_tp/sched_process_fork": bpf.RAW_TRACEPOINT,
@@ -110,6 +112,7 @@ class Sampler:
             "kernel_stacks": watched.kernel,
             "wakers": watched.wakers,
             "locks": watched.locks,
+            "fill": ring_size // _FULL,
         }
         try:
             constants["tgid_of_task"] = member_offset("task_struct", "tgid")
@@ -227,6 +230,11 @@ class Sampler:
             return {}, [0] * abi.BUCKETS
         total = np.frombuffer(raw, np.uint64).reshape(self._processors, words).sum(axis=0).tolist()
         return {reason: total[reason] for reason in abi.LossReason}, total[len(abi.LossReason) :]
+
+    @property
+    def full(self) -> bool:
+        """Is the ring so full that its reader is woken?"""
+        return self.ring.used >= self.ring.size // _FULL
 
     def silence(self) -> None:
         """No more records; those in the ring can still be read."""

@@ -20,6 +20,7 @@ from pyprof.collectors.bpf.records import NO_ENDS, NOTHING, U64, Records, apart,
 from pyprof.collectors.bpf.sampler import Sampler, Waiting
 from pyprof.collectors.bpf.wait_rates import WaitRates
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.perf.absent_pages import AbsentPages
 from pyprof.collectors.perf.records import SampleRecords
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
@@ -39,7 +40,7 @@ class BpfSource:
     one by one. next_id: gives ids of address spaces. reader: makes the reader of a process's interpreter, by pid; None
     where no interpreter is wanted.
 
-    It has 22 methods: the steps of a drain, what it hears of processes, and what the program is told.
+    It has 23 methods: the steps of a drain, what it hears of processes, and what the program is told.
     """
 
     most_copy = MOST_STACK
@@ -54,7 +55,7 @@ class BpfSource:
     ) -> None:
         """least_ns: shorter waits need no record of their own."""
         self.lost = 0
-        self.words = sampler.ring.words
+        self.words, self.ring_fd = sampler.ring.words, sampler.ring.fd
         self.parent_of: Callable[[int], int] = lambda pid: 0
         self._sampler = sampler
         self._diagnostics = diagnostics
@@ -66,8 +67,9 @@ class BpfSource:
         self._counted: dict[LossReason, int] = {}
         self.records, self.ended, self._until = NOTHING, NO_ENDS, 0
         self.rates = WaitRates(least_ns)
+        self._absent = AbsentPages(MOST_STACK)
         self._used = 0.0
-        self._copy, self._needed = _FIRST_COPY, 0
+        self._copy = _FIRST_COPY
         self._limit()
 
     def _limit(self) -> None:
@@ -93,12 +95,10 @@ class BpfSource:
         for pid in pids:
             self._sampler.add(pid)
 
-    def longest_wait_ns(self, rate_hz: float) -> int:
-        """Until a quarter of the ring is full, if all processors are busy with stacks as long as those so far; with the
-        longest that are copied it is full at the most.
-        """
-        records = self._sampler.ring.size / 4 / (max(self._needed, self._copy // 4) + _ROOM)
-        return round(1e9 * records / rate_hz / max(len(self._sampler.cpus), 1))
+    @property
+    def full(self) -> bool:
+        """Is the ring to be read now?"""
+        return self._sampler.full
 
     def look(self, pid: int) -> str | None:
         """Find the interpreter of a process. "": all of it can be sampled here; None: it has one that has not begun;
@@ -191,7 +191,18 @@ class BpfSource:
     def dressed(self, batch: SampleBatch, lanes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleBatch:
         """A batch of these lanes of what was taken last, with its interpreters' frames and further memory."""
         records = self.records.take(lanes)
+        self._bring_holes(records)
         return replace(batch, stack=_with_pieces(batch.stack, records), chains=self._chains(batch, records))
+
+    def _bring_holes(self, records: Records) -> None:
+        """Pages of stacks that were not in memory are there for samples to come: who lacks some is walked alone."""
+        odd = np.flatnonzero(records.holes)
+        columns = (records.pid, records.base, records.size, records.holes)
+        for pid, base, size, holes in {*zip(*(column[odd].tolist() for column in columns), strict=True)}:
+            page = base & -PAGE
+            for n in range(min(-(-(base + size - page) // PAGE), 64)):
+                if holes >> n & 1:
+                    self._absent.bring(pid, page + n * PAGE, page + n * PAGE)
 
     def done(self) -> None:
         """Everything that was taken has been unwound."""
@@ -215,8 +226,9 @@ class BpfSource:
         """How much of the stacks the walks needed: twice that is copied, all that a record holds where one was cut."""
         base, top, missing = feedback.batch.stack.base, feedback.top, feedback.missing
         needed = int((top[top > base] - base[top > base]).max(initial=0))
-        self._needed = max(self._needed, MOST_STACK if (missing > base).any() else needed)
-        wanted = min(max(2 * self._needed + _ROOM, _FIRST_COPY), MOST_STACK)
+        if (missing > base).any():
+            needed = MOST_STACK
+        wanted = min(max(2 * needed + _ROOM, _FIRST_COPY), MOST_STACK)
         if wanted > self._copy:
             self._copy = wanted
             self._limit()
@@ -254,7 +266,7 @@ def _rows(records: Records, texts: U64) -> FrameRows:
     halves = np.ascontiguousarray(records.frames[:, 3]).view(np.uint32).reshape(-1, 2)
     return FrameRows(
         start=records.frame,
-        frames=records.frames[:, [0, 1, 2, 4]],
+        frames=np.ascontiguousarray(records.frames[:, [0, 1, 2, 4]]),
         flag=halves[:, 0].astype(np.uint8),
         tlbc=halves[:, 1],
         stand_start=records.anchor,

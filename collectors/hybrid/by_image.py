@@ -20,6 +20,7 @@ _YOUNG_NS, _SETTLED_NS = 50_000_000, 3_000_000_000
 _BUDGET, _MOST_NS = 10, 5_000_000
 """Looks that cost t are followed by none for 10 t, and few more when they have cost so much."""
 _MOST = 1 << 16
+_NEVER_NS = 2**62
 
 
 @dataclass(slots=True)
@@ -48,6 +49,11 @@ class ByImage:
         for pid in pids:
             if len(self._looks) < _MOST:
                 self._looks[pid] = _Look(now, _SOON_NS)
+
+    def wait_ns(self) -> int:
+        """Until the next look, if nothing changes before."""
+        due = max(min((look.due_ns for look in self._looks.values()), default=_NEVER_NS), self._not_before)
+        return max(due - self.clock(), 0)
 
     def look(self, all_of_them: bool = False) -> list[int]:
         """Look at what is due, within a budget of the time unless all is wanted. Those that are decided now."""

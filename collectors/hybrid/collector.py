@@ -83,8 +83,8 @@ class HybridCollector:
             if self._stopping or not self._perf.members.goes_on:
                 return
 
-    def _watch(self, first: bool = False) -> bool:
-        """Is anybody to be stopped, now that other programs may run?"""
+    def _watch(self, first: bool = False) -> int | None:
+        """None: somebody is to be stopped, now that other programs may run. Else in how many ns to look again."""
         assert self._by_image is not None
         self._by_image.changed(self._perf.members.news())
         for pid in self._by_image.look(all_of_them=first):
@@ -94,7 +94,7 @@ class HybridCollector:
                 self._candidates.release_image(pid)
         if self._candidates and self._stops is None:
             self._perf.leave(self._candidates.elsewhere)
-        return bool(self._candidates)
+        return None if self._candidates else self._by_image.wait_ns()
 
     def _of_perf(self, batches: Iterator[SampleBatch]) -> Iterator[SampleBatch]:
         for batch in batches:

@@ -34,9 +34,10 @@ class AbsentPages:
         end = base + batch.stack.size.astype(np.uint64)
         cut = (missing >= end) & (missing - base < self._most) & (end % np.uint64(_PAGE) == 0)
         for pid, first, last in {*zip(batch.pid[cut].tolist(), end[cut].tolist(), missing[cut].tolist(), strict=True)}:
-            self._bring(pid, first, last)
+            self.bring(pid, first, last)
 
-    def _bring(self, pid: int, first: int, last: int) -> None:
+    def bring(self, pid: int, first: int, last: int) -> None:
+        """Read the pages of these addresses and those between them, each page once."""
         if len(self._read) > _MOST_KNOWN:
             self._read.clear()
         read = procfs.read_memory(pid)

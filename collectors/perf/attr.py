@@ -30,7 +30,7 @@ MOST_STACK = 65_528
 """The kernel's limit for sample_stack_user. A record has at most 65,535 bytes: the last few hundred are cut off."""
 
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _EXCLUDE_IDLE = 1 << 0, 1 << 1, 1 << 5, 1 << 6, 1 << 7
-_MMAP, _COMM, _FREQ, _TASK, _SAMPLE_ID_ALL = 1 << 8, 1 << 9, 1 << 10, 1 << 13, 1 << 18
+_MMAP, _COMM, _FREQ, _TASK, _WATERMARK, _SAMPLE_ID_ALL = 1 << 8, 1 << 9, 1 << 10, 1 << 13, 1 << 14, 1 << 18
 _EXCLUDE_CALLCHAIN_USER = 1 << 22
 _MMAP2, _COMM_EXEC, _USE_CLOCKID, _CONTEXT_SWITCH, _INHERIT_THREAD = 1 << 23, 1 << 24, 1 << 25, 1 << 26, 1 << 35
 
@@ -61,11 +61,15 @@ class PerfNotAllowed(CollectorRefused):
 
 
 _DUMMY = 9
-DUMMY = _ATTR.pack(
-    _SOFTWARE, _ATTR.size, _DUMMY, 0, SAMPLE_TIME, 0, _EXCLUDE_KERNEL | _EXCLUDE_HV | _USE_CLOCKID, 0, 0, 0, 0, 0,
-    0, 0, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
-)  # fmt: skip
-"""Counts nothing."""
+
+
+def ring_owner(wakes: bool) -> bytes:
+    """Counts nothing. wakes: whoever polls it is woken at each record that comes into its ring, else at none."""
+    flags, bytes_ = (_WATERMARK, 1) if wakes else (0, 0)
+    return _ATTR.pack(
+        _SOFTWARE, _ATTR.size, _DUMMY, 0, SAMPLE_TIME, 0, _EXCLUDE_KERNEL | _EXCLUDE_HV | _USE_CLOCKID | flags, bytes_,
+        0, 0, 0, 0, 0, 0, time.CLOCK_MONOTONIC, 0, 0, 0, 0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,15 +45,17 @@ class PerfCollector:
     """Samples pid (and its children with options.subprocesses) until they end or stop() is called.
 
     A sample is taken each 1/rate seconds of a thread's own time on a processor: threads that do not run cost nothing.
-    source_id: of its batches. members: the processes. maker: makes the batches. watch: called now and then while
-    batches() waits; True: somebody else is to take over. slots: sampling times of whoever else takes samples, those
-    kept and those missed. most_copy: bytes of a stack that a sample can hold.
-    It has 25 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
+    source_id: of its batches. members: the processes. maker: makes the batches. watch: called while batches() waits:
+    in how many ns it wants to be called again at the latest, None: somebody else is to take over. slots: sampling times
+    of whoever else takes samples, those kept and those missed. most_copy: bytes of a stack that a sample can hold.
+    wakes: the rings hold no samples, and each of their records wakes us.
+    It has 27 methods: those of a collector; those that a composite (hybrid, offcpu) calls on the same rings; and steps
     that BpfCollector overrides, whose samples come from a program in the kernel.
     Raises PerfNotAllowed where the kernel refuses, NoSuchProcess, AccessDenied.
     """
 
     most_copy = MOST_STACK
+    wakes = False
 
     def __init__(
         self,
@@ -72,7 +74,8 @@ class PerfCollector:
         ids = ids or Identities()
         self.source_id = ids.next_id()
         self.members = Members(pid, selection, options, TrackedProcesses(ids, options.subprocesses))
-        self.watch: Callable[[], bool] | None = None
+        self.watch: Callable[[], int | None] | None = None
+        self._watch_ns = self._watched_ns = 0
         self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._options = options
         self._trial = True
@@ -102,7 +105,7 @@ class PerfCollector:
         cpus = online_cpus()
         options, members = self._options, self.members
         scope = self._scope(pid, cpus[0])
-        rings = open_rings(cpus, size or ring_size(options, len(cpus)), bool(size))
+        rings = open_rings(cpus, size or ring_size(options, len(cpus)), bool(size), self.wakes)
         undo.callback(rings.close)
         self._reader = RingReader(rings, diagnostics)
         self._events = EventManager(scope, options, self._reader)
@@ -129,6 +132,10 @@ class PerfCollector:
     def _longest_wait_ns(self) -> int:
         """No ring is full before."""
         return self._events.longest_wait_ns()
+
+    def _full(self) -> bool:
+        """Is a ring to be read now, that may be full before?"""
+        return False
 
     def _begin(self) -> None:
         """Events on all that there is now."""
@@ -158,7 +165,7 @@ class PerfCollector:
                 break
             last = self._stopping or not self.members.goes_on
             now = time.monotonic_ns()
-            if not last and now - begun_ns < hold_ns:
+            if not last and now - begun_ns < hold_ns and not self._full():
                 yield from self.maker.batches(Scan())
                 continue
             trial = self._trial
@@ -171,17 +178,33 @@ class PerfCollector:
 
     def _wait(self, due_ns: int) -> None:
         """Until then, unless something comes between."""
-        while not self._stopping and (left := due_ns - time.monotonic_ns()) > 0:
+        while not (self._stopping or self._full()) and (left := due_ns - time.monotonic_ns()) > 0:
             if self._look is not None:
                 self._look()
                 left = min(left, round(1e9 / self._options.rate_hz))
             if self.watch is not None:
-                if self.watch():
+                until_ns = self._until_watched(self.watch)
+                if until_ns is None:
                     break
-                left = min(left, _WATCH_NS)
+                left = min(left, until_ns)
             self._hear_of_ends(left)
             if not self.members.goes_on:
                 break
+
+    def _until_watched(self, watch: Callable[[], int | None]) -> int | None:
+        """Call it if it is time: in how many ns it is time again, None: somebody else is to take over. Where records
+        wake us that is as soon as one has come, but not more often than we would look for them.
+        """
+        now = time.monotonic_ns()
+        soon_ns = self._watched_ns + _WATCH_NS
+        if now >= (soon_ns if self._waiter.told else self._watch_ns):
+            self._waiter.listen()
+            self._watched_ns, soon_ns = now, now + _WATCH_NS
+            again_ns = watch()
+            if again_ns is None:
+                return None
+            self._watch_ns = now + again_ns if self.wakes else soon_ns
+        return max((soon_ns if self._waiter.told else self._watch_ns) - now, 0)
 
     def _hear_of_ends(self, wait_ns: float = 0) -> None:
         tracked = self.members.tracked

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux import libc
-from pyprof.collectors.perf.attr import DUMMY, PerfNotAllowed, refusal
+from pyprof.collectors.perf.attr import PerfNotAllowed, refusal, ring_owner
 
 _PAGE = mmap.PAGESIZE
 _HEAD, _TAIL = 1024 // 8, 1032 // 8
@@ -60,9 +60,12 @@ class Ring:
 class Rings:
     """A ring on each of some processors. words: all of them, as words; see Ring.first. owners: processor -> fd."""
 
-    def __init__(self, cpus: Sequence[int], size: int) -> None:
-        """size: bytes of each ring, a power of two. Raises PerfNotAllowed, RingTooLarge."""
+    def __init__(self, cpus: Sequence[int], size: int, wakes: bool = False) -> None:
+        """size: bytes of each ring, a power of two. wakes: whoever polls the owners is woken at each record. Raises
+        PerfNotAllowed, RingTooLarge.
+        """
         self.size = size
+        self._owner = ring_owner(wakes)
         self._stride = _PAGE + size + _SPILL
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | libc.MAP_NORESERVE
         self._memory = mmap.mmap(-1, self._stride * len(cpus), flags=flags)
@@ -80,7 +83,7 @@ class Rings:
 
     def _map(self, cpu: int) -> None:
         """The ring belongs to an event that counts nothing, so that it outlives those that write into it."""
-        fd = libc.perf_event_open(DUMMY, 0, cpu)
+        fd = libc.perf_event_open(self._owner, 0, cpu)
         if -fd == errno.ENODEV:  # the processor went offline
             return
         if fd < 0:
@@ -91,6 +94,11 @@ class Rings:
         if error:
             raise _refused(error, self.size)
         self.rings[cpu] = Ring(self.words, place // 8, self.size)
+
+    @property
+    def much_used(self) -> bool:
+        """Is a quarter of one of them full?"""
+        return any(ring.head - ring.tail > self.size // 4 for ring in self.rings.values())
 
     def close(self) -> None:
         """Give the rings back to the kernel. Arrays that still look at them see zeros."""
@@ -126,11 +134,11 @@ def online_cpus() -> list[int]:
     return cpus
 
 
-def open_rings(cpus: list[int], size: int, exactly: bool) -> Rings:
-    """The largest rings up to size that the kernel gives."""
+def open_rings(cpus: list[int], size: int, exactly: bool, wakes: bool) -> Rings:
+    """The largest rings up to size that the kernel gives. wakes: as of Rings."""
     while True:
         try:
-            return Rings(cpus, size)
+            return Rings(cpus, size, wakes)
         except RingTooLarge:
             if exactly or size <= LEAST_RING:
                 raise

@@ -78,7 +78,7 @@ class Switches:
     def __post_init__(self) -> None:
         cpus = online_cpus()
         self.stacks = self._may_have_stacks(cpus[0])
-        self.rings = open_rings(cpus, _ring_size(len(cpus)), False)
+        self.rings = open_rings(cpus, _ring_size(len(cpus)), exactly=False, wakes=False)
         most = max(min(self.options.stack_size, MOST_STACK, self.rings.size // 8) & ~7, 8)
         self._size = StackSize(most, _FIRST_STACK)
         self._size.settle()

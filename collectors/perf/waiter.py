@@ -16,22 +16,43 @@ _BATCH = 2000
 
 
 class Waiter:
-    """Of one thread. wake() may be called from a signal handler, and by others."""
+    """Of one thread. wake() may be called from a signal handler, and by others. told: there is news in rings; listen()
+    waits for more.
+    """
 
     def __init__(self) -> None:
+        self.told = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll = select.poll()
-        self._poll.register(self._wake, select.POLLIN)
+        self._poll = select.epoll()
+        self._poll.register(self._wake, select.EPOLLIN)
         self._watched: set[int] = set()
+        self._news: frozenset[int] = frozenset()
         self._closed = False
 
+    def of_rings(self, ring: int, news: Iterable[int]) -> None:
+        """Descriptors of rings whose writers wake us: ring where it is full, news at each record."""
+        self._news = frozenset(news)
+        self._poll.register(ring, select.EPOLLIN | select.EPOLLET)
+        for fd in self._news:
+            self._poll.register(fd, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def listen(self) -> None:
+        """The news are known so far."""
+        self.told = False
+        for fd in self._news:
+            self._poll.modify(fd, select.EPOLLIN | select.EPOLLONESHOT)
+
     def wait(self, ns: float, pidfds: Iterable[int]) -> list[int]:
-        """Until one of the processes ends; the pidfds of those that have."""
+        """Until one of the processes ends, or we are woken; the pidfds of those that have ended."""
         for fd in pidfds:
             if fd not in self._watched:
                 self._watched.add(fd)
-                self._poll.register(fd, select.POLLIN)
-        ended = [fd for fd, _ in self._poll.poll(ns / 1e6) if fd != self._wake]
+                self._poll.register(fd, select.EPOLLIN)
+        ended = []
+        for fd, _ in self._poll.poll(max(ns, 0) / 1e9):
+            self.told |= fd in self._news
+            if fd in self._watched:
+                ended.append(fd)
         for fd in ended:
             self._poll.unregister(fd)
             self._watched.discard(fd)
@@ -44,6 +65,7 @@ class Waiter:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._poll.close()
             os.close(self._wake)
 
 

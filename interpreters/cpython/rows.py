@@ -7,6 +7,7 @@ remembered.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from pyprof.interpreters.cpython.runtime import Runtime
 from pyprof.model.interpreter import Chain, FrameOffsets, FrameRows, FunctionPlace, Run, SampleState
 
 _MOST_KNOWN = 1 << 16
+_MOST_CHAINS = 4096
+_NUMBERS = itertools.count(1)
 _FRAME_BYTES = 112
 _MOST_HEAD = 16
 _MIX = 0x9E3779B97F4A7C15
@@ -93,6 +96,30 @@ def _head_texts(layout: Layout) -> int:
     return (layout.code.linetable + 8 - layout.code.filename) // 8
 
 
+_Key = tuple[bytes, bytes, bytes, bytes, int]
+"""All that rows say of one thread: frames, flags, copies of instructions, marks; and its state."""
+
+
+def _keys(rows: FrameRows) -> list[_Key]:
+    frames, flag, stands = rows.frames.tobytes(), rows.flag.tobytes(), rows.stands.tobytes()
+    tlbc = rows.tlbc.tobytes() if rows.tlbc.any() else b""
+    start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
+    states = (_states(rows) | rows.broken.astype(np.int64) << 32).tolist()
+    bounds = zip(start, start[1:], stand_start, stand_start[1:], states, strict=False)
+    return [
+        (frames[32 * a : 32 * b], flag[a:b], tlbc[4 * a : 4 * b], stands[16 * c : 16 * d], state)
+        for a, b, c, d, state in bounds
+    ]
+
+
+def _states(rows: FrameRows) -> npt.NDArray[np.int64]:
+    """SampleState of each."""
+    states = SampleState.INTERPRETED * np.ones(len(rows.holds), np.int64)
+    states[rows.holds] |= SampleState.HOLDS_LOCK
+    states[rows.holds & rows.collecting] |= SampleState.COLLECTING
+    return states
+
+
 class _RowKey(NamedTuple):
     """What a row says of its frame but for where that lies."""
 
@@ -115,6 +142,7 @@ class FrameRowReader:
         self._known: dict[_RowKey, FunctionPlace | None] = {}
         self._folded: dict[tuple[int, int], bytes] = {}
         self._texts: dict[tuple[int, int], list[Text]] = {}
+        self._chains: dict[_Key, tuple[Chain, frozenset[int]]] = {}
         self._kind = layout.chain
         self._layout = layout
 
@@ -124,43 +152,51 @@ class FrameRowReader:
         return self._codes.lost
 
     def chains(self, rows: FrameRows) -> list[Chain | None]:
-        """What each thread ran, in order."""
+        """What each thread ran, in order. Equal rows are one chain, of whatever batch."""
         self._texts = self._texts_of(rows.texts)
+        if len(self._chains) > _MOST_CHAINS:
+            self._chains.clear()
+        keys = _keys(rows)
+        found: list[Chain | None] = []
+        fresh: dict[_Key, int] = {}
+        for lane, key in enumerate(keys):
+            known = self._chains.get(key)
+            if known is not None and self._book.has_all(known[1]):
+                found.append(known[0])
+            else:
+                fresh.setdefault(key, lane)
+                found.append(None)
+        if fresh:
+            made = dict(zip(fresh, self._decoded(rows.take(np.array([*fresh.values()], np.int64))), strict=True))
+            found = [made[key] if chain is None else chain for key, chain in zip(keys, found, strict=True)]
+            for key, chain in made.items():
+                functions = frozenset(place.function for run in chain.runs for place in run.frames)
+                if chain.number:
+                    self._chains[key] = chain, functions
+        return found
+
+    def _decoded(self, rows: FrameRows) -> list[Chain]:
+        """The chains of rows, all of which are different."""
         places, which = self._places(rows)
         ends = rows.flag >= ENTRY_OWNER if self._kind is ChainKind.SHIMS else rows.flag != 0
-        made: dict[bytes, Chain] = {}
-        found: list[Chain | None] = []
         start, stand_start = rows.start.tolist(), rows.stand_start.tolist()
-        states = SampleState.INTERPRETED * np.ones(len(start) - 1, np.int64)
-        states[rows.holds] |= SampleState.HOLDS_LOCK
-        states[rows.holds & rows.collecting] |= SampleState.COLLECTING
-        broken = rows.broken.tolist()
-        address = rows.frames[:, 0]
-        for lane, state in enumerate(states.tolist()):
+        broken, address = rows.broken.tolist(), rows.frames[:, 0]
+        found = []
+        for lane, state in enumerate(_states(rows).tolist()):
             a, b, c, d = start[lane], start[lane + 1], stand_start[lane], stand_start[lane + 1]
-            key = b"".join(
-                (which[a:b].tobytes(), address[a:b].tobytes(), rows.stands[c:d].tobytes(), bytes([state, broken[lane]]))
+            own = [places[at] for at in which[a:b].tolist()]
+            runs, problem = self._runs(own, address[a:b].tolist(), ends[a:b].tolist(), rows.stands[c:d].tolist())
+            lacking = MOST_ROWS if broken[lane] and b - a == MOST_ROWS else 0
+            chain = Chain(
+                tuple(runs),
+                SampleState(state),
+                "" if lacking else _BROKEN if broken[lane] else problem,
+                self._evaluators,
+                marked=self._kind is not ChainKind.OBJECTS,
+                lacking=lacking,
+                scattered=self._kind < ChainKind.ENTRIES,
+                number=0 if UNREAD in own else next(_NUMBERS),
             )
-            chain = made.get(key)
-            if chain is None:
-                runs, problem = self._runs(
-                    [places[at] for at in which[a:b].tolist()],
-                    address[a:b].tolist(),
-                    ends[a:b].tolist(),
-                    rows.stands[c:d].tolist(),
-                )
-                lacking = MOST_ROWS if broken[lane] and b - a == MOST_ROWS else 0
-                problem = "" if lacking else _BROKEN if broken[lane] else problem
-                marked = self._kind is not ChainKind.OBJECTS
-                chain = made[key] = Chain(
-                    tuple(runs),
-                    SampleState(state),
-                    problem,
-                    self._evaluators,
-                    marked,
-                    lacking=lacking,
-                    scattered=self._kind < ChainKind.ENTRIES,
-                )
             found.append(chain)
         return found
 

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass
 
+_I64 = npt.NDArray[np.int64]
+
 
 class SampleState(IntFlag):
     """What else is known of a sample."""
@@ -67,7 +69,8 @@ class Chain:
     first, where it is not known which of them belongs to which run. others: the C stack may hold activations that are
     not in the chain, outside it (those of other greenlets). lacking: about so many of the outermost frames are missing,
     because more is copied of no chain; enough: bytes of --stack-size that would copy all of it, 0 if none
-    would; scattered: nothing would, each frame is a read of its own.
+    would; scattered: nothing would, each frame is a read of its own. number: no other one of the recording has it, 0:
+    it has none. One with a number may come again and again, and is sent between processes once.
     """
 
     runs: tuple[Run, ...]
@@ -80,6 +83,7 @@ class Chain:
     lacking: int = 0
     enough: int = 0
     scattered: bool = False
+    number: int = 0
 
 
 Span = tuple[int, int]
@@ -190,6 +194,31 @@ class FrameRows:
     holds: npt.NDArray[np.bool_]
     collecting: npt.NDArray[np.bool_]
     broken: npt.NDArray[np.bool_]
+
+    def take(self, lanes: npt.NDArray[np.int64]) -> FrameRows:
+        """Those of these indices, with all texts."""
+        start, at = _part(self.start, lanes)
+        stand_start, stand_at = _part(self.stand_start, lanes)
+        return FrameRows(
+            start,
+            self.frames[at],
+            self.flag[at],
+            self.tlbc[at],
+            stand_start,
+            self.stands[stand_at],
+            self.texts,
+            self.holds[lanes],
+            self.collecting[lanes],
+            self.broken[lanes],
+        )
+
+
+def _part(start: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64]) -> tuple[_I64, _I64]:
+    """(where the rows of each of these begin among theirs, which rows these are)."""
+    counts = np.diff(start)[lanes]
+    some = np.zeros(len(lanes) + 1, np.int64)
+    np.cumsum(counts, out=some[1:])
+    return some, np.arange(some[-1]) + np.repeat(start[lanes] - some[:-1], counts)
 
 
 class KernelReader(Protocol):

@@ -20,7 +20,7 @@ from pyprof.model.kernel import NOT_ONE_BY_ONE, Blocked, KernelFrame, KernelStac
 from pyprof.model.markers import CUTS, LEFT_OUT, NOT_SAMPLED, Mark, MarkKind
 from pyprof.model.profile import FrameKind
 from pyprof.model.tree import rewrite
-from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk
+from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk, unpacked
 from pyprof.records import dataclass, field
 
 NO_SPACE = -1
@@ -76,6 +76,10 @@ Merge = tuple[Inserts, Mark | None]
 
 CodeOf = Callable[[int, SharedFrames], "npt.NDArray[np.int32] | None"]
 
+KnownStack = tuple[int, int, list[int], dict[int, int]]
+"""Node of all frames outside the innermost native one; that one, exact, as Walk.packed() has it; numbers of the
+frames inside it, outermost first; leaves that are there, by such a frame."""
+
 _Columns = tuple[bytes, bytes, bytes, bytes]
 """pc, exact, trust and code of all frames of a walk"""
 
@@ -105,22 +109,24 @@ class StackTable:
         merged: Mapping[int, Merge] | None = None,
         code_of: CodeOf | None = None,
         cut: Mapping[int, Mark] | None = None,
+        known: Mapping[int, KnownStack] | None = None,
     ) -> npt.NDArray[np.int32]:
         """Node of each lane's leaf. space: (n,) AddressSpace.id of each lane. code: (m,) FrameKey.code of each frame of
         the walk. merged: what lanes have of an interpreter, by lane. code_of: (lane, frames) -> like code, of frames
-        that lanes share. cut: lane -> its marker, where that is not only its StackEnd (see model.markers).
+        that lanes share. cut: lane -> its marker, where that is not only its StackEnd (see model.markers). known: lanes
+        of which all but one frame is there.
         """
-        merged = merged or {}
+        merged, known = merged or {}, known or {}
         nodes = np.zeros(len(walk), np.int32)
         columns = walk.pc.tobytes(), walk.exact.tobytes(), walk.trust.tobytes(), b"" if code is None else code.tobytes()
         starts, spaces = walk.start.tolist(), space.tolist()
-        marks = [CUTS[end] for end in walk.end.tolist()]
-        for lane, mark in (cut or {}).items():
-            marks[lane] = mark
-        whole = self._whole
+        marks = {lane: CUTS[end] for lane, end in enumerate(walk.end.tolist())} | dict(cut or {})
         seen: dict[object, int] = {}
-        packed, codes = _packed(walk), columns[3]
+        packed, codes = b"" if (words := walk.packed()) is None else words.tobytes(), columns[3]
         for lane in range(len(walk)):
+            if lane in known:
+                nodes[lane] = self._inside(*known[lane], spaces[lane])
+                continue
             a, b = starts[lane], starts[lane + 1]
             found = merged.get(lane)
             outer = 0
@@ -132,13 +138,21 @@ class StackTable:
             node = seen.get(same)
             if node is None:
                 key = (spaces[lane], marks[lane], _digest(columns, a, b), found, outer)
-                node = whole.get(key)
+                node = self._whole.get(key)
                 if node is None:
                     native = _Native(walk, a, b, spaces[lane], code, columns)
-                    node = whole[key] = self._insert(native, marks[lane], found or ((), None), outer)
+                    node = self._whole[key] = self._insert(native, marks[lane], found or ((), None), outer)
                 seen[same] = node
             nodes[lane] = node
         return nodes
+
+    def _inside(self, node: int, frame: int, inner: list[int], leaves: dict[int, int], space: int) -> int:
+        """The leaf of a KnownStack."""
+        found = leaves.get(frame)
+        if found is None:
+            found = self.child(node, native_key(space, *unpacked(frame)))
+            leaves[frame] = found = self._chain(found, inner)[-1] if inner else found
+        return found
 
     def extend(self, node: int, frames: KernelStack) -> int:
         """The stack `node` with frames of the kernel inside it."""
@@ -254,7 +268,7 @@ class StackTable:
             node = self.child(node, marker_key(merged[1]))
         inside, count = dict(merged[0]), native.end - native.begin
         if places := inside.get(count):
-            node = self._chain(node, self._interpreted(places))[-1]
+            node = self._chain(node, self.interpreted(places))[-1]
         high = count
         while high > 0:
             low = max(high - _BLOCK, 0)
@@ -276,10 +290,10 @@ class StackTable:
         for at, key in reversed(list(enumerate(keys, low))):
             numbers.append(self._number_of(key))
             if inside and (places := inside.get(at)):
-                numbers += self._interpreted(places)
+                numbers += self.interpreted(places)
         return self._chain(node, numbers)[-1]
 
-    def _interpreted(self, places: tuple[FunctionPlace, ...]) -> list[int]:
+    def interpreted(self, places: tuple[FunctionPlace, ...]) -> list[int]:
         """Numbers of the frames of an interpreter, outermost first."""
         numbers = {place: self._number(interpreter_key(place)) for place in dict.fromkeys(reversed(places))}
         return [numbers[place] for place in reversed(places)]
@@ -350,20 +364,6 @@ bytes, and each look at a deep stack may be another one.
 _KEPT = 512
 _BLOCK = 64
 """Frames."""
-
-_MOST_PACKED = 1 << 17
-
-
-def _packed(walk: Walk) -> bytes:
-    """A word of each frame with all that there is to know of it: a shortcut to lanes of one batch that are equal. b""
-    where that is not possible, or not worth it.
-    """
-    if len(walk.pc) > _MOST_PACKED or (walk.pc >> np.uint64(57)).any():
-        return b""
-    trust, exact = walk.trust.astype(np.uint64), walk.exact.astype(np.uint64)
-    packed: npt.NDArray[np.uint64] = walk.pc | trust << np.uint64(57) | exact << np.uint64(63)
-    return packed.tobytes()
-
 
 _FEW = 32
 """Frames, of 14 bytes: no digest of 16 is equal to them."""

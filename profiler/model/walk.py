@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,15 @@ def lookup_pcs(pc: npt.NDArray[np.uint64], exact: npt.NDArray[np.bool_]) -> npt.
 def lookup_pc(pc: int, exact: bool) -> int:
     """lookup_pcs of one frame, wrapping like it."""
     return pc if exact else (pc - 1) & 0xFFFFFFFFFFFFFFFF
+
+
+_MOST_PACKED = 1 << 17
+_PC_BITS = 57
+
+
+def unpacked(word: int) -> tuple[int, bool, int]:
+    """pc, exact and trust of a word of Walk.packed()."""
+    return word & (1 << _PC_BITS) - 1, bool(word >> 63), word >> _PC_BITS & 63
 
 
 class Trust(IntEnum):
@@ -114,6 +124,38 @@ class Walk:
 
     def __len__(self) -> int:
         return len(self.end)
+
+    def take(self, lanes: npt.NDArray[np.int64]) -> Walk:
+        """The lanes of these indices, of a walk without shared frames."""
+        counts = np.diff(self.start)[lanes]
+        start = np.zeros(len(lanes) + 1, np.int64)
+        np.cumsum(counts, out=start[1:])
+        at = np.arange(start[-1]) + np.repeat(self.start[lanes] - start[:-1], counts)
+        pc, exact, trust, sp = self.pc[at], self.exact[at], self.trust[at], self.sp[at]
+        end, missing, top, lacks = self.end[lanes], self.missing[lanes], self.top[lanes], self.lacks_register[lanes]
+        return Walk(start, pc, exact, trust, sp, end, missing, top, lacks)
+
+    def with_lanes(self, lanes: npt.NDArray[np.int64], other: Walk) -> Walk:
+        """The same with another walk of these lanes, both without shared frames."""
+        start = np.concatenate([self.start, self.start[-1] + other.start[1:]])
+        pairs = zip(self._columns(), other._columns(), strict=True)
+        both = Walk(start, *(np.concatenate(pair) for pair in pairs))  # type: ignore[arg-type]  # all but shared
+        which = np.arange(len(self))
+        which[lanes] = len(self) + np.arange(len(other))
+        return both.take(which)
+
+    def _columns(self) -> tuple[npt.NDArray[Any], ...]:
+        return self.pc, self.exact, self.trust, self.sp, self.end, self.missing, self.top, self.lacks_register
+
+    def packed(self) -> npt.NDArray[np.uint64] | None:
+        """A word of each frame with all that there is to know of it but its place: see unpacked(). None where that is
+        not possible, or not worth it.
+        """
+        if len(self.pc) > _MOST_PACKED or (self.pc >> np.uint64(_PC_BITS)).any():
+            return None
+        trust, exact = self.trust.astype(np.uint64), self.exact.astype(np.uint64)
+        packed: npt.NDArray[np.uint64] = self.pc | trust << np.uint64(_PC_BITS) | exact << np.uint64(63)
+        return packed
 
     def whole(self) -> Walk:
         """The same, with nothing shared."""

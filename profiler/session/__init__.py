@@ -10,6 +10,7 @@ held_samples            Samples of sleeping threads whose stacks need a register
 inlined                 Functions inlined into a frame that runs an interpreter's frames
 interning               From a batch to nodes of the tree of stacks
 keeping                 What a window under way has so far, for the journal of its sink
+known_stacks            Stacks with an interpreter's frames that were merged before
 last_stacks             The last stack of each thread
 native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view
 opening                 From a target and options to a Recording that has not begun

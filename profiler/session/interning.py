@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.interpreters.merge import Evaluators
 from pyprof.model.kernel import KernelStack
 from pyprof.model.markers import Mark, cut_mark
 from pyprof.model.sample import SampleBatch
 from pyprof.model.stacks import Merge, StackTable
 from pyprof.model.walk import SharedFrames, StackEnd, Walk
-from pyprof.records import dataclass
+from pyprof.records import dataclass, replace
+from pyprof.session.known_stacks import NOTHING_KNOWN, KnownStacks
 
 
 class Walker(Protocol):
@@ -48,6 +50,10 @@ class Merger(Protocol):
         """What each lane's stack gets, by lane, and the SampleState of all lanes."""
         ...
 
+    def evaluators(self, batch: SampleBatch) -> dict[int, Evaluators]:
+        """Which frames are an interpreter's evaluator, by address space."""
+        ...
+
     def forget(self, space_id: int) -> None: ...
 
 
@@ -62,31 +68,63 @@ class Interned:
     state: npt.NDArray[np.int32] | None
 
 
+class _Merged(NamedTuple):
+    """As Interned, of stacks with an interpreter's frames."""
+
+    walk: Walk
+    node: npt.NDArray[np.int32]
+    state: npt.NDArray[np.int32]
+
+
 @dataclass
 class Interning:
-    """binder: of code that no file describes. merger: of an interpreter's frames. None where there is nothing of it."""
+    """binder: of code that no file describes. merger: of an interpreter's frames. None where there is nothing of it.
+    remembers: what was merged before is not merged again, else each sample is, which is the specification.
+    """
 
     walker: Walker
     binder: CodeBinder | None
     merger: Merger | None
+    remembers: bool = True
+    _known: KnownStacks | None = None
 
     def intern(self, batch: SampleBatch, stacks: StackTable) -> Interned:
         """Walk a batch, all of whose lanes have registers, and put its stacks into the tree."""
         walk = self.walker.walk(batch)
-        merger = self.merger if batch.chains else None
-        if merger is not None:
-            walk = merger.complete(batch, walk.whole())
-        code = self.binder.bind(batch, walk) if self.binder else None
-        cut = _needed(batch, walk)
-        if merger is not None:
-            merged, state = merger.merge(batch, walk)
-            node = stacks.intern(walk, batch.space, code, merged, cut=cut)
+        state = None
+        if self.merger is not None and batch.chains:
+            walk, node, state = self._with_interpreter(self.merger, batch, walk.whole(), stacks)
         else:
-            state = None
+            code = self.binder.bind(batch, walk) if self.binder else None
+            cut = _needed(batch, walk)
             node = stacks.intern(walk, batch.space, code, code_of=partial(self._code_of, batch), cut=cut)
         if batch.kernel_stack is not None:
             node = _with_kernel(stacks, node, batch.kernel_stack, batch.kernel_stacks)
         return Interned(walk, node, state)
+
+    def _with_interpreter(self, merger: Merger, batch: SampleBatch, walk: Walk, stacks: StackTable) -> _Merged:
+        """What was merged before is known; the rest is merged one by one."""
+        if self._known is None or self._known.stacks is not stacks:
+            self._known = KnownStacks(stacks)
+        looked = NOTHING_KNOWN
+        if self.remembers and (self.binder is None or self.binder.bind(batch, walk) is None):
+            looked = self._known.look(batch, walk, merger.evaluators(batch))
+        state = np.zeros(len(batch), np.int32)
+        state[[*looked.states.keys()]] = [*looked.states.values()]
+        fresh = np.array([lane for lane in range(len(batch)) if lane not in looked.stacks], np.int64)
+        merged: dict[int, Merge] = {}
+        if len(fresh):
+            part, few = batch.take(fresh), walk.take(fresh)
+            whole = merger.complete(part, few)
+            some, state[fresh] = merger.merge(part, whole)
+            numbers = fresh.tolist()
+            merged = {numbers[n]: merge for n, merge in some.items()}
+            if whole is not few:
+                walk, looked = walk.with_lanes(fresh, whole), replace(looked, keys={})
+        code = self.binder.bind(batch, walk) if self.binder else None
+        node = stacks.intern(walk, batch.space, code, merged, cut=_needed(batch, walk), known=looked.stacks)
+        self._known.learn(looked, merged, node, state)
+        return _Merged(walk, node, state)
 
     def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
         """What CodeBinder.bind says of frames that lanes share, at the time of one of them."""

@@ -21,6 +21,7 @@ from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
 from pyprof.interpreters.scripts import run_by
 from pyprof.interpreters.symbols import KnownSymbols, ReadSymbols
+from pyprof.model.columns import distinct
 from pyprof.model.interpreter import FunctionPlace, KernelReader, SampleState, StackReader
 from pyprof.model.modules import Module
 from pyprof.model.profile import Line, ThreadInfo
@@ -214,6 +215,9 @@ class ChainMerger:
 
     def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
         return self._resumption.complete(batch, walk)
+
+    def evaluators(self, batch: SampleBatch) -> dict[int, Evaluators]:
+        return {space: self._of_space(batch, space) for space in distinct(batch.space).tolist()}
 
     def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:
         merged: dict[int, Merge] = {}

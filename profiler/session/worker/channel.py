@@ -15,6 +15,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Self
 
+import numpy as np
+
 from pyprof.records import dataclass
 
 Part = bytes | bytearray | memoryview
@@ -185,7 +187,7 @@ def _whole_file(fd: int, size: int) -> memoryview:
     """Read, not mapped: the sender may cut a file while it is read."""
     if os.fstat(fd).st_size < size:
         raise Closed("a message that was cut off")
-    data = memoryview(bytearray(size))
+    data = np.empty(size, np.uint8).data
     at = 0
     while at < size and (got := os.preadv(fd, [data[at:]], at)) > 0:
         at += got

@@ -7,6 +7,7 @@ and by number from then on:
     address space        its mappings; its memory is read through its program image, or by asking the sampler
     program image        with descriptors of /proc/PID/mem and maps: they need no rights in the worker, and end with it
     outer part of a stack   up to megabytes, shared by the samples of a thread
+    chain of an interpreter's frames   where it has a number, and was among the last ones
     architecture         by name
 """
 
@@ -37,6 +38,8 @@ from pyprof.session.worker.keeper import KnownProcess
 from pyprof.session.worker.messages import Message, SentNews
 
 _MOST_READ = 1 << 30
+_MOST_CHAINS = 1 << 13
+"""That the worker keeps of what was sent."""
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
 """How the memory of a program image is sent: before, with descriptors, not at all: the worker asks the keeper."""
 MEMORY = ("mem", "maps")
@@ -68,6 +71,30 @@ class _SpaceFacts(NamedTuple):
     stated: bool
 
 
+class LastChains:
+    """The last chains that were sent, by number. Both ends name the same chains in the same order, so both know which
+    ones these are.
+    """
+
+    def __init__(self) -> None:
+        self._chains: dict[int, Chain] = {}
+
+    def find(self, number: int) -> Chain | None:
+        """From now on it is the last one."""
+        chain = self._chains.pop(number, None)
+        if chain is not None:
+            self._chains[number] = chain
+        return chain
+
+    def add(self, chain: Chain) -> None:
+        if len(self._chains) >= _MOST_CHAINS:
+            del self._chains[next(iter(self._chains))]
+        self._chains[chain.number] = chain
+
+    def __len__(self) -> int:
+        return len(self._chains)
+
+
 class Packer:
     """The sampler's end. What it has sent is known by number as long as somebody here refers to it."""
 
@@ -82,6 +109,7 @@ class Packer:
         self._spaces_gone: deque[int] = deque()
         self._outers_gone: deque[int] = deque()
         self._kept: list[AddressSpace] = []
+        self._chains = LastChains()
 
     def pack(self, message: Message) -> tuple[list[Part], list[int]]:
         """(parts, descriptors: the caller's to close)."""
@@ -150,13 +178,20 @@ class Packer:
         weakref.finalize(outer, self._outers_gone.append, outer.number).atexit = False
         return False
 
+    def sent_chain(self, chain: Chain) -> bool:
+        """Is it sent already? From now on it is, unless many others are sent after it."""
+        known = self._chains.find(chain.number) is not None
+        if not known:
+            self._chains.add(chain)
+        return known
+
 
 def _taken(numbers: deque[int]) -> tuple[int, ...]:
     return tuple(numbers.popleft() for _ in range(len(numbers)))
 
 
 class _Pickler(pickle.Pickler):
-    """Names the classes AddressSpace and OuterStack where the worker is to call Unpacker.space and Unpacker.outer."""
+    """Names AddressSpace, OuterStack and Chain where the worker is to call Unpacker.space, outer and chain."""
 
     def __init__(self, out: io.BytesIO, packer: Packer, fds: list[int], keep: Callable[[pickle.PickleBuffer], None]):
         super().__init__(out, protocol=5, buffer_callback=keep)
@@ -168,7 +203,9 @@ class _Pickler(pickle.Pickler):
         if kind is Run:
             return Run, (value.marker, value.frames, value.waits)
         if kind is Chain:
-            return make_chain, (int(value.state), *(getattr(value, name) for name in _OF_CHAIN))
+            if value.number and self._packer.sent_chain(value):
+                return Chain, (value.number,)
+            return Chain, (value.number, int(value.state), *(getattr(value, name) for name in _OF_CHAIN))
         if kind is Mapping:
             return Mapping, tuple(getattr(value, name) for name in Mapping.__slots__)
         if kind is AddressSpace:
@@ -194,12 +231,7 @@ class _Pickler(pickle.Pickler):
         return AddressSpace, (space.id, _SpaceFacts(*about, image, memory, *asked))
 
 
-_OF_CHAIN = tuple(name for name in Chain.__slots__ if name != "state")
-
-
-def make_chain(state: int, *values: Any) -> Chain:
-    """values: of the fields _OF_CHAIN."""
-    return Chain(state=SampleState(state), **dict(zip(_OF_CHAIN, values, strict=True)))
+_OF_CHAIN = tuple(name for name in Chain.__slots__ if name not in ("state", "number"))
 
 
 def find_named_arch(name: str, pac_mask: int) -> Arch:
@@ -225,6 +257,7 @@ class Unpacker:
         self._images: dict[int, tuple[ProgramImage, tuple[int, ...]]] = {}
         self._spaces: dict[int, AddressSpace] = {}
         self._outers: dict[int, OuterStack] = {}
+        self._chains = LastChains()
         self._fds: deque[int] = deque()
 
     def unpack(self, received: Received) -> Message:
@@ -258,7 +291,12 @@ class Unpacker:
     @property
     def counts(self) -> dict[str, int]:
         """Entries of each table."""
-        return {"images": len(self._images), "spaces": len(self._spaces), "outers": len(self._outers)}
+        return {
+            "images": len(self._images),
+            "spaces": len(self._spaces),
+            "outers": len(self._outers),
+            "chains": len(self._chains),
+        }
 
     def space(self, number: int, facts: _SpaceFacts | None = None) -> AddressSpace:
         """A new one with these facts, or the one of that number."""
@@ -301,6 +339,17 @@ class Unpacker:
         outer = self._outers[number] = OuterStack(avma, words, number)
         return outer
 
+    def chain(self, number: int, state: int = 0, *values: Any) -> Chain:
+        """A new one, values: of the fields _OF_CHAIN; or the one of that number."""
+        if not values:
+            found = self._chains.find(number)
+            assert found is not None
+            return found
+        chain = Chain(state=SampleState(state), number=number, **dict(zip(_OF_CHAIN, values, strict=True)))
+        if number:
+            self._chains.add(chain)
+        return chain
+
     def _memory(self, number: int, pid: int, mappings: tuple[Mapping, ...]) -> ReadMemory:
         image = self._images[number][0]
 
@@ -337,6 +386,7 @@ class _Unpickler(pickle.Unpickler):
         self._made: dict[tuple[str, str], Callable[..., Any]] = {
             (AddressSpace.__module__, AddressSpace.__name__): unpacker.space,
             (OuterStack.__module__, OuterStack.__name__): unpacker.outer,
+            (Chain.__module__, Chain.__name__): unpacker.chain,
         }
 
     def find_class(self, module: str, name: str) -> Any:

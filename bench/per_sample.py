@@ -1,0 +1,137 @@
+"""`python -m bench.per_sample`: processor time of each process of a recording for each sample, without start and end.
+
+While a recording runs, the time that its processes have used is read twice, by /proc/PID/task/TID/schedstat. What they
+used in between, over the samples of that time, is the cost of one more sample. Nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.moments import alone
+from bench.targets import BY_NAME, Target
+
+FIRST_S, TAIL_S = 5.0, 0.5
+SERVICES, SLOW_HZ = 10, 19
+RATES = (100.0, 1000.0)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """sampler, worker: CPU seconds of the processes between two moments. samples: taken between them. seconds: that lie
+    between.
+    """
+
+    sampler: float
+    worker: float
+    samples: int
+    seconds: float
+
+    @property
+    def each_us(self) -> float:
+        return 1e6 * (self.sampler + self.worker) / max(self.samples, 1)
+
+    @property
+    def share(self) -> float:
+        """Of a processor."""
+        return (self.sampler + self.worker) / self.seconds
+
+
+def used_s(pid: int) -> float:
+    """CPU seconds of all threads that a process has now."""
+    total = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        total += int(path.read_text().split()[0])
+    return total / 1e9
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def measure(pids: list[int], collector: str, rate: float, seconds: float) -> Spent:
+    """Of a recording of these processes. Raises OSError where it failed."""
+    import pyprof
+
+    with tempfile.TemporaryDirectory() as folder:
+        recording = Path(folder) / "out.pyprof"
+        words = [word for pid in pids for word in ("-p", str(pid))]
+        command = [sys.executable, "-m", "pyprof", "record", "-q", "--collector", collector, "-r", f"{rate:g}"]
+        command += ["-d", f"{FIRST_S + seconds + TAIL_S:g}", "-o", str(recording), *words]
+        with alone(command) as process:
+            time.sleep(FIRST_S)
+            ours = [process.pid, *children(process.pid)]
+            first, begin = [used_s(pid) for pid in ours], time.time_ns()
+            time.sleep(seconds)
+            last, end = [used_s(pid) for pid in ours], time.time_ns()
+            if process.wait(60) != 0:
+                raise OSError("the recording failed")
+        times = pyprof.load(recording).time_ns
+    spent = [after - before for before, after in zip(first, last, strict=True)]
+    return Spent(spent[0], sum(spent[1:]), int(((times >= begin) & (times < end)).sum()), (end - begin) / 1e9)
+
+
+def recorded(target: Target, collector: str, rate: float, seconds: float, count: int = 1) -> Spent:
+    """So many processes of a target."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = target.build(Path(folder))(FIRST_S + seconds + 20)
+        running = [alone(command) for _ in range(count)]
+        try:
+            time.sleep(target.settle_s)
+            return measure([process.pid for process in running], collector, rate, seconds)
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.per_sample", description=__doc__)
+    parser.add_argument("--collector", default="bpf")
+    parser.add_argument("--targets", default="frames,python", help="names, comma-separated; services: ten that wait")
+    parser.add_argument("--rates", default="100,1000")
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    table = Table(title=f"--collector {arguments.collector}: medians of {arguments.rounds}")
+    headings = ("target", "Hz", "samples", "sampler us", "worker us", "us a sample", "from to", "% of a core")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "target" else "right")
+    for name in arguments.targets.split(","):
+        services = name == "services"
+        rates = (SLOW_HZ,) if services else [float(rate) for rate in arguments.rates.split(",")]
+        for rate in rates:
+            target, count = BY_NAME[name], SERVICES if services else 1
+            runs = [
+                recorded(target, arguments.collector, rate, arguments.seconds, count) for _ in range(arguments.rounds)
+            ]
+            table.add_row(name, f"{rate:g}", *_cells(runs))
+    Console(width=120).print(table)
+
+
+def _cells(runs: list[Spent]) -> list[str]:
+    def middle(values: list[float]) -> float:
+        return statistics.median(values)
+
+    each = sorted(run.each_us for run in runs)
+    return [
+        f"{middle([run.samples for run in runs]):.0f}",
+        f"{middle([1e6 * run.sampler / max(run.samples, 1) for run in runs]):.1f}",
+        f"{middle([1e6 * run.worker / max(run.samples, 1) for run in runs]):.1f}",
+        f"{middle(each):.1f}",
+        f"{each[0]:.1f} {each[-1]:.1f}",
+        f"{100 * middle([run.share for run in runs]):.2f}",
+    ]
+
+
+if __name__ == "__main__":
+    main()
