@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pyprof.model.walk import StackEnd
 
+_WOKEN, _NOBODY = "[woken by ", "a timer or an interrupt"
 _UNITS = ("", "K", "M", "G", "T")
 
 CUT_TITLES: dict[StackEnd, str] = {end: f"[truncated: {end.words}]" for end in StackEnd if end is not StackEnd.ROOT}
@@ -43,13 +44,20 @@ class Mark(NamedTuple):
     lacking: int = 0
     name: str = ""
 
+    def named_by(self, title: str) -> Mark:
+        """With the name that its title has: titles are kept where marks are."""
+        if self.kind is MarkKind.WOKEN:
+            name = title.removeprefix(_WOKEN).removesuffix("]")
+            return self._replace(name="" if name == _NOBODY else name)
+        return self._replace(name=title[1:-1]) if self.kind is MarkKind.LOCK else self
+
     @property
     def title(self) -> str:
         """How the marker is labelled, in every output."""
         if self.kind is MarkKind.CUT:
             return _cut_title(self)
         if self.kind is MarkKind.WOKEN:
-            return f"[woken by {self.name or 'a timer or an interrupt'}]"
+            return f"{_WOKEN}{self.name or _NOBODY}]"
         if self.kind is MarkKind.LOCK:
             return f"[{self.name}]"
         if self.kind is MarkKind.LONG_CHAIN and not self.enough:

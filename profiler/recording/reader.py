@@ -139,6 +139,8 @@ class _Reader:
             if not title and not count:
                 raise FormatError("frames", at, "neither a title nor a function")
             pc, of_frame = base + rel, functions[end - count : end]
+            own = names[referred("frames", at, title, len(names))].shown(unsigned(rel)) if title else ""
+            shown, mark = own or of_frame[-1].function, marks.get(at)
             found.append(
                 Frame(
                     FrameKind(kinds[kind]),
@@ -148,10 +150,8 @@ class _Reader:
                     referred("frames", at, module, modules) if module else -1,
                     of_frame,
                     Trust(trusts[trust]),
-                    names[referred("frames", at, title, len(names))].shown(unsigned(rel))
-                    if title
-                    else of_frame[-1].function,
-                    marks.get(at),
+                    shown,
+                    mark and mark.named_by(shown),
                 )
             )
         return tuple(found)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 import pyprof
 from pyprof.exporters.registry import names
-from pyprof.model.markers import NOT_SAMPLED, Mark, cut_mark
+from pyprof.model.markers import NOT_SAMPLED, Mark, MarkKind, cut_mark
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
 from pyprof.model.walk import StackEnd, Trust
@@ -121,9 +121,9 @@ KEPT = {
     Line: {"function", "system_name", "offset", "file", "line"},
     ModuleInfo: {"path", "build_id", "start", "end", "offset", "has_functions", "has_lines"},
     ThreadInfo: {"pid", "tid", "name", "process", "started", "process_started", "labels"},
-    Mark: {"kind", "end", "enough", "unplaced", "without_run", "lacking"},
+    Mark: {"kind", "end", "enough", "unplaced", "without_run", "lacking", "name"},
 }
-"""Each has a place in the schema. A field that is added needs one, too."""
+"""Each has a place in the schema, or in the frame's title (Mark.name). A field that is added needs one, too."""
 NOT_KEPT = {"place"}
 """Of a frame: numbers that mean something only to the recording itself."""
 
@@ -132,6 +132,14 @@ NOT_KEPT = {"place"}
 def test_no_field_is_forgotten(kind: type) -> None:
     fields = kind._fields if issubclass(kind, tuple) else field_names(kind)  # type: ignore[attr-defined]
     assert set(fields) - NOT_KEPT == KEPT[kind]
+
+
+@pytest.mark.parametrize("name", ["", "[python3] 12", "a lock of 3 ]"])
+@pytest.mark.parametrize("kind", MarkKind)
+def test_name_of_a_mark_is_read_back_from_its_title(kind: MarkKind, name: str) -> None:
+    named = kind in (MarkKind.WOKEN, MarkKind.LOCK)
+    mark = Mark(kind, StackEnd.NO_RULE, name=name if named else "")
+    assert Mark(kind, StackEnd.NO_RULE).named_by(mark.title) == mark
 
 
 def test_no_field_of_a_summary_is_forgotten() -> None:
