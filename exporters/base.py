@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.records import dataclass
+from pyprof.model.summary import Summary
+from pyprof.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ class SampleColumns:
 @dataclass(frozen=True, slots=True)
 class JournalPart:
     """What came to a window since the last part. Indices are of all that came so far. renamed: threads by index that
-    have another name by now. parent, frame: new nodes of the tree, as in Profile.
+    have another name by now. parent, frame: new nodes of the tree, as in Profile. named: parts by number, from 0 on,
+    with all their frames as they are called by now. summary: of what was done so far; None: as before.
     """
 
     modules: Sequence[ModuleInfo]
@@ -86,6 +88,8 @@ class JournalPart:
     parent: Sequence[int]
     frame: Sequence[int]
     samples: SampleColumns
+    named: Mapping[int, Sequence[Frame]] = field(default_factory=dict)
+    summary: Summary | None = None
 
 
 class Journal(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -22,6 +22,7 @@ FRAME_COLUMNS = 8
 LINE_COLUMNS = 4
 STACK_COLUMNS = 2
 
+NO_ROWS: I64 = np.zeros(0, np.int64)
 NO_TEXT = -1
 SAME_TEXT = -2
 """In the place of a length: a system name that is not known, and one that is the name itself."""
@@ -35,7 +36,9 @@ FrameRow = tuple[int, int, int, int, int, int, int, tuple[LineRow, ...]]
 
 
 class BlockWriter:
-    """Packs things as they come. Numbers are those of the file, from 1 on."""
+    """Packs things as they come. Numbers are those of the file, from 1 on, but for functions: until frames that have
+    them are packed, they may get others.
+    """
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -45,6 +48,7 @@ class BlockWriter:
         self._new_functions: list[tuple[str, str | None, int, bool]] = []
         self._new_files: list[str] = []
         self._frames = 0
+        self._made_of: list[I64] = []
         self._node_frame = array("q", [0])
 
     def function(self, name: str, system_name: str | None, source: int, address: int) -> int:
@@ -69,29 +73,47 @@ class BlockWriter:
     def frames(self, rows: Sequence[FrameRow]) -> I64:
         """A block of frames and their functions; returns their numbers. Equal frames are one."""
         if not rows:
-            return np.zeros(0, np.int64)
+            self._made_of.append(NO_ROWS)
+            return NO_ROWS
         first: dict[FrameRow, int] = {}
         unique = np.array([first.setdefault(row, len(first)) for row in rows], np.int64)
-        frames = list(first)
-        module, rel, base, back, trust, kind, title, count = np.array(
-            [(*row[:7], len(row[7])) for row in frames], np.int64
-        ).T
+        module, rel, base, back = np.array([row[:4] for row in first], np.int64).T
         order = np.lexsort((back, base, rel, module))
-        lines = [line for at in order.tolist() for line in frames[at][7]]
+        _, made_of = np.unique(unique, return_index=True)
+        self._made_of.append(made_of[order])
+        self._packed_frames([rows[at] for at in made_of[order].tolist()], self._add)
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(self._frames + 1, self._frames + 1 + len(order))
+        self._frames += len(order)
+        return place[unique]
+
+    def again(self, call: int, rows: Sequence[FrameRow]) -> None:
+        """What the call of frames() of that number made, from 0 on, is made of these now. Frames keep their numbers."""
+        made_of = self._made_of[call]
+        if not len(made_of):
+            return
+        block = sum(len(each) > 0 for each in self._made_of[: call + 1])
+
+        def change(table: str, count: int, columns: Iterable[I64]) -> None:
+            statement = f"UPDATE {table} SET count = ?, data = ? WHERE id = ?"
+            self._database.execute(statement, (count, pack([*columns]), block))
+
+        self._packed_frames([rows[at] for at in made_of.tolist()], change)
+
+    def _packed_frames(self, rows: Sequence[FrameRow], store: Callable[[str, int, Iterable[I64]], None]) -> None:
+        """In the order that they are to have."""
+        module, rel, base, back, trust, kind, title, count = np.array(
+            [(*row[:7], len(row[7])) for row in rows], np.int64
+        ).T
+        lines = [line for row in rows for line in row[7]]
         start, function, file, line = np.array(lines, np.int64).reshape(-1, LINE_COLUMNS).T
         place = self._numbered_in_order(function)
         function, title = place[function], place[title]
         self._names()
-        deltas = [np.diff(column[order], prepend=0) for column in (module, rel, base)]
-        self._add(
-            "frame_blocks", len(frames), [*deltas, *(column[order] for column in (back, trust, kind, title, count))]
-        )
+        deltas = [np.diff(column, prepend=0) for column in (module, rel, base)]
+        store("frame_blocks", len(rows), [*deltas, back, trust, kind, title, count])
         deltas = [np.diff(column, prepend=0) for column in (start, function, file)]
-        self._add("line_blocks", len(lines), [*deltas, line])
-        place = np.empty(len(frames), np.int64)
-        place[order] = np.arange(self._frames + 1, self._frames + 1 + len(frames))
-        self._frames += len(frames)
-        return place[unique]
+        store("line_blocks", len(lines), [*deltas, line])
 
     def stacks(self, parent: I64, frame: I64) -> None:
         """A block of nodes. parent: as numbers of nodes, 0: none; frame: numbers of frames."""

@@ -26,6 +26,13 @@ _PARTS: dict[str, Any] = {"stops": Stops(), "children": Children(), "names": Nam
 """Fields of a Summary that are values of their own, as they are without a recording."""
 
 
+SUMMARY_TABLES = (
+    *("summary", "counters", "ends", "frame_sources", "module_sums", "problems", "notes", "languages", "evaluators"),
+    *("functions_missing", "functions_missing_pids"),
+)
+"""Those that summary_rows() fills."""
+
+
 def _numbers(value: Any) -> dict[str, int | float | str]:
     """The fields that are one number or one text, by name."""
     fields = {name: getattr(value, name) for name in field_names(type(value))}

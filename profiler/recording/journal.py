@@ -76,6 +76,10 @@ def _add(tables: TableWriter, part: JournalPart, beginning: JournalBeginning) ->
     tables.add_modules(part.modules)
     tables.add_threads(part.threads)
     tables.rename_threads(part.renamed)
+    for number, frames in part.named.items():
+        tables.rename_frames(number, frames)
     tables.add_frames(part.frames)
     tables.add_stacks(part.parent, part.frame)
     tables.add_samples(part.samples, beginning.start_ns)
+    if part.summary is not None:
+        tables.replace_summary(part.summary)

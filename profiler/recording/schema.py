@@ -142,7 +142,7 @@ CREATE TABLE windows (
   data BLOB NOT NULL -- their columns, packed as described below
 );
 
--- What the recording did, in numbers: fields of `--summary`. None in a recording that was interrupted.
+-- What the recording did, in numbers: fields of `--summary`. In one that was interrupted: what it had done by then.
 CREATE TABLE summary (
   name TEXT PRIMARY KEY, -- of the number
   value -- integer, real or text

@@ -17,11 +17,12 @@ import numpy.typing as npt
 from pyprof.exporters.base import ExportOptions, JournalBeginning, SampleColumns
 from pyprof.model.keys import ProcessKey
 from pyprof.model.profile import Frame, Line, ModuleInfo, Profile, ThreadInfo
+from pyprof.model.summary import Summary
 from pyprof.recording.blocks import BlockWriter, FrameRow, LineRow
 from pyprof.recording.cells import CellRow, cell
 from pyprof.recording.codes import code_rows
 from pyprof.recording.columns import pack
-from pyprof.recording.facts import summary_rows
+from pyprof.recording.facts import SUMMARY_TABLES, summary_rows
 from pyprof.recording.schema import create, insertion
 
 I64 = npt.NDArray[np.int64]
@@ -107,9 +108,15 @@ class TableWriter:
         process = self._named("processes", key.pid, key.started or None, cell(thread.process))
         return process, thread.tid, thread.started or None, cell(thread.name)
 
+    def rename_frames(self, number: int, frames: Sequence[Frame]) -> None:
+        """All frames of the call of add_frames() of that number, from 0 on, with other names and lines."""
+        self._blocks.again(number, self._rows(frames))
+        self._functions.clear()
+
     def add_frames(self, frames: Sequence[Frame]) -> None:
         """Their modules are indices of the modules that were added."""
         numbers = self._blocks.frames(self._rows(frames))
+        self._functions.clear()  # they have other numbers now
         self._frame_number.frombytes(numbers.tobytes())
         marked = {int(number): frame for number, frame in zip(numbers, frames, strict=True) if frame.mark}
         self._add("marks", (_mark(number, frame) for number, frame in marked.items()))
@@ -170,6 +177,13 @@ class TableWriter:
         ]
         row = (self._number("windows"), start_ns, len(rows), int(values[:, -1].sum()), pack(columns))
         self._add("windows", [row])
+
+    def replace_summary(self, summary: Summary) -> None:
+        """What the recording did so far."""
+        for table in SUMMARY_TABLES:
+            self._database.execute(f'DELETE FROM "{table}"')
+        for table, row in summary_rows(summary):
+            self._add(table, [row])
 
     def end(self, profile: Profile) -> None:
         """The recording is whole."""

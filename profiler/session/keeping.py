@@ -1,15 +1,17 @@
 """What a window under way has so far, for the journal of its sink: a recording that is killed loses little.
 
-Each half second the frames, stacks and samples that are new go there, with the names of symbol tables. What is decided
-at the end of a window is not in it: source lines and inlined functions, views (all native frames are kept), stacks that
-are completed later, processor time without samples. Names that this look-up does not find are not reported: those that
-the last one does not find are.
+Each half second the frames, stacks and samples that are new go there, with the names of symbol tables and with what was
+counted so far. Source lines and inlined functions follow, a part after the other, while there is time: reading them may
+take seconds, in which nothing is unwound. What is decided at the end of a window is not in it: views (all native frames
+are kept), stacks that are completed later, processor time without samples. Names that this look-up does not find are
+not reported: those that the last one does not find are.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +21,31 @@ from pyprof.exporters.base import Journal, JournalPart, SampleColumns
 from pyprof.model.interpreter import SampleState
 from pyprof.model.profile import Frame, ModuleInfo, ThreadInfo
 from pyprof.model.stacks import FrameKey
-from pyprof.records import replace
+from pyprof.model.summary import ModuleSummary, Summary
+from pyprof.records import dataclass, replace
 from pyprof.session.assemble import amounts
 from pyprof.session.recorder import Begun
+from pyprof.session.rows import Rows
 from pyprof.session.session import Session
+from pyprof.session.summarize import effort
 from pyprof.session.worker.messages import Naming
-from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
 
 EVERY_S = 0.4
 """A little less than the time between two batches: each is kept as soon as it is there."""
 NO_LINES = 0.0
-"""Source lines would take seconds, in which nothing is unwound."""
+LINES_S, MOST_LINES_S = 0.05, 1.6
+"""Seconds in a turn for source lines. Where they were not enough, twice as many the next time, up to the second number;
+what needs still more stays without.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """whole: there was time for all lines that were wanted."""
+
+    frames: tuple[Frame, ...]
+    whole: bool
 
 
 class Keeping:
@@ -41,7 +56,9 @@ class Keeping:
         self._naming = naming
         self._journal = journal
         self._begun = Begun()
-        self._names = NameCache(Diagnostics())
+        self._lines_s = LINES_S
+        self._parts: list[Sequence[FrameKey]] = []
+        self._lineless: deque[int] = deque()
         self._modules: dict[ModuleInfo, int] = {}
         self._threads: dict[int, tuple[int, ThreadInfo]] = {}
         self._due = time.monotonic() + EVERY_S
@@ -59,19 +76,16 @@ class Keeping:
 
     def _send(self) -> None:
         fresh = self._session.recorder.since(self._begun)
-        if fresh.upto == self._begun:
+        if fresh.upto == self._begun and not self._lineless:
             return
         self._begun = fresh.upto
         known_modules = len(self._modules)
-        frames = self._named(fresh.frames)
+        named = self._with_lines()
+        frames = self._named(fresh.frames, NO_LINES).frames
+        if fresh.frames:
+            self._lineless.append(len(self._parts))
+        self._parts.append(fresh.frames)
         new, renamed = self._known(fresh.threads)
-        rows, naming = fresh.rows, self._naming
-        if naming.view.lock_holder:
-            rows = rows.take(np.flatnonzero(rows.state & SampleState.HOLDS_LOCK))
-        index = {number: at for number, (at, _) in self._threads.items()}
-        thread: npt.NDArray[np.int32] = np.array([index[number] for number in rows.thread.tolist()], np.int32)
-        values = amounts(rows, round(1e9 / naming.rate_hz))
-        stack = np.maximum(rows.node, 0)  # of one that is still to be completed no frame is known
         self._journal.add(
             JournalPart(
                 modules=tuple(self._modules)[known_modules:],
@@ -80,29 +94,63 @@ class Keeping:
                 frames=frames,
                 parent=fresh.parent,
                 frame=fresh.frame,
-                samples=SampleColumns(rows.time_ns, thread, stack, values, rows.state, rows.cpu),
+                samples=self._samples(fresh.rows),
+                named=named,
+                summary=self._effort(),
             )
         )
 
-    def _named(self, keys: list[FrameKey]) -> tuple[Frame, ...]:
+    def _samples(self, rows: Rows) -> SampleColumns:
+        naming = self._naming
+        if naming.view.lock_holder:
+            rows = rows.take(np.flatnonzero(rows.state & SampleState.HOLDS_LOCK))
+        index = {number: at for number, (at, _) in self._threads.items()}
+        thread: npt.NDArray[np.int32] = np.array([index[number] for number in rows.thread.tolist()], np.int32)
+        values = amounts(rows, round(1e9 / naming.rate_hz))
+        stack = np.maximum(rows.node, 0)  # of one that is still to be completed no frame is known
+        return SampleColumns(rows.time_ns, thread, stack, values, rows.state, rows.cpu)
+
+    def _effort(self) -> Summary:
+        """With what files lack, as far as it is known."""
+        counted, problems = self._session.recorder.counted(), self._session.diagnostics.problems
+        lacking = tuple(ModuleSummary(path, "", 0, tuple(sorted(found))) for path, found in sorted(problems.items()))
+        return replace(effort(counted, self._naming.rate_hz), modules=lacking)
+
+    def _with_lines(self) -> dict[int, Sequence[Frame]]:
+        """Of earlier parts, as far as there is time: all their frames, by the part's number."""
+        found: dict[int, Sequence[Frame]] = {}
+        until = time.monotonic() + self._lines_s
+        while self._lineless and time.monotonic() < until:
+            number = self._lineless[0]
+            looked_up = self._named(self._parts[number], self._lines_s)
+            found[number] = looked_up.frames
+            if not looked_up.whole and self._lines_s < MOST_LINES_S:
+                self._lines_s *= 2
+                break
+            self._lines_s = LINES_S
+            self._parts[number] = ()
+            self._lineless.popleft()
+        return found
+
+    def _named(self, keys: Sequence[FrameKey], lines_s: float) -> _Named:
         """Their modules are indices of all that the journal has."""
-        if not keys:
-            return ()
         session = self._session
         symbolizer = Symbolizer(
             session.images,
-            self._names,
+            session.files.names,
             session.recorder.known_spaces,
-            NO_LINES,
+            lines_s,
             session.code,
             session.runtimes.line,
             session.files.starts,
+            lacking=Diagnostics(),
         )
         found = symbolizer.resolve(keys)
         place = [self._modules.setdefault(info, len(self._modules)) for info in found.modules]
-        return tuple(
+        frames = tuple(
             frame if frame.module < 0 else replace(frame, module=place[frame.module]) for frame in found.frames
         )
+        return _Named(frames, not symbolizer.out_of_time)
 
     def _known(self, threads: Iterable[tuple[int, ThreadInfo]]) -> tuple[tuple[ThreadInfo, ...], dict[int, ThreadInfo]]:
         """The threads that are new, and those that have another name by now."""

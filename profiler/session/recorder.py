@@ -85,6 +85,16 @@ class _Beginning:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """Of a window, or of one under way; see Window."""
+
+    before: CollectorStats
+    after: CollectorStats
+    errors: Mapping[str, int]
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Begun:
     """How much of a window was seen by since(): parts of its rows, frames, nodes of its tree."""
 
@@ -211,10 +221,7 @@ class Recorder:
 
     def look(self) -> Window:
         """The window as it is now. Its tables grow with the next batch."""
-        now, after = self._end_ns or self._clock.now_ns(), self._collector.stats()
-        counts = Counter(self._diagnostics.counts) - self._began.counts
-        if self._repair.completed:
-            counts[COMPLETED] += self._repair.completed
+        counted = self.counted()
         rows = joined(self._rows)
         keys = self._threads.keys(set(rows.thread.tolist()))
         numbers = {(key.tid, key.started): number for number, key in keys.items()}
@@ -232,12 +239,20 @@ class Recorder:
             state=rows.state,
             cpu=rows.cpu,
             start_ns=self._began.ns,
-            duration_ns=now - self._began.ns,
-            before=self._began.stats,
-            after=after,
-            errors=dict(counts),
+            duration_ns=counted.duration_ns,
+            before=counted.before,
+            after=counted.after,
+            errors=dict(counted.errors),
             keys=keys,
         )
+
+    def counted(self) -> Counted:
+        """In the window so far."""
+        now, after = self._end_ns or self._clock.now_ns(), self._collector.stats()
+        counts = Counter(self._diagnostics.counts) - self._began.counts
+        if self._repair.completed:
+            counts[COMPLETED] += self._repair.completed
+        return Counted(self._began.stats, after, counts, now - self._began.ns)
 
     def since(self, begun: Begun) -> Fresh:
         """What came after that. Nodes of rows may change later: stacks are repaired until the window is cut."""

@@ -11,43 +11,54 @@ from pyprof.model.contents import contents
 from pyprof.model.interpreter import PARTIAL
 from pyprof.model.profile import Profile
 from pyprof.model.summary import Children, Language, Stops, Summary
+from pyprof.records import replace
 from pyprof.session.own_cost import own_cost
-from pyprof.session.recorder import Window
+from pyprof.session.recorder import Counted, Window
 from pyprof.session.unseen import processor_time
 
 LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.remedy) for kind in KINDS)
 
 
-def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
-    """rate_hz: as wanted."""
-    before, after, children = window.before, window.after, window.unfollowed
-    processor = processor_time(window)
-    found = contents(profile, LANGUAGES)
+def effort(counted: Counted, rate_hz: float) -> Summary:
+    """What the collector did, and what was counted: all that does not follow from samples. rate_hz: as wanted."""
+    before, after = counted.before, counted.after
     pauses = after.pauses - before.pauses
-    seconds = window.duration_ns / 1e9
     p50, p99, longest = (round(pauses.percentile_ns(percent) / 1000, 1) for percent in (50, 99, 100))
-    share = min(pauses.total_ns / window.duration_ns, 1.0) if window.duration_ns else 0.0
+    share = min(pauses.total_ns / counted.duration_ns, 1.0) if counted.duration_ns else 0.0
     own = own_cost()
     return Summary(
-        samples=found.samples,
-        threads=len(profile.threads),
-        duration_s=round(seconds, 6),
+        duration_s=round(counted.duration_ns / 1e9, 6),
         rate_wanted=rate_hz,
         rate_reached=_rate_reached(before, after),
         skipped=after.skipped - before.skipped,
-        errors=dict(sorted({**window.errors, **_partial(window)}.items())),
-        ends=found.ends,
-        trust=found.trust,
+        errors=dict(sorted(counted.errors.items())),
         stops=Stops(len(pauses), p50, p99, longest, round(share, 6)),
         unchanged=after.unchanged - before.unchanged,
         blocked=after.blocked - before.blocked,
-        modules=found.modules(diagnostics.problems),
         profiler_cpu_s=round(own.cpu_s, 3),
         profiler_max_rss_kb=own.max_rss_kb,
-        notes=(*after.notes, *processor.sentences) if found.blocks else after.notes,
+        notes=after.notes,
+        languages=LANGUAGES,
+    )
+
+
+def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_hz: float) -> Summary:
+    """rate_hz: as wanted."""
+    children = window.unfollowed
+    processor = processor_time(window)
+    found = contents(profile, LANGUAGES)
+    errors = {**window.errors, **_partial(window)}
+    done = effort(Counted(window.before, window.after, errors, window.duration_ns), rate_hz)
+    return replace(
+        done,
+        samples=found.samples,
+        threads=len(profile.threads),
+        ends=found.ends,
+        trust=found.trust,
+        modules=found.modules(diagnostics.problems),
+        notes=(*done.notes, *processor.sentences) if found.blocks else done.notes,
         shown=found.shown,
         functions_missing=found.functions_missing,
-        languages=LANGUAGES,
         processor_s=processor.spent,
         not_sampled_s=round(processor.short + processor.lost + processor.kernel, 3) if found.blocks else 0.0,
         lost_s=processor.lost if found.blocks else 0.0,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from pyprof.diagnostics import Diagnostics
 from pyprof.model.code import CodeName
 from pyprof.model.interpreter import FunctionPlace
 from pyprof.model.markers import Mark
@@ -65,7 +66,8 @@ class Symbolizer:
     """Resolves frames at the end of a recording, or of a window of one. names: keeps what is read of each file.
 
     source_budget_s: most seconds that one resolve() reads DWARF for lines and inlined functions; None for no limit, 0:
-    none are wanted. known_only: there is no time to read anything: names are those that were read before.
+    none are wanted. known_only: there is no time to read anything: names are those that were read before. lacking: is
+    told of what is missing; where the look-up will be repeated, that is of no interest.
     """
 
     def __init__(
@@ -78,10 +80,12 @@ class Symbolizer:
         interpreter: InterpreterName | None = None,
         starts: FunctionStart | None = None,
         known_only: bool = False,
+        lacking: Diagnostics | None = None,
     ) -> None:
         self._images = images
         self._names = names
-        self._diagnostics = names.diagnostics
+        self._diagnostics = lacking or names.diagnostics
+        self.out_of_time = False
         self._spaces = spaces
         self._source_budget_s = source_budget_s
         self._code = code
@@ -177,8 +181,8 @@ class Symbolizer:
     def _name(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> None:
         """Fill in system_name, function and source: what is known already, else as the file says."""
         for text in file.broken:
-            self._diagnostics.count("broken symbol table")
-            self._diagnostics.problem(image.module.path, f"broken symbol table: {text}")
+            self._names.diagnostics.count("broken symbol table")
+            self._names.diagnostics.problem(image.module.path, f"broken symbol table: {text}")
         file.broken.clear()
         fresh = self._fill_in(file, image, inside)
         self._names.looked_up(len(inside) - len(fresh), len(fresh))
@@ -228,7 +232,9 @@ class Symbolizer:
 
     def _add_source(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> bool:
         """Fill in source, and the names that only DWARF knows. Was there time for all?"""
-        lines = file.lines if self._source_budget_s != 0 else None
+        if self._source_budget_s == 0:
+            return False
+        lines = file.lines
         if lines is None:
             return True
         path = image.module.path
@@ -242,8 +248,8 @@ class Symbolizer:
             whole = False
             self._out_of_time(path)
         for error in lines.broken:
-            self._diagnostics.count("broken DWARF")
-            self._diagnostics.problem(path, f"broken DWARF: {error}")
+            self._names.diagnostics.count("broken DWARF")
+            self._names.diagnostics.problem(path, f"broken DWARF: {error}")
         lines.broken.clear()
         if lines.split:
             self._diagnostics.problem(path, "split DWARF: inlined functions are in .dwo files, which are not read")
@@ -273,6 +279,7 @@ class Symbolizer:
         return with_lines
 
     def _out_of_time(self, path: str) -> None:
+        self.out_of_time = True
         self._diagnostics.count("lines not looked up: out of time")
         self._diagnostics.problem(path, f"lines only in part: reading them takes over {self._source_budget_s:g} s")
 

@@ -61,6 +61,7 @@ from tests.jit.test_libunwind_list import INFO, LIST, NAME, REGION
 from tests.objfile.test_fuzz_elf import use_everything
 from tests.objfile.test_pe import BASE, space
 from tests.perf.test_records import test_bodies_and_rings_of_any_bytes_are_taken_or_refused as use_records
+from tests.recording.fuzzed import packed_blocks
 from tests.remote.test_packets import everything as packets
 from tests.unwind.exidx.test_hostile import use as use_exidx
 from tests.unwind.sframe.test_hostile import exhaust as use_sframe
@@ -315,6 +316,6 @@ READERS: dict[str, Reader] = {
         *(elf, symbol_tables, dwarf, pe, breakpad, core, minidump, microdump, eh_frame, debug_frame, expressions),
         *(sframe, exidx, perf_map, jitdump, gdb_packets, gdb_documents, python_objects, python_lines, compressed),
         *(cython, procfs, perf_records, bpf_records, kernel_types, libunwind, gdb_jit, names),
-        *(imported, sample_columns),
+        *(imported, sample_columns, packed_blocks),
     )
 }

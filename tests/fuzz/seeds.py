@@ -30,6 +30,7 @@ from tests.minidump.test_fuzz import seed as dump
 from tests.objfile.live import library, where
 from tests.objfile.test_pe import headers
 from tests.perf.test_records import sample
+from tests.recording.fuzzed import seed as blocks
 from tests.remote.test_descriptions import REAL, TARGET
 from tests.support import BUILDS
 from tests.symbolize.test_cython import GENERATED
@@ -127,6 +128,7 @@ def seeds() -> Mapping[str, list[bytes]]:
             b"\2" + export("collapsed", golden()),
         ],
         "sample_columns": [pack([np.arange(5), None, np.arange(5) << 20])],
+        "packed_blocks": [blocks()],
         "libunwind": [b"".join(bytes(memory.pieces[at]).ljust(200, b"\0") for at in (LIST, INFO, REGION))],
         "gdb_jit": [struct.pack("<IIQQ4Q", 1, 1, 24, 24, 0, 0, 64, 64)],
         "names": [

@@ -16,6 +16,7 @@ from pyprof.recording.query import queried
 from pyprof.recording.reader import KEYS, MOST_VALUES, load
 from pyprof.recording.schema import SCHEMA, VERSION
 from tests.exporters.profiles import golden
+from tests.recording.fuzzed import packed_blocks, seed
 from tests.recording.support import COLUMNS, bare, edited, repacked, stored
 
 LIES = {
@@ -225,3 +226,14 @@ def test_query_of_broken_data_says_so(tmp_path: Path) -> None:
         database.execute("UPDATE windows SET data = x'00'")
     with queried(path) as database, pytest.raises(Exception, match="user-defined function raised exception"):
         database.execute("SELECT count(*) FROM samples").fetchall()
+
+
+def test_blocks_of_any_bytes_are_read_or_refused() -> None:
+    """The reader of `make fuzz`; here with a few changes, of which most must get past the widths of the columns."""
+    whole, rng = seed(), random.Random(18)
+    packed_blocks(whole)
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(len(data))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+        packed_blocks(bytes(data))

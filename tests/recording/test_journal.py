@@ -17,13 +17,13 @@ import pytest
 
 from pyprof.errors import RecordingError
 from pyprof.exporters.base import JournalBeginning, JournalPart, SampleColumns
-from pyprof.model.profile import Profile, ThreadInfo
+from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.recording import journal
 from pyprof.recording.journal import FileJournal
 from pyprof.recording.reader import INTERRUPTED, load
 from pyprof.recording.writer import TableWriter
 from pyprof.records import replace
-from tests.exporters.profiles import golden
+from tests.exporters.profiles import code, golden
 from tests.exporters.support import THREADS, export
 from tests.warm import run as pyprof
 
@@ -72,6 +72,81 @@ def test_closed_journal_is_one_file_with_everything_and_is_called_interrupted(tm
     assert found.summary.samples == len(golden().stack)
 
 
+def in_two(profile: Profile) -> list[JournalPart]:
+    """Half of the frames and their nodes come first, then all the rest."""
+    first, more = parts(profile, 1)
+    half = len(profile.frames) // 2
+    cut = next(at for at, frame in enumerate(first.frame) if frame >= half)
+    return [
+        replace(first, frames=first.frames[:half], parent=first.parent[:cut], frame=first.frame[:cut]),
+        replace(more, frames=first.frames[half:], parent=first.parent[cut:], frame=first.frame[cut:]),
+    ]
+
+
+def test_frames_that_come_later_have_their_own_names(tmp_path: Path) -> None:
+    path, profile = tmp_path / "a.pyprof", golden()
+    journal = FileJournal(str(path), JournalBeginning.of(profile))
+    for part in in_two(profile):
+        journal.add(part)
+    journal.close()
+    assert export("collapsed", load(path), THREADS) == export("collapsed", profile, THREADS)
+    assert [line for frame in load(path).frames for line in frame.lines] == [
+        line for frame in profile.frames for line in frame.lines
+    ]
+
+
+def test_functions_that_come_again_later_keep_their_names(tmp_path: Path) -> None:
+    """A block numbers its functions by their addresses: what was called first may be the last one then."""
+    path, profile = tmp_path / "a.pyprof", golden()
+
+    def frame(name: str, start: int, offset: int) -> Frame:
+        found = code(name, rel=start + offset)
+        return replace(found, lines=(replace(found.lines[0], offset=offset),))
+
+    first, more = parts(profile, 1)
+    frames = frame("last", 0x900, 4), frame("first", 0x100, 4), frame("last", 0x900, 8), frame("first", 0x100, 8)
+    journal = FileJournal(str(path), JournalBeginning.of(profile))
+    journal.add(replace(first, frames=frames[:2], parent=[0, 0], frame=[0, 1]))
+    journal.add(replace(more, frames=frames[2:], parent=[0, 0], frame=[2, 3], samples=_rows(profile, slice(0, 0))))
+    journal.close()
+    assert [each.title for each in load(path).frames] == ["last", "first", "last", "first"]
+
+
+def test_lines_that_are_known_later_stand_at_their_frames(tmp_path: Path) -> None:
+    """And inlined functions, so that a frame has more than before."""
+    path, profile = tmp_path / "a.pyprof", golden()
+    first, second = in_two(profile)
+    bare = [replace(part, frames=[_bare(frame) for frame in part.frames]) for part in (first, second)]
+    nothing = replace(second, frames=(), parent=(), frame=(), samples=_rows(profile, slice(0, 0)))
+    journal = FileJournal(str(path), JournalBeginning.of(profile))
+    for part in (*bare, nothing, replace(nothing, named={1: second.frames}), replace(nothing, named={0: first.frames})):
+        journal.add(part)
+    journal.close()
+    assert load(path).frames == tuple(replace(frame, place=None) for frame in profile.frames)
+    assert any(_bare(frame) != frame for frame in profile.frames)
+
+
+def _bare(frame: Frame) -> Frame:
+    lines = tuple(replace(line, file=None, line=0) for line in frame.lines[-1:])
+    return replace(frame, lines=lines)
+
+
+def test_what_was_counted_so_far_is_there_after_a_kill(tmp_path: Path) -> None:
+    path, profile = tmp_path / "a.pyprof", golden()
+    first, more = parts(profile, 1)
+    journal = FileJournal(str(path), JournalBeginning.of(profile))
+    journal.add(replace(first, summary=replace(profile.summary, skipped=1)))
+    journal.add(replace(more, summary=profile.summary))
+    journal.close()
+    found = load(path).summary
+    for name in ("errors", "skipped", "stops", "unchanged", "blocked", "profiler_cpu_s"):
+        assert getattr(found, name) == getattr(profile.summary, name)
+    assert found.notes == (*profile.summary.notes, INTERRUPTED)
+    assert {module.path: module.problems for module in found.modules if module.problems} == {
+        module.path: module.problems for module in profile.summary.modules if module.problems
+    }
+
+
 def test_thread_that_gets_another_name_has_it(tmp_path: Path) -> None:
     path = tmp_path / "a.pyprof"
     journal = kept(path, golden(), 1)
@@ -101,7 +176,7 @@ import sys
 from pathlib import Path
 from pyprof.exporters.base import JournalBeginning
 from pyprof.recording.journal import FileJournal
-from tests.exporters.profiles import golden
+from tests.exporters.profiles import code, golden
 from tests.recording.test_journal import parts
 
 first, *more = parts(golden(), len(golden().stack))

@@ -1,4 +1,6 @@
-"""`make test-kills`: a thousand profilers are killed at random moments. Some minutes; needs the rights to trace."""
+"""`make test-kills`: a thousand profilers and a hundred recordings are killed at random moments. Ten minutes; needs the
+rights to trace.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,13 @@ from pathlib import Path
 from tests.collectors.targets import start
 from tests.support import BUILDS, PROGRAMS, build
 from tests.survival.campaign import CASES, kill_profilers
+from tests.survival.recordings import kill_recordings
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.survival", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000, help="in all (%(default)s)")
+    parser.add_argument("--recordings", type=int, default=100, help="that are killed (%(default)s)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the moments")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
@@ -24,8 +28,9 @@ def main() -> int:
     warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
+        failed += _recordings(Path(folder), arguments.recordings, rng)
         os.environ.setdefault(BUILDS, folder)
-        for case in CASES:
+        for case in CASES if arguments.kills else ():
             program = build(PROGRAMS / f"{case.command[0]}.c", Path(folder) / case.command[0], "-O1", "-pthread")
             target = start([*case.prefix, str(program), *case.command[1:]])
             try:
@@ -38,6 +43,21 @@ def main() -> int:
             print(f"{case.name}: {result.kills} kills: {wrong or 'held'}", flush=True)
             print(f"    {'; '.join(result.printed.splitlines())}{counted}", flush=True)
     return int(failed > 0)
+
+
+def _recordings(folder: Path, kills: int, rng: random.Random) -> bool:
+    """Did one lack something, or more than its last second?"""
+    left = kill_recordings(folder, kills, rng)
+    lost = sorted(each.lost_s for each in left)
+    wrong = [each.wrong for each in left if each.wrong]
+    late = sum(each > 1 for each in lost)
+    if lost:
+        print(f"recordings: {kills} kills: {'; '.join(wrong) or 'held'}", flush=True)
+        print(
+            f"    lost: {lost[len(lost) // 2]:.2f} s in the middle, {lost[-1]:.2f} s at most; over 1 s: {late}",
+            flush=True,
+        )
+    return bool(wrong or late)
 
 
 if __name__ == "__main__":

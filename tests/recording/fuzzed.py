@@ -1,0 +1,61 @@
+"""Any bytes as the packed blocks and windows of a recording: what a fuzzer changes is not hidden by zlib."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+import zlib
+from contextlib import closing, suppress
+from functools import cache
+
+from pyprof.errors import FormatError
+from pyprof.recording.cells import TableRows
+from pyprof.recording.query import TABLES, _fill
+from pyprof.recording.reader import _Reader
+from pyprof.recording.unpacking import Blocks
+from tests.exporters.profiles import golden
+from tests.exporters.support import export
+
+_PACKED = {
+    **dict.fromkeys(("function_blocks", "file_blocks", "frame_blocks", "line_blocks", "stack_blocks"), "count"),
+    "windows": "samples",
+}
+"""The column that says how many rows a blob has."""
+_HEAD = struct.Struct("<6b6H")
+"""How many rows each has, and how many bytes; the last one has the rest."""
+
+
+@cache
+def _golden() -> bytes:
+    return export("recording", golden())
+
+
+def seed() -> bytes:
+    """The golden recording's."""
+    counts, parts = [], []
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(_golden())
+        for table, column in _PACKED.items():
+            count, data = database.execute(f"SELECT {column}, data FROM {table}").fetchone()
+            counts.append(count)
+            parts.append(zlib.decompress(data))
+    return _HEAD.pack(*counts, *map(len, parts)) + b"".join(parts)
+
+
+def packed_blocks(data: bytes) -> None:
+    """Read as a profile, and as the rows of a query."""
+    if len(data) < _HEAD.size:
+        return
+    numbers = _HEAD.unpack_from(data)
+    at = _HEAD.size
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.deserialize(_golden())
+        for (table, column), count, size in zip(_PACKED.items(), numbers[:6], numbers[6:], strict=True):
+            blob = zlib.compress(data[at : at + size], 1)
+            database.execute(f"UPDATE {table} SET {column} = ?, data = ? WHERE id = 1", (count, blob))
+            at += size
+        with suppress(FormatError, OverflowError):
+            _Reader(TableRows(database, len(data)), len(data)).profile()
+        with suppress(FormatError):
+            database.executescript(TABLES)
+            _fill(database, Blocks(TableRows(database, len(data)), len(data)))

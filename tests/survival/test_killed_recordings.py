@@ -1,0 +1,32 @@
+"""Whatever kills a recording, what it had written stays: samples, lines, inlined functions, counters."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+from tests.collectors.targets import LONGEST_S
+from tests.support import need
+from tests.survival.recordings import MOST_WAIT_S, begun, killed, lacks, load, program
+
+KILLS = 2
+"""`make test-kills` has a hundred, and says how much each has lost."""
+
+
+def test_recordings_killed_at_random_moments_have_lines_inlined_functions_and_counters(tmp_path: Path) -> None:
+    need("gcc")
+    target, rng = program(tmp_path), random.Random(18)
+    for turn in range(KILLS):
+        path = tmp_path / f"{turn}.pyprof"
+        recorder = begun(path, target)
+        deadline = time.monotonic() + LONGEST_S
+        while (missing := lacks(before := load(path))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, MOST_WAIT_S / 4))
+        killed(recorder)
+        after = load(path)
+        assert not missing
+        assert not lacks(after)
+        assert len(after.stack) >= len(before.stack) > 0
+        assert after.summary.stops.count >= before.summary.stops.count
