@@ -12,6 +12,7 @@ flame_tree    The profile as the flame graph's page wants it: functions instead 
 flamegraph    One self-contained HTML page
 names         How frames, threads and weights are named; the same in every format
 notebook      A page within a notebook: a frame of its own, which can do nothing to the notebook
+otlp          OpenTelemetry's profiles signal as a file: ProfilesData of opentelemetry-proto 1.10
 output_file   How an output comes to its place
 page_samples  The samples of the page one by one, in compact columns of bytes
 pprof         pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1

@@ -30,7 +30,7 @@ def lines(*arguments: str | Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "suffix", [".html", ".speedscope.json", ".collapsed", ".pb.gz", ".trace.json", ".json.gz", ".pyprof"]
+    "suffix", [".html", ".speedscope.json", ".collapsed", ".pb.gz", ".trace.json", ".json.gz", ".otlp", ".pyprof"]
 )
 def test_output_is_that_of_the_recording(suffix: str, recording: Path, tmp_path: Path) -> None:
     out = tmp_path / f"a{suffix}"

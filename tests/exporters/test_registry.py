@@ -18,7 +18,7 @@ from tests.exporters.support import export
 
 
 def test_names_are_those_of_the_command_line() -> None:
-    assert names() == ("flamegraph", "speedscope", "collapsed", "pprof", "chrome", "firefox", "recording")
+    assert names() == ("flamegraph", "speedscope", "collapsed", "pprof", "chrome", "firefox", "otlp", "recording")
 
 
 def test_unknown_name_is_a_usage_error_that_lists_the_formats() -> None:
@@ -94,4 +94,4 @@ def test_text_formats_are_utf_8_and_others_are_not_for_terminals(name: str) -> N
     if by_name(name).text:
         assert export(name, golden()).decode("utf-8").endswith("\n")
     else:
-        assert name in ("flamegraph", "pprof", "firefox", "recording")
+        assert name in ("flamegraph", "pprof", "firefox", "otlp", "recording")

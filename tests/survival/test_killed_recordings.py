@@ -6,9 +6,10 @@ import random
 import time
 from pathlib import Path
 
+from pyprof.recording.reader import load
 from tests.collectors.targets import LONGEST_S
 from tests.support import need
-from tests.survival.recordings import MOST_WAIT_S, begun, killed, lacks, load, program
+from tests.survival.recordings import MOST_WAIT_S, begun, killed, lacks, program
 
 KILLS = 2
 """`make test-kills` has a hundred, and says how much each has lost."""

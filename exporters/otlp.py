@@ -1,0 +1,168 @@
+"""OpenTelemetry's profiles signal as a file: the message ProfilesData of opentelemetry-proto 1.10
+(opentelemetry/proto/profiles/v1development/profiles.proto), which is also the body of an export request. The signal
+is in development: 1.9 numbers the fields of a sample otherwise, so readers of that version find no values here.
+
+A process is a resource, and each kind of value a profile of its own: a profile has one only. A sample is all there
+is of one thread with one stack, as one sum: some backends refuse several values a sample. Threads and the user's
+labels are attributes of samples. The first entry of each table of the dictionary is the empty one that index 0
+stands for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import BinaryIO
+
+from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.bounded import bounded, distinct_stacks
+from pyprof.exporters.names import UNKNOWN
+from pyprof.exporters.protobuf import data, number, packed, varint
+from pyprof.model.keys import ProcessKey
+from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
+
+# Field numbers of ProfilesDictionary.
+MAPPING, LOCATION, FUNCTION, LINK, STRING, ATTRIBUTE, STACK = range(1, 8)
+
+_SERVICE = "service.name"
+_FRAME_TYPES = {FrameKind.NATIVE: "native", FrameKind.INLINE: "native", FrameKind.KERNEL: "kernel"}
+Sums = list[tuple[int, int, int]]
+"""(thread, node, value)."""
+
+
+def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
+    """Threads are attributes whatever the options say."""
+    profile = bounded(profile, distinct_stacks(profile))
+    tables = _Dictionary(profile)
+    processes: defaultdict[ProcessKey, list[int]] = defaultdict(list)
+    for at, thread in enumerate(profile.threads):
+        processes[thread.process_key].append(at)
+    sums: defaultdict[tuple[ProcessKey, int], Sums] = defaultdict(list)
+    for index, leaf, values in profile.totals():
+        for column, value in enumerate(values.tolist()):
+            if value:
+                sums[profile.threads[index].process_key, column].append((index, leaf, value))
+    for key, threads in processes.items():
+        found = [
+            _profile(profile, tables, column, key, sums[key, column]) for column in range(len(profile.value_types))
+        ]
+        scope = data(1, data(1, b"pyprof")) + b"".join(data(2, each) for each in found)
+        out.write(data(1, data(1, _resource(profile.threads[threads[0]])) + data(2, scope)))
+    out.write(data(2, tables.encoded()))
+
+
+def _resource(thread: ThreadInfo) -> bytes:
+    name = _text(thread.process)
+    service = dict(thread.labels).get(_SERVICE) or f"unknown_service:{name}"  # as the specification has it
+    named = {_SERVICE: service, "process.executable.name": name}
+    texts = [data(1, data(1, _bytes(key)) + data(2, data(1, _bytes(value)))) for key, value in named.items() if value]
+    return b"".join(texts) + data(1, data(1, b"process.pid") + data(2, _integer(thread.pid)))
+
+
+def _profile(profile: Profile, tables: _Dictionary, column: int, process: ProcessKey, sums: Sums) -> bytes:
+    kind = profile.value_types[column]
+    identity = repr((profile.title, profile.start_ns, profile.duration_ns, process, kind)).encode("utf-8", "replace")
+    fields = [
+        data(1, tables.value_type(kind.type, kind.unit)),
+        *(data(2, tables.sample(*each)) for each in sums),
+        varint(3 << 3 | 1) + struct.pack("<Q", max(profile.start_ns, 0)),
+        number(4, profile.duration_ns),
+    ]
+    period = next((each for each in reversed(profile.value_types) if each.unit == "nanoseconds"), None)
+    if period is not None and profile.period_ns:
+        fields += [data(5, tables.value_type(period.type, period.unit)), number(6, profile.period_ns)]
+    fields.append(data(7, hashlib.sha256(identity).digest()[:16]))
+    return b"".join(fields)
+
+
+class _Dictionary:
+    """What all profiles of the file share; each entry has the index that its first use gave it."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._rows: dict[int, dict[bytes, int]] = {table: {b"": 0} for table in range(MAPPING, STACK + 1)}
+        self._mappings = [self._mapping(info) for info in profile.modules]
+        self._locations = [self._location(frame) for frame in profile.frames]
+        self._threads = [self._thread(thread) for thread in profile.threads]
+        self._stacks = {0: 0}
+        self._parent, self._frame = profile.parent.tolist(), profile.frame.tolist()
+
+    def encoded(self) -> bytes:
+        return b"".join(data(table, row) for table, rows in self._rows.items() for row in rows)
+
+    def value_type(self, type_: str, unit: str) -> bytes:
+        return number(1, self._string(type_)) + number(2, self._string(unit))
+
+    def sample(self, thread: int, leaf: int, value: int) -> bytes:
+        return number(1, self._stack(leaf)) + packed(2, self._threads[thread]) + packed(4, [value])
+
+    def _stack(self, leaf: int) -> int:
+        at = self._stacks.get(leaf)
+        if at is None:
+            locations, node = [], leaf
+            while node > 0:
+                locations.append(self._locations[self._frame[node]])
+                node = self._parent[node]
+            at = self._stacks[leaf] = self._row(STACK, packed(1, locations))
+        return at
+
+    def _row(self, table: int, row: bytes) -> int:
+        rows = self._rows[table]
+        return rows.setdefault(row, len(rows))
+
+    def _string(self, text: str) -> int:
+        return self._row(STRING, _bytes(text))
+
+    def _attribute(self, key: str, value: bytes) -> int:
+        """value: an AnyValue."""
+        return self._row(ATTRIBUTE, number(1, self._string(key)) + data(2, value))
+
+    def _texts(self, texts: Mapping[str, str]) -> list[int]:
+        return [self._attribute(key, data(1, _bytes(value))) for key, value in texts.items() if value]
+
+    def _thread(self, thread: ThreadInfo) -> list[int]:
+        labels = {name: value for name, value in thread.labels if name != _SERVICE}
+        return [
+            self._attribute("thread.id", _integer(thread.tid)),
+            *self._texts({"thread.name": thread.name, **labels}),
+        ]
+
+    def _mapping(self, info: ModuleInfo) -> int:
+        ids = self._texts({"process.executable.build_id.gnu": info.build_id})
+        places = [number(1, info.start), number(2, info.end), number(3, info.offset)]
+        return self._row(
+            MAPPING, b"".join([*places, number(4, self._string(info.path)), packed(5, ids) if ids else b""])
+        )
+
+    def _location(self, frame: Frame) -> int:
+        """Unnamed code keeps its address and mapping; markers and interpreters' frames are lines without an address."""
+        lines: Sequence[Line] = frame.lines
+        code = frame.kind not in (FrameKind.MARKER, FrameKind.INTERPRETER)
+        if not lines and (not code or frame.kind is FrameKind.KERNEL):
+            lines = (Line(frame.title or UNKNOWN, frame.title or UNKNOWN),)
+        fields = []
+        if code:
+            fields += [number(1, self._mappings[frame.module] if frame.module >= 0 else 0), number(2, frame.lookup)]
+        fields += [data(3, number(1, self._function(line)) + number(2, line.line)) for line in lines]
+        kinds = self._texts({"profile.frame.type": _FRAME_TYPES.get(frame.kind, "")})
+        return self._row(LOCATION, b"".join(fields) + (packed(4, kinds) if kinds else b""))
+
+    def _function(self, line: Line) -> int:
+        name = line.function or line.system_name or UNKNOWN
+        texts = (name, line.system_name or name, line.file or "")
+        return self._row(FUNCTION, b"".join(number(at, self._string(text)) for at, text in enumerate(texts, 1)))
+
+
+def _text(text: str) -> str:
+    return text or "process"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _integer(value: int) -> bytes:
+    """An AnyValue; one that is 0 is written, too."""
+    return varint(3 << 3) + varint(value)
