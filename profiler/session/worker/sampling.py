@@ -32,7 +32,7 @@ IN_FLIGHT = 64 << 20
 """Most bytes of batches that the worker has not taken yet."""
 _BEGIN_TOGETHER = 4
 """So many batches wait for what the walk of the one before teaches: until then far too much of each stack is copied."""
-_STANDING_S = 2.0
+_STANDING_S = 0.5
 _STANDING_BUDGET = 200
 """A state that took t to gather is followed by none for 200 t."""
 
