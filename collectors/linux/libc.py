@@ -14,6 +14,7 @@ import errno
 import mmap
 import os
 import signal
+import struct
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -196,6 +197,24 @@ class PtraceCalls:
 
     def restore_signals(self) -> None:
         _sigmask(signal.SIG_SETMASK, ctypes.addressof(self._old), None)
+
+
+def shorten_slice() -> None:
+    """Ask for short turns on processors, and so for early ones (sched_setattr(2)): who wakes may then displace who
+    runs, without any right, from Linux 6.12 on. Elsewhere nothing happens.
+    """
+    number = _SYS_SCHED_SETATTR.get(os.uname().machine)
+    if number is not None and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+        _sched_setattr(number, 0, struct.pack("=IIQiIQQQ", 48, 0, _RESET_ON_FORK, nice, 0, _SLICE_NS, 0, 0), 0)
+
+
+_sched_setattr = _libc["syscall"]
+_sched_setattr.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+_sched_setattr.restype = ctypes.c_long
+_SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
+_RESET_ON_FORK = 1
+_SLICE_NS = 100_000  # the shortest that the kernel takes
 
 
 class Arena:

@@ -16,5 +16,6 @@ stop               One stop of one thread: SEIZE, INTERRUPT, read registers and 
 targets            The processes that are sampled by stops, their threads, and what is remembered of those that ended
 thread_choice      Which threads of a process are sampled: those that the recording asks for, by name or otherwise
 threads            One thread of a target: its open /proc files and what is known about its sleep
+turns              Who has a processor, and whom we have displaced: by the kernel's counts of each thread's turns
 young_threads      Sampling of threads that live too short to have accounts of their own
 """

@@ -10,6 +10,7 @@ from pyprof.collectors.linux import task_state
 from pyprof.collectors.linux.syscalls import BlockedCall, parse_syscall, survives_stop
 from pyprof.collectors.ptrace.stop import Outcome, Stopper
 from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.turns import Turns
 from pyprof.collectors.targets.spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.kernel import Blocked
@@ -27,12 +28,18 @@ class Sampler:
     """unchanged, blocked: samples taken without a stop. refused: threads that may not be stopped."""
 
     def __init__(
-        self, stopper: Stopper, builder: BatchBuilder[ArenaMemory], diagnostics: Diagnostics, options: CollectOptions
+        self,
+        stopper: Stopper,
+        turns: Turns,
+        builder: BatchBuilder[ArenaMemory],
+        diagnostics: Diagnostics,
+        options: CollectOptions,
     ) -> None:
         self.unchanged = 0
         self.blocked = 0
         self.refused: set[int] = set()
         self._stopper = stopper
+        self._turns = turns
         self._builder = builder
         self._diagnostics = diagnostics
         self._options = options
@@ -50,7 +57,7 @@ class Sampler:
             return False
         held = self._stopper.held.get(thread.tid)
         if held is not None:  # its sample, when it stops at last, stands for this one too
-            if self._idle or thread.share.due(thread.schedstat()):
+            if self._idle or self._turns.is_due(thread, thread.schedstat()):
                 held.weight += weight
             return False
         for _ in range(_TRIES):
@@ -62,7 +69,7 @@ class Sampler:
             if line.startswith(b"running"):
                 thread.woke()
                 thread.still = 0
-                if not self._options.running or not (self._idle or thread.share.due(before)):
+                if not self._options.running or not (self._idle or self._turns.is_due(thread, before)):
                     return False
                 if thread.transfers:
                     if random.random() * TRANSFERRING >= 1:
@@ -73,18 +80,19 @@ class Sampler:
             if call is None or call.sp == 0:
                 thread.no_user_stack = True
                 return False
-            if self._idle:
+            left = not self._idle and self._options.running and self._turns.has_just_left(thread)
+            if self._idle or left:
                 self._stopper.copy.copy(thread, spaces, call.sp)
                 evidence = spaces.evidence(call.pc)
                 state = task_state.state(thread.tid)
             at_ns = time.monotonic_ns()
             if thread.schedstat() == before:
-                if not self._idle:
+                if not (self._idle or left):
                     thread.woke()
                     thread.slept = before
                     return False
                 lane = self._fell_asleep(thread, spaces, weight, call, before, at_ns, evidence)
-                if state:
+                if state and not left:
                     self._builder.set_kernel_stack(lane, (Blocked(thread.arch.name, state, call.number),))
                 return True
             if not self._idle:
@@ -140,7 +148,9 @@ class Sampler:
 
     def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None) -> bool:
         outcome = self._stopper.stop(thread, spaces, weight, asleep)
-        if outcome is Outcome.GONE:
+        if outcome is Outcome.ASLEEP:
+            self._turns.fell_asleep()
+        elif outcome is Outcome.GONE:
             thread.ended = True
         elif outcome is Outcome.REFUSED:
             self.refused.add(thread.tid)

@@ -15,11 +15,16 @@ _FIRST_FLUSH_NS = 20_000_000
 
 
 class Scheduler:
-    """stopping: nothing is sampled any more. ticks: sampling times that were kept, in ticking_ns."""
+    """stopping: nothing is sampled any more. ticks: sampling times that were kept, in ticking_ns. visits: processors to
+    which we go at each of them, one after the other; 1 where we look at all from one.
+    """
 
     def __init__(self, options: CollectOptions) -> None:
         self.stopping = False
-        self.ticks = self.ticking_ns = 0
+        self.ticking_ns = 0
+        self.visits = 1
+        self._kept = self._missed = 0.0
+        self._began_ns = 0
         self._options = options
         self._most_ns = round(options.flush_s * 1e9)
         self._flush_every_ns = 0
@@ -27,10 +32,19 @@ class Scheduler:
 
     def begin(self) -> None:
         """From now on."""
-        now = time.monotonic_ns()
-        self.clock = SamplingClock(self._options.rate_hz, self._options.max_overhead, now, random.random)
-        self._flushed_ns = now
+        self._began_ns = self._flushed_ns = time.monotonic_ns()
+        self._start_clock()
+
+    def _start_clock(self) -> None:
+        rate_hz = self._options.rate_hz * self.visits
+        self.clock = SamplingClock(rate_hz, self._options.max_overhead, time.monotonic_ns(), random.random)
         self._due_ns: int | None = None
+
+    def visit(self, processors: int) -> None:
+        """From now on go to so many."""
+        self._missed += self.clock.skipped / self.visits
+        self.visits = processors
+        self._start_clock()
 
     def wait(self, look_after: Callable[[int], bool]) -> bool:
         """Sleep until a sampling time. False if it is time for a sign of life first, or to stop. look_after: sleeps for
@@ -53,14 +67,23 @@ class Scheduler:
 
     def ticked(self) -> None:
         """All threads were looked at."""
-        self.ticks += 1
-        passed_ns = time.monotonic_ns() - self.clock.start_ns
-        self.ticking_ns = max(passed_ns, self.ticks * self.clock.period_ns)
+        self._kept += 1 / self.visits
+        passed_ns = time.monotonic_ns() - self._began_ns
+        self.ticking_ns = max(passed_ns, round(self.ticks * self.clock.period_ns * self.visits))
+
+    @property
+    def ticks(self) -> int:
+        return round(self._kept)
+
+    @property
+    def skipped(self) -> int:
+        """Sampling times that were missed."""
+        return round(self._missed + self.clock.skipped / self.visits)
 
     @property
     def slots(self) -> tuple[int, int]:
         """Sampling times so far, those kept and those missed."""
-        return self.ticks, self.clock.skipped
+        return self.ticks, self.skipped
 
     @property
     def is_flush_due(self) -> bool:

@@ -74,6 +74,10 @@ class Thread:
             return os.pread(self._syscall_fd, _SIZE, 0)
         return self.directory.read(f"task/{self.tid}/syscall")
 
+    def sched(self) -> bytes:
+        """The scheduler's numbers. Raises ProcessLookupError, also where the kernel has no such file."""
+        return self.directory.read(f"task/{self.tid}/sched")
+
     def woke(self) -> None:
         """The thread has run since it was last seen asleep."""
         self.slept = None

@@ -35,7 +35,7 @@ def wait_state(pid: int, letters: str) -> None:
 
 
 def test_queued_signals_arrive_with_their_values_in_order_while_sampled(program: Start) -> None:
-    count = 20_000
+    count = 100_000
     target = program("c_signals", str(count))
     recording = record(target.pid, go_then_wait(target), rate_hz=3000, keep=False)
     assert recording.stats is not None

@@ -1,0 +1,151 @@
+"""Who has a processor, and whom we have displaced: by the kernel's counts of each thread's turns.
+
+A runnable thread (R) has a processor or waits for one. One that waits stands where it fell asleep or lost its turn,
+however long it waits there: as a sample that place would count for time in which it did not run. /proc/TID/schedstat
+counts how often a thread got a processor, /proc/TID/sched how often it left one: the difference is 1 while it has one.
+
+Where all processors are busy we get ours by displacing a thread. The kernel reads one clock for both: our turn begins
+at the very nanosecond at which its turn ended (se.exec_start). Such a thread ran until we came and stands still until
+we leave, so its sample is exact. A thread on another processor has run on before it stops.
+
+So where threads wait or switch often, processors are visited one after the other: on each one only the displaced
+thread is sampled. Else a thread that runs for 0.05 ms at a time would be found at its longest system calls (a server
+of threads that take turns with a lock: up to 26 percentage points too much).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from enum import IntEnum
+
+from pyprof.collectors.linux.libc import PtraceCalls, shorten_slice
+from pyprof.collectors.ptrace.threads import Thread
+
+MOST_VISITED = 8
+"""Processors: each one is visited at the sampling rate."""
+_LOOKS, _UNSURE = 50, 0.1
+_TRIES = 3
+
+
+class Turn(IntEnum):
+    UNKNOWN = 0  # the kernel does not say (CONFIG_SCHED_DEBUG before Linux 6.15)
+    RUNNING = 1  # on another processor than ours
+    DISPLACED = 2  # by us
+    LEFT = 3  # it fell asleep, and we came when it left
+    WAITING = 4  # for a processor, or for something else
+
+
+def parse_sched(text: bytes) -> tuple[int, int]:
+    """When the turn of a thread began or ended, in ns of its processor's clock, and how many have ended. Raises
+    ValueError.
+    """
+    return _field(text, b"\nse.exec_start"), _field(text, b"\nnr_switches")
+
+
+def _field(text: bytes, name: bytes) -> int:
+    begin = text.index(b":", text.index(name)) + 1
+    return int(text[begin : text.index(b"\n", begin)].strip().replace(b".", b""))
+
+
+class Turns:
+    """visited: the processors that are visited in turn; empty as long as all are looked at from wherever we are."""
+
+    def __init__(self, ptrace: PtraceCalls, may_visit: bool) -> None:
+        """may_visit: visits are allowed; they are more rounds a second."""
+        self._may_visit = may_visit
+        self.visited: tuple[int, ...] = ()
+        self._ptrace = ptrace
+        self._own = -1
+        self._allowed: set[int] = set()
+        self._began_ns = -1
+        self._looks = self._unsure = self._visits = 0
+
+    def begin(self) -> None:
+        """In the thread that samples."""
+        shorten_slice()
+        with contextlib.suppress(OSError):
+            self._own = os.open("/proc/thread-self/sched", os.O_RDONLY | os.O_CLOEXEC)
+            self._allowed = os.sched_getaffinity(0)
+
+    def ready(self) -> None:
+        """Before we sleep until a sampling time: go to the processor whose turn it is, and come before others there."""
+        if not self.visited:
+            return
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, (self.visited[self._visits % len(self.visited)],))
+        self._ptrace.hurry()
+
+    def hurry(self) -> None:
+        """Before a sleep that may end at a sampling time."""
+        if self.visited:
+            self._ptrace.hurry()
+
+    def arrived(self) -> None:
+        """A sampling time: we have a processor again."""
+        self._began_ns = -1
+        self._visits += 1
+        with contextlib.suppress(OSError, ValueError):
+            self._began_ns = parse_sched(os.pread(self._own, 4096, 0))[0]
+
+    def leave(self) -> None:
+        """All threads were looked at."""
+        if self.visited:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, self._allowed)
+
+    def of(self, thread: Thread, asleep: bool = False) -> Turn:
+        """Raises ProcessLookupError."""
+        if self._began_ns < 0:
+            return Turn.UNKNOWN
+        for _ in range(_TRIES):
+            arrivals = int(thread.schedstat().split()[2])
+            try:
+                at_ns, departures = parse_sched(thread.sched())
+            except ValueError:
+                return Turn.UNKNOWN
+            if at_ns == self._began_ns:
+                return Turn.LEFT if asleep else Turn.DISPLACED
+            if int(thread.schedstat().split()[2]) == arrivals:
+                break
+        return Turn.RUNNING if arrivals - departures == 1 else Turn.WAITING
+
+    def is_due(self, thread: Thread, schedstat: bytes) -> bool:
+        """Is a thread that could run to be sampled now? Raises ProcessLookupError."""
+        turn = self.of(thread)
+        if turn is Turn.UNKNOWN:
+            return thread.share.due(schedstat)
+        self._looks += 1
+        self._unsure += turn is Turn.WAITING
+        return turn is Turn.DISPLACED or (turn is Turn.RUNNING and not self.visited)
+
+    def has_just_left(self, thread: Thread) -> bool:
+        """Did a thread that sleeps run until we came? Raises ProcessLookupError. Who may not hurry is often late, and
+        then most threads have just fallen asleep.
+        """
+        return bool(self.visited) and self._ptrace.hurries and self.of(thread, asleep=True) is Turn.LEFT
+
+    def fell_asleep(self) -> None:
+        """A thread that ran was asleep before it stopped."""
+        self._unsure += 1
+
+    def visit(self, pids: Iterable[int]) -> bool:
+        """Begin to visit the processors, where that is better and can be. pids: of the targets."""
+        if self.visited or not self._may_visit or self._looks < _LOOKS or self._unsure < _UNSURE * self._looks:
+            return False
+        self._looks = self._unsure = 0
+        there: set[int] = set()
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                there |= os.sched_getaffinity(pid)
+        if there <= self._allowed and len(self._allowed) <= MOST_VISITED:
+            self.visited = tuple(sorted(self._allowed))
+        return bool(self.visited)
+
+    def close(self) -> None:
+        self.leave()
+        self.visited = ()
+        if self._own >= 0:
+            os.close(self._own)
+        self._own = -1

@@ -1,0 +1,41 @@
+"""Threads that could run are sampled while they have a processor, not while they wait for one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyprof.collectors.ptrace.turns import parse_sched
+from tests.live.support.recording import record, running
+
+
+def test_turns_of_a_thread_are_read() -> None:
+    text = b"cat (1)\n--\nse.exec_start :  791502.162028\nse.vruntime : 1.5\nnr_switches :  17\n"
+    assert parse_sched(text) == (791502162028, 17)
+    with pytest.raises(ValueError, match="subsection not found"):
+        parse_sched(text[:50])
+
+
+def test_own_turn_is_in_the_kernels_file() -> None:
+    began_ns, switches = parse_sched(Path("/proc/thread-self/sched").read_bytes())
+    assert began_ns > 0
+    assert switches >= 0
+
+
+@pytest.mark.parametrize("run_us", ["50", "20000"])
+def test_threads_that_take_turns_are_sampled_where_they_run(
+    run_us: str, binaries: Callable[[str], Path], tmp_path: Path
+) -> None:
+    turns = 2 * (os.cpu_count() or 1)
+    with running(binaries("c_relay"), run_us, str(2 * turns), str(turns), stdin=subprocess.PIPE) as program:
+        recording = record(program.pid, tmp_path, seconds=2.5, rate=299)
+        in_busy, spent = map(int, program.communicate()[0].split())
+    samples = sum(recording.stacks.values())
+    assert samples > 50
+    true = in_busy / spent
+    busy = sum(n for stack, n in recording.stacks.items() if "busy" in stack) / samples
+    assert busy == pytest.approx(true, abs=0.06 + 2 * (true * (1 - true) / samples) ** 0.5)
