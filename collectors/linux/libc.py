@@ -14,7 +14,6 @@ import errno
 import mmap
 import os
 import signal
-import struct
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -27,10 +26,7 @@ PTRACE_SETREGSET = 0x4205
 PTRACE_SEIZE = 0x4206
 PTRACE_INTERRUPT = 0x4207
 PTRACE_EVENT_STOP = 128
-P_PID = 1
-WSTOPPED = 2
-WNOHANG = 1
-WALL = 0x40000000
+P_PID, WSTOPPED, WNOHANG, WALL = 1, 2, 1, 0x40000000
 
 REGSET_ROOM = 1024
 """Bytes of the largest user_regs_struct, and more."""
@@ -199,22 +195,10 @@ class PtraceCalls:
         _sigmask(signal.SIG_SETMASK, ctypes.addressof(self._old), None)
 
 
-def shorten_slice() -> None:
-    """Ask for short turns on processors, and so for early ones (sched_setattr(2)): who wakes may then displace who
-    runs, without any right, from Linux 6.12 on. Elsewhere nothing happens.
-    """
-    number = _SYS_SCHED_SETATTR.get(os.uname().machine)
-    if number is not None and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        nice = os.getpriority(os.PRIO_PROCESS, 0)
-        _sched_setattr(number, 0, struct.pack("=IIQiIQQQ", 48, 0, _RESET_ON_FORK, nice, 0, _SLICE_NS, 0, 0), 0)
-
-
-_sched_setattr = _libc["syscall"]
-_sched_setattr.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-_sched_setattr.restype = ctypes.c_long
-_SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
-_RESET_ON_FORK = 1
-_SLICE_NS = 100_000  # the shortest that the kernel takes
+def sched_setattr(attr: bytes) -> int:
+    """sched_setattr(2) of this thread. 0 or -errno."""
+    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
+    return -errno.ENOSYS if number is None else _libc["syscall"](ctypes.c_long(number), 0, attr, 0)
 
 
 class Arena:
@@ -351,8 +335,7 @@ def map_over(address: int, size: int, fd: int) -> int:
     return 0 if got != _MAP_FAILED else -_get_errno()
 
 
-_MAP_FIXED = 0x10
-MAP_NORESERVE = 0x4000
+_MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
 
 
 _bpf = _libc["syscall"]

@@ -23,7 +23,6 @@ from pyprof.collectors.ptrace.scheduler import Scheduler
 from pyprof.collectors.ptrace.stop import Stopper
 from pyprof.collectors.ptrace.targets import Readers, Targets
 from pyprof.collectors.ptrace.threads import Thread
-from pyprof.collectors.ptrace.turns import Turns
 from pyprof.collectors.targets.selection import Processes
 from pyprof.collectors.thread_lives import Identities
 from pyprof.diagnostics import Diagnostics
@@ -70,8 +69,7 @@ class PtraceCollector:
         self._builder = BatchBuilder(arches, ArenaMemory(options.stack_size), self.source_id)
         self._stopper = Stopper(arches, self._builder, diagnostics, options)
         self._guard = StopGuard(self._stopper.ptrace)
-        self._turns = Turns(self._stopper.ptrace, options.max_overhead is None)
-        self._sampler = Sampler(self._stopper, self._turns, self._builder, diagnostics, options)
+        self._sampler = Sampler(self._stopper, self._builder, diagnostics, options, wanted is None)
         self._scheduler = Scheduler(options)
         self._accounts = Accounts(options)
         self._targets = Targets(options, diagnostics, ids, readers, wanted)
@@ -102,17 +100,17 @@ class PtraceCollector:
         scheduler.begin()
         try:
             self._guard.hear_sigchld()
-            self._turns.begin()
+            self._sampler.turns.begin()
             self._accounts.begin(targets.roots)
             while not scheduler.stopping and (targets.by_pid or (self._selection and self._selection.lasting)):
-                self._turns.ready()
+                self._sampler.turns.ready()
                 if not scheduler.wait(self._look_after):
                     if scheduler.stopping:
                         break
                     yield from self._flush()
                     scheduler.flushed(samples=False)
                     continue
-                self._turns.arrived()
+                self._sampler.turns.arrived()
                 if self._selection is not None:
                     targets.add_all(self._selection.find(targets.by_pid.keys() | targets.refused))
                 yield from self._tick()
@@ -128,7 +126,7 @@ class PtraceCollector:
                 yield from self._flush()
         finally:
             self._stopper.release_all()
-            self._turns.close()
+            self._sampler.turns.close()
 
     def _account(self, force: bool = False) -> None:
         if self._accounts.look(self._targets.roots, force, self._scheduler.slots):
@@ -143,7 +141,7 @@ class PtraceCollector:
             self._stopper.wait_pending(most_ns)
         finally:
             self._guard.leave()
-        self._turns.hurry()
+        self._sampler.turns.hurry()
         return True
 
     def _tick(self) -> Iterator[SampleBatch]:
@@ -169,11 +167,11 @@ class PtraceCollector:
                     with contextlib.suppress(OSError):
                         target.look_at_modules(self._builder)
         finally:
-            self._turns.leave()
+            self._sampler.turns.leave()
             self._stopper.relax()
             self._guard.leave()
-        if self._turns.visit(self._targets.by_pid):
-            self._scheduler.visit(len(self._turns.visited))
+        if self._sampler.turns.visit(self._targets.by_pid):
+            self._scheduler.visit(len(self._sampler.turns.visited))
         if self._look is not None:
             self._look()
         self._scheduler.clock.stopped(self._stopper.stopped_ns - stopped_before)

@@ -25,21 +25,22 @@ sample counts for all of them. Nothing shows of a running thread whether it is i
 
 
 class Sampler:
-    """unchanged, blocked: samples taken without a stop. refused: threads that may not be stopped."""
+    """turns: see there. unchanged, blocked: samples taken without a stop. refused: threads that may not be stopped."""
 
     def __init__(
         self,
         stopper: Stopper,
-        turns: Turns,
         builder: BatchBuilder[ArenaMemory],
         diagnostics: Diagnostics,
         options: CollectOptions,
+        all_threads: bool = True,
     ) -> None:
+        """all_threads: no other collector samples threads of the same processes."""
         self.unchanged = 0
         self.blocked = 0
         self.refused: set[int] = set()
         self._stopper = stopper
-        self._turns = turns
+        self.turns = Turns(stopper.ptrace, all_threads, options.max_overhead is None)
         self._builder = builder
         self._diagnostics = diagnostics
         self._options = options
@@ -57,7 +58,7 @@ class Sampler:
             return False
         held = self._stopper.held.get(thread.tid)
         if held is not None:  # its sample, when it stops at last, stands for this one too
-            if self._idle or self._turns.is_due(thread, thread.schedstat()):
+            if self._idle or self.turns.is_due(thread, thread.schedstat()):
                 held.weight += weight
             return False
         for _ in range(_TRIES):
@@ -69,7 +70,7 @@ class Sampler:
             if line.startswith(b"running"):
                 thread.woke()
                 thread.still = 0
-                if not self._options.running or not (self._idle or self._turns.is_due(thread, before)):
+                if not self._options.running or not (self._idle or self.turns.is_due(thread, before)):
                     return False
                 if thread.transfers:
                     if random.random() * TRANSFERRING >= 1:
@@ -80,7 +81,7 @@ class Sampler:
             if call is None or call.sp == 0:
                 thread.no_user_stack = True
                 return False
-            left = not self._idle and self._options.running and self._turns.has_just_left(thread)
+            left = not self._idle and self._options.running and self.turns.has_just_left(thread)
             if self._idle or left:
                 self._stopper.copy.copy(thread, spaces, call.sp)
                 evidence = spaces.evidence(call.pc)
@@ -149,7 +150,7 @@ class Sampler:
     def _stop(self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None) -> bool:
         outcome = self._stopper.stop(thread, spaces, weight, asleep)
         if outcome is Outcome.ASLEEP:
-            self._turns.fell_asleep()
+            self.turns.fell_asleep()
         elif outcome is Outcome.GONE:
             thread.ended = True
         elif outcome is Outcome.REFUSED:

@@ -45,7 +45,8 @@ def test_a_storm_of_threads_is_sampled_and_ends_with_the_right_result(program: S
     recording = record(target.pid, go_then_wait(target), rate_hz=4000)
     assert target.finish() == f"done {threads * 4 * sum(i & 7 for i in range(20000))}\n"
     assert len({lane.tid for lane in recording.lanes}) > 3
-    assert all(lane.kind == SampleKind.STOPPED for lane in recording.lanes)
+    assert all(lane.kind in (SampleKind.STOPPED, SampleKind.BLOCKED) for lane in recording.lanes)
+    assert any(lane.kind == SampleKind.STOPPED for lane in recording.lanes)
 
 
 def test_each_exec_begins_a_new_image_and_the_target_ends_as_it_should(program: Start) -> None:

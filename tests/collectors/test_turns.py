@@ -32,10 +32,10 @@ def test_threads_that_take_turns_are_sampled_where_they_run(
 ) -> None:
     turns = 2 * (os.cpu_count() or 1)
     with running(binaries("c_relay"), run_us, str(2 * turns), str(turns), stdin=subprocess.PIPE) as program:
-        recording = record(program.pid, tmp_path, seconds=2.5, rate=299)
+        recording = record(program.pid, tmp_path, seconds=2.5, rate=299, until=lambda r: sum(r.stacks.values()) > 100)
         in_busy, spent = map(int, program.communicate()[0].split())
     samples = sum(recording.stacks.values())
-    assert samples > 50
+    assert samples > 100
     true = in_busy / spent
     busy = sum(n for stack, n in recording.stacks.items() if "busy" in stack) / samples
     assert busy == pytest.approx(true, abs=0.06 + 2 * (true * (1 - true) / samples) ** 0.5)
