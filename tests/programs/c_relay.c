@@ -46,9 +46,9 @@ int main(int argc, char **argv) {
     threads = atol(argv[2]);
     long turns = atol(argv[3]);
     if (threads < 1 || threads > 256 || turns < 1 || turns >= threads) return 2;
+    for (long i = 0; i < threads; i++) sem_init(&turn[i], 0, i < turns);
     for (long i = 0; i < threads; i++) {
         pthread_t thread;
-        sem_init(&turn[i], 0, i < turns);
         if (pthread_create(&thread, NULL, relay, (void *)i)) return 1;
     }
     printf("ready\n");
