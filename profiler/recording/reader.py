@@ -139,8 +139,9 @@ class _Reader:
             if not title and not count:
                 raise FormatError("frames", at, "neither a title nor a function")
             pc, of_frame = base + rel, functions[end - count : end]
-            own = names[referred("frames", at, title, len(names))].shown(unsigned(rel)) if title else ""
-            shown, mark = own or of_frame[-1].function, marks.get(at)
+            shown, mark = of_frame[-1].function if count else "", marks.get(at)
+            if title:
+                shown = names[referred("frames", at, title, len(names))].shown(unsigned(rel))
             found.append(
                 Frame(
                     FrameKind(kinds[kind]),
