@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module
-from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.images import ImageStore
 from pyprof.records import dataclass
+
+if TYPE_CHECKING:  # the sampler only asks
+    from pyprof.objfile.base import ObjectFile
+    from pyprof.objfile.images import ImageStore
 
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]

@@ -17,7 +17,9 @@ GARBAGE = 20_000
 
 def main() -> None:
     gc.set_threshold(GARBAGE)
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    gc.freeze()  # so that Python does not look through all there is at its end
+    sys.exit(code)
 
 
 if __name__ == "__main__":

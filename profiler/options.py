@@ -128,6 +128,11 @@ class StackOptions:
         return UnwindOptions(tuple(self.unwind), self.max_depth, tuple(self.symbols))
 
     @property
+    def confined(self) -> bool:
+        """Does the worker give up its rights? What the user names by symbols is read with the user's."""
+        return self.sandbox and not self.symbols
+
+    @property
     def view(self) -> ViewOptions:
         return ViewOptions(self.native)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Finding
-from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess
+from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
 from pyprof.interpreters.cpython.codes import LANGUAGE, PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.cpython.locate import is_own
-from pyprof.interpreters.cpython.process import PythonProcess
-from pyprof.interpreters.cpython.programs import Programs
+
+if TYPE_CHECKING:  # the process that only names frames reads none
+    from pyprof.interpreters.cpython.process import PythonProcess
+    from pyprof.interpreters.cpython.programs import Programs
 
 _TRAMPOLINE = "py::"
 """How CPython names its trampolines in a perf map: py::qualified.name:/path/of.py."""
@@ -26,9 +30,11 @@ class CPython(Interpreter):
     evaluators = ("_PyEval_EvalFrame", "PyEval_EvalFrameEx", "_PyEval_Vector", "_TAIL_CALL_")
     remedy = "--collector ptrace"
 
-    def __init__(self, recording: InterpreterContext) -> None:
-        super().__init__(recording)
-        self._programs = Programs(recording.symbols)
+    @cached_property
+    def _programs(self) -> Programs:
+        from pyprof.interpreters.cpython.programs import Programs
+
+        return Programs(self.recording.symbols)
 
     def detect(self, process: LiveProcess) -> Detected | None:
         tids = {process.namespace_tid(tid) for tid in process.tasks()}
@@ -40,6 +46,8 @@ class CPython(Interpreter):
         return Detected(LANGUAGE, version, module, stops=stops)
 
     def reader(self, process: LiveProcess) -> PythonProcess:
+        from pyprof.interpreters.cpython.process import PythonProcess
+
         return PythonProcess(self.recording, self._programs, process.namespace_tid)
 
     def is_own(self, module: str) -> bool:

@@ -6,20 +6,21 @@ An interpreters.base.ProcessReader. In: modules and tids from the collector, mem
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.finder import RuntimeFinder
-from pyprof.interpreters.cpython.frame_reader import NO_STACK, FrameReader
-from pyprof.interpreters.cpython.in_kernel import PythonInKernel
 from pyprof.interpreters.cpython.memory import gather_now
 from pyprof.interpreters.cpython.names import PythonThreadNames
 from pyprof.interpreters.cpython.programs import Programs
-from pyprof.interpreters.cpython.rows import FrameRowReader
 from pyprof.interpreters.cpython.runtime import PyThread, Runtime
-from pyprof.interpreters.cpython.tasks import Awaiters, find_tasks
 from pyprof.interpreters.cpython.threads import NameBook, ThreadList
 from pyprof.model.interpreter import Chain, FunctionPlace, Gather, KernelReader
 from pyprof.model.modules import AddressSpace
+
+if TYPE_CHECKING:  # what reads frames is loaded once there is a runtime
+    from pyprof.interpreters.cpython.frame_reader import FrameReader
+    from pyprof.interpreters.cpython.rows import FrameRowReader
 
 
 class PythonProcess:
@@ -85,10 +86,14 @@ class PythonProcess:
         return ""
 
     def in_kernel(self) -> KernelReader:
+        from pyprof.interpreters.cpython.in_kernel import PythonInKernel
+
         return PythonInKernel(self, self._recording.diagnostics)
 
     def row_reader(self, runtime: Runtime, parent: FrameRowReader | None) -> FrameRowReader:
         """For the rows of a runtime here."""
+        from pyprof.interpreters.cpython.rows import FrameRowReader
+
         return FrameRowReader(runtime, self._finder.memory, self._recording.book, parent)
 
     def look(self, space: AddressSpace, tids: Collection[int]) -> None:
@@ -112,6 +117,8 @@ class PythonProcess:
             self._names.soon(tids)
 
     def _open(self, runtime: Runtime) -> None:
+        from pyprof.interpreters.cpython.frame_reader import FrameReader
+
         recording, memory = self._recording, self._finder.memory
         self.frames = FrameReader(runtime, memory, recording)
         self.threads = ThreadList(runtime, memory, self._namespace_tid, self.frames.prepare)
@@ -121,6 +128,8 @@ class PythonProcess:
         frames, recording, layout = self.frames, self._recording, runtime.layout
         if not recording.follow_tasks or frames is None or frames.awaiters is not None:
             return
+        from pyprof.interpreters.cpython.tasks import Awaiters, find_tasks
+
         memory = self._finder.memory
         tasks = find_tasks(space, recording.symbols, memory) if layout.awaits else None
         if layout.awaits is not None and tasks is not None:
@@ -164,5 +173,7 @@ class PythonProcess:
         """The thread is not stopped: the caller compares the frames with those that were sampled."""
         if self.frames is None:
             return []
+        from pyprof.interpreters.cpython.frame_reader import NO_STACK
+
         self.copy(tid, NO_STACK, 0, gather_now(self._finder.memory))
         return self.frames.local_values(redact)

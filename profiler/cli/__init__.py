@@ -18,6 +18,7 @@ interrupts        Signals such as Ctrl-C are taken by a thread of their own
 main              The parser and the one place that catches every named error
 merge             `pyprof merge`: several recordings, or other profilers' files, as one
 notebook          `%load_ext pyprof` and `%%pyprof` in IPython and Jupyter: what a cell does, as a page below it
+numpy_parts       numpy without the parts that pyprof hardly uses, which take a third of the time of its import
 outcome           What a recording says in the terminal when it is done
 output            Where a profile is written: the file's name, checked before anything is recorded, replaced in one step
 post_mortem       What `pyprof dump` shows of a core file or a crash dump: threads, why the process died, registers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -142,9 +143,6 @@ def subject_of(arguments: argparse.Namespace) -> Subject:
 
 def of_live(arguments: argparse.Namespace) -> Subject:
     """A process, or what runs behind a GDB stub."""
-    from pyprof.session import snapshot
-    from pyprof.session.worker.process import forked
-
     unwind = unwind_options(arguments)
     options = DumpOptions(
         stack_size=arguments.stack_size,
@@ -158,10 +156,16 @@ def of_live(arguments: argparse.Namespace) -> Subject:
         redact=arguments.redact,
     )
     remote = remote_options(arguments)
-    if remote is not None:
-        found = snapshot.of_stub(remote, options, forked)
-    else:
-        found = snapshot.of_process(arguments.pid, options, forked)
+    from pyprof.session.worker.process import forked_early
+
+    with forked_early(options.confined) as start:
+        from pyprof.session import snapshot
+
+        gc.freeze()  # what is loaded now stays: no collection has to look at it
+        if remote is not None:
+            found = snapshot.of_stub(remote, options, start)
+        else:
+            found = snapshot.of_process(arguments.pid, options, start)
     return Subject(found.pid, found.exe, found.arch, found.profile, found.threads, unread=found.unread)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyprof.cli.progress import Progress
     from pyprof.collectors.targets.launch import Launched
     from pyprof.options import RecordOptions, RemoteOptions, TargetOptions
+    from pyprof.session.opening import Start
     from pyprof.session.recording import Recording
 
 SECOND_S = 0.15
@@ -56,10 +57,28 @@ class Invocation:
         remote: RemoteOptions | None,
         environment: dict[str, str],
     ) -> int:
+        from pyprof.session.worker.process import forked, forked_early
+
+        if targets is not None and not targets.pids:  # a worker would be among the processes that are looked through
+            self._recording = self._opened(command, targets, remote, environment, forked)
+        else:
+            with forked_early(self._options.confined) as start:
+                self._recording = self._opened(command, targets, remote, environment, start)
+        if self._ended:
+            self._recording.end()
+        return self._record(self._recording)
+
+    def _opened(
+        self,
+        command: list[str],
+        targets: TargetOptions | None,
+        remote: RemoteOptions | None,
+        environment: dict[str, str],
+        start: Start,
+    ) -> Recording:
         from pyprof.cli.interrupts import listen
         from pyprof.collectors.targets.launch import launch
         from pyprof.session import opening
-        from pyprof.session.worker.process import forked
 
         gc.freeze()  # what is loaded now stays: no collection has to look at it
         listen(self._taken, (signal.SIGUSR1,) if self._when.last_s else ())
@@ -67,15 +86,11 @@ class Invocation:
             self._command = launch(command, environment)
         self._delay()
         if self._command:
-            self._recording = opening.of_command(self._command, self._options, forked)
-        elif remote is not None:
-            self._recording = opening.of_stub(remote, self._options, forked)
-        else:
-            assert targets is not None  # run() has seen to it
-            self._recording = opening.of_processes(targets, self._options, forked)
-        if self._ended:
-            self._recording.end()
-        return self._record(self._recording)
+            return opening.of_command(self._command, self._options, start)
+        if remote is not None:
+            return opening.of_stub(remote, self._options, start)
+        assert targets is not None  # run() has seen to it
+        return opening.of_processes(targets, self._options, start)
 
     def _delay(self) -> None:
         """A command runs meanwhile. Raises PyprofError."""

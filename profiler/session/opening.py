@@ -17,7 +17,6 @@ from pyprof.collectors.targets.selection import Selection, select
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.model.labels import labels_of
-from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.options import (
     DEFAULT_SOURCES,
     KNOWN_SOURCES,
@@ -77,7 +76,7 @@ def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawne
         raise no_kernel()
     if options.wakers or options.mode == "lock":
         raise no_wakers()
-    worker = start(confined(options))
+    worker = start(options.confined)
     try:
         diagnostics = Diagnostics()
         collector = GdbRemoteCollector(remote, options.collecting(subprocesses=False), diagnostics)
@@ -91,7 +90,7 @@ def of_stub(remote: RemoteOptions, options: RecordOptions, start: Start = spawne
 def _of_selection(
     selection: Selection, options: RecordOptions, subject: Recorded, start: Start, command: Launched | None = None
 ) -> Recording:
-    worker = start(confined(options))
+    worker = start(options.confined)
     selection.ours.add(worker.pid)
     try:
         diagnostics = Diagnostics()
@@ -134,16 +133,11 @@ def _sampling(
     )
     runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, worker.tell, diagnostics), diagnostics)
     try:
-        return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming, confined(options))
+        return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming, options.confined)
     except BaseException:
         collector.close()
         worker.close()
         raise
-
-
-def confined(options: StackOptions) -> bool:
-    """Does the worker give up its rights? Symbol files that the user named, and servers, are read with the user's."""
-    return options.sandbox and not options.symbols
 
 
 def _name(targets: TargetOptions, selection: Selection) -> str:
@@ -182,6 +176,8 @@ def check(options: RecordOptions) -> None:
 def check_stacks(options: StackOptions) -> None:
     """Raises UsageError."""
     if options.symbols:
+        from pyprof.objfile.breakpad.symbol_store import SymbolStore
+
         SymbolStore(options.symbols, Diagnostics())  # the worker makes its own, too late to refuse
     _one_of("native", options.native, tuple(NATIVE_VIEWS))
     for source in options.unwind:

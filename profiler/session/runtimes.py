@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Set
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +31,9 @@ from pyprof.model.stacks import Merge
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.options import DEFAULT_STACK_SIZE
 from pyprof.records import dataclass, field, replace
-from pyprof.runtime_code.process import perf_map_head
-from pyprof.session.evaluator_resume import EvaluatorResume
-from pyprof.unwind.unwinder import Unwinder
+
+if TYPE_CHECKING:  # for the worker only
+    from pyprof.unwind.unwinder import Unwinder
 
 _MAP_HEAD = 1 << 20
 _LOOKS = -(1 << 40)
@@ -184,8 +185,14 @@ class Runtimes:
             lambda: procfs.tasks(pid),
             _tids(pid),
             lambda: procfs.address_space(pid, next(self._ids), generation=0),
-            lambda: perf_map_head(pid, _MAP_HEAD),
+            lambda: _perf_map_head(pid),
         )
+
+
+def _perf_map_head(pid: int) -> bytes:
+    from pyprof.runtime_code.process import perf_map_head
+
+    return perf_map_head(pid, _MAP_HEAD)
 
 
 def _tids(pid: int) -> Callable[[int], int]:
@@ -211,6 +218,8 @@ class ChainMerger:
         self._unwinder = unwinder
         self._diagnostics = diagnostics
         self._evaluators: dict[int, Evaluators] = {}
+        from pyprof.session.evaluator_resume import EvaluatorResume
+
         self._resumption = EvaluatorResume(unwinder, self._of_space, diagnostics)
 
     def complete(self, batch: SampleBatch, walk: Walk) -> Walk:

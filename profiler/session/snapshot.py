@@ -26,7 +26,7 @@ from pyprof.model.walk import StackEnd
 from pyprof.objfile.foreign_path import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.records import dataclass, field, replace
-from pyprof.session.opening import check_stacks, confined
+from pyprof.session.opening import check_stacks
 from pyprof.session.runtimes import Runtimes
 from pyprof.session.until_whole import UntilWhole
 from pyprof.session.worker.file_symbols import AskedSymbols
@@ -107,7 +107,7 @@ class _Looking:
 
     def __init__(self, options: DumpOptions, start: Start) -> None:
         self._options = options
-        self._confined = confined(options)
+        self._confined = options.confined
         self._worker = start(self._confined)
         self.diagnostics = Diagnostics()
         self.collect = CollectOptions(rate_hz=_RATE_HZ, idle=True, stack_size=options.stack_size, flush_s=0)

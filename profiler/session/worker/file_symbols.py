@@ -19,7 +19,6 @@ from pyprof.collectors.linux.mapped_memory import guarded
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.symbols import MOST_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.modules import AddressSpace, Mapping, Module, ProgramImage
-from pyprof.objfile.images import ImageStore
 from pyprof.objfile.opener import Opener
 from pyprof.session.worker.answers import AnswerRefused
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
@@ -141,6 +140,8 @@ def _answered(received: Received) -> list[Part]:
         space = AddressSpace(0, pid, 0, places, read, root, image=image)
         by_start = {module.start: module for module in space.modules}
         modules = [by_start[start] for start in starts]
+        from pyprof.objfile.images import ImageStore  # the worker has loaded it
+
         return packed(number, read_symbols(ImageStore(Diagnostics()), space, modules, Wanted(*wanted)))
     finally:
         for fd in received.fds:

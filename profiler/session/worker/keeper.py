@@ -30,7 +30,6 @@ from pyprof.objfile.opener import ELF_MAGIC, Opener
 from pyprof.records import dataclass
 from pyprof.session.worker import answers
 from pyprof.session.worker.channel import Channel, Closed, Part, Received
-from pyprof.symbolize.demangle import isolated
 
 _EVERYBODY = Rights()
 
@@ -251,6 +250,8 @@ class Keeper:
             case ["package", str(root), str(path)]:
                 return opener.package(root, path)
             case ["demangled", list(names)]:
+                from pyprof.symbolize.demangle import isolated  # the worker has loaded it
+
                 return isolated([str(name) for name in names])
             case ["journal", int(number), int(window)] if number in self._sinks:
                 self._end_journal()

@@ -1,0 +1,128 @@
+"""numpy without the parts that pyprof hardly uses, which take a third of the time of its import.
+
+For the command line, before numpy is imported there. A program that imports pyprof has numpy as it is. Once something
+of a part is called, or otherwise used, all parts are loaded. Names of parts that a version does not have mean nothing;
+parts that are not listed are loaded as ever.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+LATER = (
+    "_core._add_newdocs",  # texts for help()
+    "_core._add_newdocs_scalars",
+    "_typing",  # aliases for annotations
+    "linalg",
+    "lib._arraypad_impl",
+    "lib._arrayterator_impl",
+    "lib._datasource",
+    "lib._format_impl",
+    "lib._histograms_impl",
+    "lib._iotools",
+    "lib._nanfunctions_impl",
+    "lib._npyio_impl",
+    "lib._polynomial_impl",
+    "lib._scimath_impl",
+    "lib._ufunclike_impl",
+    "lib._utils_impl",
+    "lib._version",
+    "lib.format",
+    "lib.introspect",
+    "lib.mixins",
+    "lib.npyio",
+    "lib.scimath",
+    "typing",
+)
+"""Modules of numpy's, from its root on."""
+
+
+class _Finder:
+    """Finds parts in place of the modules that they stand for. waiting: names of those that nobody has used."""
+
+    def __init__(self) -> None:
+        self.waiting = {f"numpy.{name}" for name in LATER}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name in self.waiting else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Part(spec.name, self)
+
+    def exec_module(self, part: ModuleType) -> None:
+        """There is nothing to be done yet."""
+
+    def load(self) -> None:
+        """All parts: one has been used, and they take things from one another."""
+        known = self.waiting & sys.modules.keys()
+        self.waiting.clear()
+        for name in known:
+            parent, _, child = name.rpartition(".")
+            if vars(sys.modules[parent]).get(child) is sys.modules[name]:
+                delattr(sys.modules[parent], child)
+        for name in known:
+            del sys.modules[name]
+        for name in known:
+            import_module(name)
+
+
+class _Part(ModuleType):
+    """A module that is not loaded. What is taken from it stands for what the module has by that name."""
+
+    __all__: Sequence[str] = ()
+
+    def __init__(self, name: str, finder: _Finder) -> None:
+        super().__init__(name)
+        self._finder = finder
+
+    def __getattr__(self, name: str) -> _Name:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Name(self, name)
+
+    def _the_module(self) -> ModuleType:
+        self._finder.load()
+        return import_module(self.__name__)
+
+
+class _Name:
+    """Something in a part, until it is used."""
+
+    def __init__(self, part: _Part, name: str) -> None:
+        self._part = part
+        self._name = name
+
+    def _itself(self) -> Any:
+        return getattr(self._part._the_module(), self._name)
+
+    def __call__(self, *values: object, **named: object) -> Any:
+        return self._itself()(*values, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._itself(), name)
+
+    def __mro_entries__(self, _: tuple[object, ...]) -> tuple[type, ...]:
+        return (self._itself(),)
+
+    def __instancecheck__(self, value: object) -> bool:
+        """Of a class that is not loaded there is no instance."""
+        return self._part.__name__ not in self._part._finder.waiting and isinstance(value, self._itself())
+
+    def __getitem__(self, _: object) -> type:
+        """As an alias it stands in annotations, which nobody reads while a program runs."""
+        return object
+
+
+def leave_out() -> None:
+    """From now on. Does nothing where numpy is loaded already, and before numpy 2: it takes all names of its parts."""
+    numpy = PathFinder.find_spec("numpy") if "numpy" not in sys.modules else None
+    if numpy and os.path.exists(os.path.join(os.path.dirname(numpy.origin or ""), "lib", "_npyio_impl.py")):
+        sys.meta_path.insert(0, _Finder())
