@@ -47,7 +47,7 @@ class AbsentFile:
     def identity(self) -> Hashable:
         return self
 
-    def section(self, name: str) -> memoryview | None:
+    def section(self, name: str, enough: int | None = None) -> memoryview | None:
         return None
 
     def read(self, offset: int, size: int) -> memoryview:

@@ -152,8 +152,10 @@ class ObjectFile(Protocol):
         """Is there an unwind table, by the headers, whose bytes cannot be had?"""
         ...
 
-    def section(self, name: str) -> memoryview | None:
-        """Content of a section; None where it is absent, empty or without content in this file. Raises FormatError."""
+    def section(self, name: str, enough: int | None = None) -> memoryview | None:
+        """Content of a section; None where it is absent, empty or without content in this file. Raises FormatError.
+        enough: so many bytes of its beginning do, where all of it has to be unpacked.
+        """
         ...
 
     def read(self, offset: int, size: int) -> memoryview:

@@ -57,7 +57,7 @@ class PeImage(AbsentFile):
         ]
         self.loads = tuple(code) or self.loads
 
-    def section(self, name: str) -> memoryview | None:
+    def section(self, name: str, enough: int | None = None) -> memoryview | None:
         found = self.sections.get(name)
         return self.at_svma(found.addr, found.size) if found is not None and found.size else None
 

@@ -150,6 +150,16 @@ def test_compression_bomb_is_refused_before_it_is_inflated() -> None:
     assert len(inflate_section(".debug_info", memoryview(short + packed), 64, "little")) == 1 << 10
 
 
+def test_beginning_of_a_section_is_unpacked_alone() -> None:
+    content = bytes(range(256)) * 64
+    header = (1).to_bytes(4, "little") + bytes(4) + len(content).to_bytes(8, "little") + bytes(8)
+    packed = memoryview(header + zlib.compress(content))
+    assert bytes(inflate_section(".debug_info", packed, 64, "little", 1000)) == content[:1000]
+    assert bytes(inflate_section(".debug_info", packed, 64, "little", 1 << 20)) == content
+    with pytest.raises(FormatError, match="promised"):
+        inflate_section(".debug_info", packed[:40], 64, "little", 1000)
+
+
 def test_not_an_elf_file_is_a_format_error(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("#!/bin/sh\n")
     for path in (tmp_path / "text", Path("/dev/null")):

@@ -22,8 +22,10 @@ ELFCOMPRESS_ZLIB = 1
 ELFCOMPRESS_ZSTD = 2
 
 
-def inflate_section(name: str, data: memoryview, elf_class: int, byteorder: str) -> memoryview:
-    """The content behind an Elf32_Chdr or Elf64_Chdr. Raises FormatError."""
+def inflate_section(
+    name: str, data: memoryview, elf_class: int, byteorder: str, enough: int | None = None
+) -> memoryview:
+    """The content behind an Elf32_Chdr or Elf64_Chdr. enough: so many bytes of its beginning do. Raises FormatError."""
     order = "<" if byteorder == "little" else ">"
     header = struct.Struct(order + ("IIQQ" if elf_class == 64 else "III"))
     if len(data) < header.size:
@@ -32,7 +34,7 @@ def inflate_section(name: str, data: memoryview, elf_class: int, byteorder: str)
     kind, size = fields[0], fields[2] if elf_class == 64 else fields[1]
     body = data[header.size :]
     if kind == ELFCOMPRESS_ZLIB:
-        return _unpacked(name, body, size, _deflated)
+        return _unpacked(name, body, size, _deflated, enough)
     if kind == ELFCOMPRESS_ZSTD:
         return _unpacked(name, body, size, _zstd)
     raise FormatError(name, 0, f"unknown compression {kind}")
@@ -67,10 +69,13 @@ def _most(body: memoryview, size: int) -> int:
     return min(size, max(MAX_RATIO * len(body), ALWAYS_ALLOWED))
 
 
-def _unpacked(name: str, body: memoryview, size: int, unpack: Callable[[memoryview, int], bytes]) -> memoryview:
-    """unpack: packed bytes and their size unpacked -> content; may raise any error."""
+def _unpacked(
+    name: str, body: memoryview, size: int, unpack: Callable[[memoryview, int], bytes], enough: int | None = None
+) -> memoryview:
+    """unpack: packed bytes and how many of them unpacked are wanted -> content; may raise any error."""
     if size > _most(body, MAX_SIZE):
         raise FormatError(name, 0, f"claims {size} bytes out of {len(body)}")
+    size = size if enough is None else min(size, enough)
 
     def checked() -> bytes:
         try:

@@ -94,13 +94,16 @@ class ElfFile:
         """Raises FormatError."""
         return cls(BytesSource(data), name)
 
-    def section(self, name: str) -> memoryview | None:
+    def section(self, name: str, enough: int | None = None) -> memoryview | None:
         """Content of a section, decompressed; None where it is absent, empty or without content in this file.
 
         ".debug_x" also finds the old ".zdebug_x". Raises FormatError where the content is cut off or broken.
         """
         if name not in self._cache:
-            self._cache[name] = self._load_section(name)
+            section = self._named(name)
+            if section is not None and enough is not None and section.flags & SHF_COMPRESSED:
+                return self.content(section, enough)
+            self._cache[name] = None if section is None else self.content(section)
         return self._cache[name]
 
     def read(self, offset: int, size: int) -> memoryview:
@@ -265,14 +268,13 @@ class ElfFile:
             text = names[name : end if end >= 0 else name + 512].decode("ascii", "replace")
             yield section_header(text, kind, flags, addr, offset, length, entsize, link, info, index)
 
-    def _load_section(self, name: str) -> memoryview | None:
+    def _named(self, name: str) -> SectionHeader | None:
         section = self.sections.get(name)
         if section is None and name.startswith(".debug_"):
-            name = ".z" + name[1:]
-            section = self.sections.get(name)
-        return None if section is None else self.content(section)
+            section = self.sections.get(".z" + name[1:])
+        return section
 
-    def content(self, section: SectionHeader) -> memoryview | None:
+    def content(self, section: SectionHeader, enough: int | None = None) -> memoryview | None:
         """Like section(), of a given header; not cached. Raises FormatError."""
         if section.type == SHT_NOBITS or not section.size:
             return None
@@ -282,7 +284,7 @@ class ElfFile:
         if len(data) < section.size:
             raise FormatError(section.name, section.offset, "past the end of the file")
         if section.flags & SHF_COMPRESSED:
-            data = inflate_section(section.name, data, self.elf_class, self.byteorder)
+            data = inflate_section(section.name, data, self.elf_class, self.byteorder, enough)
         elif section.name.startswith(".zdebug_"):
             data = inflate_zdebug(section.name, data)
         return data if len(data) else None

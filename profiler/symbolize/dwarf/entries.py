@@ -9,7 +9,7 @@ from pyprof.symbolize.dwarf.units import Unit
 
 def after(unit: Unit, at: int, abbrev: f.Abbrev) -> int:
     """Offset behind an entry's attributes."""
-    info = unit.dwarf.info
+    info = unit.info
     data = info.bytes
     try:
         for step in abbrev.steps:

@@ -97,7 +97,7 @@ class Inlines:
         unit = self._unit
         entry = unit.entry(offset)
         if entry is None:
-            raise FormatError(unit.dwarf.info.name, offset, "no entry")
+            raise FormatError(unit.info.name, offset, "no entry")
         attributes = entry[1]
         return Inlined(
             unit.ranges(attributes),
@@ -123,7 +123,7 @@ def _functions(unit: Unit, deadline: Deadline) -> list[Subprogram]:
 
     It has more lines than others: a call for each round costs more than the round, and a large library has millions.
     """
-    info, abbrevs = unit.dwarf.info, unit.abbrevs
+    info, abbrevs = unit.info, unit.abbrevs
     code_of, end = info.bytes, unit.end
     skip_types = unit.constant(unit.top, LANGUAGE) in C_FAMILY
     found: list[Subprogram] = []

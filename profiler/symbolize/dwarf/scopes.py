@@ -43,7 +43,7 @@ class Scopes:
 
     def _read(self, deadline: Deadline) -> None:
         unit = self._unit
-        info = unit.dwarf.info
+        info = unit.info
         around: list[int] = []
         scope = -1
         at, count = unit.die, 0

@@ -19,20 +19,27 @@ UT_TYPE, UT_SKELETON, UT_SPLIT_COMPILE, UT_SPLIT_TYPE = 2, 4, 5, 6
 MAX_UNITS = 1 << 20
 MAX_REFERENCES = 16
 
+LONGEST_HEADER = 32
+"""Bytes; a unit's is shorter."""
+_BEGINNING = 1 << 18
+
 Ranges = list[tuple[int, int]]
 """(start, end) svmas, end excluded."""
 
 
 class Unit:
-    """A unit of .debug_info. offset, end: of the whole unit; die: offset of its first entry."""
+    """A unit of .debug_info. offset, end: of the whole unit; die: offset of its first entry. info: the section, up to
+    its end at least.
+    """
 
     def __init__(self, dwarf: Dwarf, offset: int) -> None:
         """Raises FormatError."""
-        info = dwarf.info
+        info = dwarf.info_to(offset + LONGEST_HEADER)
         length, offset_size, at = info.unit_length(offset)
         self.dwarf = dwarf
         self.offset = offset
         self.end = at + length
+        self.info = info = dwarf.info_to(self.end)
         if self.end > len(info):
             raise FormatError(info.name, offset, "unit past the end")
         version, at = info.fixed(at, 2)
@@ -65,12 +72,12 @@ class Unit:
     def entry(self, at: int) -> tuple[f.Abbrev, dict[int, f.Attribute], int] | None:
         """(abbreviation, attributes, offset behind it) of the entry at an offset; None for a null entry."""
         if not self.die <= at < self.end:
-            raise FormatError(self.dwarf.info.name, at, "reference out of its unit")
-        code, after = self.dwarf.info.uleb(at)
+            raise FormatError(self.info.name, at, "reference out of its unit")
+        code, after = self.info.uleb(at)
         if code == 0:
             return None
         abbrev = self.abbrevs[code]
-        attributes, after = f.read_attributes(self.dwarf.info, after, abbrev, self.shape)
+        attributes, after = f.read_attributes(self.info, after, abbrev, self.shape)
         return abbrev, attributes, after
 
     def constant(self, attributes: dict[int, f.Attribute], name: int) -> int:
@@ -84,7 +91,7 @@ class Unit:
         form, value = attribute
         dwarf = self.dwarf
         if form == f.STRING:
-            return dwarf.info.string(value)[0]
+            return self.info.string(value)[0]
         if form == f.STRP:
             return dwarf.strings.string(value)[0]
         if form == f.LINE_STRP:
@@ -221,9 +228,9 @@ class Dwarf:
         self._abbrevs: dict[tuple[int, f.FormSizes], f.Abbrevs] = {}
         self._units: dict[int, Unit] = {}
 
-    def _section(self, name: str) -> Data:
+    def _section(self, name: str, enough: int | None = None) -> Data:
         try:
-            data = self.file.section(name)
+            data = self.file.section(name, enough)
         finally:
             self.file.forget(name)
         return Data(name, data, self.file.byteorder)
@@ -231,6 +238,16 @@ class Dwarf:
     @cached_property
     def info(self) -> Data:
         return self._section(".debug_info")
+
+    def info_to(self, end: int) -> Data:
+        """.debug_info, up to `end` at least if it is as long. Unpacking it is most of the work of naming a few
+        functions, and those of a libc that start a program come first.
+        """
+        return self._beginning if end <= _BEGINNING and "info" not in self.__dict__ else self.info
+
+    @cached_property
+    def _beginning(self) -> Data:
+        return self._section(".debug_info", _BEGINNING)
 
     @cached_property
     def strings(self) -> Data:
