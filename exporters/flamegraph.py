@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
-import html
+import pkgutil
 import re
 from collections.abc import Callable, Mapping
-from importlib.resources import files
-from typing import BinaryIO
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, BinaryIO
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.flame_tree import build
@@ -72,8 +72,8 @@ def write_page(profile: Profile, out: BinaryIO, options: ExportOptions, beside: 
     scripts = [script.replace("\r", "") for script in scripts]
     data, samples = _data(profile, options, beside)
     parts = {
-        "title": html.escape(clean(f"{profile.title} · pyprof"), quote=True),
-        "policy": html.escape(_policy([early, *scripts], style), quote=True),
+        "title": _escaped(clean(f"{profile.title} · pyprof")),
+        "policy": _escaped(_policy([early, *scripts], style)),
         "style": style,
         "early": early,
         "data": _base64(data),
@@ -89,7 +89,9 @@ def _fill(template: str, parts: Mapping[str, str]) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("pyprof.exporters").joinpath("assets", name).read_text(encoding="utf-8")
+    data = pkgutil.get_data("pyprof.exporters", f"assets/{name}")
+    assert data is not None  # the package's loader finds files
+    return data.decode("utf-8")
 
 
 def _licences() -> str:
@@ -117,7 +119,25 @@ def _policy(scripts: list[str], style: str) -> str:
 
 
 def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+    return f"'sha256-{base64.b64encode(_sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def _python_sha256() -> Any:
+    """Python's own: hashlib loads OpenSSL, which takes longer than all hashes of a page."""
+    for name in ("_sha2", "_sha256"):
+        with suppress(ImportError):
+            return import_module(name).sha256
+    return import_module("hashlib").sha256
+
+
+_sha256 = _python_sha256()
+
+
+def _escaped(text: str) -> str:
+    """As html.escape, whose module loads the names of all characters."""
+    for character, name in (("&", "amp"), ("<", "lt"), (">", "gt"), ('"', "quot"), ("'", "#x27")):
+        text = text.replace(character, f"&{name};")
+    return text
 
 
 def _base64(data: bytes) -> str:
