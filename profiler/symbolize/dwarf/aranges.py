@@ -6,8 +6,6 @@ Sets are read in one pass: their headers one by one, all ranges at once.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -38,26 +36,14 @@ class Aranges(NamedTuple):
         return None
 
 
-class _Set(NamedTuple):
-    """ranges: where they begin; pairs: so many fit in. size: of an address."""
-
-    unit: int
-    size: int
-    ranges: int
-    pairs: int
+_Set = tuple[int, int, int, int]
+"""Bytes of an address; the unit's offset; where the ranges begin; how many pairs fit in."""
 
 
 def read_aranges(data: Data) -> Aranges:
     """What stands before the first broken set."""
-    sets: list[_Set] = []
-    with suppress(FormatError):
-        left = MAX_RANGES
-        for each in _sets(data):
-            left -= each.pairs
-            if left < 0:
-                break
-            sets.append(each)
-    parts = [_of_size(data, size, [each for each in sets if each.size == size]) for size in (4, 8)]
+    sets = _sets(data)
+    parts = [_of_size(data, size, [each for each in sets if each[0] == size]) for size in (4, 8)]
     start, end, unit = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(start, kind="stable")
     return Aranges(start[order], end[order], unit[order])
@@ -65,9 +51,9 @@ def read_aranges(data: Data) -> Aranges:
 
 def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
     """Of sets with addresses of so many bytes; not sorted. A pair of zeros ends a set."""
-    ranges = np.array([each.ranges for each in sets], np.int64)
-    count = np.array([each.pairs for each in sets], np.int64)
-    unit = np.array([each.unit for each in sets], np.uint64)
+    unit = np.array([each[1] for each in sets], np.uint64)
+    ranges = np.array([each[2] for each in sets], np.int64)
+    count = np.array([each[3] for each in sets], np.int64)
     which = np.repeat(np.arange(len(sets)), count)
     first = np.cumsum(count) - count
     at = ranges[which] + 2 * size * (np.arange(len(which)) - first[which])
@@ -80,25 +66,31 @@ def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
     return Aranges(start[kept], start[kept] + length[kept], unit[which[kept]])
 
 
-def _sets(data: Data) -> Iterator[_Set]:
-    """Raises FormatError."""
+def _sets(data: Data) -> list[_Set]:
+    """The loop is short on purpose: a libc has two thousand sets."""
     head = struct.Struct(("<" if data.byteorder == "little" else ">") + "IHIB")
-    content, whole = data.bytes, len(data)
-    at = 0
-    while at < whole:
+    content, whole, unpack, header = data.bytes, len(data), head.unpack_from, head.size
+    found: list[_Set] = []
+    at, left = 0, MAX_RANGES
+    while at + header <= whole:
         begin = at
-        if begin + head.size > whole:
-            raise FormatError(data.name, begin, "cut off")
-        length, _, unit, size = head.unpack_from(content, begin)
-        at = begin + head.size
-        stop = begin + 4 + length
+        length, _, unit, size = unpack(content, begin)
+        at, stop = begin + header, begin + 4 + length
         if length >= 0xFFFFFFF0:
-            length, offset_size, body = data.unit_length(begin)
-            unit, at = data.fixed(body + 2, offset_size)
-            size, at = data.fixed(at, 1)
+            try:
+                length, offset_size, body = data.unit_length(begin)
+                unit, at = data.fixed(body + 2, offset_size)
+                size, at = data.fixed(at, 1)
+            except FormatError:
+                break
             stop = body + length
-        if size not in (4, 8):
-            raise FormatError(data.name, begin, f"addresses of {size} bytes")
+        if size != 8 and size != 4:
+            break
         ranges = begin + -(-(at + 1 - begin) // (2 * size)) * 2 * size
-        at = min(stop, whole)
-        yield _Set(unit, size, ranges, max(at - ranges, 0) // (2 * size))
+        at = stop if stop < whole else whole
+        pairs = (at - ranges) // (2 * size) if at > ranges else 0
+        left -= pairs
+        if left < 0:
+            break
+        found.append((size, unit, ranges, pairs))
+    return found
