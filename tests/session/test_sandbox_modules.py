@@ -24,6 +24,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 OF_OTHERS = {
+    "pyprof.interpreters.cpython.interpreter": "the sampler, which reads frames; the worker only names them",
     "pyprof.model.profile": "what a user of the library does with a profile",
     "pyprof.objfile.breakpad.symbol_store": "--symbols, whose worker keeps its rights",
     "pyprof.records": "what shows a record's signature (inspect)",
