@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pyprof.cli.progress import Progress
     from pyprof.collectors.targets.launch import Launched
     from pyprof.options import RecordOptions, RemoteOptions, TargetOptions
-    from pyprof.session.opening import Start
     from pyprof.session.recording import Recording
+    from pyprof.session.worker.process import Start
 
 SECOND_S = 0.15
 """How long a second signal waits for an orderly end."""

@@ -32,7 +32,6 @@ OF_OTHERS = {
     "pyprof.collectors.registry": "the sampler",
     "pyprof.session.between_batches": "the sampler",
     "pyprof.session.worker.process": "the sampler, and the worker before it is confined",
-    "pyprof.session.worker.service": "core files and minidumps, whose command loads it before it starts the worker",
     "pyprof.symbolize.demangle": "the keeper",
     "pyprof.session.flight": "the keeper",
 }
