@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 LATER = (
     "_core._add_newdocs",  # texts for help()
@@ -50,7 +50,7 @@ class _Finder:
         self.waiting = {f"numpy.{name}" for name in LATER}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name in self.waiting else None
+        return ModuleSpec(name, cast(Any, self), is_package=True) if name in self.waiting else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Part(spec.name, self)
