@@ -34,7 +34,6 @@ ALLOWED = {
     ("collectors/gdb/files.py", "open"): "a new file in a private folder, O_EXCL",
     ("collectors/bpf/kernel_types.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
     ("collectors/bpf/sampler.py", ".read_bytes"): "the object that is installed with the package",
-    ("exporters/flamegraph.py", ".read_text"): "a part of the page that is installed with the package",
     ("profiler/recording/opening.py", ".write_bytes"): "a copy in a new private folder",
     ("start/__init__.py", "open"): "lists of installed distributions, before the package is imported",
 }
