@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import stat
+from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -21,6 +22,8 @@ Write = Callable[[BinaryIO], None]
 
 DEVICES = ("/dev/null", "/dev/full", "/dev/tty")
 """Written to in place, by exactly these names."""
+
+_MOST_LINKS = 40
 
 _STREAMS = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
@@ -60,7 +63,7 @@ def look(path: str, folder: int | None = None) -> os.stat_result | None:
 def replace(path: str, writer: Write) -> None:
     """Write a file beside path, then give it the name. Raises OSError; what was there is as before then."""
     parent, name = os.path.split(os.path.normpath(path))
-    folder = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = _open_folder(parent or ".")
     part = f".pyprof-{os.urandom(8).hex()}.part"
     try:
         mode = _mode(look(name, folder))
@@ -77,6 +80,72 @@ def replace(path: str, writer: Write) -> None:
             raise
     finally:
         os.close(folder)
+
+
+def is_ours(path: str) -> bool:
+    """May nobody but root and us put names into the folder of path that we would follow?"""
+    try:
+        folder = _open_folder(os.path.dirname(os.path.normpath(path)) or ".")
+    except OSError:
+        return False
+    found = os.fstat(folder)
+    os.close(folder)
+    shared = found.st_mode & stat.S_IWOTH and not (found.st_mode & stat.S_ISVTX and _links_are_guarded())
+    return found.st_uid in (0, os.geteuid()) and not shared
+
+
+def _links_are_guarded() -> bool:
+    """Does the kernel refuse to follow links of others in folders like /tmp?"""
+    try:
+        with open("/proc/sys/fs/protected_symlinks", "rb") as file:
+            return int(file.read()) > 0
+    except (OSError, ValueError):
+        return False
+
+
+def _open_folder(path: str) -> int:
+    """A link that belongs to neither root nor us leads to its owner's folders only: whoever may write to a folder on
+    the way can put one there at any moment. Raises OSError.
+    """
+    rest, links, strangers = deque(path.split("/")), 0, set[int]()
+    with contextlib.ExitStack() as opened:
+        at = _enter("/" if path.startswith("/") else ".", None, opened)
+        while rest:
+            part = rest.popleft() or "."
+            there = _enter(part, at, opened)
+            found = os.fstat(there)
+            if not stat.S_ISLNK(found.st_mode):
+                at = there
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            strangers |= {found.st_uid} - {0, os.geteuid()}
+            if found.st_dev == _proc():  # what such a link says is not where it leads
+                at = _enter(part, at, opened, 0)
+                continue
+            text = os.readlink("", dir_fd=there)
+            rest.extendleft(reversed(text.split("/")))
+            at = _enter("/", None, opened) if text.startswith("/") else at
+        found = os.fstat(at)
+        if not stat.S_ISDIR(found.st_mode):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if strangers - {found.st_uid}:
+            raise OSError(errno.EPERM, "a link of another user leads there")
+        return os.dup(at)
+
+
+def _enter(name: str, folder: int | None, opened: contextlib.ExitStack, how: int = os.O_NOFOLLOW) -> int:
+    fd = os.open(name, os.O_PATH | os.O_CLOEXEC | how, dir_fd=folder)
+    opened.callback(os.close, fd)
+    return fd
+
+
+def _proc() -> int:
+    try:
+        return os.stat("/proc").st_dev
+    except OSError:
+        return -1
 
 
 def drop_logs(path: str) -> None:

@@ -89,11 +89,13 @@ class PacketLink:
         until = time.monotonic() + self._answer_s
         while self.acks:
             found = self._reader.next()
-            if found is None:
-                if not self._fill(max(until - time.monotonic(), 0.0)) and time.monotonic() > until:
-                    raise self._silent()
-            elif found.kind is PacketKind.ACK:
+            if found is not None and found.kind is PacketKind.ACK:
                 return
+            left = until - time.monotonic()
+            if left < 0:  # whatever else it says meanwhile
+                raise self._silent()
+            if found is None:
+                self._fill(left)
             elif found.kind is PacketKind.PACKET:
                 self._write(b"+")
             else:
@@ -117,24 +119,24 @@ class PacketLink:
     def poll(self, within_s: float) -> bytes | None:
         """The next packet, or None if none has come within that time; notifications are set aside."""
         until = time.monotonic() + within_s
-        while True:
-            packet = self._from_buffer()
-            if packet is not None:
-                return packet
+        left = within_s
+        while (packet := self._from_buffer()) is None and left >= 0:
             left = until - time.monotonic()
-            if not self._fill(max(left, 0.0)) and left <= 0:
-                return None
+            self._fill(max(left, 0.0))
+        return packet
 
     def poll_notification(self, within_s: float) -> bytes | None:
         """The next notification, or None if none has come within that time. No reply may be outstanding."""
         until = time.monotonic() + within_s
+        left = within_s
         while not self.notifications:
             if self._from_buffer() is not None:
                 raise RemoteError(f"the stub at {self.address} answered what it was not asked")
+            if self.notifications or left < 0:
+                break
             left = until - time.monotonic()
-            if not self.notifications and not self._fill(max(left, 0.0)) and left <= 0:
-                return None
-        return self.notifications.popleft()
+            self._fill(max(left, 0.0))
+        return self.notifications.popleft() if self.notifications else None
 
     def _from_buffer(self) -> bytes | None:
         while (found := self._reader.next()) is not None:

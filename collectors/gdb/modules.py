@@ -204,10 +204,17 @@ def parse_libraries(text: bytes) -> Iterator[LinkedObject]:
         if len(found) >= MOST_LIBRARIES:
             raise RemoteError("the stub's list of libraries has no end")
         name = attributes.get("name", "")
-        found.append(LinkedObject(int(attributes["l_addr"], 16), name, int(attributes.get("l_ld", "0"), 16)))
+        found.append(LinkedObject(_address(attributes["l_addr"]), name, _address(attributes.get("l_ld", "0"))))
 
     parse_xml("list of libraries", text, start)
     yield from found
+
+
+def _address(text: str) -> int:
+    value = int(text, 16)
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"no address: {text[:40]}")
+    return value
 
 
 def _interpreter(program: ElfFile, cache: PageCache, bias: int) -> str:

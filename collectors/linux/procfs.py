@@ -18,6 +18,7 @@ from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
 from pyprof.objfile import patience
 from pyprof.records import dataclass
 
+_MOST = (1 << 64) - 1
 _MAPS_LINE = re.compile(
     rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-][x-][sp]) ([0-9a-f]{1,16}) "
     rb"([0-9a-f]{1,8}:[0-9a-f]{1,8}) ([0-9]{1,20}) *(.*)",
@@ -42,11 +43,11 @@ def parse_maps(text: bytes) -> tuple[Mapping, ...]:
             if match is None:
                 raise FormatError("maps", at, "not a line of /proc/PID/maps")
             start, end = int(match[1], 16), int(match[2], 16)
-            if end < start:
-                raise FormatError("maps", at, "a mapping that ends before it starts")
+            inode = int(match[6])
+            if end < start or inode > _MOST:
+                raise FormatError("maps", at, "a mapping that ends before it starts, or of no file that can be")
             if start >= last_end:
                 path = os.fsdecode(match[7].replace(b"\\012", b"\n"))
-                inode = int(match[6])
                 mappings.append(
                     Mapping(start, end, match[3].decode(), int(match[4], 16), match[5].decode(), inode, path)
                 )

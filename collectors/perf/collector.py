@@ -242,12 +242,12 @@ class PerfCollector:
 
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         """What is in the rings, whose room is released when it has been unwound."""
+        last = until_ns == FOREVER_NS
         found = self._events.scan(until_ns)
         self._events.took(found, self.maker.lost)
-        force = self._trial or until_ns == FOREVER_NS
-        self._accounts.look(self.members.tracked.roots, force, self.slots())
-        first = self._trial and bool(found.samples)
-        if first:  # no samples while tables are read: that takes longer than the rings have room
+        self._accounts.look(self.members.tracked.roots, self._trial or last, self.slots())
+        first = self._trial and bool(found.samples) and not (last or self._stopping)
+        if first or last:  # no samples while tables are read: that takes longer than the rings have room
             self._events.pause()
         for batch in self.maker.batches(found):
             self.saw(batch)

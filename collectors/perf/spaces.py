@@ -30,6 +30,45 @@ _LOOKS = 5
 _EXEC_NS = 20_000_000  # so long after an exec the old program's registers may still be seen
 
 
+class Layout:
+    """What is mapped, by addresses. A program may make thousands of mappings anew between two samples: each costs what
+    it covers, however many others there are.
+    """
+
+    def __init__(self, mappings: Mappings) -> None:
+        """mappings: by their starts, none over another."""
+        self._all: Mappings | None = mappings
+        self._made = list(mappings)
+
+    def begin(self, mappings: Mappings) -> None:
+        """These, and no others."""
+        self._all, self._made = mappings, list(mappings)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @property
+    def mappings(self) -> Mappings:
+        if self._all is None:
+            self._all = self._together()
+        return self._all
+
+    def _together(self) -> Mappings:
+        return tuple(self._made)
+
+    def cover(self, mapping: Mapping) -> None:
+        """A new one over others: what it covers is cut out of those."""
+        made = self._made
+        first = max(bisect_right(made, mapping.start, key=_start) - 1, 0)
+        if made and made[first].end <= mapping.start:
+            first += 1
+        last = bisect_left(made, mapping.end, first, key=_start)
+        if last == first + 1 and made[first] is mapping:
+            return
+        made[first:last] = [*_left_over(made[first:last], mapping)]
+        self._all = None
+
+
 @dataclass(eq=False)
 class History:
     """The mappings of one process over time. Times are CLOCK_MONOTONIC. root: of its process tree, the
@@ -42,7 +81,7 @@ class History:
 
     pid: int
     next_id: Callable[[], int]
-    mappings: Mappings
+    layout: Layout
     root: int = 0
     parent: int = 0
     image: ProgramImage = field(default_factory=ProgramImage)
@@ -60,6 +99,11 @@ class History:
     def __post_init__(self) -> None:
         self._now = self.mappings
 
+    @property
+    def mappings(self) -> Mappings:
+        """As of the last settle()."""
+        return self.layout.mappings
+
     def hide(self) -> None:
         """Of the program that runs now nothing is wanted, only of those that it becomes by an exec."""
         self._hidden = self.image
@@ -67,7 +111,7 @@ class History:
     def mapped(self, time_ns: int, mapping: Mapping) -> None:
         """A new executable mapping."""
         self._places.note(mapping, self.image)
-        self._changes.note(time_ns, mapping, len(self.mappings))
+        self._changes.note(time_ns, mapping, len(self.layout))
 
     def executed(self, time_ns: int) -> None:
         """A new program image begins."""
@@ -75,11 +119,11 @@ class History:
 
     def child(self, pid: int, time_ns: int) -> History:
         """A forked process has the mappings that its parent has at that time."""
-        mappings = self.mappings
+        layout = Layout(self.mappings)
         for at, change in self._changes:
             if at <= time_ns:
-                mappings = self._after(mappings, change)
-        return History(pid, self.next_id, mappings, self.root, self.pid)
+                self._lay(layout, change)
+        return History(pid, self.next_id, layout, self.root, self.pid)
 
     def settle(
         self, times_ns: npt.NDArray[np.int64], pcs: npt.NDArray[np.uint64]
@@ -176,13 +220,15 @@ class History:
                 return
             if self.image is self._hidden and not now & before:  # the record of its exec was lost
                 self.image = self._next_image()
-        self.mappings = self._after(self.mappings, change)
+        self._lay(self.layout, change)
         self._space = None
 
-    def _after(self, mappings: Mappings, change: Change) -> Mappings:
-        if change is None:
-            return ()
-        return change if isinstance(change, tuple) else overlay(mappings, *self._segments(change))
+    def _lay(self, layout: Layout, change: Change) -> None:
+        if change is None or isinstance(change, tuple):
+            layout.begin(change or ())
+        else:
+            for each in self._segments(change):
+                layout.cover(each)
 
     def _segments(self, code: Mapping) -> Sequence[Mapping]:
         """The mapping and the data of the same file around it, where it still stands."""
@@ -238,18 +284,6 @@ def _same(a: Mapping, b: Mapping) -> bool:
 
 def _code(mappings: Iterable[Mapping]) -> set[tuple[int, int, int, int]]:
     return {(m.start, m.end, m.offset, m.inode) for m in mappings if m.executable and m.path != "[vsyscall]"}
-
-
-def overlay(mappings: Mappings, *new: Mapping) -> Mappings:
-    """New mappings over others: what they cover is cut out of those. mappings: by their starts, none over another."""
-    made = list(mappings)
-    for mapping in new:
-        first = max(bisect_right(made, mapping.start, key=_start) - 1, 0)
-        if made and made[first].end <= mapping.start:
-            first += 1
-        last = bisect_left(made, mapping.end, first, key=_start)
-        made[first:last] = [*_left_over(made[first:last], mapping)]
-    return tuple(made)
 
 
 def _left_over(covered: Sequence[Mapping], mapping: Mapping) -> Iterator[Mapping]:

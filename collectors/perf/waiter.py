@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 from collections.abc import Iterable
 
 from pyprof.collectors.perf.copy_size import HOLD
@@ -28,6 +29,7 @@ class Waiter:
         self._watched: set[int] = set()
         self._news: frozenset[int] = frozenset()
         self._closed = False
+        self._lock = threading.RLock()  # a handler may come inside
 
     def of_rings(self, ring: int, news: Iterable[int]) -> None:
         """Descriptors of rings whose writers wake us: ring where it is full, news at each record."""
@@ -59,14 +61,16 @@ class Waiter:
         return ended
 
     def wake(self) -> None:
-        if not self._closed:
-            os.eventfd_write(self._wake, 1)
+        with self._lock:
+            if not self._closed:
+                os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._poll.close()
-            os.close(self._wake)
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._poll.close()
+                os.close(self._wake)
 
 
 class Cadence:

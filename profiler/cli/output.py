@@ -48,7 +48,13 @@ class Names:
 
 def check_writable(path: str) -> None:
     """Raise OutputError now rather than after an hour of recording."""
-    if output_file.stream(path) is not None or path in output_file.DEVICES:
+    if (number := output_file.stream(path)) is not None:
+        try:
+            os.fstat(number)
+        except OSError as error:
+            raise OutputError(f"{path} cannot be written: {error.strerror}", "name a file: -o FILE") from error
+        return
+    if path in output_file.DEVICES:
         return
     target = Path(path)
     folder = target.parent

@@ -151,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
         save=arguments.save,
         summary=arguments.summary,
         export=ExportOptions(arguments.threads, arguments.processes, arguments.full_paths),
-        target="command" if command else "pid" if targets and targets.pids else "",
+        target="command" if command else "stub" if remote else "pid" if targets and targets.pids else "",
         verbose=arguments.verbose,
         quiet=arguments.quiet,
     )

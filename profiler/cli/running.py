@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyprof.cli.flight import Flight, wait
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from pyprof.session.worker.process import Start
 
 SECOND_S = 0.15
-"""How long a second signal waits for an orderly end."""
+"""How long a second signal waits for the profile to be written, without further names."""
 SAME_S = 0.05
 """Signals that come so soon after the first are the same request: timeout(1) signals a process, then its group."""
-OPENING_S = 3.0
+OPENING_S = 1.0
 """How long the first one waits for a recording to begin, so that it can end."""
 
 
@@ -60,9 +61,10 @@ class Invocation:
         from pyprof.session.worker.process import forked, forked_early
 
         if targets is not None and not targets.pids:  # a worker would be among the processes that are looked through
-            self._recording = self._opened(command, targets, remote, environment, forked)
+            start: Start = partial(forked, kept=self._how.descriptors)
+            self._recording = self._opened(command, targets, remote, environment, start)
         else:
-            with forked_early(self._options.confined) as start:
+            with forked_early(self._options.confined, self._how.descriptors) as start:
                 self._recording = self._opened(command, targets, remote, environment, start)
         if self._ended:
             self._recording.end()
@@ -125,16 +127,24 @@ class Invocation:
             timer.daemon = True
             timer.start()
         if recording is not None:
-            if again:
-                recording.abandon()
             recording.end()
+            if again:
+                recording.hasten()
         self._same_until = time.monotonic() + SAME_S
         if again and not self._over.wait(SECOND_S):
+            if recording is not None:
+                recording.abandon()
             _exit("ended at the second request: what was not written yet is lost")
 
     def _leave_opening(self) -> None:
         if self._recording is None:
             _exit("ended before the recording began")
+
+    @property
+    def _leave_s(self) -> float:
+        from pyprof.session.overdue import ELAPSED_S, LEAVE_S
+
+        return ELAPSED_S if self._how.target == "stub" else LEAVE_S
 
     def _left(self, written: bool) -> None:
         """The loop did not end."""
@@ -164,7 +174,7 @@ class Invocation:
             if flight is not None:
                 flight.beat()
 
-        recording.watch(self._left)
+        recording.watch(self._left, self._leave_s)
         recording.run(beat)
         progress.clear()
         if not (recording.asked_to_end or self._command or recording.failure):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class WindowOptions:
     """output, save, summary: names of files, with %p %n %t %i; save: of a recording; save, summary: None for none.
-    target: "pid", "command" or what else the recorded processes were chosen by.
+    target: "pid", "command", "stub" or what else the recorded processes were chosen by.
     """
 
     exporter: Exporter
@@ -37,6 +37,14 @@ class WindowOptions:
     target: str
     verbose: bool
     quiet: bool
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Of ours that are written to: the shell's >(...)."""
+        from pyprof.exporters import output_file
+
+        named = {output_file.stream(path) for path in (self.output, self.save, self.summary) if path}
+        return sorted(number for number in named if number is not None and number > 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,8 @@ class WindowWriter:
         from pyprof.collectors.perf.collector import USER_ONLY
 
         pid, target = self.subject.pid, self.how.target
+        if "thread may not be traced" in profile.summary.errors:
+            return f"its threads may not be stopped: pyprof doctor {pid} says why"
         if target == "pid" and procfs.state(pid, pid) == "stopped":
             return f"the target is stopped: kill -CONT {pid}"
         followed = self.options.subprocesses or (self.options.subprocesses is None and target == "command")

@@ -6,6 +6,8 @@ makes a single file of both. It has no row in `end`: the whole recording takes i
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -55,7 +57,12 @@ class FileJournal:
 
 
 def _begun(path: str, beginning: JournalBeginning) -> sqlite3.Connection:
-    """An empty recording at the path; what was there is gone. Raises OSError, OutputError, sqlite3.Error."""
+    """An empty recording at the path; what was there is gone. Raises OSError, OutputError, sqlite3.Error.
+
+    SQLite opens the file and its log by their names, and follows links.
+    """
+    if not output_file.is_ours(path):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
         create(empty)
         TableWriter(empty).begin(beginning)

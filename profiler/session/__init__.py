@@ -14,6 +14,7 @@ known_stacks            Stacks with an interpreter's frames that were merged bef
 last_stacks             The last stack of each thread
 native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view
 opening                 From a target and options to a Recording that has not begun
+overdue                 When a loop that was told to end is left where it is
 own_cost                What this process of pyprof has cost so far
 post_mortem             What a core file, a minidump or a microdump says of a process that has died
 recorder                The recording half of a session

@@ -21,12 +21,10 @@ from pyprof.options import RecordOptions
 from pyprof.records import dataclass
 from pyprof.session.between_batches import BetweenBatches
 from pyprof.session.deliveries import Deliveries
+from pyprof.session.overdue import LEAVE_S, ended_in_time
 from pyprof.session.worker.link import Pending
 from pyprof.session.worker.sampling import Sampling
 
-HANG_UP_S = 2.0
-LEAVE_S = 6.0
-"""After these seconds a loop that was told to end gets no more answers about files, and is left where it is."""
 _PATIENCE_S = 5.0
 """How long a command may take to obey SIGTERM."""
 
@@ -51,7 +49,7 @@ class Recording:
     the recording early, None where nothing did; what was recorded until then is good. asked_to_end: was it the duration
     or a call that ended it? deliveries: what goes to a sink.
 
-    It has 24 methods: what a caller, a signal and the loop itself do with one recording.
+    It has 25 methods: what a caller, a signal and the loop itself do with one recording.
     """
 
     def __init__(
@@ -68,6 +66,7 @@ class Recording:
         self._stopping = threading.Lock()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
+        self._tid = 0
         self._last: Profile | None = None
 
     def __enter__(self) -> Self:
@@ -119,6 +118,7 @@ class Recording:
 
         beat: called after each batch, at least each half second. Never raises: failure has what went wrong.
         """
+        self._tid = threading.get_native_id()
         timer = threading.Timer(self.options.duration or 0, self.end)
         timer.daemon = True
         if self.options.duration:
@@ -153,26 +153,28 @@ class Recording:
         if (sampling := self._kept) is not None:
             sampling.end()
 
+    def hasten(self) -> None:
+        """Names that are not known by now are not waited for. From any thread, or a signal handler."""
+        if (sampling := self._kept) is not None:
+            sampling.hasten()
+
     def abandon(self) -> None:
         """End at once, and lose what has not been written. From any thread, or a signal handler."""
         self.end()
         if (sampling := self._kept) is not None:
             sampling.abandon()
 
-    def watch(self, left: Callable[[bool], None]) -> None:
+    def watch(self, left: Callable[[bool], None], leave_s: float = LEAVE_S) -> None:
         """Have a thread see to it that the recording ends where end() is called. Where the loop stands in a call of the
-        kernel that does not return, or in a target's endless lists, it is left there: what the worker has goes to the
-        sink of deliveries.inherit(). left: is called then: did the sink get it? It must end this process.
+        kernel that does not return, or in a target's endless lists, it is left there after leave_s: what the worker has
+        goes to the sink of deliveries.inherit(). left: is called then: did the sink get it? It must end this process.
         """
-        threading.Thread(target=self._watch, args=(left,), name="pyprof end", daemon=True).start()
+        threading.Thread(target=self._watch, args=(left, leave_s), name="pyprof end", daemon=True).start()
 
-    def _watch(self, left: Callable[[bool], None]) -> None:
+    def _watch(self, left: Callable[[bool], None], leave_s: float) -> None:
         self._ending.wait()
         sampling = self._kept
-        if sampling is None or sampling.sampled.wait(HANG_UP_S):
-            return
-        sampling.hang_up()
-        if not sampling.sampled.wait(LEAVE_S - HANG_UP_S):
+        if sampling is not None and not ended_in_time(sampling, self._tid, leave_s):
             left(sampling.leave())
 
     def wait(self, timeout: float | None = None) -> bool:

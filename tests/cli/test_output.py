@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 from pyprof.cli import output
 from pyprof.errors import OutputError
+from pyprof.exporters import output_file
+from tests.cli.support import BUSY, PYPROF, python
 from tests.support import missing, need
 
 
@@ -244,3 +247,72 @@ def test_substituted_process_of_a_shell_is_written_to(tmp_path: Path) -> None:
     script = f'{sys.executable} -c "$0" >(cat > {tmp_path / "out"}); wait $!'
     subprocess.run([need("bash"), "-c", script, code], check=True, timeout=60)
     assert (tmp_path / "out").read_bytes() == b"profile"
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A folder of another user."""
+    if os.geteuid() != 0:
+        missing("needs root: a folder of another user")
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 65534, 65534)
+    return tmp_path / "theirs"
+
+
+def test_link_that_another_user_puts_in_the_place_of_a_folder_leads_to_none_but_its_own(
+    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "a.html").write_bytes(b"precious")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    for name, text in (("all", "../ours"), ("there", str(tmp_path / "ours")), ("again", "all/.")):
+        (theirs / name).symlink_to(text)
+        os.lchown(theirs / name, 65534, 65534)
+        with pytest.raises(OutputError, match="a link of another user leads there"):
+            output.write(str(theirs / name / "a.html"), _profile)
+    assert (tmp_path / "ours" / "a.html").read_bytes() == b"precious"
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 3
+    (theirs / "mine").symlink_to(".")
+    os.lchown(theirs / "mine", 65534, 65534)
+    output.write(str(theirs / "mine" / "a.html"), _profile)
+    assert (theirs / "a.html").read_bytes() == b"profile"
+
+
+def test_links_of_ours_and_of_proc_are_followed_on_the_way(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    output.write(f"{tmp_path}/link/../link/./a.html", _profile)
+    assert (tmp_path / "real" / "a.html").read_bytes() == b"profile"
+    output.write(f"/proc/self/root{tmp_path}/link/b.html", _profile)
+    assert (tmp_path / "real" / "b.html").read_bytes() == b"profile"
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(OutputError, match="symbolic links"):
+        output.write(f"{tmp_path}/round/a.html", _profile)
+
+
+def test_names_of_a_folder_are_ours_where_nobody_else_gives_them(tmp_path: Path, theirs: Path) -> None:
+    path = str(tmp_path / "a.pyprof")
+    for mode, ours in ((0o755, True), (0o777, False)):
+        tmp_path.chmod(mode)
+        assert output_file.is_ours(path) == ours
+    assert not output_file.is_ours(str(theirs / "a.pyprof"))
+    assert output_file.is_ours("/tmp/a.pyprof") == (Path("/proc/sys/fs/protected_symlinks").read_text() != "0\n")
+
+
+def test_descriptor_that_is_not_open_is_refused_before_recording() -> None:
+    with pytest.raises(OutputError, match="Bad file descriptor"):
+        output.check_writable("/dev/fd/987654")
+
+
+def test_outputs_go_to_programs_that_the_shell_has_started(tmp_path: Path) -> None:
+    """-o >(gzip > FILE): a descriptor that pyprof has inherited."""
+    with python(BUSY) as target:
+        command = shlex.join([*PYPROF, "record", "-p", str(target.pid), "-d", "0.3", "-f", "collapsed"])
+        outputs = " ".join(f"{option} >(cat > {tmp_path}/{name})" for option, name in (("-o", "a"), ("--summary", "b")))
+        # the pipe is at its end when both have ended
+        script = f"{{ {command} {outputs} ; }} 2>&1 | cat"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert "cannot be written" not in done.stdout
+    assert (tmp_path / "a").read_text().startswith("_start;")
+    assert (tmp_path / "b").read_text().startswith("{")

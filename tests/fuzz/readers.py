@@ -301,7 +301,7 @@ def names(data: bytes) -> None:
 def imported(data: bytes) -> None:
     """Other profilers' files; the first byte says which."""
     kind = (speedscope, pprof, collapsed)[data[0] % 3] if data else collapsed
-    with suppress(FormatError, OverflowError):
+    with suppress(FormatError):
         kind.read(data[1:], "x")
 
 

@@ -76,6 +76,7 @@ def packed() -> list[bytes]:
 
 
 def procs() -> Iterator[bytes]:
+    yield b"1000-2000 r-xp 00003000 08:01 123 /lib/a b.so\n"
     for name in ("maps", "stat", "syscall"):
         yield Path("/proc/self", name).read_bytes()
 

@@ -69,6 +69,34 @@ def test_second_signal_ends_at_once(never_read: subprocess.Popen[str], tmp_path:
     assert "second request" in said
 
 
+def test_second_signal_writes_what_is_named_by_then(tmp_path: Path) -> None:
+    """Where there is time for it: here, as much as it takes."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import pathlib, sys\n"
+        "if 'record' in sys.argv:\n"
+        "    from pyprof.cli import running\n"
+        "    from pyprof.session.worker import link\n"
+        "    from pyprof.symbolize import symbolizer\n"
+        "    def endless(names):\n"
+        f"        pathlib.Path({str(tmp_path / 'naming')!r}).touch()\n"
+        "        while True: pass\n"
+        "    symbolizer.demangle = endless\n"
+        f"    running.SECOND_S = link.ELAPSED_S = link.NAMES_S = {HANGS_S}\n"
+    )
+    out = tmp_path / "a.collapsed"
+    with python(BUSY) as target, record(target.pid, out, "-d", "0.5", "-v", path=str(tmp_path)) as recorder:
+        while not (tmp_path / "naming").exists():
+            assert recorder.poll() is None
+            time.sleep(0.02)
+        for _ in range(2):
+            recorder.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+        _, said = recorder.communicate(timeout=HANGS_S)
+    assert recorder.returncode == 0, said
+    assert "no time to look them up" in said
+    assert out.read_text().startswith("_start;__libc_start_main")
+
+
 def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """timeout(1) signals the process that it has started, then the group, in which that is, too."""
     done: list[str] = []
@@ -76,6 +104,9 @@ def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Monk
     class Recording:
         def end(self) -> None:
             done.append("end")
+
+        def hasten(self) -> None:
+            done.append("hasten")
 
         def abandon(self) -> None:
             done.append("abandon")
@@ -90,7 +121,7 @@ def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Monk
     assert done == ["end"]
     run._same_until = 0
     run._end(signal.SIGTERM)
-    assert done == ["end", "abandon", "end"]
+    assert done == ["end", "end", "hasten"]
 
 
 def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:

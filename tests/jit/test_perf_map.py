@@ -74,6 +74,7 @@ def test_long_line_in_pieces_is_its_beginning() -> None:
     """Not what its end looks like."""
     reader = PerfMapReader(Diagnostics())
     assert lines_of(reader.read(b"100 10 " + b"a" * 50_000)) == []
+    assert len(reader._rest) == MAX_LINE, "what is looked at of a line, not all of it"
     assert lines_of(reader.read(b"\n200 10 b\n")) == [(0x100, 0x110, "a" * MAX_NAME), (0x200, 0x210, "b")]
     assert lines_of(reader.read(b"x" * 50_000 + b" 300 10 lie")) == []
     assert lines_of(reader.read(b"\n")) == []

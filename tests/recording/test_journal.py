@@ -164,6 +164,18 @@ def test_what_a_killed_recording_of_that_name_left_is_gone(tmp_path: Path) -> No
     assert len(load(path).stack) == len(golden().stack)
 
 
+def test_link_that_others_plant_in_the_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
+    """SQLite would: where others give names there is no journal, and the whole recording is written at its end."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "a.pyprof-wal").symlink_to(tmp_path / "victim")
+    (folder / "a.pyprof-shm").symlink_to(tmp_path / "victim")
+    kept(folder / "a.pyprof", golden(), 2).close()
+    assert not (folder / "a.pyprof").exists()
+    assert not (tmp_path / "victim").exists()
+
+
 @pytest.mark.parametrize("place", ["missing/a.pyprof", "."])
 def test_journal_that_cannot_be_written_lets_the_recording_go_on(place: str, tmp_path: Path) -> None:
     kept(tmp_path / place, golden(), 2).close()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.gdb.link import parse_address
+from pyprof.collectors.gdb.link import PacketLink, parse_address
 from pyprof.collectors.gdb.packets import MAX_PAYLOAD, Incoming, PacketKind, PacketReader, escape, frame, unescape
 from pyprof.errors import RemoteError, UsageError
 
@@ -85,3 +89,23 @@ def test_address_is_understood(text: str, place: object) -> None:
 def test_address_without_sense_is_wrong_usage(text: str) -> None:
     with pytest.raises(UsageError):
         parse_address(text)
+
+
+@pytest.mark.parametrize("flood", [b"+", b"$x#78", b"%Stop:x#"], ids=["acknowledgements", "packets", "notifications"])
+def test_stub_that_never_stops_talking_is_left(flood: bytes) -> None:
+    """Whatever there is to be read at any moment, it is not the answer."""
+    ours, theirs = socket.socketpair()
+
+    def talk() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                theirs.sendall(flood * 100)
+
+    thread = threading.Thread(target=talk, daemon=True)
+    thread.start()
+    link = PacketLink(ours, "stub", answer_s=0.2)
+    with pytest.raises(RemoteError):
+        link.ask(b"g")
+    link.close()
+    thread.join()
+    theirs.close()

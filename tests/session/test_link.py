@@ -101,3 +101,11 @@ def test_processor_time_of_a_process_grows_while_it_works() -> None:
     for pair in pairs:
         for end in pair:
             end.close()
+
+
+def test_worker_whose_answers_are_wanted_at_once_is_hurried_until_it_has_answered(worker: Watched) -> None:
+    link = WorkerLink(worker, 60)
+    link.hasten()
+    assert worker.hurried == 1
+    link.receive(0)
+    assert worker.hurried == 2

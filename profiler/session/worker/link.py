@@ -123,6 +123,12 @@ class _Overtime:
             self._worked_s = self._worker.processor_time()
             self._again_at = self._began + times * self._names_s
 
+    def hasten(self) -> None:
+        """No time is left from now on."""
+        self.begin(1)
+        self._names_s = 0.0
+        self._again_at = 0.0
+
     def lengthen(self, seconds: float) -> None:
         self._began += seconds
         self._again_at += seconds
@@ -208,6 +214,11 @@ class WorkerLink:
         told: somebody waits for it; else all targets have ended.
         """
         self._overtime.begin(1 if told else BY_ITSELF)
+
+    def hasten(self) -> None:
+        """The worker answers with what it has. From any thread, or a signal handler."""
+        self._overtime.hasten()
+        self.worker.hurry()
 
     def _press(self) -> None:
         now = time.monotonic()

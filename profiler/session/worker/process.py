@@ -161,8 +161,8 @@ Start = Callable[[bool], Worker]
 """Starts a worker that gives up its rights, or does not."""
 
 
-def forked(confined: bool = True) -> Worker:
-    """Where all of this process is ours. confined: the worker gives up its rights."""
+def forked(confined: bool = True, kept: Sequence[int] = ()) -> Worker:
+    """Where all of this process is ours. confined: the worker gives up its rights. kept: descriptors for its keeper."""
     pairs = [Channel.pair() for _ in range(3)]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
@@ -170,7 +170,7 @@ def forked(confined: bool = True) -> Worker:
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of numpy's, which take care of themselves
             pid = os.fork()
         if not pid:
-            _run(lambda: _child([theirs for _, theirs in pairs], confined))
+            _run(lambda: _child([theirs for _, theirs in pairs], confined, kept))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     for _, theirs in pairs:
@@ -179,16 +179,16 @@ def forked(confined: bool = True) -> Worker:
 
 
 @contextlib.contextmanager
-def forked_early(confined: bool = True) -> Iterator[Callable[[bool], Worker]]:
+def forked_early(confined: bool = True, kept: Sequence[int] = ()) -> Iterator[Callable[[bool], Worker]]:
     """A worker that is forked once the modules are loaded that both processes need. It loads its own beside this
     process, which goes on loading others: that takes less time, and each has less in memory. In the block it is given
-    to whoever starts a worker; for a second one another is forked.
+    to whoever starts a worker; for a second one another is forked. kept: see forked().
     """
     for needed in ("pyprof.session.runtimes", "pyprof.session.worker.wire"):
         import_module(needed)
-    early = [forked(confined)]
+    early = [forked(confined, kept)]
     try:
-        yield lambda wanted: early.pop() if early and wanted == confined else forked(wanted)
+        yield lambda wanted: early.pop() if early and wanted == confined else forked(wanted, kept)
     finally:
         for worker in early:
             worker.close(patience_s=0)
@@ -206,7 +206,7 @@ def _run(job: Callable[[], None]) -> None:
         os._exit(code)
 
 
-def _child(ends: Sequence[Channel], confined: bool) -> None:
+def _child(ends: Sequence[Channel], confined: bool, kept: Sequence[int]) -> None:
     gc.freeze()
     for number in _ENDS:
         signal.signal(number, signal.SIG_IGN)
@@ -214,13 +214,13 @@ def _child(ends: Sequence[Channel], confined: bool) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    close_all_but(*(end.fileno() for end in ends))
-    _serve(*ends, confined=confined)
+    close_all_but(*(end.fileno() for end in ends), *kept)
+    _serve(*ends, confined=confined, kept=kept)
 
 
 def close_all_but(*kept: int) -> None:
     """The standard streams stay open, too."""
-    bounds = [2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]
+    bounds = [2, *sorted({fd for fd in kept if fd > 2}), os.sysconf("SC_OPEN_MAX")]
     for below, above in pairwise(bounds):
         os.closerange(below + 1, above)
 
@@ -262,7 +262,7 @@ def main(confined: bool, *ends: int) -> None:
     _serve(*(Channel(socket.socket(fileno=fd)) for fd in ends), confined=confined)
 
 
-def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: bool) -> None:
+def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: bool, kept: Sequence[int] = ()) -> None:
     """What is needed later is loaded and the keeper is started before rights are given up."""
     from pyprof.session.worker import sandbox
     from pyprof.session.worker.file_symbols import answer_questions
@@ -276,7 +276,7 @@ def _serve(channel: Channel, questions: Channel, notices: Channel, *, confined: 
     hurry.obey()
     if confined:
         sandbox.load()
-    box = sandbox.Sandbox(notices)
+    box = sandbox.Sandbox(notices, kept)
     confined = confined and box.confine()
     answer_questions(questions)
     try:

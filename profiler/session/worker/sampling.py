@@ -42,8 +42,8 @@ class Sampling:
 
     unfollowed: watches what children spend that the recording leaves out, None where it leaves none out. sink,
     delivered: who takes what there is if this process is killed, and the window's number. sampled: the collector
-    has ended. It has 19 attributes: the loop's, and what a profile that is asked for takes from several of its
-    steps.
+    has ended. collecting: it is at work. It has 20 attributes: the loop's, and what a profile that is asked for takes
+    from several of its steps.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Sampling:
         self.delivered = 0
         self.samples = 0
         self.sampled = threading.Event()
+        self.collecting = False
         self._collector = collector
         self._link = WorkerLink(worker, names_s)
         self._runtimes = runtimes
@@ -80,6 +81,10 @@ class Sampling:
         while 0 in self._flying:  # it says so when it is ready
             self._turn(TURN_S)
         self._ways = confined, unwind, naming
+
+    def hasten(self) -> None:
+        """The worker gets no more time for names. From any thread, or a signal handler."""
+        self._link.hasten()
 
     def abandon(self) -> None:
         """Nobody wants the answers any more. From any thread, or a signal handler."""
@@ -108,14 +113,18 @@ class Sampling:
         try:
             self._link.send(Begin(*self._ways, self._collector.stats(), time.time_ns(), time.monotonic_ns()))
             self._turn()
+            self.collecting = True
             for batch in self._collector.batches():
+                self.collecting = False
                 if len(batch):
                     self._send_batch(batch)
                 self._turn()
                 beat()
+                self.collecting = True
         except Exception as error:
             self.failure = error
         finally:
+            self.collecting = False
             self.sampled.set()
             self._link.end(told=bool(self._end_ns))
             self._learn_the_rest()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import importlib
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 from pyprof.collectors.linux import libc, rights, seccomp
@@ -48,19 +49,22 @@ def load() -> None:
 class Sandbox:
     """The worker's side. keeper: who gives profiles to their sink, and opens files for a worker that is confined."""
 
-    def __init__(self, notices: Channel) -> None:
-        """notices: the sampler's to the keeper, which takes it."""
+    def __init__(self, notices: Channel, kept: Sequence[int] = ()) -> None:
+        """notices: the sampler's to the keeper, which takes it. kept: descriptors that sinks write to: the keeper's."""
         ours, theirs = Channel.pair()
         worker = os.getpid()
         self._pid = os.fork()
         if not self._pid:
             try:
-                close_all_but(theirs.fileno(), notices.fileno())
+                close_all_but(theirs.fileno(), notices.fileno(), *kept)
                 Keeper(theirs, notices, worker).run()
             finally:
                 os._exit(0)
         theirs.close()
         notices.close()
+        for fd in kept:
+            with suppress(OSError):
+                os.close(fd)
         self.keeper = AskingOpener(ours)
 
     def confine(self) -> bool:

@@ -1,0 +1,67 @@
+"""When a loop that was told to end is left where it is: in a call of the kernel that does not return, in endless lists.
+
+What counts is the time in which it takes samples: on a machine that is busy, only what the loop computes itself, or
+waits for in the kernel. Where it waits for the worker, that one has time limits of its own (worker/link.py).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Protocol
+
+from pyprof.collectors.linux import procfs
+
+LEAVE_S = 1.0
+"""So long it may go on."""
+ELAPSED_S = 6.0
+"""A loop that does not get its processor time is left then. So is one that waits for a stub: what is behind it stands
+still, and a line may be slow.
+"""
+_HANG_UP = 0.5
+"""For this part of that time its questions about files are answered."""
+_LOOK_S = 0.02
+_SCHEDULED = 6
+"""Which of a thread's processor clocks: CPUCLOCK_SCHED of linux/posix-timers.h. The id has the inverted tid above."""
+
+
+class _Ended(Protocol):
+    def wait(self, timeout: float) -> bool: ...
+
+
+class Ending(Protocol):
+    """sampled: nothing is sampled any more. collecting: the collector is at work."""
+
+    @property
+    def sampled(self) -> _Ended: ...
+
+    @property
+    def collecting(self) -> bool: ...
+
+    def hang_up(self) -> None: ...
+
+
+def ended_in_time(sampling: Ending, tid: int, leave_s: float = LEAVE_S) -> bool:
+    """tid: the thread of the loop, which was told to end just now."""
+    began = seen = time.monotonic()
+    ran_s, spent_s, listened_to = _ran_s(tid), 0.0, True
+    while not sampling.sampled.wait(_LOOK_S):
+        now, runs_s = time.monotonic(), _ran_s(tid)
+        if sampling.collecting:
+            spent_s += runs_s - ran_s if procfs.state(os.getpid(), tid) == "running" else now - seen
+        seen, ran_s = now, runs_s
+        share = max(spent_s / leave_s, (now - began) / ELAPSED_S)
+        if share > _HANG_UP and listened_to:
+            listened_to = False
+            sampling.hang_up()
+        if share > 1:
+            return False
+    return True
+
+
+def _ran_s(tid: int) -> float:
+    """Processor time of a thread of ours."""
+    try:
+        return time.clock_gettime((~tid << 3) | _SCHEDULED)
+    except OSError:
+        return 0.0

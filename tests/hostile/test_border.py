@@ -1,0 +1,165 @@
+"""Numbers are checked where they come in: whatever a file says, readers give values in range or refuse it.
+
+Each reader of tests/fuzz/readers.py gets real input in which numbers are replaced one after the other, by the borders
+of what a field can hold, of what Python's, numpy's and SQLite's numbers can, and by what is no number. Those of VALUES
+also show what they have read (files of /proc count where a stub serves them).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyprof.collectors.gdb.modules import parse_libraries
+from pyprof.collectors.gdb.target import parse_description
+from pyprof.collectors.linux.procfs import parse_maps
+from pyprof.errors import PyprofError
+from pyprof.importers import collapsed, pprof, speedscope
+from pyprof.objfile.core.notes import read_notes
+from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.jitdump import JitdumpReader
+from pyprof.objfile.minidump.file import read_minidump
+from pyprof.objfile.minidump.microdump import read_microdump
+from pyprof.objfile.source import BytesSource
+from pyprof.recording.columns import unpack
+from tests.fuzz.readers import READERS
+from tests.fuzz.seeds import seeds
+from tests.support import BUILDS
+
+TEXTS = {"breakpad", "perf_map", "gdb_packets", "gdb_documents", "procfs", "cython", "names", "speedscope", "collapsed"}
+"""What is text, or begins so: its numbers are replaced as digits. Of all others as words."""
+NUMBERS = [0, 1, *(2**bits + off for bits in (7, 8, 15, 16, 31, 32, 52, 53, 63, 64) for off in (-1, 0))]
+WORDS = [
+    *(struct.pack("<Q", number) for number in NUMBERS if number < 2**64),
+    *(struct.pack(">Q", number) for number in NUMBERS if number < 2**64),
+    *(struct.pack("<I", number) for number in NUMBERS if number < 2**32),
+    *(struct.pack("<d", number) for number in (math.nan, math.inf, -math.inf, -0.0, 1e308, 5e-324)),
+    b"\xff" * 9 + b"\1",
+    b"\xff" * 16,
+]
+DIGITS = [str(number).encode() for number in (*NUMBERS, -1, -(2**63), -(2**63) - 1, 10**30)] + [
+    *(b"NaN", b"Infinity", b"-Infinity", b"1e400", b"-1e400", b"1e-400", b"0x", b"-", b"", b"9" * 5000, b"f" * 16),
+]
+CHANGES = 100
+MOST_SEED = 1 << 14
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[bytes]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(BUILDS, str(tmp_path_factory.mktemp("border")))
+        return seeds()
+
+
+def changed(data: bytes, text: bool, rng: random.Random) -> Iterator[bytes]:
+    """The input with one number replaced, many times."""
+    if text:
+        places = [match.span() for match in re.finditer(rb"-?\d+(?:\.\d+)?|\b[0-9a-f]{2,}\b", data)] or [(0, 0)]
+        for _ in range(CHANGES):
+            start, end = rng.choice(places)
+            yield data[:start] + rng.choice(DIGITS) + data[end:]
+        return
+    for _ in range(CHANGES):
+        # headers are at the beginning, and at words
+        most = rng.choice((64, 512, len(data)))
+        at = rng.randrange(max(min(most, len(data)), 1)) & rng.choice((-8, -4, -1))
+        word = rng.choice(WORDS)
+        yield data[:at] + word + data[at + len(word) :]
+
+
+def as_text(name: str, data: bytes) -> bool:
+    return name in TEXTS or (name == "imported" and data[:1] in (b"\0", b"\2"))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_readers_refuse_what_is_out_of_range(name: str, inputs: Mapping[str, list[bytes]]) -> None:
+    rng = random.Random(name)
+    read = 0
+    for data in sorted(inputs.get(name, [b"\0" * 256]), key=len)[:2]:
+        for each in changed(data[:MOST_SEED] if name not in WHOLE else data, as_text(name, data), rng):
+            READERS[name](each)
+            read += 1
+    assert read >= (CHANGES if inputs.get(name) else 0)
+
+
+WHOLE = {"elf", "symbol_tables", "dwarf", "core", "minidump", "imported"}
+"""What makes no sense without its end."""
+
+
+def _elf(data: bytes) -> object:
+    file = ElfFile.from_bytes(data, "border")
+    return file.sections, file.segments, file.entry, file.build_id
+
+
+def _description(data: bytes) -> object:
+    return parse_description({"target.xml": data}.get)
+
+
+VALUES: dict[str, tuple[str, Callable[[bytes], object]]] = {
+    "sections": ("elf", _elf),
+    "notes": ("core", lambda data: read_notes(ElfFile.from_bytes(data, "core"))),
+    "minidump": ("minidump", lambda data: read_minidump(BytesSource(data))),
+    "microdump": ("microdump", lambda data: read_microdump(BytesSource(data))),
+    "jitdump": ("jitdump", lambda data: JitdumpReader().read(data)),
+    "maps": ("procfs", parse_maps),
+    "libraries": ("gdb_documents", lambda data: list(parse_libraries(data))),
+    "description": ("gdb_documents", _description),
+    "speedscope": ("imported", lambda data: speedscope.read(data[1:], "x")),
+    "pprof": ("imported", lambda data: pprof.read(data[1:], "x")),
+    "collapsed": ("imported", lambda data: collapsed.read(data[1:], "x")),
+    "columns": ("sample_columns", lambda data: unpack(data, 5, 3)),
+}
+
+
+def out_of_range(value: object, place: str = "", depth: int = 0) -> Iterator[str]:
+    """Numbers that no field of ours can hold."""
+    if isinstance(value, (bool, str, bytes, memoryview)) or value is None or depth > 8:
+        return
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**64:
+            yield f"{place}: {value}"
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield f"{place}: {value}"
+    elif isinstance(value, np.ndarray):
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            yield f"{place}: not finite"
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from out_of_range(key, f"{place} key", depth + 1)
+            yield from out_of_range(each, f"{place}[{key!r:.20}]", depth + 1)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for at, each in enumerate(value):
+            yield from out_of_range(each, f"{place}[{at}]", depth + 1)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from out_of_range(getattr(value, field.name, None), f"{place}.{field.name}", depth + 1)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_that_readers_give_are_in_range(name: str, inputs: Mapping[str, list[bytes]]) -> None:
+    of, read = VALUES[name]
+    rng = random.Random(name)
+    given = 0
+    for data in sorted(inputs.get(of, [b"\0" * 256]), key=len)[:2]:
+        for each in (data, *changed(data, as_text(of, data), rng)):
+            try:
+                found = read(each)
+            except PyprofError:
+                continue
+            given += 1
+            assert list(out_of_range(found, name)) == []
+    assert given or of not in inputs
+
+
+def test_what_is_out_of_range_is_seen() -> None:
+    found = {"a": [1, (2**64, -(2**63) - 1)], "b": Path("/"), "c": np.array([math.nan]), "d": [math.inf, 0.5, True]}
+    assert len(list(out_of_range(found))) == 4

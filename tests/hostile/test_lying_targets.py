@@ -1,0 +1,84 @@
+"""Programs that lie about themselves while they are recorded: the recording ends, is written, and they run on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import BUSY, PYPROF, python
+from tests.live.support.recording import running
+from tests.support import PROGRAMS, build, missing
+from tests.warm import run as pyprof
+
+LIARS = Path(__file__).parent / "programs"
+HANGS_S = 60
+"""Only what never ends takes that long."""
+MOST_BYTES = 64 << 20
+
+
+@pytest.fixture
+def python_3_11() -> str:
+    found = [sys.executable] if sys.version_info[:2] == (3, 11) else []
+    found += [str(path) for path in (Path("/usr/bin/python3.11"),) if path.exists()]
+    if not found:
+        missing("needs Python 3.11, whose structures the program knows")
+    return found[0]
+
+
+@pytest.fixture
+def moving(tmp_path: Path) -> Iterator[int]:
+    program = build(PROGRAMS / "c_moves.c", tmp_path / "c_moves", "-O1")
+    with running(program, program) as target:
+        yield target.pid
+        assert target.poll() is None
+
+
+def recorded(pid: int, tmp_path: Path, *options: str) -> str:
+    """The stacks."""
+    out = tmp_path / "a.collapsed"
+    done = pyprof("record", "-p", str(pid), "-d", "0.7", "-o", str(out), *options, timeout=HANGS_S)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert out.stat().st_size < MOST_BYTES
+    return out.read_text(errors="replace")
+
+
+@pytest.mark.parametrize("collector", ["auto", "ptrace"])
+def test_interpreter_whose_frames_lie_is_recorded(collector: str, python_3_11: str, tmp_path: Path) -> None:
+    with running(python_3_11, LIARS / "liar.py") as target:
+        assert "liar.py" in recorded(target.pid, tmp_path, "--collector", collector)
+        assert target.poll() is None
+
+
+def test_files_of_machine_code_that_lie_cost_themselves_only(tmp_path: Path) -> None:
+    with running(sys.executable, LIARS / "jitdumps.py", tmp_path) as target:
+        recorded(target.pid, tmp_path)
+        assert target.poll() is None
+
+
+@pytest.mark.parametrize("collector", ["auto", "ptrace"])
+def test_program_that_moves_its_own_file_is_recorded(collector: str, moving: int, tmp_path: Path) -> None:
+    stacks = recorded(moving, tmp_path, "--collector", collector)
+    assert "main" in stacks
+    assert "root:" not in stacks
+
+
+def test_stops_that_a_filter_of_system_calls_refuses_are_named(tmp_path: Path) -> None:
+    if os.uname().machine != "x86_64":
+        missing("needs x86-64, whose numbers the filter has")
+    command = [sys.executable, str(LIARS / "without_ptrace.py"), *PYPROF]
+    arguments = ["-d", "0.3", "--collector", "ptrace", "-o", str(tmp_path / "a.collapsed")]
+    with python(BUSY) as target:
+        done = subprocess.run(
+            [*command, "record", "-p", str(target.pid), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=HANGS_S,
+            check=False,
+        )
+    assert "its threads may not be stopped" in done.stderr
