@@ -56,7 +56,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         ends=found.ends,
         trust=found.trust,
         modules=found.modules(diagnostics.problems),
-        notes=(*done.notes, *processor.sentences) if found.blocks else done.notes,
+        notes=(*done.notes, *(processor.sentences if found.blocks else ()), *processor.missed),
         shown=found.shown,
         functions_missing=found.functions_missing,
         processor_s=processor.spent,

@@ -81,23 +81,27 @@ class ProcessorTime:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What the reader of a summary should know."""
+        """What the reader of a picture with blocks should know of them."""
         parts = (
             (self.short, "by threads or processes that ran too short to be seen"),
             (self.lost, "whose records were lost"),
             (self.kernel, "in the kernel, which may not be sampled"),
         )
-        told = tuple(
+        return tuple(
             f"Not sampled: {part:.2f} s of {self.spent:.2f} s of processor time ({100 * part / self.spent:.0f} %), "
             f"{why}: marked [not sampled]"
             for part, why in parts
             if part
         )
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """What the reader of any picture should know: there is no block of it."""
         if self.late < _LATE * self.spent or not self.late:
-            return told
+            return ()
         share = 100 * self.late / self.spent
         text = f"Not in the picture: {self.late:.2f} s of {self.spent:.2f} s of processor time ({share:.0f} %), at"
-        return (*told, f"{text} sampling times that pyprof missed: it was late, or records were lost")
+        return (f"{text} sampling times that pyprof missed: it was late, or records were lost",)
 
 
 def processor_time(window: Window) -> ProcessorTime:

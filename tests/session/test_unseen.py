@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from pyprof.collectors.cpu_accounts import Account
+from pyprof.diagnostics import Diagnostics
 from pyprof.model.markers import IN_KERNEL, LOST, NOT_SAMPLED, Mark
 from pyprof.session.recorder import Window
+from pyprof.session.summarize import summarize
 from pyprof.session.unseen import processor_time, with_unseen
+from tests.exporters.profiles import Builder, code
 from tests.session.test_views import native, window_of
 
 MS = 1_000_000
@@ -29,6 +32,13 @@ def blocks(found: Window) -> dict[Mark | None, int]:
         mark = key.mark
         lengths[mark] = lengths.get(mark, 0) + length
     return {mark: length // MS for mark, length in lengths.items()}
+
+
+def notes(found: Window) -> tuple[str, ...]:
+    """Of the summary of a picture without blocks."""
+    builder = Builder()
+    builder.sample(builder.node([code("f")]), 0, 1, 1)
+    return summarize(found, builder.build(), Diagnostics(), 99).notes
 
 
 def test_each_reason_is_a_block_and_a_sentence() -> None:
@@ -63,6 +73,6 @@ def test_time_in_missed_sampling_times_is_told_where_it_is_much() -> None:
     """It is in no block: else a busy machine would look like a program of its own."""
     found = window(Account("a", 1000 * MS, 600 * MS, 600 * MS))
     assert with_unseen(found) is found
-    (told,) = processor_time(found).sentences
+    (told,) = notes(found)
     assert "0.40 s of 1.00 s of processor time (40 %)" in told
-    assert processor_time(window(Account("a", 1000 * MS, 950 * MS, 950 * MS))).sentences == ()
+    assert notes(window(Account("a", 1000 * MS, 950 * MS, 950 * MS))) == ()
