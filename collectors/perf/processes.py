@@ -18,7 +18,7 @@ from pyprof.collectors.perf.records import (
     parse_mmap2,
     parse_task,
 )
-from pyprof.collectors.perf.spaces import History, Layout
+from pyprof.collectors.perf.spaces import History, MappingLayout
 from pyprof.collectors.perf.thread_names import ThreadNames
 from pyprof.collectors.thread_lives import Identities
 
@@ -46,7 +46,7 @@ class TrackedProcesses:
         directory = procfs.ProcDir(pid)
         try:
             root = self._root(pid, directory)
-            self.histories[pid] = History(pid, self._next_id, Layout(procfs.parse_maps(directory.maps())), root)
+            self.histories[pid] = History(pid, self._next_id, MappingLayout(procfs.parse_maps(directory.maps())), root)
             for tid in directory.threads():
                 with contextlib.suppress(ProcessLookupError):
                     name = os.fsdecode(directory.read(f"task/{tid}/comm").rstrip(b"\n"))

@@ -30,7 +30,7 @@ _LOOKS = 5
 _EXEC_NS = 20_000_000  # so long after an exec the old program's registers may still be seen
 
 
-class Layout:
+class MappingLayout:
     """What is mapped, by addresses. A program may make thousands of mappings anew between two samples: each costs what
     it covers, however many others there are.
     """
@@ -81,7 +81,7 @@ class History:
 
     pid: int
     next_id: Callable[[], int]
-    layout: Layout
+    layout: MappingLayout
     root: int = 0
     parent: int = 0
     image: ProgramImage = field(default_factory=ProgramImage)
@@ -119,7 +119,7 @@ class History:
 
     def child(self, pid: int, time_ns: int) -> History:
         """A forked process has the mappings that its parent has at that time."""
-        layout = Layout(self.mappings)
+        layout = MappingLayout(self.mappings)
         for at, change in self._changes:
             if at <= time_ns:
                 self._lay(layout, change)
@@ -223,7 +223,7 @@ class History:
         self._lay(self.layout, change)
         self._space = None
 
-    def _lay(self, layout: Layout, change: Change) -> None:
+    def _lay(self, layout: MappingLayout, change: Change) -> None:
         if change is None or isinstance(change, tuple):
             layout.begin(change or ())
         else:

@@ -13,6 +13,7 @@ import random
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -144,12 +145,22 @@ def out_of_range(value: object, place: str = "", depth: int = 0) -> Iterator[str
             yield from out_of_range(getattr(value, field.name, None), f"{place}.{field.name}", depth + 1)
 
 
+def is_read(read: Callable[[bytes], object], data: bytes) -> bool:
+    """Inputs of several formats stand together."""
+    try:
+        read(data)
+    except PyprofError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", VALUES)
 def test_values_that_readers_give_are_in_range(name: str, inputs: Mapping[str, list[bytes]]) -> None:
     of, read = VALUES[name]
     rng = random.Random(name)
     given = 0
-    for data in sorted(inputs.get(of, [b"\0" * 256]), key=len)[:2]:
+    readable = (data for data in sorted(inputs.get(of, [b"\0" * 256]), key=len) if is_read(read, data))
+    for data in islice(readable, 2):
         for each in (data, *changed(data, as_text(of, data), rng)):
             try:
                 found = read(each)

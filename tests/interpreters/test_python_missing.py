@@ -43,7 +43,7 @@ def recorded(folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
     return " ".join(done.stderr.split()), found
 
 
-@pytest.mark.parametrize("options", [("--collector", "perf"), ("-k",)], ids=["perf", "kernel"])
+@pytest.mark.parametrize("options", [("--collector", "perf"), ("--collector", "perf", "-k")], ids=["perf", "kernel"])
 def test_stacks_without_python_functions_are_said_first_and_are_not_whole(
     busy: int, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.perf.spaces import History, Layout
+from pyprof.collectors.perf.spaces import History, MappingLayout
 from pyprof.model.modules import Mapping
 from pyprof.records import replace
 
@@ -22,7 +22,7 @@ def code(start: int, end: int, name: str = "a") -> Mapping:
 
 
 def history(*mappings: Mapping) -> History:
-    return History(NO_PROCESS, itertools.count(1).__next__, Layout(mappings))
+    return History(NO_PROCESS, itertools.count(1).__next__, MappingLayout(mappings))
 
 
 def names(known: History, times: list[int], avma: int) -> list[str]:
@@ -59,7 +59,7 @@ def test_child_begins_with_what_its_parent_had() -> None:
 
 
 def test_mappings_that_were_read_count_from_then_on() -> None:
-    known = History(os.getpid(), itertools.count(1).__next__, Layout((code(0x1000, 0x2000, "gone"),)))
+    known = History(os.getpid(), itertools.count(1).__next__, MappingLayout((code(0x1000, 0x2000, "gone"),)))
     known.look()
     past, present = names(known, [0, 2**62], 0x1000)
     assert (past, present) == ("/gone", "")
@@ -69,7 +69,7 @@ def test_of_a_storm_of_mappings_what_is_found_afterwards_counts() -> None:
     with open("/proc/self/maps", encoding="ascii") as file:
         real = next(line for line in file if "r-xp" in line and "/" in line)
     others = tuple(code(0x10000000 + 0x2000 * at, 0x10001000 + 0x2000 * at, "other") for at in range(20_000))
-    known = History(os.getpid(), itertools.count(1).__next__, Layout(others))
+    known = History(os.getpid(), itertools.count(1).__next__, MappingLayout(others))
     for at in range(20_000):
         known.mapped(at, replace(code(0x1000 * (1 + at % 512), 0x1000 * (2 + at % 512)), inode=7))
     assert names(known, [2**62], int(real.split("-")[0], 16)) == [""]
@@ -94,7 +94,7 @@ def test_memory_of_another_file_is_not_read_as_that_of_the_first() -> None:
     with open("/proc/self/maps", encoding="ascii") as file:
         start, end = next(line.split()[0].split("-") for line in file if "r-xp" in line and "/" in line)
     avma = int(start, 16)
-    wrong = History(os.getpid(), itertools.count(1).__next__, Layout((code(avma, int(end, 16), "wrong"),)))
+    wrong = History(os.getpid(), itertools.count(1).__next__, MappingLayout((code(avma, int(end, 16), "wrong"),)))
     ids, spaces = wrong.settle(np.array([0], np.int64), np.zeros(1, np.uint64))
     assert spaces[int(ids[0])].read(avma, 16) == b""
 
@@ -103,7 +103,7 @@ def test_all_that_is_mapped_is_put_together_for_samples_only() -> None:
     """Not for each of the thousands of mappings between two of them."""
     made: list[int] = []
 
-    class Counting(Layout):
+    class Counting(MappingLayout):
         def _together(self) -> tuple[Mapping, ...]:
             made.append(len(self))
             return super()._together()
@@ -117,7 +117,7 @@ def test_all_that_is_mapped_is_put_together_for_samples_only() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20), st.sampled_from("abc")), max_size=12))
 def test_later_mappings_cover_earlier_ones_page_by_page(made: list[tuple[int, int, str]]) -> None:
-    layout = Layout(())
+    layout = MappingLayout(())
     pages: dict[int, tuple[str, int]] = {}
     for start, length, name in made:
         new = code(start * 4096, (start + length) * 4096, name)
