@@ -95,9 +95,8 @@ def test_firefox_shows_common_labels_once_and_others_beside_the_thread() -> None
 
 
 def test_more_different_labels_than_are_kept_are_left_out_and_said() -> None:
-    builder = Builder(
-        threads=[replace(golden().threads[0], labels=(("n", str(at)),)) for at in range(MOST_LABELLED + 2)]
-    )
+    thread = golden().threads[0]
+    builder = Builder(threads=[replace(thread, labels=(("n", str(at)),)) for at in range(MOST_LABELLED + 2)])
     node = builder.node([code("f")])
     for at in range(MOST_LABELLED + 2):
         builder.sample(node, at)
