@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from pyprof.cli.terminal import printable
-from pyprof.cli.top_table import SHARE, amount, bar, share
+from pyprof.cli.top_table import SHARE, amount, bar, functions_of, share
 from pyprof.cli.words import duration, shorten
-from pyprof.errors import UsageError
 from pyprof.model.line_costs import CodeCost, code_costs, line_costs
-from pyprof.model.neighbours import neighbours
 from pyprof.model.profile import Profile
 from pyprof.records import dataclass
 from pyprof.symbolize.again import Places
@@ -61,13 +58,7 @@ class Annotation:
 
 def annotated(profile: Profile, text: str, how: Annotation) -> Iterator[str]:
     """The lines of the functions that a text names. Raises UsageError where it names none, PyprofError."""
-    try:
-        found = neighbours(profile.tree(), text)
-    except re.error as error:
-        raise UsageError(f"{text} is no function, and no regular expression: {error}") from None
-    if not found.names:
-        raise UsageError(f"no function has {text} in its name", "pyprof report FILE -f collapsed has all names in full")
-    names = ", ".join(sorted(found.names)[:3]) + (", …" if len(found.names) > 3 else "")
+    found, names = functions_of(profile, text)
     yield f"{names}: {amount(profile, found.total)}, {share(found.total, profile.total).strip()} of all"
     files: defaultdict[str, Sums] = defaultdict(dict)
     for cost in line_costs(profile):

@@ -34,8 +34,8 @@ def top(profile: Profile, width: int, count: int) -> Iterator[str]:
     yield from _rows(bars, [(cost.name, cost.module) for cost in rows], width)
 
 
-def relations(profile: Profile, text: str, callers: bool, width: int, count: int) -> Iterator[str]:
-    """Who calls the functions that a text names, or what they call. Raises UsageError where it names none."""
+def functions_of(profile: Profile, text: str) -> tuple[Neighbours, str]:
+    """Functions that a text names, and what they are called in a head line. Raises UsageError where it names none."""
     try:
         found = neighbours(profile.tree(), text)
     except re.error as error:
@@ -43,6 +43,12 @@ def relations(profile: Profile, text: str, callers: bool, width: int, count: int
     if not found.names:
         raise UsageError(f"no function has {text} in its name", "pyprof report FILE -f collapsed has all names in full")
     names = ", ".join(sorted(found.names)[:3]) + (", …" if len(found.names) > 3 else "")
+    return found, names
+
+
+def relations(profile: Profile, text: str, callers: bool, width: int, count: int) -> Iterator[str]:
+    """Who calls the functions that a text names, or what they call. Raises UsageError where it names none."""
+    found, names = functions_of(profile, text)
     yield f"{'callers' if callers else 'callees'} of {names}: {amount(profile, found.total)}"
     yield from _neighbours(found, callers, width, count)
 
