@@ -14,6 +14,6 @@ source        Samples by the program in the kernel, for the collector that knows
 surroundings  What stands around the stacks of waits: the lock outside each, and inside it who ended it
 wait_collector  Wall-clock time of threads by a program in the kernel, waits with their stacks
 wait_rates    Which waits are recorded one by one: as many as can be unwound, shorter ones where it is quiet
-waits         Waits as the program in the kernel tells them: how much time each stack stands for, and what time has none
-wakers        Who ended a wait, as the kernel tells it, and what that says of the wait
+waits         Waits as the kernel reports them: how much time each stack stands for, and what time has none
+wakers        Who ended a wait, as the kernel reports it, and what that says of the wait
 """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import Ended
-from pyprof.collectors.bpf.waits import Again, Bare, Told
+from pyprof.collectors.bpf.waits import Again, Bare, WaitTimes
 from pyprof.collectors.bpf.wakers import FUTEX_WAITS, named
 from pyprof.model.kernel import NOT_ONE_BY_ONE, Blocked
 from pyprof.model.markers import Mark, MarkKind
@@ -25,7 +25,7 @@ _GIL_BYTES = 256
 
 @dataclass(slots=True)
 class _Joined:
-    """Waits of a thread for one lock that nobody has ended. lane: of the stack of the last one, None: told before."""
+    """Waits of a thread for one lock that nobody has ended. lane: of the last one's stack, None: accounted before."""
 
     lock: Mark
     since_ns: int
@@ -49,46 +49,46 @@ class LockWaits:
             return Mark(MarkKind.LOCK, name="GIL")
         return Mark(MarkKind.LOCK, name=f"lock {address:#x}")
 
-    def join(self, told: Told, ended: Ended, last: bool) -> None:
-        """Time that is told of waits which nobody ended is told with the thread's next one. last: there is none."""
-        lanes = {end: lane for lane, end in told.ends.items()}
+    def join(self, times: WaitTimes, ended: Ended, last: bool) -> None:
+        """Time of waits which nobody ended is accounted with the thread's next one. last: there is none."""
+        lanes = {end: lane for lane, end in times.ends.items()}
         for n, flags in enumerate(ended.flags.tolist()):
             if flags & Flag.GONE:
-                self._flush(told, int(ended.tid[n]))
+                self._flush(times, int(ended.tid[n]))
             elif ended.off_ns[n] and ended.why[n]:
-                self._take(told, ended, n, lanes.get(n))
+                self._take(times, ended, n, lanes.get(n))
         for tid, joined in list(self._joined.items()):
             if last:
-                self._flush(told, tid)
+                self._flush(times, tid)
             else:
                 joined.lane = None
 
-    def _take(self, told: Told, ended: Ended, n: int, lane: int | None) -> None:
+    def _take(self, times: WaitTimes, ended: Ended, n: int, lane: int | None) -> None:
         tid, off_ns = int(ended.tid[n]), int(ended.off_ns[n])
         lock = self.mark(int(ended.pid[n]), int(ended.object[n]))  # a condition variable has two futexes
         before = self._joined.get(tid)
         if before is not None and (before.lock != lock or off_ns - before.end_ns > _SOON_NS):
-            self._flush(told, tid)
+            self._flush(times, tid)
             before = None
         ns, since_ns = (before.ns, before.since_ns) if before is not None else (0, off_ns)
         self._joined.pop(tid, None)
         if named(ended, n):
-            _add(told, n, lane, tid, since_ns, ns)
+            _add(times, n, lane, tid, since_ns, ns)
         else:
-            ns += _taken(told, n, lane)
+            ns += _taken(times, n, lane)
             self._joined[tid] = _Joined(lock, since_ns, int(ended.time_ns[n]), ns, lane)
 
-    def _flush(self, told: Told, tid: int) -> None:
+    def _flush(self, times: WaitTimes, tid: int) -> None:
         """The thread does something else now."""
         joined = self._joined.pop(tid, None)
         if joined is not None and joined.lane is not None:
-            told.blocked_ns[joined.lane] += joined.ns
+            times.blocked_ns[joined.lane] += joined.ns
         elif joined is not None and joined.ns:
-            told.again.append(Again(tid, joined.since_ns, joined.ns))
+            times.again.append(Again(tid, joined.since_ns, joined.ns))
 
 
 def of_lock(each: Bare) -> bool:
-    """Is it time in which a thread waited for a lock? What the kernel tells of waits is of futexes only."""
+    """Is it time in which a thread waited for a lock? What the kernel reports of waits is of futexes only."""
     return each.end >= 0 or each.call == NOT_ONE_BY_ONE or each.call in FUTEX_WAITS
 
 
@@ -113,22 +113,22 @@ def _first_argument(tid: int) -> int:
     return int(words[1], 16) if len(words) > 2 and words[0].isdigit() and int(words[0]) in FUTEX_WAITS else 0
 
 
-def _add(told: Told, end: int, lane: int | None, tid: int, since_ns: int, ns: int) -> None:
+def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, ns: int) -> None:
     """More time of a wait."""
     if not ns:
         return
     if lane is not None:
-        told.blocked_ns[lane] += ns
+        times.blocked_ns[lane] += ns
     else:
-        told.again.append(Again(tid, since_ns, ns, end))
+        times.again.append(Again(tid, since_ns, ns, end))
 
 
-def _taken(told: Told, end: int, lane: int | None) -> int:
-    """The time of a wait, which is not told now. Its stack is."""
-    found = sum(each.ns for each in told.again if each.end == end) + sum(b.ns for b in told.bare if b.end == end)
-    told.again = [each for each in told.again if each.end != end]
-    told.bare = [each for each in told.bare if each.end != end]
+def _taken(times: WaitTimes, end: int, lane: int | None) -> int:
+    """The time of a wait, which is not accounted now. Its stack is."""
+    found = sum(each.ns for each in times.again if each.end == end) + sum(b.ns for b in times.bare if b.end == end)
+    times.again = [each for each in times.again if each.end != end]
+    times.bare = [each for each in times.bare if each.end != end]
     if lane is not None:
-        found += int(told.blocked_ns[lane])
-        told.blocked_ns[lane], told.goes_on[lane] = 0, True
+        found += int(times.blocked_ns[lane])
+        times.blocked_ns[lane], times.goes_on[lane] = 0, True
     return found

@@ -40,7 +40,7 @@ class BpfSource:
     one by one. next_id: gives ids of address spaces. reader: makes the reader of a process's interpreter, by pid; None
     where no interpreter is wanted.
 
-    It has 23 methods: the steps of a drain, what it hears of processes, and what the program is told.
+    It has 23 methods: the steps of a drain, what it hears of processes, and settings of the program.
     """
 
     most_copy = MOST_STACK
@@ -213,10 +213,10 @@ class BpfSource:
         self.records, self.ended = NOTHING, NO_ENDS
         counts, _ = self._sampler.counts()
         self.lost = counts[LossReason.RING_FULL]
-        self._tell({reason: n - self._counted.get(reason, 0) for reason, n in counts.items()})
+        self._count_lost({reason: n - self._counted.get(reason, 0) for reason, n in counts.items()})
         self._counted = counts
 
-    def _tell(self, more: dict[LossReason, int]) -> None:
+    def _count_lost(self, more: dict[LossReason, int]) -> None:
         """What the program has counted since the last time."""
         for reason, n in more.items():
             if n and reason.counted:

@@ -36,7 +36,7 @@ class WaitSurroundings:
     def of_records(
         self, batch: SampleBatch, source: BpfSource, ends: Mapping[int, int], waits: LaneNumbers, lanes: LaneNumbers
     ) -> Around:
-        """ends: see Told. lanes: of the batch, waits: of all waits, among the records."""
+        """ends: see WaitTimes. lanes: of the batch, waits: of all waits, among the records."""
         found: Around = {}
         if not self._options.wakers:
             return found
@@ -49,11 +49,11 @@ class WaitSurroundings:
                 found[n] = self._of(int(batch.pid[n]), tid, ended.get(lane, _NOT_ENDED), source.ended)
         return found
 
-    def of_told(self, batch: SampleBatch, told: Sequence[Again | Bare], ended: Ended) -> Around:
+    def of_times(self, batch: SampleBatch, times: Sequence[Again | Bare], ended: Ended) -> Around:
         """Of time without a stack of its own, as the lanes of a batch."""
         if not self._options.wakers:
             return {}
-        return {n: self._of(int(batch.pid[n]), each.tid, each.end, ended) for n, each in enumerate(told)}
+        return {n: self._of(int(batch.pid[n]), each.tid, each.end, ended) for n, each in enumerate(times)}
 
     def of_sleepers(self, batch: SampleBatch) -> Around:
         """Of threads that have slept since before the recording."""

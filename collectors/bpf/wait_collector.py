@@ -21,7 +21,7 @@ from pyprof.collectors.bpf.locks import LockWaits, addresses, of_lock
 from pyprof.collectors.bpf.records import I64, Records
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.bpf.surroundings import WaitSurroundings
-from pyprof.collectors.bpf.waits import FOR_PROCESSOR, LATENCY_NS, Left, Told, Waits, letter
+from pyprof.collectors.bpf.waits import FOR_PROCESSOR, LATENCY_NS, Left, Waits, WaitTimes, letter
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.perf_arch import NARROW, WIDE
 from pyprof.collectors.perf.batches import RingBatches, by_width
@@ -76,7 +76,7 @@ class BpfWaitCollector(BpfCollector):
         return super().batches()
 
     def _longest_wait_ns(self) -> int:
-        """What was not told belongs to the next window."""
+        """What was not accounted belongs to the next window."""
         return min(super()._longest_wait_ns(), _HELD_NS)
 
     def stop(self) -> None:
@@ -121,25 +121,25 @@ class BpfWaitCollector(BpfCollector):
         left = Left(
             records.tid[waits].astype(np.int64), records.time_ns[waits], records.why[waits], taken.wanted[waits]
         )
-        told = self._waits.tell(left, source.ended, waiting, asleep.tid.tolist(), now_ns, least_ns)
+        times = self._waits.account(left, source.ended, waiting, asleep.tid.tolist(), now_ns, least_ns)
         if self._options.locks:
-            self._surroundings.locks.join(told, source.ended, last)
-            told.bare = [each for each in told.bare if of_lock(each)]
+            self._surroundings.locks.join(times, source.ended, last)
+            times.bare = [each for each in times.bare if of_lock(each)]
         yield from self._wakers(taken, samples.narrow)
-        yield from self._without_samples(told, asleep)
+        yield from self._without_samples(times, asleep)
         lanes = np.flatnonzero(taken.wanted)
         self._taken += int(np.count_nonzero(records.flags[lanes] & (Flag.WAITS | Flag.WAKER) == 0))
-        first, second = _lengths(records, waits, told)
+        first, second = _lengths(records, waits, times)
         for length_ns, state in ((first, None), (second, FOR_PROCESSOR)):
             again = np.zeros(len(records), np.bool_)
-            again[waits] = told.goes_on & (state is None)
+            again[waits] = times.goes_on & (state is None)
             lanes = np.flatnonzero(taken.wanted & ((length_ns != 0) | again))
             if not len(lanes):
                 continue
             batch = source.dressed(taken.switched.take(lanes), lanes)
             batch = replace(batch, followed=state is None, length_ns=length_ns[lanes])
             batch = _labelled(batch, records, lanes, state)
-            ends = {} if state else told.ends
+            ends = {} if state else times.ends
             batch = replace(batch, around=self._surroundings.of_records(batch, source, ends, waits, lanes))
             for part in by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
                 self.saw(part)
@@ -171,31 +171,31 @@ class BpfWaitCollector(BpfCollector):
             those &= np.isin(batch.tid, list(found))
         return batch.take(np.flatnonzero(those))
 
-    def _without_samples(self, told: Told, asleep: SampleBatch) -> Iterator[SampleBatch]:
-        """Time of waits whose stack was told before, and of those without one."""
-        if told.again:
-            tid, since, length, _ = (np.array(column, np.int64) for column in zip(*told.again, strict=True))
+    def _without_samples(self, times: WaitTimes, asleep: SampleBatch) -> Iterator[SampleBatch]:
+        """Time of waits whose stack was accounted before, and of those without one."""
+        if times.again:
+            tid, since, length, _ = (np.array(column, np.int64) for column in zip(*times.again, strict=True))
             batch = self._rows(SampleKind.UNCHANGED, tid, since, length)
-            batch = replace(batch, around=self._surroundings.of_told(batch, told.again, self.source.ended))
+            batch = replace(batch, around=self._surroundings.of_times(batch, times.again, self.source.ended))
             yield batch.take(self._wanted(batch))
-        if told.bare:
-            rows = [(each.tid, each.since_ns, each.ns) for each in told.bare]
+        if times.bare:
+            rows = [(each.tid, each.since_ns, each.ns) for each in times.bare]
             tid, since, length = (np.array(column, np.int64) for column in zip(*rows, strict=True))
             batch = self._rows(SampleKind.UNSEEN, tid, since, length)
             kernel_stacks: dict[KernelStack, int] = {(): 0}
-            inside = [_number(kernel_stacks, WIDE.name, each.state, each.call) for each in told.bare]
+            inside = [_number(kernel_stacks, WIDE.name, each.state, each.call) for each in times.bare]
             batch = replace(
                 batch, kernel_stack=np.array(inside, np.int32), kernel_stacks=tuple(kernel_stacks), followed=False
             )
-            batch = replace(batch, around=self._surroundings.of_told(batch, told.bare, self.source.ended))
+            batch = replace(batch, around=self._surroundings.of_times(batch, times.bare, self.source.ended))
             yield batch.take(self._wanted(batch))
         if len(asleep):
-            yield self._of_those_asleep(asleep, told)
+            yield self._of_those_asleep(asleep, times)
 
-    def _of_those_asleep(self, batch: SampleBatch, told: Told) -> SampleBatch:
+    def _of_those_asleep(self, batch: SampleBatch, times: WaitTimes) -> SampleBatch:
         """Threads that have slept since before the recording, each for its time until now."""
-        kept = [lane for lane, tid in enumerate(batch.tid.tolist()) if tid in told.asleep_ns]
-        length = np.array([told.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
+        kept = [lane for lane, tid in enumerate(batch.tid.tolist()) if tid in times.asleep_ns]
+        length = np.array([times.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
         some = batch.take(np.array(kept, np.int64))
         around = self._surroundings.of_sleepers(some)
         return replace(some, length_ns=length, stopped=False, source_id=self.source_id, around=around)
@@ -245,14 +245,14 @@ class BpfWaitCollector(BpfCollector):
             super().close()
 
 
-def _lengths(records: Records, waits: LaneNumbers, told: Told) -> tuple[I64, I64]:
+def _lengths(records: Records, waits: LaneNumbers, times: WaitTimes) -> tuple[I64, I64]:
     """(n,), (n,): nanoseconds that each record stands for, -1 where it is one of a running thread; and those that its
     thread waited for a processor when it had been woken.
     """
     first, second = np.where(records.flags & Flag.WAKER, 0, -1), np.zeros(len(records), np.int64)
-    apart = (records.why[waits] != 0) & (told.runnable_ns >= LATENCY_NS)
-    second[waits[apart]] = told.runnable_ns[apart]
-    first[waits] = told.blocked_ns + np.where(apart, 0, told.runnable_ns)
+    apart = (records.why[waits] != 0) & (times.runnable_ns >= LATENCY_NS)
+    second[waits[apart]] = times.runnable_ns[apart]
+    first[waits] = times.blocked_ns + np.where(apart, 0, times.runnable_ns)
     return first, second
 
 

@@ -1,4 +1,4 @@
-"""Waits as the program in the kernel tells them: how much time each stack stands for, and what time has none.
+"""Waits as the program in the kernel reports them: how much time each stack stands for, and what time has none.
 
 In: stacks of threads that left their processors, ends of waits, and what the table of waits says of those that go on.
 Out: nanoseconds. All is exact: what has no record of its own is in the kernel's sums.
@@ -48,7 +48,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """Time of a thread without a stack. state: the letter of /proc/TID/stat; call: as Blocked has it; end: see Told."""
+    """Time of a thread without a stack. state: the letter of /proc/TID/stat; call: of Blocked; end: see WaitTimes."""
 
     tid: int
     since_ns: int
@@ -59,7 +59,7 @@ class Bare:
 
 
 class Again(NamedTuple):
-    """Time of a wait whose stack was told before. end: see Told."""
+    """Time of a wait whose stack was accounted before. end: see WaitTimes."""
 
     tid: int
     since_ns: int
@@ -68,9 +68,9 @@ class Again(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
-    """Nanoseconds that are told now. blocked_ns, runnable_ns: of each stack in Left; goes_on: more may be told of it.
-    asleep_ns: tid -> of threads that were read from outside. again: waits whose stack was told before. bare: time
+class WaitTimes:
+    """Nanoseconds that are accounted now. blocked_ns, runnable_ns: of each stack in Left; goes_on: more may come.
+    asleep_ns: tid -> of threads that were read from outside. again: waits whose stack was accounted before. bare: time
     without one. ends: which of the ended waits each stack's is; -1 in Again and Bare: it has not ended.
     """
 
@@ -85,12 +85,12 @@ class Told:
 
 @dataclass(slots=True)
 class _Open:
-    """A wait that goes on. off_ns: since when, 0: since before it was looked at. told_ns: told up to there. seen: its
-    stack was told. late: its end was not there, though it had ended.
+    """A wait that goes on. off_ns: since when, 0: since before it was looked at. accounted_ns: up to there. seen: its
+    stack was accounted. late: its end was not there, though it had ended.
     """
 
     off_ns: int
-    told_ns: int
+    accounted_ns: int
     seen: bool
     why: int
     call: int
@@ -98,7 +98,7 @@ class _Open:
 
 
 class Waits:
-    """Of one recording. Threads that are there at its beginning are met(). whole: a wait is told when it has ended."""
+    """Of one recording. Threads that are there at its beginning are met(). whole: a wait counts when it has ended."""
 
     def __init__(self, whole: bool = False) -> None:
         self._whole = whole
@@ -109,7 +109,7 @@ class Waits:
         self._began_ns, self._end_ns = 0, FOREVER_NS
 
     def begin(self, at_ns: int, waiting: list[Waiting]) -> None:
-        """The time before is nobody's, though records may tell of it."""
+        """The time before is nobody's, though records may report it."""
         self._began_ns = at_ns
         self._sums = {each.tid: (each.blocked_ns, each.runnable_ns) for each in waiting}
 
@@ -123,11 +123,11 @@ class Waits:
 
     @property
     def _held(self) -> bool:
-        """Are waits that go on told later?"""
+        """Are waits that go on accounted later?"""
         return self._whole and self._end_ns == FOREVER_NS
 
     def _ns(self, since_ns: int, until_ns: int) -> int:
-        """How much of that is told."""
+        """How much of that is accounted."""
         return max(min(until_ns, self._end_ns) - max(since_ns, self._began_ns), 0)
 
     def met(self, tids: Iterable[int], now_ns: int) -> None:
@@ -139,38 +139,38 @@ class Waits:
         """Are there threads of which nothing is known?"""
         return bool(self._unheard)
 
-    def tell(
+    def account(
         self, left: Left, ended: Ended, waiting: list[Waiting], asleep: Iterable[int], now_ns: int, least_ns: int
-    ) -> Told:
+    ) -> WaitTimes:
         """What happened until now_ns, when `waiting` was read; left and ended were read after that. asleep: threads
         that were seen asleep before it. least_ns: shorter waits have no end.
         """
         n = len(left.tid)
-        told = Told(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
+        times = WaitTimes(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
         table = {each.tid: each for each in waiting}
         lanes = {key: n for n, key in enumerate(zip(left.tid.tolist(), left.time_ns.tolist(), strict=True))}
         for each in waiting:
-            self._sum(told, each.tid, each.blocked_ns, each.runnable_ns, now_ns)
-        self._end(told, ended, lanes)
+            self._sum(times, each.tid, each.blocked_ns, each.runnable_ns, now_ns)
+        self._end(times, ended, lanes)
         for tid in table.keys() | set(left.tid.tolist()):
             self._unheard.pop(tid, None)
-        self._go_on(told, table, now_ns)
+        self._go_on(times, table, now_ns)
         for (tid, off_ns), lane in lanes.items():
-            self._begin(told, left, lane, table.get(tid), tid, off_ns, now_ns)
+            self._begin(times, left, lane, table.get(tid), tid, off_ns, now_ns)
         for each in waiting:
             if each.off_ns and each.tid not in self._open and now_ns - each.off_ns >= least_ns and not each.copied:
                 ended_since = np.any((ended.tid == each.tid) & (ended.off_ns == each.off_ns))
                 if not ended_since and not self._held:
                     self._open[each.tid] = _Open(each.off_ns, each.off_ns, False, each.why, each.call)
-                    self._further(told, each.tid, self._open[each.tid], _until(each, now_ns))
+                    self._further(times, each.tid, self._open[each.tid], _until(each, now_ns))
         for tid in set(asleep) & self._unheard.keys():
             known = self._open.setdefault(tid, _Open(0, self._unheard[tid], True, 1, -1))
-            told.asleep_ns[tid] = self._ns(known.told_ns, now_ns)
-            told.again = [each for each in told.again if each.tid != tid]
-            known.told_ns = now_ns
-        return told
+            times.asleep_ns[tid] = self._ns(known.accounted_ns, now_ns)
+            times.again = [each for each in times.again if each.tid != tid]
+            known.accounted_ns = now_ns
+        return times
 
-    def _sum(self, told: Told, tid: int, blocked_ns: int, runnable_ns: int, now_ns: int) -> None:
+    def _sum(self, times: WaitTimes, tid: int, blocked_ns: int, runnable_ns: int, now_ns: int) -> None:
         """The kernel's sums of a thread's waits without records."""
         before = self._sums.get(tid, (0, 0))
         if before > (blocked_ns, runnable_ns):  # another thread has the number now
@@ -183,64 +183,64 @@ class Waits:
             blocked = max(blocked - debt, 0)
         for ns, state in ((blocked, BLOCKED), (runnable, FOR_PROCESSOR)):
             if ns > 0:
-                told.bare.append(Bare(tid, now_ns - ns, ns, state, NOT_ONE_BY_ONE))
+                times.bare.append(Bare(tid, now_ns - ns, ns, state, NOT_ONE_BY_ONE))
 
-    def _end(self, told: Told, ended: Ended, lanes: dict[tuple[int, int], int]) -> None:
+    def _end(self, times: WaitTimes, ended: Ended, lanes: dict[tuple[int, int], int]) -> None:
         columns = (ended.tid, ended.time_ns, ended.flags, ended.off_ns, ended.waking_ns, ended.why, ended.call)
         sums = zip(ended.blocked_ns.tolist(), ended.runnable_ns.tolist(), strict=True)
         for end, ((tid, time_ns, flags, off_ns, waking_ns, why, call), (blocked_ns, runnable_ns)) in enumerate(
             zip(zip(*(column.tolist() for column in columns), strict=True), sums, strict=True)
         ):
             if flags & Flag.GONE:
-                self._sum(told, tid, blocked_ns, runnable_ns, time_ns)
+                self._sum(times, tid, blocked_ns, runnable_ns, time_ns)
                 for known in (self._sums, self._open, self._unheard, self._debt):
                     known.pop(tid, None)
                 continue
             since = self._unheard.pop(tid, None)
             if not off_ns:
-                self._woke_first(told, tid, since, time_ns)
+                self._woke_first(times, tid, since, time_ns)
                 continue
             lane, opened = lanes.pop((tid, off_ns), None), self._open.get(tid)
             if opened is not None and opened.off_ns == off_ns:
                 del self._open[tid]
-                self._further(told, tid, opened, waking_ns if why else time_ns, end)
-                self._ran_late(told, tid, max(waking_ns, opened.told_ns), time_ns, opened.seen, end)
+                self._further(times, tid, opened, waking_ns if why else time_ns, end)
+                self._ran_late(times, tid, max(waking_ns, opened.accounted_ns), time_ns, opened.seen, end)
             elif lane is not None:
-                told.ends[lane] = end
-                told.blocked_ns[lane] = self._ns(off_ns, waking_ns)
-                told.runnable_ns[lane] = self._ns(waking_ns, time_ns)
+                times.ends[lane] = end
+                times.blocked_ns[lane] = self._ns(off_ns, waking_ns)
+                times.runnable_ns[lane] = self._ns(waking_ns, time_ns)
             else:
-                self._further(told, tid, _Open(off_ns, off_ns, False, why, call), waking_ns, end)
-                self._ran_late(told, tid, waking_ns, time_ns, False)
+                self._further(times, tid, _Open(off_ns, off_ns, False, why, call), waking_ns, end)
+                self._ran_late(times, tid, waking_ns, time_ns, False)
 
-    def _woke_first(self, told: Told, tid: int, since: int | None, time_ns: int) -> None:
+    def _woke_first(self, times: WaitTimes, tid: int, since: int | None, time_ns: int) -> None:
         """A thread runs for the first time since it was looked at. since: it was there before."""
         opened = self._open.pop(tid, None)
         if opened is not None:
-            self._further(told, tid, opened, time_ns)
+            self._further(times, tid, opened, time_ns)
         elif since is not None:
-            told.bare.append(Bare(tid, since, self._ns(since, time_ns), BLOCKED, -1))
+            times.bare.append(Bare(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
-    def _further(self, told: Told, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
-        """A part of a wait that follows what was told of it."""
-        ns, since = self._ns(opened.told_ns, until_ns), opened.told_ns
-        opened.told_ns = max(since, until_ns)
+    def _further(self, times: WaitTimes, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
+        """A part of a wait that follows what was accounted of it."""
+        ns, since = self._ns(opened.accounted_ns, until_ns), opened.accounted_ns
+        opened.accounted_ns = max(since, until_ns)
         if not ns:
             return
         if opened.seen:
-            told.again.append(Again(tid, since, ns, end))
+            times.again.append(Again(tid, since, ns, end))
         else:
-            told.bare.append(Bare(tid, since, ns, letter(opened.why), opened.call, end))
+            times.bare.append(Bare(tid, since, ns, letter(opened.why), opened.call, end))
 
-    def _ran_late(self, told: Told, tid: int, waking_ns: int, time_ns: int, seen: bool, end: int = -1) -> None:
+    def _ran_late(self, times: WaitTimes, tid: int, waking_ns: int, time_ns: int, seen: bool, end: int = -1) -> None:
         """It had been woken then, and ran when a processor was free."""
         ns = self._ns(waking_ns, time_ns)
         if seen and 0 < ns < LATENCY_NS:
-            told.again.append(Again(tid, waking_ns, ns, end))
+            times.again.append(Again(tid, waking_ns, ns, end))
         elif ns > 0:
-            told.bare.append(Bare(tid, waking_ns, ns, FOR_PROCESSOR, -1))
+            times.bare.append(Bare(tid, waking_ns, ns, FOR_PROCESSOR, -1))
 
-    def _go_on(self, told: Told, table: dict[int, Waiting], now_ns: int) -> None:
+    def _go_on(self, times: WaitTimes, table: dict[int, Waiting], now_ns: int) -> None:
         """Waits that were open before and have no end yet."""
         for tid, opened in list(self._open.items()):
             if opened.off_ns > now_ns:
@@ -248,28 +248,28 @@ class Waits:
             entry = table.get(tid)
             missed = opened.off_ns and (entry is None or entry.off_ns != opened.off_ns)
             if missed and opened.late:  # its end found no room
-                self._debt[tid] = self._debt.get(tid, 0) + opened.told_ns - opened.off_ns
+                self._debt[tid] = self._debt.get(tid, 0) + opened.accounted_ns - opened.off_ns
                 del self._open[tid]
             elif missed:
                 opened.late = True  # behind a record that is being written
             elif not opened.off_ns and entry is not None:
                 del self._open[tid]
             elif not self._held:
-                self._further(told, tid, opened, _until(entry, now_ns) if entry is not None else now_ns)
+                self._further(times, tid, opened, _until(entry, now_ns) if entry is not None else now_ns)
                 if self._end_ns != FOREVER_NS:
-                    self._ran_late(told, tid, opened.told_ns, now_ns, opened.seen)
+                    self._ran_late(times, tid, opened.accounted_ns, now_ns, opened.seen)
 
     def _begin(
-        self, told: Told, left: Left, lane: int, entry: Waiting | None, tid: int, off_ns: int, now_ns: int
+        self, times: WaitTimes, left: Left, lane: int, entry: Waiting | None, tid: int, off_ns: int, now_ns: int
     ) -> None:
         """A wait whose stack is there, but not its end."""
         lasts = entry is not None and entry.off_ns == off_ns
         until = _until(entry, now_ns) if entry is not None and lasts and not self._held else off_ns
         why = int(left.why[lane])
-        (told.blocked_ns if why else told.runnable_ns)[lane] = self._ns(off_ns, until)
+        (times.blocked_ns if why else times.runnable_ns)[lane] = self._ns(off_ns, until)
         if self._end_ns != FOREVER_NS and lasts and why:
-            told.runnable_ns[lane] = self._ns(until, now_ns)
-        told.goes_on[lane] = True
+            times.runnable_ns[lane] = self._ns(until, now_ns)
+        times.goes_on[lane] = True
         self._open[tid] = _Open(off_ns, max(until, off_ns), bool(left.kept[lane]), why, -1)
 
 

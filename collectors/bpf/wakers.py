@@ -1,4 +1,4 @@
-"""Who ended a wait, as the kernel tells it, and what that says of the wait.
+"""Who ended a wait, as the kernel reports it, and what that says of the wait.
 
 A wait for a futex ends by a call of futex(2), by the end of a thread or by a signal; a nap ends by a timer or a signal.
 Whoever was interrupted by a timer while it made another system call is not the one.

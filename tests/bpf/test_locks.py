@@ -98,7 +98,7 @@ def test_a_wait_has_the_stack_of_the_thread_that_ended_it(program: Path, tmp_pat
     assert waits.total("reads") == pytest.approx(waits.passed, rel=0.05)
 
 
-def test_a_wait_is_told_when_it_has_ended_or_the_recording_has(program: Path, tmp_path: Path) -> None:
+def test_a_wait_is_accounted_when_it_has_ended_or_the_recording_has(program: Path, tmp_path: Path) -> None:
     with started(program, tmp_path, "endless") as target:
         waits = target.record("--wakers", mode="offcpu", collector="bpf", seconds=1.0)
     assert by_waker(waits, "endless").keys() == {""}

@@ -1,4 +1,4 @@
-"""What is told of waits: each nanosecond once, whatever of their records is there."""
+"""What is accounted of waits: each nanosecond once, whatever of their records is there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.records import Ended
 from pyprof.collectors.bpf.sampler import Waiting
 from pyprof.collectors.bpf.wait_rates import WaitRates
-from pyprof.collectors.bpf.waits import FOREVER_NS, Again, Bare, Left, Told, Waits, letter
+from pyprof.collectors.bpf.waits import FOREVER_NS, Again, Bare, Left, Waits, WaitTimes, letter
 from pyprof.model.kernel import NOT_ONE_BY_ONE
 
 S = 1
@@ -41,80 +41,80 @@ def waiting(off: int, waking: int = 0, blocked: int = 0, copied: bool = True) ->
 NONE = ended()
 
 
-def total(told: Told) -> int:
-    lanes = int(told.blocked_ns.sum() + told.runnable_ns.sum())
-    return lanes + sum(each.ns for each in told.again) + sum(each.ns for each in told.bare)
+def total(times: WaitTimes) -> int:
+    lanes = int(times.blocked_ns.sum() + times.runnable_ns.sum())
+    return lanes + sum(each.ns for each in times.again) + sum(each.ns for each in times.bare)
 
 
-def test_wait_with_its_stack_and_its_end_is_told_at_once() -> None:
-    told = Waits().tell(left(100), ended((100, 800, 900)), waiting(0), (), 1000, 0)
-    assert told.blocked_ns.tolist() == [700]
-    assert told.runnable_ns.tolist() == [100]
-    assert total(told) == 800
+def test_wait_with_its_stack_and_its_end_is_accounted_at_once() -> None:
+    times = Waits().account(left(100), ended((100, 800, 900)), waiting(0), (), 1000, 0)
+    assert times.blocked_ns.tolist() == [700]
+    assert times.runnable_ns.tolist() == [100]
+    assert total(times) == 800
 
 
-def test_wait_that_goes_on_is_told_in_parts() -> None:
+def test_wait_that_goes_on_is_accounted_in_parts() -> None:
     waits = Waits()
-    first = waits.tell(left(100), NONE, waiting(100), (), 1000, 0)
-    second = waits.tell(left(), NONE, waiting(100), (), 3000, 0)
-    third = waits.tell(left(), ended((100, 3500, 3600)), waiting(0), (), 4000, 0)
+    first = waits.account(left(100), NONE, waiting(100), (), 1000, 0)
+    second = waits.account(left(), NONE, waiting(100), (), 3000, 0)
+    third = waits.account(left(), ended((100, 3500, 3600)), waiting(0), (), 4000, 0)
     assert first.blocked_ns.tolist() == [900]
     assert second.again == [Again(TID, 1000, 2000)]
     assert total(third) == 600
-    assert not total(waits.tell(left(), NONE, waiting(0), (), 5000, 0))
+    assert not total(waits.account(left(), NONE, waiting(0), (), 5000, 0))
 
 
 def test_long_time_for_a_processor_is_not_the_wait_before_it() -> None:
     waits = Waits()
-    waits.tell(left(100), NONE, waiting(100), (), 1000, 0)
-    told = waits.tell(left(), ended((100, 50 * US, 90 * US)), waiting(0), (), 100 * US, 0)
-    assert told.again == [Again(TID, 1000, 49 * US, 0)]
-    assert told.bare == [Bare(TID, 50 * US, 40 * US, "P", -1)]
+    waits.account(left(100), NONE, waiting(100), (), 1000, 0)
+    times = waits.account(left(), ended((100, 50 * US, 90 * US)), waiting(0), (), 100 * US, 0)
+    assert times.again == [Again(TID, 1000, 49 * US, 0)]
+    assert times.bare == [Bare(TID, 50 * US, 40 * US, "P", -1)]
 
 
-def test_wait_without_a_stack_is_told_while_it_lasts_and_at_its_end() -> None:
+def test_wait_without_a_stack_is_accounted_while_it_lasts_and_at_its_end() -> None:
     waits = Waits()
-    first = waits.tell(left(), NONE, waiting(100, copied=False), (), 5000, 1000)
-    second = waits.tell(left(), ended((100, 7000, 7000)), waiting(0), (), 8000, 1000)
+    first = waits.account(left(), NONE, waiting(100, copied=False), (), 5000, 1000)
+    second = waits.account(left(), ended((100, 7000, 7000)), waiting(0), (), 8000, 1000)
     assert [each.state for each in (*first.bare, *second.bare)] == ["S", "S"]
     assert total(first) + total(second) == 6900
-    assert not total(Waits().tell(left(), NONE, waiting(4500, copied=False), (), 5000, 1000))
+    assert not total(Waits().account(left(), NONE, waiting(4500, copied=False), (), 5000, 1000))
 
 
-def test_sums_are_told_as_they_grow_and_at_the_end_of_the_thread() -> None:
+def test_sums_are_accounted_as_they_grow_and_at_the_end_of_the_thread() -> None:
     waits = Waits()
-    told = [waits.tell(left(), NONE, waiting(0, blocked=ns), (), 1000, 0) for ns in (300, 300, 500)]
-    assert [total(each) for each in told] == [300, 0, 200]
-    assert told[0].bare[0].call == NOT_ONE_BY_ONE
-    gone = waits.tell(left(), ended((0, 0, 2000), flags=Flag.GONE, blocked=600), [], (), 3000, 0)
+    times = [waits.account(left(), NONE, waiting(0, blocked=ns), (), 1000, 0) for ns in (300, 300, 500)]
+    assert [total(each) for each in times] == [300, 0, 200]
+    assert times[0].bare[0].call == NOT_ONE_BY_ONE
+    gone = waits.account(left(), ended((0, 0, 2000), flags=Flag.GONE, blocked=600), [], (), 3000, 0)
     assert total(gone) == 100
 
 
-def test_wait_whose_end_found_no_room_is_in_the_sums_and_not_told_twice() -> None:
+def test_wait_whose_end_found_no_room_is_in_the_sums_and_not_accounted_twice() -> None:
     waits = Waits()
-    told = [waits.tell(left(100), NONE, waiting(100), (), 1000, 0)]
-    told += [waits.tell(left(), NONE, waiting(0, blocked=5000), (), 7000 + n, 0) for n in range(3)]
-    told.append(waits.tell(left(), NONE, waiting(0, blocked=7000), (), 8000, 0))
-    assert sum(map(total, told)) == 7000
+    times = [waits.account(left(100), NONE, waiting(100), (), 1000, 0)]
+    times += [waits.account(left(), NONE, waiting(0, blocked=5000), (), 7000 + n, 0) for n in range(3)]
+    times.append(waits.account(left(), NONE, waiting(0, blocked=7000), (), 8000, 0))
+    assert sum(map(total, times)) == 7000
 
 
 def test_end_that_comes_late_is_taken() -> None:
     waits = Waits()
-    told = [waits.tell(left(100), NONE, waiting(0), (), 1000, 0)]
-    assert told[0].goes_on.tolist() == [True]
-    told.append(waits.tell(left(), ended((100, 900, 900)), waiting(0), (), 2000, 0))
-    assert [total(each) for each in told] == [0, 800]
-    assert told[1].again == [Again(TID, 100, 800, 0)]
+    times = [waits.account(left(100), NONE, waiting(0), (), 1000, 0)]
+    assert times[0].goes_on.tolist() == [True]
+    times.append(waits.account(left(), ended((100, 900, 900)), waiting(0), (), 2000, 0))
+    assert [total(each) for each in times] == [0, 800]
+    assert times[1].again == [Again(TID, 100, 800, 0)]
 
 
-def test_thread_that_sleeps_from_before_is_told_from_the_beginning_on() -> None:
+def test_thread_that_sleeps_from_before_is_accounted_from_the_beginning_on() -> None:
     waits = Waits()
     waits.met([TID], 50)
     waits.begin(100, [])
-    seen = waits.tell(left(), NONE, [], [TID], 1000, 0)
+    seen = waits.account(left(), NONE, [], [TID], 1000, 0)
     assert seen.asleep_ns == {TID: 900}
-    assert waits.tell(left(), NONE, [], (), 2000, 0).again == [Again(TID, 1000, 1000)]
-    woke = waits.tell(left(), ended((0, 0, 2500)), waiting(0), (), 3000, 0)
+    assert waits.account(left(), NONE, [], (), 2000, 0).again == [Again(TID, 1000, 1000)]
+    woke = waits.account(left(), ended((0, 0, 2500)), waiting(0), (), 3000, 0)
     assert total(woke) == 500
 
 
@@ -122,18 +122,18 @@ def test_thread_that_woke_before_it_was_looked_at_has_slept_until_then() -> None
     waits = Waits()
     waits.met([TID], 50)
     waits.begin(100, [])
-    told = waits.tell(left(), ended((0, 0, 700)), waiting(0), [TID], 1000, 0)
-    assert told.bare == [Bare(TID, 50, 600, "B", -1)]
-    assert not told.asleep_ns
+    times = waits.account(left(), ended((0, 0, 700)), waiting(0), [TID], 1000, 0)
+    assert times.bare == [Bare(TID, 50, 600, "B", -1)]
+    assert not times.asleep_ns
 
 
-def test_nothing_is_told_of_the_time_before_and_after() -> None:
+def test_nothing_is_accounted_of_the_time_before_and_after() -> None:
     waits = Waits()
     waits.begin(500, waiting(0, blocked=77))
     waits.end(2000)
-    told = waits.tell(left(100, 1500), ended((100, 900, 900)), waiting(1500, blocked=77), (), 9000, 0)
-    assert told.blocked_ns.tolist() == [400, 500]
-    assert not told.bare
+    times = waits.account(left(100, 1500), ended((100, 900, 900)), waiting(1500, blocked=77), (), 9000, 0)
+    assert times.blocked_ns.tolist() == [400, 500]
+    assert not times.bare
     assert FOREVER_NS > 2000
 
 

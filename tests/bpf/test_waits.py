@@ -28,8 +28,8 @@ def sums(waits: Waits) -> float:
     )
 
 
-def told(waits: Waits) -> float:
-    """Seconds that are told of a thread which always sleeps."""
+def slept_s(waits: Waits) -> float:
+    """Seconds of a thread which always sleeps."""
     found = waits.total("endless")
     assert found == pytest.approx(waits.passed, abs=waits.passed * BEGUN)
     return found
@@ -40,7 +40,7 @@ def test_each_place_has_the_time_that_its_thread_waited_there(program: Path, tmp
         before = target.truth()
         waits = target.record(collector="bpf")
         after = target.truth()
-    passed = told(waits)
+    passed = slept_s(waits)
     for thread in ("naps", "reads", "ticks"):  # their time on processors is sampled
         assert waits.total(thread) == pytest.approx(passed, rel=0.01)
     spent = waits.of("naps", "nap_short") + waits.of("naps", "nap_long")
@@ -57,7 +57,7 @@ def test_waits_of_microseconds_are_in_the_sums(program: Path, tmp_path: Path) ->
         waits = target.record(collector="bpf")
         after = target.truth()
     assert after["wait_first"][1] - before["wait_first"][1] > 5000
-    passed = told(waits)
+    passed = slept_s(waits)
     for thread in ("pings", "pongs"):
         assert waits.total(thread) == pytest.approx(passed, rel=0.06)
     assert sums(waits) > 0.1 * passed
@@ -71,7 +71,7 @@ def test_time_for_a_processor_is_apart_from_time_asleep(program: Path, tmp_path:
         for tid in os.listdir(f"/proc/{target.process.pid}/task"):
             os.sched_setaffinity(int(tid), {few})
         waits = target.record(collector="bpf")
-    assert waits.total("spins") == pytest.approx(3 * told(waits), rel=0.06)
+    assert waits.total("spins") == pytest.approx(3 * slept_s(waits), rel=0.06)
     assert waits.of("spins", "spins", "[waiting for a processor]") > 0.6 * waits.total("spins")
     assert waits.leaf("endless", "[waiting for a processor]") < 0.01 * waits.passed
 
