@@ -15,6 +15,7 @@ notebook      A page within a notebook: a frame of its own, which can do nothing
 otlp          OpenTelemetry's profiles signal as a file: ProfilesData of opentelemetry-proto 1.10
 output_file   How an output comes to its place
 page_samples  The samples of the page one by one, in compact columns of bytes
+page_source   Source lines for the flame graph's page
 pprof         pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped, ids sequential from 1
 protobuf      The wire format of protocol buffers, as far as profile.proto needs it: varints and length-delimited fields
 registry      The one list of output formats

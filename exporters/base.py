@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +12,21 @@ from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo, ValueTy
 from pyprof.model.summary import Summary
 from pyprof.records import dataclass, field
 
+if TYPE_CHECKING:
+    from pyprof.model.source_text import SourceText
+
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
     """threads: each stack begins with its thread as root frame, below its process where there are several; processes:
-    with its process, where there are several. full_paths: modules by path.
+    with its process, where there are several. full_paths: modules by path. sources: source files by their names in the
+    profile, dearest first, that a page shows.
     """
 
     threads: bool = False
     processes: bool = False
     full_paths: bool = False
+    sources: Mapping[str, SourceText] = field(default_factory=dict)
 
 
 class Exporter(Protocol):

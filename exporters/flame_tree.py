@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.names import Level, functions, module_name, script_name
+from pyprof.exporters.page_source import PageSource, page_source
 from pyprof.exporters.start_up import start_nodes
 from pyprof.model.functions import Function
 from pyprof.model.markers import UNSAMPLED
@@ -35,8 +36,9 @@ class FlameTree:
     frames: name and module group (strings), module index, kind; one entry a function. parent, frame: the nodes, parents
     first, node 0 is the root (frame -1). how: CALLED, INLINED or both. start: nodes of what starts programs and
     threads. trust: bit set of Trust values. place: "file:line" or "", of the heaviest address in the node; places: how
-    many different ones it has. leaf, thread, values: what was sampled, values one column a value type; one row a thread
-    and leaf. row: (samples,) int64, of each sample of the profile. functions: what tells the frames apart.
+    many different ones it has. leaf, thread, values: what was sampled, values one column a value type; one row a
+    thread, leaf and chain of source lines. row: (samples,) int64, of each sample of the profile. functions: what tells
+    the frames apart. source: lines with their texts, where there are some; lines: each row's PageSource.key.
     """
 
     frames: list[FrameRow] = field(default_factory=list)
@@ -52,6 +54,8 @@ class FlameTree:
     values: list[list[int]] = field(default_factory=list)
     row: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     functions: list[Function] = field(default_factory=list)
+    source: PageSource | None = None
+    lines: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,7 @@ def build(profile: Profile, options: ExportOptions) -> FlameTree:
     merged = rewrite(parent, rows, builder, (node for node in range(1, len(parent)) if used[node]))
     tree.places = builder.places()
     tree.start = start_nodes(profile, tree.parent, builder.levels)
+    tree.source = page_source(profile, tree.functions, options) if options.sources else None
     _add_samples(tree, profile, np.array(merged, np.int64))
     return tree
 
@@ -144,8 +149,12 @@ def _weights(parent: list[int], totals: list[tuple[int, int, list[int]]]) -> tup
 
 def _add_samples(tree: FlameTree, profile: Profile, merged: npt.NDArray[np.int64]) -> None:
     """merged: (nodes of the profile,) the node that each became."""
-    pairs = profile.thread * np.int64(len(tree.parent)) + merged[profile.stack]
+    key = tree.source.key if tree.source else np.zeros(len(merged), np.int64)
+    keys = int(key.max(initial=0)) + 1
+    pairs = (profile.thread * np.int64(len(tree.parent)) + merged[profile.stack]) * keys + key[profile.stack]
     found, tree.row = np.unique(pairs, return_inverse=True)
+    tree.lines = (found % keys).tolist() if tree.source else []
+    found //= keys
     tree.thread = (found // len(tree.parent)).tolist()
     tree.leaf = (found % len(tree.parent)).tolist()
     sums = np.zeros((len(found), len(profile.value_types)), np.int64)

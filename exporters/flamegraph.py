@@ -43,7 +43,7 @@ SCRIPTS = (
         "strip",
         "panels",
     ),
-    *("summary", "trend", "table", "diff", "sandwich", "save", "legend", "search", "view", "wiring", "app"),
+    *("summary", "trend", "table", "diff", "sandwich", "source", "save", "legend", "search", "view", "wiring", "app"),
 )
 EARLY = "page.theme.js"
 STYLE = "page.css"
@@ -187,6 +187,7 @@ def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None
         "threads": [[t.pid, t.tid, text(labelled_name(profile, t)), text(t.process)] for t in profile.threads],
         "labels": [list(label) for label in profile.labels.items()],
         "summary": profile.summary.to_json(),
+        **({"source": {**tree.source.document, "of": tree.lines}} if tree.source else {}),
         **(beside(tree.functions) if beside else {}),
     }
     document["strings"] = list(strings)

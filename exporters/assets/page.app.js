@@ -1,7 +1,7 @@
 "use strict";
 /* The page's state and what changes it. */
 
-const VIEWS = /** @type {const} */ (["graph", "table", "sandwich"]);
+const VIEWS = /** @type {const} */ (["graph", "table", "sandwich", "source"]);
 const STRIPS = /** @type {const} */ (["threads", "cpus", "offsets", "off"]);
 const COLOURS = /** @type {const} */ (["module", "kind", "wait", "change"]);
 const SORT_COLUMNS = /** @type {const} */ (["self", "total", "count", "name", "group"]);
@@ -23,6 +23,7 @@ const state = {
   group: null,
   picked: -1,
   center: -1,
+  file: -1,
   hit: -1,
   zoom: "",
   range: null,
@@ -82,6 +83,7 @@ async function start() {
   });
   strip = new Strip(byId("timeline"), chooseRange);
   for (const part of queryAll(".timed")) part.hidden = !model.timeline.count;
+  byId("view-source").hidden = !model.source;
   showHeader();
   showSummary(model);
   setTheme(storedTheme(), false);
@@ -201,10 +203,15 @@ function setView(view) {
   byId("graph-view").hidden = view !== "graph";
   byId("table-view").hidden = view !== "table";
   byId("sandwich-view").hidden = view !== "sandwich";
+  byId("source-view").hidden = view !== "source";
   if (view === "graph") graph.resize();
   byId("tooltip").hidden = true;
   if (view === "table") showFunctions();
   if (view === "sandwich") showSandwich();
+  if (view === "source") {
+    showLines();
+    scrollToSource();
+  }
   reflect();
 }
 
@@ -220,15 +227,30 @@ function showFunctions() {
   else showTable(model, plainTree(), state, asked, colours, graph.charWidth, { pick, look: lookAt });
 }
 
-/** Of the function that was chosen, or of the one with the most of its own. */
-function showSandwich() {
+/**
+ * The function that was chosen, or the one with the most of its own.
+ * @type {(may: (frame: number) => boolean) => void}
+ */
+function chooseCenter(may) {
   if (state.center < 0) state.center = state.picked;
-  if (state.center < 0) {
-    const { rows } = tallyFunctions(model, plainTree());
-    state.center = rows.reduce((best, row) => (row.self > best.self ? row : best), rows[0] ?? { frame: -1, self: 0 }).frame;
-  }
+  if (state.center >= 0) return;
+  const rows = tallyFunctions(model, plainTree()).rows.filter((row) => may(row.frame));
+  state.center = rows.reduce((best, row) => (row.self > best.self ? row : best), rows[0] ?? { frame: -1, self: 0 }).frame;
+}
+
+function showLines() {
+  const { source } = model;
+  if (!source) return;
+  const known = new Set(source.frame);
+  if (state.file < 0) chooseCenter((frame) => known.has(frame));
+  showSource(model, source, state, tree.total);
+}
+
+function showSandwich() {
+  chooseCenter(() => true);
   const none = state.center < 0;
   for (const id of /** @type {const} */ (["callers", "callees", "center-pick"])) byId(id).hidden = none;
+  byId("center-source").hidden = none || !model.source;
   if (none) {
     byId("center-name").textContent = "No function";
     byId("center-facts").textContent = "";
@@ -246,6 +268,13 @@ function lookAt(frame) {
   if (frame >= model.functions) return;
   state.center = frame;
   setView("sandwich");
+}
+
+/** @type {(frame: number) => void} */
+function readLines(frame) {
+  if (frame >= model.functions || !model.source) return;
+  Object.assign(state, { center: frame, file: -1 });
+  setView("source");
 }
 
 /** @type {(flipped: boolean) => void} */
@@ -341,6 +370,7 @@ function reflect() {
     "view-graph": state.view === "graph",
     "view-table": state.view === "table",
     "view-sandwich": state.view === "sandwich",
+    "view-source": state.view === "source",
     icicle: !state.flipped,
     flame: state.flipped,
     "top-down": !state.bottomUp,

@@ -93,6 +93,7 @@ function makeModel(data, bytes) {
     values: whole,
     leavesOf: rowsOf,
     timeline: unpackSamples(data.timeline, bytes, data),
+    source: data.source && readSource(data.source),
     valueTypes,
     countColumn,
     modules: data.modules.map(([path, buildId]) => ({ path: strings[path], buildId: strings[buildId] })),

@@ -26,6 +26,7 @@ function search() {
   graph.setSearch(found?.functions ? found.nodes : null);
   if (state.view === "table") showFunctions();
   if (state.view === "sandwich") showSandwich();
+  if (state.view === "source") showLines();
 }
 
 /** @type {(group: string) => Uint8Array} */

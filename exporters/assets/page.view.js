@@ -29,7 +29,7 @@ const threadTag = (thread) => tagOf(thread.pid, thread.tid, thread.title);
  * @type {Record<string, { text: () => string; read: (text: string) => void }>}
  */
 const FIELDS = {
-  view: { text: () => state.view, read: (text) => (state.view = VIEWS.find((view) => view === text) ?? "graph") },
+  view: { text: () => state.view, read: (text) => (state.view = VIEWS.find((view) => view === text && (view !== "source" || model.source)) ?? "graph") },
   flame: { text: () => flagText(state.flipped), read: (text) => (state.flipped = text === "1") },
   up: { text: () => flagText(state.bottomUp), read: (text) => (state.bottomUp = text === "1") },
   threads: { text: () => flagText(state.byThread), read: (text) => (state.byThread = text === "1") },
@@ -60,6 +60,10 @@ const FIELDS = {
   center: {
     text: () => functionTag(state.center),
     read: (text) => (state.center = functionAt(text)),
+  },
+  file: {
+    text: () => (state.file < 0 || !model.source ? "" : tagOf(model.source.files[state.file][0])),
+    read: (text) => (state.file = text && model.source ? model.source.files.findIndex(([path]) => tagOf(path) === text) : -1),
   },
   module: { text: () => state.group ?? "", read: (text) => (state.group = text || null) },
   sort: {

@@ -7,7 +7,14 @@ function wire() {
   click("view-graph", () => setView("graph"));
   click("view-table", () => setView("table"));
   click("view-sandwich", () => setView("sandwich"));
+  click("view-source", () => setView("source"));
   click("center-pick", () => pick(state.center));
+  click("center-source", () => readLines(state.center));
+  click("source-look", () => lookAt(state.center));
+  byId("source-file").addEventListener("change", () => {
+    state.file = Number(byId("source-file").value);
+    setView("source");
+  });
   click("icicle", () => setFlipped(false));
   click("flame", () => setFlipped(true));
   click("top-down", () => change("bottomUp", false));
@@ -82,6 +89,11 @@ const KEYS = {
     const node = graph.hover < 0 ? graph.focus : graph.hover;
     if (state.view === "graph" && node > 0) lookAt(tree.frame[node]);
     else setView("sandwich");
+  },
+  l: () => {
+    const node = graph.hover < 0 ? graph.focus : graph.hover;
+    if (state.view === "graph" && node > 0) readLines(tree.frame[node]);
+    else if (model.source) setView("source");
   },
   s: () => togglePanel("summary"),
   z: undo,

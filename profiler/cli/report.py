@@ -42,6 +42,7 @@ examples:
   pyprof report a.pyprof --callers malloc
   pyprof report a.pyprof --lines
   pyprof report a.pyprof --annotate parse --source ~/src/server --asm
+  pyprof report a.pyprof --source ~/src/server -o a.html
   pyprof report a.pyprof --exclude '^idle_' -f collapsed | sort -k2 -n
   pyprof report a.pyprof --missing
   pyprof report a.pyprof --sysroot ./rootfs --debuginfod -o named.pyprof
@@ -119,7 +120,8 @@ def _add_tables(how: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="where source files are; others are shown if everybody may read them; may be repeated",
+        help="where source files are, for --annotate and for a page, which then has a source view; others are shown if "
+        "everybody may read them; may be repeated",
     )
     how.add_argument("--asm", action="store_true", help="with --annotate: its instructions, too (needs objdump)")
 
@@ -159,7 +161,10 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
         return None
     if tables:
         raise UsageError(f"--{tables[0]} is a table for the terminal", "without -o and -f")
-    return chosen_format(arguments.format, arguments.output or "-")
+    exporter = chosen_format(arguments.format, arguments.output or "-")
+    if arguments.source and exporter.name != registry.DEFAULT.name:
+        raise UsageError(f"--source: no source lines in {exporter.name} files", "--annotate NAME, or -o NAME.html")
+    return exporter
 
 
 def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
@@ -280,9 +285,11 @@ def _query(arguments: argparse.Namespace) -> int:
 def _write(profile: Profile, exporter: Exporter, arguments: argparse.Namespace) -> None:
     from pyprof.cli.output import check_writable, write
     from pyprof.exporters.base import ExportOptions
+    from pyprof.symbolize.source_files import SourceFiles, texts
 
     place = arguments.output or "-"
-    options = ExportOptions(arguments.threads, arguments.processes, arguments.full_paths)
+    sources = texts(profile, SourceFiles(arguments.source)) if arguments.source else {}
+    options = ExportOptions(arguments.threads, arguments.processes, arguments.full_paths, sources)
     check_writable(place)
     place = write(place, lambda out: exporter.write(profile, out, options))
     if exporter.name == registry.RECORDING:

@@ -35,6 +35,7 @@ recursion     A profile whose functions do not call themselves: rounds of direct
 sample        Samples in columns: what every collector produces and the unwinder consumes
 selected      A profile of some of another one's samples
 several       Several profiles as one: recordings of several processes or machines, or parts of one recording
+source_text   A source file as it was read
 stacks        Stacks while recording: a sample ends as one integer, a node of a prefix tree of frames
 summed        What several recordings, or windows of one, did together
 summary       What a recording did, as numbers: the summary panel and `--summary FILE`

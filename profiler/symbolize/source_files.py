@@ -9,27 +9,23 @@ private file of the user, and what is shown is often passed on.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 
 from pyprof.errors import UsageError
+from pyprof.model.line_costs import line_costs
+from pyprof.model.profile import Profile
+from pyprof.model.source_text import SourceText
 from pyprof.objfile import patience
 from pyprof.objfile.foreign_path import Rights, open_file
 from pyprof.objfile.source import FileSource
-from pyprof.records import dataclass
 
 MOST_BYTES = 4 << 20
+MOST_FILES, MOST_LETTERS = 2000, 64 << 20
+"""Of one profile."""
 MOST_PARTS = 32
 """Parts of a path that are looked at, its last ones."""
 _EVERYBODY = Rights()
-
-
-@dataclass(frozen=True, slots=True)
-class SourceText:
-    """path: where it was found. changed_ns: when it was last written, since the epoch."""
-
-    path: str
-    lines: tuple[str, ...]
-    changed_ns: int
 
 
 class SourceFiles:
@@ -64,6 +60,23 @@ class SourceFiles:
             if found is not None and len(found.lines) >= last:
                 return found
         return None
+
+
+def texts(profile: Profile, files: SourceFiles) -> dict[str, SourceText]:
+    """The files of a profile's lines that are here, by their names in it, dearest first."""
+    last: defaultdict[str, int] = defaultdict(int)
+    for cost in line_costs(profile):
+        last[cost.place.file] = max(last[cost.place.file], cost.place.line)
+    found: dict[str, SourceText] = {}
+    letters = 0
+    for path in list(last)[:MOST_FILES]:
+        text = files.text(path, last[path]) if path else None
+        if text is not None:
+            letters += sum(map(len, text.lines))
+            if letters > MOST_LETTERS:
+                break
+            found[path] = text
+    return found
 
 
 def _text(root: str, name: str, rights: Rights | None) -> SourceText | None:

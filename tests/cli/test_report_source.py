@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import os
+import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +117,26 @@ def test_source_of_a_function_has_shares_beside_its_lines(recording: Path, progr
         "75.0%",
         "75.0%",
     ]
+
+
+def test_page_has_the_lines_that_cost_something_only_where_they_are_asked_for(
+    recording: Path, program: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "a.html"
+    lines(recording, "-o", page)
+    assert "source" not in contents(page)
+    lines(recording, "-o", page, "--source", program.parent)
+    ((path, changed, parts),) = contents(page)["source"]["files"]
+    assert (path, changed, parts) == ("/build/src/heavy.c", 1, [[1, [row.rstrip() for row in SOURCE.splitlines()]]])
+    refused = pyprof("report", str(recording), "-f", "collapsed", "--source", str(program.parent))
+    assert "no source lines in collapsed files" in one_sentence(refused)
+
+
+def contents(page: Path) -> dict[str, Any]:
+    """The data of a page."""
+    (text,) = re.findall(r'id="profile">([^<]*)<', page.read_text())
+    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(text)))
+    return found
 
 
 def test_instructions_stand_at_their_addresses_and_calls_have_what_they_call(recording: Path, program: Path) -> None:

@@ -47,8 +47,26 @@ interface Data {
   labels: [name: string, value: string][];
   summary: Summary;
   strings: string[];
+  source?: SourceData;
   /** Of two recordings: see changes_page.py. */
   changes?: Changes;
+}
+
+/** See page_source.py. of: by row of samples. */
+interface SourceData {
+  files: [path: string, changed: number, parts: [first: number, lines: string[]][]][];
+  file: number[];
+  line: number[];
+  frame: number[];
+  parent: number[];
+  place: number[];
+  of: number[];
+}
+
+interface Source extends Omit<SourceData, "parent" | "place"> {
+  parent: Int32Array;
+  place: Int32Array;
+  again: Uint8Array;
 }
 
 /** factors: what the values before and after are multiplied by. drift: by which part all functions changed together. */
@@ -160,8 +178,9 @@ interface Lane {
   bins: Float64Array;
 }
 
-interface Model extends Omit<Data, "frames" | "threads" | "modules" | "timeline"> {
+interface Model extends Omit<Data, "frames" | "threads" | "modules" | "timeline" | "source"> {
   timeline: Samples;
+  source?: Source;
   frames: Frame[];
   /** How many of the frames are functions: the first ones. */
   functions: number;
@@ -287,6 +306,8 @@ interface State {
   picked: number;
   /** The function whose callers and callees are shown. */
   center: number;
+  /** The source file that was chosen; -1: the one of that function. */
+  file: number;
   hit: number;
   /** Where the graph is zoomed to: see placesOf. */
   zoom: string;
@@ -331,6 +352,7 @@ interface Elements extends Record<ButtonId | OtherId, HTMLElement> {
   timeline: HTMLCanvasElement;
   "callers-graph": HTMLCanvasElement;
   "callees-graph": HTMLCanvasElement;
+  "source-file": HTMLSelectElement;
   "by-thread": HTMLInputElement;
   "by-process": HTMLInputElement;
   "help-dialog": HTMLDialogElement;
@@ -338,10 +360,11 @@ interface Elements extends Record<ButtonId | OtherId, HTMLElement> {
 type ButtonId =
   | "summary" | "theme" | "help" | "view-graph" | "view-table" | "icicle" | "flame" | "top-down" | "bottom-up" | "fold"
   | "start" | "threads" | "previous" | "next" | "reset" | "all-threads" | "no-threads" | "collapse-threads" | "expand-threads"
-  | "undo" | "whole" | "view-sandwich" | "center-pick";
+  | "undo" | "whole" | "view-sandwich" | "center-pick" | "view-source" | "center-source"
+  | "source-look";
 type OtherId =
   | "title" | "warnings" | "facts" | "problems" | "levels" | "matched" | "graph-view" | "scroller" | "spacer" | "zoom-bar"
   | "zoom-name" | "zoom-share" | "empty" | "table-view" | "function-head" | "by-process-row" | "rows" | "rows-note" | "threads-panel" | "thread-list"
   | "summary-panel" | "summary-body" | "legend" | "tooltip" | "announce" | "profile" | "shown" | "total" | "samples" | "strip"
   | "sandwich-view" | "center" | "center-name" | "center-facts" | "callers" | "callers-spacer" | "callees" | "callees-spacer"
-  | "functions-table" | "changes" | "changed" | "changed-head";
+  | "source-view" | "source-head" | "source-name" | "source-note" | "source-lines" | "functions-table" | "changes" | "changed" | "changed-head";

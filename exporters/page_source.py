@@ -1,0 +1,114 @@
+"""Source lines for the flame graph's page: texts near all lines that cost something, and which of them each stack ran
+through. Read by page.source.js.
+
+A place is a line and the function that stands in it. The places of a stack are a chain, in a prefix tree of chains:
+frames whose text is not here are not in it. So the page counts any part of the samples by line.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.exporters.base import ExportOptions
+from pyprof.exporters.names import functions
+from pyprof.model.functions import Function
+from pyprof.model.profile import Profile
+from pyprof.model.source_text import SourceText
+from pyprof.model.tree import Tree, rewrite
+from pyprof.records import dataclass
+
+_AROUND = 25
+"""Lines that are shown before and after one that cost something."""
+_MOST_LETTERS = 1 << 20
+"""Of all texts; those of files that cost less are left out."""
+_WIDEST = 500
+"""Letters of a line."""
+
+Place = tuple[int, int, int]
+"""(file, line, function)"""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSource:
+    """document: files as [path, 1 if it was changed after the recording, parts of it as [first line, texts]]; columns
+    of places: file, line, frame (of FlameTree); columns of chains: parent, as how many before, and place. key: (nodes
+    of the profile,) twice the chain of each stack, and 1 more where its innermost function stands in the chain's last
+    line.
+    """
+
+    document: dict[str, object]
+    key: npt.NDArray[np.int64]
+
+
+def page_source(profile: Profile, known: Sequence[Function], options: ExportOptions) -> PageSource | None:
+    """known: the page's functions. None: no text is here."""
+    numbers = {function: at for at, function in enumerate(known)}
+    files = {path: at for at, path in enumerate(options.sources)}
+    rows: list[list[Place]] = []
+    direct: list[bool] = []
+    hits: defaultdict[int, set[int]] = defaultdict(set)
+    for frame in profile.frames:
+        row: list[Place | None] = []
+        for function, level in functions(profile, frame, options):
+            at = files.get(level.file or "", -1)
+            there = at >= 0 and 0 < level.line <= len(options.sources[level.file or ""].lines) and function in numbers
+            row.append((at, level.line, numbers[function]) if there else None)
+        rows.append([place for place in row if place is not None])
+        direct.append(bool(row) and row[-1] is not None)
+        for file, line, _ in rows[-1]:
+            hits[file].add(line)
+    shown = _excerpts(profile, options.sources, hits)
+    if not shown:
+        return None
+    place = {at: number for number, at in enumerate(sorted({at for row in rows for at in row if at[0] in shown}))}
+    chains = Tree()
+    frame_of = profile.frame.tolist()
+    numbered = [[place[at] for at in row if at in place] for row in rows]
+    ends = [there and bool(row) and row[-1] in place for there, row in zip(direct, rows, strict=True)]
+    used = np.unique(profile.stack).tolist()
+    found = np.array(rewrite(profile.parent.tolist(), lambda node: numbered[frame_of[node]], chains, used), np.int64)
+    found = 2 * found + np.array([*ends, False])[profile.frame]
+    order = {file: number for number, file in enumerate(shown)}
+    document = {
+        "files": list(shown.values()),
+        "file": [order[file] for file, _, _ in place],
+        "line": [line for _, line, _ in place],
+        "frame": [frame for _, _, frame in place],
+        "parent": [node - up for node, up in enumerate(chains.parent)],
+        "place": chains.frame,
+    }
+    return PageSource(document, found)
+
+
+def _excerpts(
+    profile: Profile, texts: Mapping[str, SourceText], hits: Mapping[int, set[int]]
+) -> dict[int, list[object]]:
+    """By number of the file, as in PageSource.document."""
+    shown: dict[int, list[object]] = {}
+    room = _MOST_LETTERS
+    for at, (path, text) in enumerate(texts.items()):
+        if not hits.get(at):
+            continue
+        parts: list[tuple[int, list[str]]] = []
+        for line in sorted(hits[at]):
+            end = parts[-1][0] + len(parts[-1][1]) if parts else 1  # the first line that is not there yet
+            first, last = max(line - _AROUND, 1), min(line + _AROUND, len(text.lines))
+            if not parts or first > end:
+                parts.append((first, []))
+                end = first
+            parts[-1][1].extend(_short(each) for each in text.lines[end - 1 : last])
+        room -= sum(len(each) + 1 for _, lines in parts for each in lines)
+        if room < 0:
+            break
+        changed = text.changed_ns > profile.start_ns + profile.duration_ns
+        shown[at] = [path, int(changed), parts]
+    return shown
+
+
+def _short(line: str) -> str:
+    line = line.rstrip().expandtabs(4)
+    return line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…"
