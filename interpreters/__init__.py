@@ -6,6 +6,5 @@ base       What an interpreter is to the rest of the profiler, and what one is t
 code_book  The functions of interpreters that a recording has seen
 merge      Where an interpreter's frames belong in a native stack: by address, after unwinding
 registry   The interpreters that are known: one line each
-scripts    What runs a command: the program itself, or the one that the first line of a script names
 symbols    What the object files of a process say of an interpreter: symbols by their names, and one section
 """

@@ -26,7 +26,7 @@ HEAVY = {
     "numpy._typing": "10 ms; what is annotated is checked without it: cli/numpy_parts.py leaves it out",
     "pyprof.collectors.gdb": "for stubs",
     "pyprof.collectors.offcpu": "for --mode offcpu and wall",
-    "pyprof.collectors.bpf": "for --collector bpf",
+    "pyprof.collectors.bpf": "for interpreters, and commands that are started",
     "pyprof.collectors.replay": "for tests",
     "pyprof.unwind.formats.exidx": "for 32-bit ARM",
     "pyprof.unwind.formats.sframe": "for files that have it",
@@ -80,8 +80,12 @@ def test_help_loads_no_more_than_parsers(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_native_recording_loads_what_it_uses(tmp_path: Path) -> None:
     out = str(tmp_path / "x.collapsed")
-    command = ("record", "-q", "-o", out, "--", "sleep", "0.05")
-    keeper, worker, sampler = loaded(tmp_path / "loaded", *command)
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        try:
+            command = ("record", "-q", "-o", out, "-d", "0.05", "-p", str(sleeper.pid))
+            keeper, worker, sampler = loaded(tmp_path / "loaded", *command)
+        finally:
+            sleeper.kill()
     for modules in (keeper, worker, sampler):
         assert modules & HEAVY.keys() == set()
     assert "pyprof.symbolize" in worker

@@ -87,7 +87,7 @@ class _Openings:
             return self._running(self._by_image)
         if self._by_bpf:
             with contextlib.suppress(CollectorRefused):
-                return bpf_opening.opened(self._request, pids, launched, "")
+                return bpf_opening.open(self._request)
         if self._by_image is None:
             return self._wall_clock(pids, launched)
         from pyprof.collectors.hybrid.whole_process import WholeProcessCollector
@@ -109,27 +109,20 @@ class _Openings:
         return perf
 
     def _with_bpf(self) -> Collector:
-        """Where an interpreter runs, or as soon as one does. Raises what BPF's opening raises."""
+        """Where an interpreter runs, as soon as one does, or where one may soon. Raises what BPF's opening raises."""
         request, interpreters = self._request, self._request.interpreters
         assert interpreters is not None
         pids = request.selection.pids
-        if request.selection.everything:
-            return bpf_opening.opened(request, pids, request.launched, "")
-        if request.launched:
-            reason = None if interpreters.runs(request.program) else ""
-        else:
-            children = descendants(pids) if self._options.subprocesses else ()
-            reason = next((why for pid in (*pids, *children) if (why := interpreters.needs_stops(pid)) != ""), "")
+        if request.selection.everything or request.launched:  # a command may become any other, in no time
+            return bpf_opening.open(request)
+        children = descendants(pids) if self._options.subprocesses else ()
+        reason = next((why for pid in (*pids, *children) if (why := interpreters.needs_stops(pid)) != ""), "")
         if reason != "":
-            return bpf_opening.opened(request, pids, request.launched, reason or "")
+            return bpf_opening.opened(request, pids, False, reason or "")
         return UntilInterpreter(
             interpreters.needs_stops,
             lambda by_image: HybridCollector(
-                self._perf(pids, request.launched),
-                partial(stops_of, request),
-                by_image,
-                self._by_depth,
-                request.launched,
+                self._perf(pids, False), partial(stops_of, request), by_image, self._by_depth
             ),
             lambda alive, why: bpf_opening.opened(request, tuple(alive), False, why),
         )

@@ -39,10 +39,6 @@ class InterpreterReaders(Protocol):
         """Why stops are wanted, "" if they are not, None if that is not known yet."""
         ...
 
-    def runs(self, path: str) -> bool:
-        """Is a file an interpreter whose frames can be read, or a script of one?"""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Request:

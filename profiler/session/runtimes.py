@@ -20,7 +20,6 @@ from pyprof.interpreters.base import Detected, InterpreterContext, LiveProcess, 
 from pyprof.interpreters.code_book import CodeBook, NamedCode
 from pyprof.interpreters.merge import Evaluators, merge
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
-from pyprof.interpreters.scripts import run_by
 from pyprof.interpreters.symbols import KnownSymbols, ReadSymbols
 from pyprof.model.columns import distinct
 from pyprof.model.interpreter import FunctionPlace, KernelReader, SampleState, StackReader
@@ -110,10 +109,6 @@ class Runtimes:
             return None
         except (OSError, FormatError):
             return ""
-
-    def runs(self, path: str) -> bool:
-        """Is a file an interpreter whose frames can be read, or a script of one?"""
-        return any(self._interpreters.is_own(os.path.basename(os.path.realpath(name))) for name in run_by(path))
 
     def unread(self, pid: int) -> list[Detected]:
         """The interpreters in a process whose functions cannot be read."""

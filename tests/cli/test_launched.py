@@ -96,8 +96,9 @@ def test_shell_that_executes_python_has_its_python_frames(mode: str, tmp_path: P
     found = record(tmp_path, "--mode", mode, "--", "sh", "-c", 'exec "$0" -c "$1"', sys.executable, code)
     assert found.count("<module> (<string>)") > 20
     assert found.summary["stops"]["count"] == 0
-    assert found.says("CPython") == (mode == "cpu")
     assert found.says("(BPF)")
+    assert not found.says("perf_events")
+    assert not found.says("CPython")
 
 
 @pytest.mark.parametrize("script", [False, True])
@@ -109,7 +110,7 @@ def test_python_that_is_started_has_its_python_frames_from_the_start(script: boo
     assert found.count("<module> (script)") > 20
     assert found.summary["stops"]["count"] == 0
     assert found.says("(BPF)")
-    assert not found.says("an interpreter was found")
+    assert not found.says("perf_events")
 
 
 def test_python_that_executes_another_program_is_stopped_no_more(tmp_path: Path) -> None:
