@@ -9,7 +9,7 @@ from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import advice, printable
 from pyprof.cli.words import duration, many, percent, shorten
 from pyprof.collectors.hybrid.opening import FROM_OUTSIDE
-from pyprof.model.functions import Costs, costs
+from pyprof.model.functions import Costs, costs, lock_costs
 from pyprof.model.profile import Profile
 from pyprof.model.reasons import ENDS, counted, end_title, lacking
 from pyprof.model.summary import Summary
@@ -29,7 +29,12 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
     summary = profile.summary
     lines = [*_warnings(summary, width), f"pyprof: {_title(profile)}"]
     if summary.samples:
-        lines += [*_tables(costs(profile), width), "", *_labelled("how", _sampled(summary), width)]
+        lines += [
+            *_locks(profile, width),
+            *_tables(costs(profile), width),
+            "",
+            *_labelled("how", _sampled(summary), width),
+        ]
         lines += _labelled("quality", _quality(summary), width)
     for note in (note for note in summary.notes[1:] if note != FROM_OUTSIDE):  # the first one has said so
         lines += _labelled("note", advice(note), width)
@@ -58,6 +63,15 @@ def _warnings(summary: Summary, width: int) -> list[str]:
     for warning in summary.warnings:
         lines += wrapped(f"pyprof: {warning.text}", width, "  ")
     return lines
+
+
+def _locks(profile: Profile, width: int) -> Iterator[str]:
+    """Which locks were waited for."""
+    if found := lock_costs(profile):
+        yield ""
+        yield _row("lock", "waited for; below: functions of who waited, and of who gave it up", "", width)
+        for title, value in found[:TOP]:
+            yield _row(percent(value, profile.total), printable(title), "", width)
 
 
 def _tables(found: Costs, width: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pyprof.cli.short_names import function_names
 from pyprof.cli.terminal import printable
 from pyprof.cli.words import duration, percent, shorten
 from pyprof.errors import UsageError
-from pyprof.model.functions import costs
+from pyprof.model.functions import START_UP, costs, lock_costs
 from pyprof.model.labels import shown
 from pyprof.model.neighbours import NOBODY, FunctionWords, Neighbours, neighbours
 from pyprof.model.profile import Profile
@@ -27,8 +27,14 @@ def top(profile: Profile, width: int, count: int) -> Iterator[str]:
     if profile.labels:
         yield printable(f"labels: {shown(tuple(profile.labels.items()))}")
     yield ""
+    if locks := lock_costs(profile)[:count]:
+        yield f"{'lock':>{SHARE}} {'':{_BAR}} waited for; below: of who waited, and who gave it up"
+        for title, value in locks:
+            yield f"{share(value, found.value)} {bar(value, found.value)} {printable(title)}"
+        yield ""
     yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} function"
-    rows = found.functions[:count]
+    # Of what costs nothing in itself first what is the program's own, and more than a call of another one.
+    rows = sorted(found.functions, key=lambda cost: (-cost.own, cost.name in START_UP, cost.wraps, -cost.total))[:count]
     heads = [f"{share(cost.own, found.value)} {share(cost.total, found.value)}" for cost in rows]
     bars = [f"{head} {bar(cost.own, found.value)}" for head, cost in zip(heads, rows, strict=True)]
     yield from _rows(bars, [(cost.name, cost.module) for cost in rows], width)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyprof.model.markers import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass
 
@@ -20,6 +21,7 @@ START_UP = frozenset({
     *("Py_BytesMain", "Py_RunMain", "pymain_main", "pymain_run_python", "pymain_run_file", "pymain_run_module"),
 })  # fmt: skip
 """What stands outside a program's or a thread's own first function, whatever the program does."""
+_FIRST = frozenset({"main", "<module>", "main.main"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,9 +62,18 @@ class Costs:
         return [cost for cost in self.functions[:count] if cost.own > 0]
 
     def by_total(self, count: int) -> list[Cost]:
-        """Without what every program starts with; what only calls another one comes in where there is room."""
+        """Without what every program starts with; its first function, and what only calls another one, come in where
+        there is room.
+        """
         found = [cost for cost in self.functions if cost.total > 0 and cost.name not in START_UP]
-        found.sort(key=lambda cost: (cost.wraps, -cost.total, -cost.own, cost.function))
+        found.sort(
+            key=lambda cost: (
+                cost.wraps or (cost.name in _FIRST and not cost.own),
+                -cost.total,
+                -cost.own,
+                cost.function,
+            )
+        )
         return sorted(found[:count], key=lambda cost: (-cost.total, cost.wraps, -cost.own, cost.function))
 
 
@@ -108,6 +119,24 @@ def costs(profile: Profile, column: int = -1) -> Costs:
     ]
     found.sort(key=lambda cost: (-cost.own, -cost.total, cost.function))
     return Costs(int(profile.values[:, column].sum()), tuple(found))
+
+
+def lock_costs(profile: Profile) -> list[tuple[str, int]]:
+    """What was waited for each lock, longest first: of a recording that groups waits by lock, else nothing."""
+    locks = [frame.mark is not None and frame.mark.kind is MarkKind.LOCK for frame in profile.frames]
+    if not any(locks):
+        return []
+    sums = np.zeros(len(profile.parent), np.int64)
+    np.add.at(sums, profile.stack, profile.values[:, -1])
+    below, frame_of = sums.tolist(), profile.frame.tolist()
+    found: dict[str, int] = {}
+    for node, up in reversed(list(enumerate(profile.parent.tolist()))):
+        if node and locks[frame_of[node]]:
+            title = profile.frames[frame_of[node]].title
+            found[title] = found.get(title, 0) + below[node]
+        elif node:
+            below[up] += below[node]
+    return sorted(((title, value) for title, value in found.items() if value), key=lambda row: (-row[1], row[0]))
 
 
 class TreeSums:

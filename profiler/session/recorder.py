@@ -73,15 +73,25 @@ class Clock:
 
 
 HERE = Clock()
+_OPENING_NS = 1_000_000_000
+"""What lies longer before the beginning of a recording is no sample of it by the same clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """Of a window. ns: since the epoch. stats, counts: of the collector and of the diagnostics at that time."""
+    """Of a window. ns: since the epoch. stats, counts: of the collector and of the diagnostics at that time. first: no
+    window was before it.
+    """
 
     ns: int
     stats: CollectorStats
     counts: Counter[str]
+    first: bool = False
+
+    def with_samples(self, time_ns: npt.NDArray[np.int64]) -> int:
+        """When the window begins that has these samples: a collector may have taken some while it was opened."""
+        early = int(time_ns.min(initial=self.ns)) if self.first else self.ns
+        return early if early > self.ns - _OPENING_NS else self.ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +148,7 @@ class Recorder:
         self._repair = TruncatedStackRepair(self._stacks)
         self._around = SurroundedStacks(self._stacks)
         self._end_ns = 0
-        self._began = _Beginning(clock.now_ns(), collector.stats(), Counter(diagnostics.counts))
+        self._began = _Beginning(clock.now_ns(), collector.stats(), Counter(diagnostics.counts), True)
         self._epoch_ns = self._began.ns - clock.monotonic_ns()
 
     def add(self, batch: SampleBatch) -> None:
@@ -223,6 +233,7 @@ class Recorder:
         """The window as it is now. Its tables grow with the next batch."""
         counted = self.counted()
         rows = joined(self._rows)
+        start_ns = self._began.with_samples(rows.time_ns)
         keys = self._threads.keys(set(rows.thread.tolist()))
         numbers = {(key.tid, key.started): number for number, key in keys.items()}
         listed = [thread for thread in self._collector.threads() if (thread.tid, thread.started) in numbers]
@@ -238,8 +249,8 @@ class Recorder:
             length_ns=rows.length_ns,
             state=rows.state,
             cpu=rows.cpu,
-            start_ns=self._began.ns,
-            duration_ns=counted.duration_ns,
+            start_ns=start_ns,
+            duration_ns=self._began.ns + counted.duration_ns - start_ns,
             before=counted.before,
             after=counted.after,
             errors=dict(counted.errors),

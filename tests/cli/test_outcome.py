@@ -23,12 +23,13 @@ from pyprof.cli.terminal import advice
 from pyprof.cli.words import duration, many, percent
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Problem
+from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.pauses import PauseLog
 from pyprof.model.profile import Profile
 from pyprof.model.summary import FunctionsMissing, ModuleSummary, Shown, Stops, Summary
 from pyprof.symbolize.unnamed import NAMELESS, name_it
 from tests.cli.support import PYPROF
-from tests.exporters.profiles import Builder, code
+from tests.exporters.profiles import Builder, code, marker
 from tests.support import PROGRAMS, build
 
 SUMMARY = Summary(
@@ -89,7 +90,18 @@ def test_where_the_time_went_comes_first_then_how_good_then_what_is_missing() ->
     own = said[places[1] : places[2]].splitlines()[1:6]
     assert [line.split()[2] for line in own] == [f"function_{at}" for at in (6, 5, 4, 3, 2)]
     assert own[0].split() == ["17.6", "%", "function_6", "server"]
-    assert said[places[2] :].splitlines()[1].split() == ["100", "%", "main", "server"]
+    totals = [line.split()[2] for line in said[places[2] :].splitlines()[1:6]]
+    assert totals == [f"function_{at}" for at in (6, 5, 4, 3, 2)], "main, in which all is, says nothing"
+
+
+def test_locks_stand_before_the_functions_of_who_had_them() -> None:
+    gil = replace(marker("[GIL]"), mark=Mark(MarkKind.LOCK, name="GIL"))
+    builder = Builder()
+    builder.sample(builder.node([gil, code("release")]))
+    lines = text(replace(builder.build(), summary=SUMMARY)).splitlines()
+    (at,) = (at for at, line in enumerate(lines) if line.startswith("     lock  waited for"))
+    assert lines[at + 1].split() == ["100", "%", "[GIL]"]
+    assert at < next(at for at, line in enumerate(lines) if "self  in the function itself" in line)
 
 
 def test_quality_is_of_the_time_and_not_of_the_samples() -> None:

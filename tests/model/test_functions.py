@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from pyprof.model.functions import Cost, Function, costs, functions_of
+from pyprof.cli.top_table import top
+from pyprof.model.functions import Cost, Function, costs, functions_of, lock_costs
+from pyprof.model.markers import Mark, MarkKind
 from pyprof.model.profile import FrameKind, ModuleInfo, Profile
 from tests.exporters.profiles import LIBC, MODULES, Builder, code, deep, golden, marker, profiles
 
@@ -87,8 +89,26 @@ def test_dearest_come_first_and_start_up_is_not_among_the_totals() -> None:
     builder.sample(builder.node([start]), cpu_ns=20)
     found = costs(builder.build())
     assert [(cost.name, cost.own) for cost in found.by_own(2)] == [("dear", 30), ("_start", 20)]
-    assert [(cost.name, cost.total) for cost in found.by_total(2)] == [("main", 40), ("dear", 30)]
+    assert [(cost.name, cost.total) for cost in found.by_total(2)] == [("dear", 30), ("cheap", 10)]
+    assert (found.by_total(3)[0].name, found.by_total(3)[0].total) == ("main", 40), "where there is room"
     assert found.by_own(9)[-1].own > 0
+
+
+def test_locks_have_what_was_waited_for_them() -> None:
+    builder = Builder()
+    gil, other = (
+        replace(marker(title), mark=Mark(MarkKind.LOCK, name=title.strip("[]"))) for title in ("[GIL]", "[lock 0x10]")
+    )
+    builder.sample(builder.node([other, code("work")]), cpu_ns=10)
+    builder.sample(builder.node([gil, code("work"), code("wait")]), cpu_ns=20)
+    builder.sample(builder.node([gil, code("other")]), cpu_ns=5)
+    builder.sample(builder.node([code("work")]), cpu_ns=7)
+    assert lock_costs(builder.build()) == [("[GIL]", 25), ("[lock 0x10]", 10)]
+    table = list(top(builder.build(), 80, 9))
+    assert table[3].split()[-1] == "[GIL]"
+    assert table[4].split()[-2:] == ["[lock", "0x10]"]
+    assert all(len(line) <= 80 for line in table)
+    assert lock_costs(golden()) == []
 
 
 def test_what_only_calls_another_function_comes_in_where_there_is_room() -> None:

@@ -13,7 +13,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.session.interning import Interning
-from pyprof.session.recorder import Recorder
+from pyprof.session.recorder import Clock, Recorder
 
 STOPPED, BLOCKED, UNCHANGED = SampleKind.STOPPED, SampleKind.BLOCKED, SampleKind.UNCHANGED
 
@@ -140,6 +140,17 @@ def test_samples_are_weighed_and_timed_in_the_window_that_took_them() -> None:
     assert (first.weight.sum(), second.weight.sum()) == (2, 0)
     assert np.all(np.diff(first.time_ns) >= 0)
     assert second.start_ns == first.start_ns + first.duration_ns
+
+
+def test_recording_begins_with_a_sample_that_was_taken_while_it_was_opened() -> None:
+    for late_ns, early_ns in ((3, 3), (2 * 10**9, 0)):  # a clock that is two seconds apart is another one
+        clock = Clock(now_ns=lambda: 10**18, monotonic_ns=lambda late_ns=late_ns: late_ns)  # type: ignore[misc]
+        rec = Recorder(Script(), Interning(OneFrame(), None, None), Diagnostics(), clock)
+        rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 1, 0x10)))
+        window = rec.cut()
+        assert (window.start_ns, window.duration_ns) == (10**18 - early_ns, early_ns)
+        rec.add(batch((STOPPED, 1, 0x10)))
+        assert rec.cut().start_ns == 10**18, "the next one begins where this one ended"
 
 
 def test_threads_that_nobody_listed_belong_to_their_process() -> None:
