@@ -19,12 +19,16 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, NoReturn
 
+import numpy as np
+
 from pyprof.cli.python_options import add_python
 from pyprof.cli.sampling_options import add_sampling, add_unwinding, record_options
 from pyprof.collectors.linux import libc
 from pyprof.errors import PyprofError, UsageError
-from pyprof.model.profile import Profile
+from pyprof.model.profile import Frame, FrameKind, Profile
+from pyprof.model.tree import Tree
 from pyprof.options import RecordOptions
+from pyprof.records import replace
 
 NAME = "_pyprof"
 """The profile of the last cell, as a variable of the notebook."""
@@ -44,7 +48,7 @@ class _CellParser(argparse.ArgumentParser):
     """Raises UsageError; does not end the notebook."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, "%%pyprof -h")
+        raise UsageError(message, "%pyprof -h")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise _Helped
@@ -115,7 +119,28 @@ def _recorded(options: RecordOptions, found: list[Profile]) -> Iterator[None]:
             second.begin(options, path)
             yield
             second.end()
-        found.append(load(path))
+        found.append(of_cell(load(path)))
+
+
+def of_cell(profile: Profile) -> Profile:
+    """Without what runs cells: some thirty functions of the notebook's kernel would stand outside each stack."""
+    runs = [_runs_cells(frame) for frame in profile.frames]
+    tree, place = Tree(), [0]
+    for up, frame in zip(profile.parent.tolist()[1:], profile.frame.tolist()[1:], strict=True):
+        place.append(0 if runs[frame] else tree.child(place[up], frame))
+    return replace(
+        profile,
+        parent=np.array(tree.parent, np.int32),
+        frame=np.array(tree.frame, np.int32),
+        stack=np.array(place, np.int32)[profile.stack],
+    )
+
+
+def _runs_cells(frame: Frame) -> bool:
+    if frame.kind != FrameKind.INTERPRETER or not frame.lines:
+        return False
+    name, file = frame.lines[0].function or "", frame.lines[0].file or ""
+    return name.rpartition(".")[2] == "run_code" and file.endswith("IPython/core/interactiveshell.py")
 
 
 def helper() -> None:
@@ -144,10 +169,13 @@ def install(shell: Any) -> None:
     from IPython.core.error import UsageError as CellUsageError
     from IPython.display import display
 
-    def pyprof(line: str, cell: str) -> None:
+    def pyprof(line: str, cell: str | None = None) -> None:
         """Record this process while the cell runs, and show what it did. Options are those of `pyprof record`."""
         found: list[Profile] = []
         try:
+            if cell is None:  # %pyprof -h
+                options_of(line)
+                raise UsageError("it records a cell", "%%pyprof, with the cell below it")
             with _recorded(options_of(line), found):
                 shell.run_cell(cell)
         except _Helped:
@@ -157,4 +185,4 @@ def install(shell: Any) -> None:
         shell.user_ns[NAME] = found[0]
         display(found[0])
 
-    shell.register_magic_function(pyprof, "cell", "pyprof")
+    shell.register_magic_function(pyprof, "line_cell", "pyprof")

@@ -165,10 +165,11 @@ class Profile:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return (
-            f"<Profile {self.title!r}: {len(self.stack):,} samples of {len(self.threads):,} threads "
-            f"in {self.duration_ns / 1e9:.3f} s>"
+        samples, threads = (
+            f"{count:,} {noun}{'s' * (count != 1)}"
+            for count, noun in ((len(self.stack), "sample"), (len(self.threads), "thread"))
         )
+        return f"<Profile {self.title!r}: {samples} of {threads} in {self.duration_ns / 1e9:.3f} s>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the flame graph's page in a frame, or one line if the page has more than 8 MiB."""

@@ -30,6 +30,7 @@ for cell in json.load(sys.stdin):
         "pages": sum("<iframe" in output.data.get("text/html", "") for output in shown.outputs),
         "functions": [] if profile is None else [[cost.name, cost.total / profile.total] for cost in
                                                  profile.top(1000, by="total")],
+        "outermost": [] if profile is None else [profile.path(leaf)[0].title for leaf in profile.stack.tolist()],
         "rate": 0 if profile is None else round(1e9 / profile.period_ns),
         "types": [] if profile is None else [type.type for type in profile.value_types],
         "pids": [] if profile is None else sorted({thread.pid == os.getpid() for thread in profile.threads}),
@@ -66,6 +67,7 @@ def test_cell_is_recorded_and_its_page_is_shown() -> None:
     cell, after = shown("%%pyprof -r 199\nkept = 7 * 6\ncrunch(1)\nkept", "print(kept)")
     assert cell["pages"] == 1
     assert dict(cell["functions"])["crunch"] > 0.5
+    assert cell["outermost"].count("<module>") > len(cell["outermost"]) / 2, "not what runs the cell"
     assert cell["rate"] == 199
     assert cell["pids"] == [True]
     assert "42" in cell["text"]
@@ -87,7 +89,7 @@ def test_modes_are_those_of_record() -> None:
 
 
 def test_wrong_options_and_help_run_nothing() -> None:
-    wrong, told, after = shown("%%pyprof --mode both\nran = 1", "%%pyprof -h\nran = 1", "print('ran' in globals())")
+    wrong, told, after = shown("%%pyprof --mode both\nran = 1", "%pyprof -h", "print('ran' in globals())")
     assert "--mode" in wrong["text"]
     assert "UsageError" in wrong["text"]
     assert "--rate HZ" in told["text"]
