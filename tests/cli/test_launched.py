@@ -18,6 +18,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
 from pyprof.options import CollectOptions
 from tests.cli.support import PYPROF, WITHOUT_BPF, pyprof, python
+from tests.collapsed import stacks
 from tests.support import missing, need
 
 BUSY = "end = __import__('time').process_time() + {}\nwhile __import__('time').process_time() < end: sum(range(2000))"
@@ -60,8 +61,7 @@ def record(folder: Path, *arguments: str, before: Sequence[str] = ()) -> Launche
     else:
         done = pyprof(*command, timeout=120)
     assert done.returncode == 0, done.stderr
-    lines = [line.rpartition(" ") for line in output.read_text().splitlines()]
-    return Launched([(stack.split(";"), int(n)) for stack, _, n in lines], json.loads(summary.read_text()))
+    return Launched(stacks(output.read_text()), json.loads(summary.read_text()))
 
 
 STRANGER = """
@@ -176,8 +176,8 @@ def test_recording_of_a_command_ends_with_it_though_a_child_runs_on(tmp_path: Pa
 
 
 def test_command_that_slept_is_told_of_sleeping_threads(tmp_path: Path) -> None:
-    """It is alive when the recording ends: it did not end too soon."""
-    done = pyprof("record", "-d", "0.3", "-o", str(tmp_path / "a.html"), "--", "sleep", "0.6")
+    """It is alive when the recording ends: it did not end too soon. Its start takes less than a second's samples."""
+    done = pyprof("record", "-r", "1", "-d", "0.3", "-o", str(tmp_path / "a.html"), "--", "sleep", "0.6")
     assert done.returncode == 0
     said = " ".join(done.stderr.split())
     assert "nothing was sampled: the command ended before it could be sampled, or slept: -i samples" in said

@@ -20,6 +20,7 @@ from pyprof.errors import NoSuchProcess, UsageError
 from pyprof.options import TargetOptions
 from tests import warm
 from tests.cli.support import PYPROF
+from tests.collapsed import sampled
 from tests.support import PROGRAMS, build, missing
 
 
@@ -105,10 +106,8 @@ def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, obj
         missing(f"needs perf_events of the whole machine: {done.stderr}")
     assert done.returncode == 0, done.stderr
     roots: dict[str, int] = {}
-    for line in out.read_text().splitlines():
-        stack, _, count = line.rpartition(" ")
-        root = stack.split(";")[0]
-        roots[root] = roots.get(root, 0) + int(count)
+    for frames, count in sampled(out.read_text()):
+        roots[frames[0]] = roots.get(frames[0], 0) + count
     return roots, json.loads(summary.read_text())
 
 
@@ -160,7 +159,7 @@ def test_processes_of_the_profiler_are_never_recorded(options: tuple[str, ...], 
             said = profiler.communicate(timeout=120)[1]
     if "are not allowed" in said:
         missing(f"needs perf_events of the whole machine: {said}")
-    roots = {line.split(";")[0] for line in out.read_text().splitlines()}
+    roots = {frames[0] for frames, _ in sampled(out.read_text())}
     assert started
     assert f"chosen-spinner (pid {one.pid})" in roots
     assert not [root for root in roots if any(f"(pid {pid})" in root for pid in {str(profiler.pid), *started})]

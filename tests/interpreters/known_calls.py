@@ -8,8 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, running
-from tests.interpreters.runs import Stacks, count, functions, record, seen, stacks
+from tests.interpreters.runs import count, functions, record, seen, stacks
 
 
 def met(found: Stacks, functions: set[str]) -> bool:

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests import warm
+from tests import collapsed, warm
+from tests.collapsed import Stacks
 
 SECONDS = "1"
 MOST_PIECES = 30
-Stacks = list[tuple[list[str], int]]
-"""Frames from the root, and how often."""
 
 
 def record(pid: int, output: Path, *options: str, until: Callable[[Stacks], bool] | None = None) -> dict[str, Any]:
@@ -50,13 +49,8 @@ def seen(found: Stacks, file: str) -> set[str]:
 
 
 def stacks(path: Path) -> Stacks:
-    """Of a collapsed file: frames from the root, and how often, of all that was sampled."""
-    found = []
-    for line in path.read_text().splitlines():
-        names, _, count = line.rpartition(" ")
-        if not names.startswith("[not sampled"):
-            found.append((names.split(";"), int(count)))
-    return found
+    """Of a collapsed file, all that was sampled."""
+    return collapsed.sampled(path.read_text())
 
 
 def functions(frames: list[str], file: str) -> list[str]:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.collapsed import Stacks
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import HERE, Python, pythons, running
-from tests.interpreters.runs import Stacks, record, stacks
+from tests.interpreters.runs import record, stacks
 from tests.interpreters.test_peers_real import asking, free_port
 from tests.interpreters.test_peers_real import running as running_here
 

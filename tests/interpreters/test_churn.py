@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.collapsed import Stacks
 from tests.interpreters.pythons import HERE, KINDS, Python, running
-from tests.interpreters.runs import MOST_PIECES, Stacks, dump, record, stacks
+from tests.interpreters.runs import MOST_PIECES, dump, record, stacks
 
 MADE = re.compile(r"f_(\d+) \(file_(\d+)\.py\)")
 

@@ -12,8 +12,9 @@ from pyprof.interpreters.cpython.copied import MOST_SCATTERED
 from pyprof.interpreters.cpython.data_stack import ChunkSizes
 from pyprof.interpreters.cpython.memory import Memory
 from pyprof.model.markers import long_chain_mark
+from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running
-from tests.interpreters.runs import Stacks, functions, record, stacks
+from tests.interpreters.runs import functions, record, stacks
 
 WITH_DATA_STACK = pytest.mark.parametrize(
     "python", [python for python in pythons() if python.minor >= 11], ids=lambda python: python.name

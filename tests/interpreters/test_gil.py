@@ -6,9 +6,10 @@ import re
 import subprocess
 from pathlib import Path
 
+from tests.collapsed import Stacks
 from tests.interpreters.extensions import import_path
 from tests.interpreters.pythons import KINDS, Python, running
-from tests.interpreters.runs import Stacks, record, stacks
+from tests.interpreters.runs import record, stacks
 from tests.support import PROGRAMS, build
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.chance import most
+from tests.collapsed import Stacks
 from tests.interpreters.packages import from_pypi
 from tests.interpreters.pythons import HERE, Python, pythons, running
-from tests.interpreters.runs import Stacks, count, functions, record, seen, stacks
+from tests.interpreters.runs import count, functions, record, seen, stacks
 
 CUT = 0.015
 """Share of samples that may be cut: a switch moves the very stack that is looked at. Measured: none of a program that

@@ -9,8 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.collapsed import Stacks
 from tests.interpreters.pythons import EACH, Python
-from tests.interpreters.runs import Stacks, count, record, seen, stacks
+from tests.interpreters.runs import count, record, seen, stacks
 from tests.interpreters.test_rungs import SEED, climbing
 
 FILE = " (rungs.py)"

@@ -11,8 +11,9 @@ import pytest
 
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
 from pyprof.options import CollectOptions
+from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running
-from tests.interpreters.runs import Stacks, functions, record, seen, stacks
+from tests.interpreters.runs import functions, record, seen, stacks
 from tests.support import missing
 
 NEWEST = pytest.mark.parametrize("python", [p for p in pythons() if p.minor >= 12][-1:], ids=lambda python: python.name)

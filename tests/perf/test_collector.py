@@ -124,7 +124,7 @@ def test_end_of_the_target_ends_the_recording() -> None:
 
 
 def test_what_was_opened_is_closed_and_batches_outlive_the_rings(spinner: int) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = set(os.listdir("/proc/self/fd"))  # what earlier tests left may be closed meanwhile
     taken = collector(spinner)
     batches = taken.batches()
     batch = next(batches)
@@ -132,7 +132,7 @@ def test_what_was_opened_is_closed_and_batches_outlive_the_rings(spinner: int) -
     batches.close()
     taken.close()
     taken.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before
     assert batch.stack.data.sum() >= 0
 
 

@@ -18,10 +18,11 @@ from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.attr import PerfNotAllowed, choose_event
 from pyprof.collectors.perf.copy_size import TOO_LONG, StackSize
 from pyprof.model.arch import X86_64
+from pyprof.model.profile import Profile
 from pyprof.model.sample import Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
 from tests.live.support.ladders import ladder
-from tests.live.support.recording import LIFE, Recording, record, running
+from tests.live.support.recording import LIFE, Recording, names, record, running, watched
 from tests.support import missing
 
 DEEP = ("main", *["down"] * 8000, "bottom")
@@ -74,19 +75,15 @@ def test_deep_thread_is_whole_by_stops_and_the_one_beside_it_is_never_stopped(
 
 
 def test_wall_mode_stops_nothing_and_says_that_it_cut_and_how_much(allowed: None, tmp_path: Path) -> None:
+    def cut(profile: Profile) -> bool:
+        shown = profile.summary.shown
+        return profile.duration_ns > 1e9 and shown.ends.get("unreadable", 0) > 0.2 * shown.total
+
     with running(ladder("ladder_beside"), "spin", LIFE, LIFE, "8000") as program:
-        summary = by_perf(
-            program.pid,
-            tmp_path,
-            "--mode",
-            "wall",
-            seconds=1.5,
-            until=lambda r: TOO_LONG in " ".join(r.summary["notes"]),
-        ).summary
-    assert summary["stops"]["count"] == 0
-    assert any(TOO_LONG in note and "--collector ptrace" in note for note in summary["notes"]), summary["notes"]
-    shown = summary["shown"]
-    assert 0.2 < shown["ends"]["unreadable"] / shown["total"] < 0.8, "one of two threads"
+        told = watched(program.pid, cut, collector="perf", mode="wall", rate=299).summary
+    assert told.stops.count == 0
+    assert any(TOO_LONG in note and "--collector ptrace" in note for note in told.notes), told.notes
+    assert 0.2 < told.shown.ends["unreadable"] / told.shown.total < 0.8, "one of two threads"
     with running(ladder("ladder_beside"), "spin", LIFE, "0", "8000") as program:
         time.sleep(0.3)  # it is deep for a moment
         summary = by_perf(program.pid, tmp_path, "--mode", "wall", seconds=1).summary
@@ -103,31 +100,28 @@ def test_stack_with_pages_that_were_never_written_is_whole_without_stops(allowed
     assert recording.summary["stops"]["count"] == 0
 
 
-def test_handler_on_its_own_stack_is_whole(allowed: None, tmp_path: Path) -> None:
-    def handled(recording: Recording) -> tuple[int, int]:
-        """(those that are whole, all of them); those of before the thread was stopped stay cut."""
-        found = {s: n for s, n in recording.stacks.items() if s[-2:] == ("handler", "handler_top")}
-        return sum(n for stack, n in found.items() if "s_01" in stack), sum(found.values())
-
-    def enough(recording: Recording) -> bool:
-        whole, total = handled(recording)
-        return whole > 5 and whole > 0.7 * total
+def test_handler_on_its_own_stack_is_whole(allowed: None) -> None:
+    def whole(profile: Profile) -> list[bool]:
+        """Is it, of each handler in the order of time? Those of before the thread was stopped stay cut."""
+        return ["s_01" in stack for stack in names(profile) if stack[-2:] == ("handler", "handler_top")]
 
     with running(ladder("ladder_altstack"), "spin", LIFE) as program:
-        recording = by_perf(program.pid, tmp_path, until=enough)
-    assert enough(recording)
-    whole, _ = handled(recording)
-    assert recording.summary["stops"]["count"] > whole
+        profile = watched(program.pid, lambda profile: sum(whole(profile)) > 5, collector="perf", rate=299)
+    found = whole(profile)
+    assert sum(found) > 5
+    assert all(found[found.index(True) :])
+    assert profile.summary.stops.count > sum(found)
 
 
-def test_thread_whose_stacks_have_become_short_is_given_back(allowed: None, tmp_path: Path) -> None:
-    with running(ladder("ladder_beside"), "spin", LIFE, "3", "8000") as program:
-        recording = by_perf(program.pid, tmp_path, seconds=10, rate=499)
-    main_flat = sum(
-        n for stack, n in recording.stacks.items() if not stack[0].startswith("beside (") and "flat" in stack
-    )
-    assert of(recording, "bottom") > 10
-    assert recording.summary["stops"]["count"] < of(recording, "bottom") + 0.7 * main_flat
+def test_thread_whose_stacks_have_become_short_is_given_back(allowed: None) -> None:
+    def given_back(profile: Profile) -> bool:
+        """Was it stopped, and has it samples that are no stops, other than the first ones, which were cut?"""
+        whole = sum("main" in stack for stack in names(profile))
+        return TOO_LONG in " ".join(profile.summary.notes) and whole - profile.summary.stops.count > 100
+
+    with running(ladder("ladder_beside"), "spin", LIFE, "2", "8000") as program:
+        profile = watched(program.pid, given_back, collector="perf", rate=499)
+    assert given_back(profile)
 
 
 def test_small_stack_size_stops_nothing_and_marks_what_is_cut(allowed: None, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from pyprof.collectors.perf.attr import PerfNotAllowed
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.selection import select
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.markers import UNSAMPLED
 from pyprof.model.profile import Profile
+from pyprof.model.selected import selected, through
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions, ViewOptions
 from pyprof.session.session import RecordingFiles, Session
 from tests.support import missing
@@ -18,6 +20,7 @@ SAMPLES = 80
 
 
 def recorded(collector: str, pids: Sequence[int]) -> Profile:
+    """What was sampled. Where processors are shared there is a block of other time, too."""
     diagnostics, unwind = Diagnostics(), UnwindOptions()
     files = RecordingFiles(unwind, diagnostics)
     selection = select(TargetOptions(pids=tuple(pids)))
@@ -33,7 +36,8 @@ def recorded(collector: str, pids: Sequence[int]) -> Profile:
 
     window = session.run(beat)
     assert session.failure is None
-    return session.profile(window, "recorded", 400, "cpu", ViewOptions())
+    profile = session.profile(window, "recorded", 400, "cpu", ViewOptions())
+    return selected(profile, ~through(profile, lambda frame: frame.mark in UNSAMPLED))
 
 
 def stacks(profile: Profile) -> list[list[str]]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyprof
+from pyprof.model.profile import Profile
 from tests import warm
+from tests.collapsed import is_block
 
 PYPROF = [sys.executable, "-m", "pyprof"]
 LIFE = "60"
@@ -89,11 +93,25 @@ def _record(pid: int, folder: Path, options: Sequence[str], seconds: float, rate
         done = warm.run(*arguments, timeout=timeout)
     assert done.returncode == 0, done.stderr
     found = _collapsed(output.read_text())
-    unseen = {
-        stack: count for stack, count in found.items() if any(frame.startswith("[not sampled") for frame in stack)
-    }
+    unseen = {stack: count for stack, count in found.items() if any(map(is_block, stack))}
     stacks = {stack: count for stack, count in found.items() if stack not in unseen}
     return Recording(stacks, unseen, json.loads(summary.read_text()))
+
+
+def watched(pid: int, until: Callable[[Profile], bool], **options: Any) -> Profile:
+    """A recording that ends when it holds what the test needs: see until in record(). options: of pyprof.attach()."""
+    end = time.monotonic() + 3 * LONGEST_S
+    with pyprof.attach(pid, **options) as recording:
+        while not until(recording.peek()) and recording.running and time.monotonic() < end:
+            time.sleep(0.05)
+        return recording.stop()
+
+
+def names(profile: Profile) -> list[tuple[str, ...]]:
+    """Of each sample, in their order: its functions, the outermost first; none of a block that was not sampled."""
+    paths = {leaf: tuple(frame.title for frame in profile.path(leaf)) for leaf in set(profile.stack.tolist())}
+    found = [paths[leaf] for leaf in profile.stack.tolist()]
+    return [path for path in found if not any(map(is_block, path))]
 
 
 def _collapsed(text: str) -> dict[tuple[str, ...], int]:
