@@ -12,6 +12,7 @@ sampler            How one thread gets its sample: not at all, from outside, or 
 scheduler          When the threads are sampled, and when a batch leaves
 stack_copy         The copy of a thread's stack, and of the memory in which its interpreter's frames are
 stack_shape        How much of a thread's stack to copy: learned per thread from what the walks needed
+steadiness         Does a thread keep its processor until others want it?
 stop               One stop of one thread: SEIZE, INTERRUPT, read registers and stack, DETACH
 targets            The processes that are sampled by stops, their threads, and what is remembered of those that ended
 thread_choice      Which threads of a process are sampled: those that the recording asks for, by name or otherwise

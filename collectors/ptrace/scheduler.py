@@ -12,6 +12,9 @@ from pyprof.options import CollectOptions
 _SLEEP_NS = 20_000_000
 _PENDING_SLEEP_NS = 300_000  # another thread of ours may have taken the SIGCHLD that says so
 _FIRST_FLUSH_NS = 20_000_000
+_REST_NS = 50_000
+"""So long we sleep at least, for the others to have our processor. A sampling time while we work would find that none
+of them runs there; and those while we wait for a processor are missed, so that most of the others would be such."""
 
 
 class Scheduler:
@@ -50,8 +53,10 @@ class Scheduler:
         """Sleep until a sampling time. False if it is time for a sign of life first, or to stop. look_after: sleeps for
         so many nanoseconds at most while threads are still to stop; False if there are none.
         """
-        due = self.clock.next_due(time.monotonic_ns()) if self._due_ns is None else self._due_ns
-        self._due_ns = due
+        if self._due_ns is None:
+            now = time.monotonic_ns()
+            self._due_ns = max(self.clock.next_due(now + _REST_NS), now + _REST_NS)
+        due = self._due_ns
         alive_ns = self._flushed_ns + max(self._most_ns, _SLEEP_NS)
         while not self.stopping:
             now = time.monotonic_ns()

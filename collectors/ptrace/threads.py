@@ -8,6 +8,7 @@ from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.processor_share import ProcessorShare
 from pyprof.collectors.ptrace.stack_shape import StackShape
+from pyprof.collectors.ptrace.steadiness import Steadiness
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter import StackReader
 from pyprof.records import dataclass, field
@@ -24,10 +25,10 @@ class Thread:
     a register. stopped: (sp, pc, stack bytes) of the stop that was taken in this sleep. last_sp: of its last stop.
     no_user_stack: it has no stack, until it is checked again (a leader that ended before its threads). ended: to be
     dropped. known: its name has been read. reader: of the process's interpreter, None where it is not wanted.
-    still: checks in a row that found it asleep. share: of a processor. deep: of a stack that is longer than what is
-    copied. transfers: a stop has cut one of its system calls short. started: see ThreadKey.
+    still: checks in a row that found it asleep. share: of a processor. steadiness: of its turns. deep: of a stack that
+    is longer than what is copied. transfers: a stop has cut one of its system calls short. started: see ThreadKey.
 
-    It has 21 fields because each is written by another step of a sample, and a stop reads them without a detour.
+    It has 22 fields because each is written by another step of a sample, and a stop reads them without a detour.
     """
 
     pid: int
@@ -38,6 +39,7 @@ class Thread:
     reader: StackReader | None = None
     started: int = 0
     share: ProcessorShare = field(default_factory=ProcessorShare)
+    steadiness: Steadiness = field(default_factory=Steadiness)
     first_slot: bool = True
     slept: bytes | None = None
     stop_wanted: bool = False

@@ -8,9 +8,10 @@ Where all processors are busy we get ours by displacing a thread. The kernel rea
 at the very nanosecond at which its turn ended (se.exec_start). Such a thread ran until we came and stands still until
 we leave, so its sample is exact. A thread on another processor has run on before it stops.
 
-So where threads wait or switch often, processors are visited one after the other: on each one only the displaced
-thread is sampled. Else a thread that runs for 0.05 ms at a time would be found at its longest system calls (a server
-of threads that take turns with a lock: up to 40 percentage points too much).
+So where threads wait or switch often, processors are visited one after the other: on each one only the displaced one
+of such threads is sampled. Else a thread that runs for 0.05 ms at a time would be found at its longest system calls (a
+server of threads that take turns with a lock: up to 40 percentage points too much). A thread that leaves its processor
+seldom (ptrace/steadiness.py) is sampled wherever it runs, at one visit of as many as there are processors.
 
 Who samples must not be displaced by its own: other threads of ours, or samples that come from elsewhere between two
 rounds. There threads are sampled by their share of a processor (ptrace/processor_share.py).
@@ -30,6 +31,8 @@ from pyprof.collectors.ptrace.threads import Thread
 
 MOST_VISITED = 8
 """Processors: each one is visited at the sampling rate."""
+_STAY = 4
+"""Visits to one processor before the next: who moves waits for a processor first, and may come late."""
 _LOOKS, _UNSURE = 50, 0.1
 _TRIES = 3
 
@@ -42,11 +45,13 @@ class Turn(IntEnum):
     WAITING = 4  # for a processor, or for something else
 
 
-def parse_sched(text: bytes) -> tuple[int, int]:
-    """When the turn of a thread began or ended, in ns of its processor's clock, and how many have ended. Raises
-    ValueError.
+def parse_sched(text: bytes) -> tuple[int, int, int]:
+    """When the turn of a thread began or ended, in ns of its processor's clock, how many have ended, and how many of
+    these because it waited for something. Raises ValueError.
     """
-    return _field(text, b"\nse.exec_start"), _field(text, b"\nnr_switches")
+    names = (b"\nse.exec_start", b"\nnr_switches", b"\nnr_voluntary_switches")
+    at_ns, ended, waits = (_field(text, name) for name in names)
+    return at_ns, ended, waits
 
 
 def _field(text: bytes, name: bytes) -> int:
@@ -88,23 +93,24 @@ class Turns:
 
     def ready(self) -> None:
         """Before we sleep until a sampling time: go to the processor whose turn it is, and come before others there."""
-        if not self.visited:
-            return
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, (self.visited[self._visits % len(self.visited)],))
-        self._ptrace.hurry()
+        if self.visited:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, (self.visited[self._visits // _STAY % len(self.visited)],))
+        self.hurry()
 
     def hurry(self) -> None:
-        """Before a sleep that may end at a sampling time."""
-        if self.visited:
+        """Before a sleep that may end at a sampling time. Who comes late, or is displaced while it looks, sees less of
+        what runs on its processor than of what runs elsewhere.
+        """
+        if self._own >= 0:
             self._ptrace.hurry()
 
     def arrived(self) -> None:
-        """A sampling time: we have a processor again."""
+        """A sampling time: we have slept, and have a processor again."""
         self._began_ns = -1
         self._visits += 1
         with contextlib.suppress(OSError, ValueError):
-            self._began_ns = parse_sched(os.pread(self._own, 4096, 0))[0]
+            self._began_ns, _, _ = parse_sched(os.pread(self._own, 4096, 0))
 
     def leave(self) -> None:
         """All threads were looked at."""
@@ -117,11 +123,12 @@ class Turns:
         if self._began_ns < 0:
             return Turn.UNKNOWN
         for _ in range(_TRIES):
-            arrivals = int(thread.schedstat().split()[2])
+            ran_ns, _, arrivals = map(int, thread.schedstat().split()[:3])
             try:
-                at_ns, departures = parse_sched(thread.sched())
+                at_ns, departures, waits = parse_sched(thread.sched())
             except ValueError:
                 return Turn.UNKNOWN
+            thread.steadiness.learn(ran_ns, waits)
             if at_ns == self._began_ns:
                 return Turn.LEFT if asleep else Turn.DISPLACED
             if int(thread.schedstat().split()[2]) == arrivals:
@@ -133,9 +140,13 @@ class Turns:
         turn = self.of(thread)
         if turn is Turn.UNKNOWN:
             return thread.share.due(schedstat)
-        self._looks += 1
-        self._unsure += turn is Turn.WAITING
-        return turn is Turn.DISPLACED or (turn is Turn.RUNNING and not self.visited)
+        runs, steady = turn in (Turn.DISPLACED, Turn.RUNNING), thread.steadiness.steady
+        if not steady:
+            self._looks += 1
+            self._unsure += not runs
+        if self.visited and steady:
+            return runs and self._visits % len(self.visited) == 0
+        return turn is Turn.DISPLACED or (runs and not self.visited)
 
     def has_just_left(self, thread: Thread) -> bool:
         """Did a thread that sleeps run until we came? Raises ProcessLookupError. Who may not hurry is often late, and

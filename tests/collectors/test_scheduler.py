@@ -80,3 +80,17 @@ def test_batches_come_at_once_at_first_and_then_wait_for_more_samples(clock: Clo
     assert flushed[0] < 3e6
     assert 20e6 <= gaps[0] < 25e6
     assert 0.5e9 <= gaps[-1] < 0.51e9
+
+
+def test_who_is_late_sleeps_before_it_looks(clock: Clock) -> None:
+    """Else it would look at what it displaced itself while it worked."""
+    timing = Scheduler(CollectOptions(rate_hz=1000))
+    rested = []
+    for late_ns in [0, 300_000, 700_000, 990_000, 5_000_000] * 20:
+        clock.ns += late_ns
+        before = clock.ns
+        assert timing.wait(nobody)
+        rested.append(clock.ns - before)
+        timing.ticked()
+    assert min(rested) >= 50_000
+    assert timing.skipped > 50

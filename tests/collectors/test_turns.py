@@ -14,16 +14,17 @@ from tests.live.support.recording import record, running
 
 
 def test_turns_of_a_thread_are_read() -> None:
-    text = b"cat (1)\n--\nse.exec_start :  791502.162028\nse.vruntime : 1.5\nnr_switches :  17\n"
-    assert parse_sched(text) == (791502162028, 17)
+    counts = b"nr_switches :  17\nnr_voluntary_switches : 4\n"
+    text = b"cat (1)\n--\nse.exec_start :  791502.162028\nse.vruntime : 1.5\n" + counts
+    assert parse_sched(text) == (791502162028, 17, 4)
     with pytest.raises(ValueError, match="subsection not found"):
         parse_sched(text[:50])
 
 
 def test_own_turn_is_in_the_kernels_file() -> None:
-    began_ns, switches = parse_sched(Path("/proc/thread-self/sched").read_bytes())
+    began_ns, switches, waits = parse_sched(Path("/proc/thread-self/sched").read_bytes())
     assert began_ns > 0
-    assert switches >= 0
+    assert switches >= waits >= 0
 
 
 @pytest.mark.parametrize("run_us", ["50", "20000"])
