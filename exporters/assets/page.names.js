@@ -106,6 +106,15 @@ function splitAs(text) {
 const bare = (type) => type.replace(/^&(mut )?|^dyn /, "").replace(/<.*$/s, "") || type;
 
 /**
+ * The type that a part belongs to; its trait where that type is a parameter of a generic function.
+ * @type {(part: NamePart) => string}
+ */
+function ownerOf(part) {
+  const type = bare(part.type || "");
+  return part.trait && /^\[?[A-Z]\]?$/.test(type) ? bare(part.trait) : type.replace(/^impl .*$/s, "");
+}
+
+/**
  * A name and its shorter forms, each shorter than the one before.
  * @type {(name: string) => string[]}
  */
@@ -136,7 +145,7 @@ function shortForms(name) {
   const join = (shown) => shown.join("::");
   add(join(parts.map((part) => (part.generic ? `${part.name}<${part.generic}>` : part.name))));
   add(join(parts.map((part) => (part.type && part.trait ? `<${bare(part.type)} as ${bare(part.trait)}>` : part.name))));
-  let names = parts.map((part) => (part.type ? bare(part.type).replace(/^impl .*$/s, "") : part.name)).filter(Boolean);
+  let names = parts.map((part) => (part.type ? ownerOf(part) : part.name)).filter(Boolean);
   add(join(names));
   // A closure is told by the function around it.
   /** @type {(each: string) => boolean} */

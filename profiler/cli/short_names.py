@@ -5,7 +5,7 @@ page.names.js does the same for the page.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyprof.cli.words import shorten
 
@@ -17,19 +17,25 @@ _SCRIPT = re.compile(r"(\w+:[^:\s].*) \S*/([^/\s]+)", re.DOTALL)
 """V8's names: what it is and the function, a space, the file with line and column."""
 _PACKAGE = re.compile(r"[\w.~/-]+/([^/ ]+)")
 """Go's: the package's whole path comes first."""
+_PARAMETER = re.compile(r"\[?[A-Z]\]?")
+"""A type that a generic function leaves open: its trait says more."""
+_SCOPES = re.compile(r"(?:\w+::)+(?=[\w{<\[(&*])")
 _LONGEST = 4096
 """What of a name is looked at; some are 100,000 letters long."""
 
 
 def function_name(name: str, width: int) -> str:
-    """A name in at most width letters: without parameters and the result's type, then without template arguments and
+    """A name in at most width letters: without parameters, the result's type and template arguments, then without
     traits, then without outer scopes; at last its end, which identifies it better than its beginning.
     """
     if len(name) <= width or name.startswith("["):  # a marker is a sentence
         return shorten(name, width)
     if plain := _without_folders(name[:_LONGEST]):
         return shorten(plain, width)
-    parts = _path(name[:_LONGEST])
+    whole = "::".join(_path(name[:_LONGEST], _owner_and_trait))
+    if 0 < len(whole) <= width:
+        return whole
+    parts = _path(name[:_LONGEST], _owner)
     while parts:
         short = "::".join(parts)
         if len(short) <= width:
@@ -74,11 +80,13 @@ def _difference(name: str, others: Sequence[str]) -> str:
     end = begin
     while end < len(name) and name[end] not in ">),":
         end = max(_close(name, end), end + 1) if name[end] in _CLOSING else end + 1
-    return name[begin:end].strip()
+    return _SCOPES.sub("", name[begin:end].strip())
 
 
-def _path(text: str) -> list[str]:
-    """The parts of a qualified name, the outermost first, without what stands in brackets."""
+def _path(text: str, owner: Callable[[str], str]) -> list[str]:
+    """The parts of a qualified name, the outermost first, without what stands in brackets. owner: what is shown of
+    Rust's <type> and <type as trait>.
+    """
     parts: list[str] = []
     part = ""
     at = 0
@@ -103,7 +111,7 @@ def _path(text: str) -> list[str]:
         elif letter in _CLOSING:
             end = _close(text, at)
             if letter == "<" and not part:
-                part = _owner(text[at + 1 : end - 1])
+                part = owner(text[at + 1 : end - 1])
             at = end
         elif letter == " ":
             if _TRAILER.match(text, at + 1):
@@ -118,9 +126,30 @@ def _path(text: str) -> list[str]:
 
 
 def _owner(inside: str) -> str:
-    """The last name of the type in Rust's <type> and <type as trait>."""
-    of_type = inside.split(" as ")[0].lstrip("&").removeprefix("mut ").removeprefix("dyn ").removeprefix("impl ")
-    return (_path(of_type) or [of_type])[-1]
+    """The last name of the type, that of the trait where the type is a parameter."""
+    of_type, trait = map(_last, _type_and_trait(inside))
+    return trait if trait and _PARAMETER.fullmatch(of_type) else of_type
+
+
+def _owner_and_trait(inside: str) -> str:
+    """The same with both, as they are written."""
+    of_type, trait = map(_last, _type_and_trait(inside))
+    return f"<{of_type} as {trait}>" if trait else of_type
+
+
+def _last(path: str) -> str:
+    of_type = path.lstrip("&").removeprefix("mut ").removeprefix("dyn ").removeprefix("impl ")
+    return (_path(of_type, str) or [of_type])[-1]
+
+
+def _type_and_trait(inside: str) -> tuple[str, str]:
+    """No trait of a type alone."""
+    at = 0
+    while at < len(inside):
+        if inside.startswith(" as ", at):
+            return inside[:at], inside[at + 4 :]
+        at = _close(inside, at) if inside[at] in _CLOSING else at + 1
+    return inside, ""
 
 
 def _close(text: str, at: int) -> int:

@@ -36,6 +36,8 @@ SHORTER = [
     ["<core::fmt::Formatter>::pad_integral", "Formatter::pad_integral", "pad_integral"],
     ["<alloc::boxed::Box<F,A> as core::ops::function::FnOnce<Args>>::call_once",
      "<Box<F,A> as FnOnce<Args>>::call_once", "<Box as FnOnce>::call_once", "Box::call_once", "call_once"],
+    ["<[A] as core::slice::cmp::SlicePartialEq<B>>::equal_same_length", "<[A] as SlicePartialEq<B>>::equal_same_length",
+     "<[A] as SlicePartialEq>::equal_same_length", "SlicePartialEq::equal_same_length", "equal_same_length"],
     ["core::ptr::drop_in_place<alloc::vec::Vec<u8, alloc::alloc::Global>>",
      "core::ptr::drop_in_place<Vec<u8, Global>>", "core::ptr::drop_in_place", "ptr::drop_in_place", "drop_in_place"],
     ["<fn(A) -> B as core::ops::function::FnOnce<A>>::call_once", "<fn(A) -> B as FnOnce<A>>::call_once",
