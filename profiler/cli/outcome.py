@@ -36,7 +36,10 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
             *_labelled("how", _sampled(summary), width),
         ]
         lines += _labelled("quality", _quality(summary), width)
-    for note in (note for note in summary.notes[1:] if note != FROM_OUTSIDE):  # the first one has said so
+    notes = (
+        summary.notes[1:] if summary.samples else [note for note in summary.notes if not note.startswith("Sampled ")]
+    )
+    for note in (note for note in notes if note != FROM_OUTSIDE):
         lines += _labelled("note", advice(note), width)
     if missing := _missing(summary):
         where = "" if verbose else ": see Summary in the page, or --verbose" if page else ": --verbose says more"

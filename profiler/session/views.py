@@ -71,7 +71,7 @@ def _of_holders(window: Window, lockless: bool) -> Window:
     kept = np.flatnonzero(window.state & SampleState.HOLDS_LOCK)
     note = f"Only threads that held the GIL: {len(kept)} of {len(window.node)} samples."
     if not len(kept) and not (window.state & SampleState.INTERPRETED).any():
-        note += " No interpreter was seen in them; samples without stops do not tell either (--collector ptrace)."
+        note += " No interpreter was seen in them (--collector perf sees none)."
     elif not len(kept) and lockless:
         note += " The interpreter is free-threaded: it has no GIL."
     return replace(

@@ -159,6 +159,14 @@ def test_stops_beside_perf_events_are_said_to_be_so() -> None:
     assert "perf_events" not in running_text(all_by_stops)
 
 
+@pytest.mark.parametrize("before", [(), ("Sampled by perf_events (cpu-clock): the target was never stopped",)])
+def test_why_nothing_was_kept_is_told(before: tuple[str, ...]) -> None:
+    why = "Only threads that held the GIL: 0 of 3 samples. The interpreter is free-threaded: it has no GIL."
+    said = running_text(profile(samples=0, notes=(*before, why)))
+    assert said.count(why) == 1
+    assert "Sampled by" not in said
+
+
 def test_one_is_singular() -> None:
     said = running_text(profile(samples=1, threads=1, stops=Stops(1, 21.0, 21.0, 21.0, 0.1)))
     assert "1 sample of 1 thread" in said

@@ -27,8 +27,7 @@ INTERPRETED, HOLDS = SampleState.INTERPRETED, SampleState.INTERPRETED | SampleSt
         ((HOLDS, INTERPRETED), True, 1, "1 of 2 samples."),
         ((INTERPRETED, INTERPRETED), True, 0, "0 of 2 samples. The interpreter is free-threaded: it has no GIL."),
         ((INTERPRETED, INTERPRETED), False, 0, "0 of 2 samples."),
-        ((0, 0), False, 0, "0 of 2 samples. No interpreter was seen in them; samples without stops do not tell either "
-                           "(--collector ptrace)."),
+        ((0, 0), False, 0, "0 of 2 samples. No interpreter was seen in them (--collector perf sees none)."),
     ],
 )  # fmt: skip
 def test_no_holder_of_the_lock_is_explained(states: tuple[int, int], free_threaded: bool, kept: int, said: str) -> None:
