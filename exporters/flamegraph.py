@@ -43,7 +43,21 @@ SCRIPTS = (
         "strip",
         "panels",
     ),
-    *("summary", "trend", "table", "diff", "sandwich", "source", "save", "legend", "search", "view", "wiring", "app"),
+    *(
+        "summary",
+        "trend",
+        "table",
+        "diff",
+        "sandwich",
+        "source",
+        "order",
+        "save",
+        "legend",
+        "search",
+        "view",
+        "wiring",
+        "app",
+    ),
 )
 EARLY = "page.theme.js"
 STYLE = "page.css"

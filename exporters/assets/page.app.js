@@ -11,6 +11,7 @@ const state = {
   view: "graph",
   flipped: false,
   bottomUp: false,
+  inOrder: false,
   byThread: false,
   byProcess: false,
   fold: false,
@@ -217,7 +218,7 @@ function setView(view) {
 
 /** @type {() => Tree} */
 function plainTree() {
-  plain ||= buildTree(model, { ...state, ...UNFOLDED, bottomUp: false, byThread: false, byProcess: false });
+  plain ||= buildTree(model, { ...state, ...UNFOLDED, bottomUp: false, inOrder: false, byThread: false, byProcess: false });
   return plain;
 }
 
@@ -261,6 +262,15 @@ function showSandwich() {
     halves.setColours(colours, state.theme);
   }
   halves.show(state.center, tree.total);
+}
+
+/**
+ * From the root in, from the leaves out, or call after call.
+ * @type {(bottomUp: boolean, inOrder?: boolean) => void}
+ */
+function setOrder(bottomUp, inOrder = false) {
+  Object.assign(state, { bottomUp, inOrder });
+  rebuild();
 }
 
 /** @type {(frame: number) => void} */
@@ -373,8 +383,9 @@ function reflect() {
     "view-source": state.view === "source",
     icicle: !state.flipped,
     flame: state.flipped,
-    "top-down": !state.bottomUp,
-    "bottom-up": state.bottomUp,
+    "top-down": !state.bottomUp && !state.inOrder,
+    "bottom-up": state.bottomUp && !state.inOrder,
+    "in-order": state.inOrder,
     fold: state.fold,
     start: state.foldStart,
   };
@@ -385,6 +396,7 @@ function reflect() {
   byId("colour").value = state.colour;
   byId("strip").hidden = state.strip === "off" || !model.timeline.count;
   byId("levels").hidden = tree.rows < DEEP;
+  byId("in-order").hidden = !model.timeline.count;
   byId("start").hidden = state.view !== "graph" || !model.startFrames.length;
   byId("by-thread").checked = state.byThread;
   byId("by-process").checked = state.byProcess || state.byThread;

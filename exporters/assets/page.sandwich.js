@@ -34,8 +34,8 @@ function sandwich(model, center, options) {
   }
   growCallers(callers, 0, above);
   return {
-    callers: { ...layOut(model, callers), bottomUp: true, thin: -1, whole: options.whole },
-    callees: { ...layOut(model, callees), bottomUp: false, thin: -1, whole: options.whole },
+    callers: { ...layOut(model, callers), bottomUp: true, inOrder: false, thin: -1, whole: options.whole },
+    callees: { ...layOut(model, callees), bottomUp: false, inOrder: false, thin: -1, whole: options.whole },
   };
 }
 

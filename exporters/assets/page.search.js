@@ -66,7 +66,7 @@ function pick(frame) {
   seek({ query: model.frames[frame].name, picked: frame });
   if (!found?.hits.length) {
     state.collapsed.clear();
-    state.bottomUp = false;
+    state.bottomUp = state.inOrder = false;
     rebuild();
   }
   const hits = found?.hits ?? [];

@@ -20,9 +20,11 @@ function buildTree(model, options) {
   const folded = contract(model, options);
   const raw = new RawTree(model, folded);
   const root = raw.add(-1, model.root, 0, 0, 0);
-  const emit = options.bottomUp ? emitBottomUp : emitTopDown;
+  const emit = options.inOrder ? emitInOrder : options.bottomUp ? emitBottomUp : emitTopDown;
+  const byThread = options.byThread || options.inOrder;
+  raw.ordered = options.inOrder;
   const shown = model.threads.filter((thread) => !options.hidden.has(thread.index));
-  if (!options.byThread && !(options.byProcess && model.processes.length > 1)) {
+  if (!byThread && !(options.byProcess && model.processes.length > 1)) {
     emit(model, shown.flatMap((thread) => model.leavesOf[thread.index]), root, raw, options);
   } else {
     for (const process of model.processes) {
@@ -34,7 +36,7 @@ function buildTree(model, options) {
         addTotals(model, leaves, below, raw, options);
         continue;
       }
-      if (!options.byThread) {
+      if (!byThread) {
         emit(model, leaves, below, raw, options);
         continue;
       }
@@ -46,8 +48,8 @@ function buildTree(model, options) {
       }
     }
   }
-  const thin = options.bottomUp ? -1 : besideStart(model, raw);
-  return { ...layOut(model, raw), bottomUp: options.bottomUp, thin };
+  const thin = options.bottomUp || options.inOrder ? -1 : besideStart(model, raw);
+  return { ...layOut(model, raw), bottomUp: options.bottomUp && !options.inOrder, thin, inOrder: options.inOrder };
 }
 
 /**
@@ -103,6 +105,8 @@ class RawTree {
     /** @type {Set<number>} */
     this.more = new Set();
     this.steps = 0;
+    /** Siblings stay in the order in which they came. */
+    this.ordered = false;
     /** @type {Map<number, number>} */
     this.known = new Map();
   }
@@ -294,7 +298,7 @@ function growCallers(raw, root, first) {
 
 /**
  * Siblings by weight, heaviest first, then by name.
- * @type {(model: Model, raw: RawTree) => Omit<Tree, "bottomUp" | "thin">}
+ * @type {(model: Model, raw: RawTree) => Omit<Tree, "bottomUp" | "thin" | "inOrder">}
  */
 function layOut(model, raw) {
   const n = raw.parent.length;
@@ -340,7 +344,7 @@ function layOut(model, raw) {
     if (raw.more.has(id)) tree.more.add(at);
     if (tree.depth[at] === tree.rowStart.length) tree.rowStart.push(at);
     const own = children.subarray(offsets[id], offsets[id + 1]);
-    if (own.length > 1) {
+    if (own.length > 1 && !raw.ordered) {
       own.sort((a, b) => raw.value[b] - raw.value[a] || compareNames(model, raw.frame[a], raw.frame[b]));
     }
     tree.firstChild[at] = placed;

@@ -32,6 +32,7 @@ const FIELDS = {
   view: { text: () => state.view, read: (text) => (state.view = VIEWS.find((view) => view === text && (view !== "source" || model.source)) ?? "graph") },
   flame: { text: () => flagText(state.flipped), read: (text) => (state.flipped = text === "1") },
   up: { text: () => flagText(state.bottomUp), read: (text) => (state.bottomUp = text === "1") },
+  order: { text: () => flagText(state.inOrder), read: (text) => (state.inOrder = text === "1" && model.timeline.count > 0) },
   threads: { text: () => flagText(state.byThread), read: (text) => (state.byThread = text === "1") },
   processes: { text: () => flagText(state.byProcess), read: (text) => (state.byProcess = text === "1") },
   fold: { text: () => flagText(state.fold), read: (text) => (state.fold = text === "1") },
@@ -173,7 +174,7 @@ function showFirst() {
 function placesOf(tree) {
   const names = (nameHashes ??= Int32Array.from(model.frames, (frame) => hashText(frame.name)));
   const places = new Int32Array(tree.n);
-  for (let i = 1; i < tree.n; i++) places[i] = Math.imul(places[tree.parent[i]] ^ names[tree.frame[i]], 0x01000193) + tree.depth[i];
+  for (let i = 1; i < tree.n; i++) places[i] = Math.imul(places[tree.parent[i]] ^ names[tree.frame[i]], 0x01000193) + (tree.inOrder ? i : tree.depth[i]);
   return places;
 }
 

@@ -17,8 +17,9 @@ function wire() {
   });
   click("icicle", () => setFlipped(false));
   click("flame", () => setFlipped(true));
-  click("top-down", () => change("bottomUp", false));
-  click("bottom-up", () => change("bottomUp", true));
+  click("top-down", () => setOrder(false));
+  click("bottom-up", () => setOrder(true));
+  click("in-order", () => setOrder(false, true));
   click("fold", () => foldAll(!state.fold));
   click("start", () => change("foldStart", !state.foldStart));
   click("threads", () => togglePanel("threads"));
@@ -79,7 +80,8 @@ function typedRange() {
 /** @type {Record<string, () => unknown>} */
 const KEYS = {
   i: () => setFlipped(!state.flipped),
-  b: () => change("bottomUp", !state.bottomUp),
+  b: () => setOrder(!state.bottomUp),
+  o: () => setOrder(false, !state.inOrder),
   r: () => foldAll(!state.fold),
   u: () => change("foldStart", !state.foldStart),
   t: () => change("byThread", !state.byThread),

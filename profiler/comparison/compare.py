@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.comparison.drift import LARGEST, Drift, drift_of
+from pyprof.comparison.drift import LARGEST, Drift, drift_of, no_drift
 from pyprof.comparison.matching import Matching, matching
 from pyprof.comparison.result import Amount, Change, Comparison
 from pyprof.comparison.scale import Scale, scale_of
@@ -46,7 +46,7 @@ def compare(
     stacks = [Stacks(profile, each, count) for profile, each in zip(profiles, rows, strict=True)]
     sums = [each.sums(weight) for each, weight in zip(stacks, weights, strict=True)]
     doubt = _doubt(before, after)
-    sure, found = np.zeros(2 * count + 1, np.bool_), Drift()
+    sure, found = np.zeros(2 * count + 1, np.bool_), no_drift(count)
     if not doubt:
         sure, found = _sure(profiles, stacks, weights, sums, scale, (least, drift))
     value_type = after.value_types[columns[1]]
@@ -115,13 +115,17 @@ def _sure(
     own = [each.own[wanted] for each in sums]
     samples_own = counts[0].own[wanted], counts[1].own[wanted]
     drift = drift_of((own[0] / scale.before, own[1] / scale.after), samples_own, limits[1])
+    factor, error = (
+        np.concatenate([each, np.full(len(wanted) + 1, whole)])
+        for each, whole in zip(drift.beside(), (drift.factor, drift.error), strict=True)
+    )
     evidence = []
-    for at, units in enumerate((scale.before, scale.after * drift.factor)):
+    for at, units in enumerate((scale.before * np.ones_like(factor), scale.after * factor)):
         found = stacks[at].sliced(weights[at], slices_of(profiles[at]), wanted)
         values = np.concatenate([found.own, found.total, found.whole[:, None]], axis=1)
         samples = np.concatenate([counts[at].own[wanted], counts[at].total[wanted], [len(weights[at])]])
         evidence.append(Evidence(values, samples, found.whole, units, scale.way))
-    judged = significant(evidence[0], evidence[1], limits[0], drift.error)
+    judged = significant(evidence[0], evidence[1], limits[0], error)
     sure = np.zeros(2 * size + 1, np.bool_)
     sure[wanted], sure[size + wanted], sure[-1] = judged[: len(wanted)], judged[len(wanted) : -1], judged[-1]
     return sure, drift

@@ -23,17 +23,35 @@ _ALIKE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """factor: after to before; 1 where functions do not say the same. error: its standard error, as a part."""
+    """factor: after to before; 1 where functions do not say the same. error: its standard error, as a part. ratios,
+    exact: what each function says, as a logarithm, and one over the variance; 0 of those that are not asked.
+    """
 
-    factor: float = 1.0
-    error: float = 0.0
+    factor: float
+    error: float
+    ratios: F64
+    exact: F64
+
+    def beside(self) -> tuple[F64, F64]:
+        """Factor and error for each function, by all others: what changed is no part of what it changed beside."""
+        rest = self.exact.sum() - self.exact
+        known = (self.exact > 0) & (rest > 0)
+        rest = np.where(known, rest, 1.0)
+        said = self.exact * self.ratios
+        others = np.where(known, said.sum() - said, 0.0) / rest
+        return np.where(known, np.exp(others), self.factor), np.where(known, 1 / np.sqrt(rest), self.error)
+
+
+def no_drift(functions: int) -> Drift:
+    return Drift(1.0, 0.0, np.zeros(functions), np.zeros(functions))
 
 
 def drift_of(rates: tuple[F64, F64], samples: tuple[F64, F64], largest: float) -> Drift:
     """rates, samples: of functions in themselves, before and after; (functions,) each. largest: see LARGEST."""
+    none = no_drift(len(rates[0]))
     often = (samples[0] + samples[1] >= _LEAST_SAMPLES) & (rates[0] > 0) & (rates[1] > 0)
     if often.sum() < _LEAST_FUNCTIONS or not largest:
-        return Drift()
+        return none
     ratio = np.log(rates[1][often] / rates[0][often])
     variance = 1 / samples[0][often] + 1 / samples[1][often]
     exact = 1 / variance
@@ -42,9 +60,11 @@ def drift_of(rates: tuple[F64, F64], samples: tuple[F64, F64], largest: float) -
     middle = ratio[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)]
     alike = np.abs(ratio - middle) <= _ALIKE * np.sqrt(variance)
     if weight[alike].sum() < weight.sum() / 2:
-        return Drift()
-    kept = exact[alike]
-    factor = float(np.exp((kept * ratio[alike]).sum() / kept.sum()))
+        return none
+    kept = np.where(alike, exact, 0)
+    factor = float(np.exp((kept * ratio).sum() / kept.sum()))
     if not 1 / (1 + largest) <= factor <= 1 + largest:
-        return Drift()
-    return Drift(factor, float(1 / np.sqrt(kept.sum())))
+        return none
+    ratios, weights = none.ratios.copy(), none.exact.copy()
+    ratios[often], weights[often] = ratio, kept
+    return Drift(factor, float(1 / np.sqrt(kept.sum())), ratios, weights)

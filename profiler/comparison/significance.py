@@ -1,8 +1,8 @@
 """Which changes between two recordings are more than chance.
 
-In: what each function cost in equal slices of time, of both sides. A change is significant if it exceeds the share that
-the caller calls nothing, and beyond that so many standard errors as chance does not reach: of all functions and both
-columns together once in fifty comparisons.
+In: what each function cost in equal slices of time, of both sides. A change is significant if it is so many standard
+errors as chance does not reach, of all functions and both columns together, but once in thirty comparisons. So must it
+be beyond the share that the caller calls nothing, where chance has one direction only: away from that share.
 
 * The standard error is that of sums over slices, taken alone and four together, so that what varies slowly counts. It
   is at least that of independent samples.
@@ -22,7 +22,7 @@ from pyprof.records import dataclass
 
 Mask = npt.NDArray[np.bool_]
 
-ODDS = 0.02
+ODDS = 0.03
 """Of a comparison of two equal programs that shows anything."""
 LEAST_SAMPLES = 10
 LEAST_SPREAD = 8.0
@@ -37,13 +37,13 @@ _SEED = 20
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One side, one column a function. values: (slices, columns); samples: (columns,) how many; load: (slices,) all
-    samples; units: what sums are divided by; way: see Scale.
+    samples; units: (columns,) what sums are divided by; way: see Scale.
     """
 
     values: F64
     samples: F64
     load: F64
-    units: float
+    units: F64
     way: str
 
     @property
@@ -67,16 +67,16 @@ class Evidence:
         return found
 
 
-def significant(before: Evidence, after: Evidence, least: float, unsure: float) -> Mask:
-    """(columns,) least: the relative change that is nothing, 0..1. unsure: standard error of what both are scaled by,
-    as a part.
+def significant(before: Evidence, after: Evidence, least: float, unsure: F64) -> Mask:
+    """(columns,) least: the relative change that is nothing, 0..1. unsure: (columns,) standard error of what both are
+    scaled by, as a part.
     """
     error = np.hypot(_standard_error(before, after), unsure * np.maximum(before.rate, after.rate))
     judged = _judged(before, after) & (error > 0)
     change = np.abs(after.rate - before.rate)
-    reach = _reach(before, after, judged)
+    anywhere, one_way = _reach(before, after, judged)
     nothing = least * np.maximum(before.rate, after.rate)
-    found: Mask = judged & (change > reach * error + nothing)
+    found: Mask = judged & (change > np.maximum(anywhere * error, one_way * error + nothing))
     return found
 
 
@@ -116,22 +116,25 @@ def _judged(before: Evidence, after: Evidence) -> Mask:
     return found
 
 
-def _reach(before: Evidence, after: Evidence, judged: Mask) -> float:
-    """Standard errors that the largest change of all columns reaches by chance."""
+def _reach(before: Evidence, after: Evidence, judged: Mask) -> tuple[float, float]:
+    """Standard errors that the largest change of all columns reaches by chance, and the largest in one direction."""
     random = np.random.default_rng(_SEED)
     draws = []
     for side in (before, after):
         slices = len(side.load)
-        draws.append(random.multinomial(slices, np.full(slices, 1 / slices), _DRAWS) / side.units)
-    largest = np.zeros(_DRAWS)
-    sides = [side.beside[:, judged] for side in (before, after)]
-    errors = np.sqrt(sum((side**2).sum(axis=0) / e.units**2 for side, e in zip(sides, (before, after), strict=True)))
+        draws.append(random.multinomial(slices, np.full(slices, 1 / slices), _DRAWS))
+    up, down = np.zeros(_DRAWS), np.zeros(_DRAWS)
+    sides = [side.beside[:, judged] / side.units[judged] for side in (before, after)]
+    errors = np.sqrt(sum((side**2).sum(axis=0) for side in sides))
     for first in range(0, int(judged.sum()), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
         change = draws[1] @ sides[1][:, part] - draws[0] @ sides[0][:, part]
         known = errors[part] > 0
         if known.any():
-            np.maximum(largest, np.abs(change[:, known] / errors[part][known]).max(axis=1), out=largest)
-    reach = float(np.quantile(largest, 1 - ODDS))
+            reached = change[:, known] / errors[part][known]
+            np.maximum(up, reached.max(axis=1), out=up)
+            np.maximum(down, -reached.min(axis=1), out=down)
     freedom = len(before.load) + len(after.load) - 2
-    return reach * (1 + (reach**2 + 1) / (4 * freedom))
+    found = [np.quantile(np.maximum(up, down), 1 - ODDS), np.quantile(np.concatenate([up, down]), 1 - ODDS)]
+    anywhere, one_way = (float(reach * (1 + (reach**2 + 1) / (4 * freedom))) for reach in found)
+    return anywhere, one_way

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from pyprof.comparison.drift import drift_of
 from pyprof.comparison.result import Comparison
 from pyprof.model.profile import Profile
 from tests.comparison.simulated import SHARES, recording
@@ -35,6 +37,23 @@ def test_a_fifth_that_is_a_tenth_slower_is_found_each_time_and_nothing_else() ->
     assert sum(bool(names - {"slowed"}) for names in found) <= 1
 
 
+def test_half_the_samples_show_it_mostly() -> None:
+    found = [own(recording(seed, 30).diff(slowed(200 + seed, 30), per=(1000, 1000))) for seed in range(PAIRS // 2)]
+    assert sum("slowed" in names for names in found) >= 8
+    assert not any(names - {"slowed"} for names in found)
+
+
+def test_what_changed_is_no_part_of_what_it_changed_beside() -> None:
+    rates = np.array([1.0, 1.0, 1.0, 1.0, 1.0]), np.array([1.0, 1.0, 1.0, 1.0, 1.1])
+    drift = drift_of(rates, (np.full(5, 400.0), np.full(5, 400.0)), 0.2)
+    factor, error = drift.beside()
+    assert drift.factor == pytest.approx(1.1 ** (1 / 5))
+    assert factor == pytest.approx([1.1 ** (1 / 4)] * 4 + [1.0])
+    assert error == pytest.approx([(1 / (4 * 200)) ** 0.5] * 5)
+    alone = drift_of((rates[0], np.array([1, 1, 1, 1, 1.5])), (np.full(5, 400.0), np.full(5, 400.0)), 0.2)
+    assert alone.beside()[0] == pytest.approx([1.0] * 5), "it is not alike"
+
+
 def test_what_is_slower_makes_its_caller_slower_too() -> None:
     twice = recording(1, shares=SHARES | {"slowed": 0.4})
     (main,) = [change for change in recording(0).diff(twice).functions if change.name == "main"]
@@ -59,8 +78,6 @@ def test_what_happened_once_is_no_evidence_however_much_it_is() -> None:
 
 def test_slow_waves_are_no_change() -> None:
     """A program in two phases of a quarter of a minute, of which either recording has others."""
-    import numpy as np
-
     from pyprof.records import replace
 
     def waves(seed: int, shift: float) -> Profile:

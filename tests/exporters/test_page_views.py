@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from pyprof.model.markers import NOT_SAMPLED
-from pyprof.model.profile import Profile
+from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.summary import FunctionsMissing, Shown
 from tests.exporters.browser import Browser
 from tests.exporters.conftest import OpenPage
@@ -45,7 +45,7 @@ def test_any_profile_keeps_its_totals_in_every_view(browser: Browser, tmp_path: 
         browser.press("b")
         assert weighty(page.paths()) == expected(profile, bottom_up=True)
         browser.press("b")
-    for keys in ("", "b", "t", "b", "r", "b", "u", "b", "r"):
+    for keys in ("", "b", "t", "b", "o", "r", "o", "b", "u", "b", "r"):
         for key in keys:
             browser.press(key)
         assert page.paths()[()] == total
@@ -279,3 +279,29 @@ def test_time_that_was_not_sampled_is_no_stack_that_is_cut_and_counts_once(open_
     ]
     assert "what ran is not known" in page.hover(NOT_SAMPLED.title)
     assert "outer callers" not in page.hover(NOT_SAMPLED.title)
+
+
+def test_calls_in_order_are_those_of_each_thread_one_after_the_other(open_page: OpenPage) -> None:
+    builder = Builder([ThreadInfo(100, 100, "main", "server"), ThreadInfo(100, 101, "worker", "server")])
+    main, a, b = code("main"), code("a"), code("b")
+    for stack in ([main, a], [main, a], [main, b], [main, a], [code("other")], [main, a]):
+        builder.sample(builder.node(stack))
+        builder.sample(builder.node([main, b]), thread=1)
+    page = open_page(builder.build())
+    page.browser.press("o")
+    assert page.pressed("#in-order")
+    assert page.row(1) == ["main (tid 100)", "worker (tid 101)"]
+    assert page.row(2) == ["main", "other", "main", "main"]
+    assert page.row(3) == ["a", "b", "a", "a", "b"]
+    widths = page.browser.run("Array.from(tree.value.slice(tree.rowStart[3], tree.rowStart[4]), ns => ns / 1e7)")
+    assert widths == [2, 1, 1, 1, 6]
+    assert page.paths()[()] == 120_000_000
+    page.browser.run("graph.zoomTo(tree.rowStart[3] + 2, false);0")
+    link = page.browser.run("location.hash")
+    page.browser.run(f"show(''), show({link[1:]!r});0")
+    assert page.browser.run("graph.zoomed - tree.rowStart[3]") == 2
+    page.browser.run("resetZoom(), chooseRange([0, 70e6]);0")
+    assert page.row(3) == ["a", "b", "a", "b"]
+    page.browser.press("b")
+    assert not page.pressed("#in-order")
+    assert page.pressed("#bottom-up")

@@ -235,6 +235,8 @@ interface TreeOptions extends FoldOptions {
   byThread: boolean;
   byProcess: boolean;
   bottomUp: boolean;
+  inOrder: boolean;
+  range: TimeRange | null;
   metric: number;
   hidden: Set<number>;
   collapsed: Set<string>;
@@ -264,6 +266,7 @@ interface Tree {
   /** What shares are of: the page's total. */
   whole: number;
   bottomUp: boolean;
+  inOrder: boolean;
   thin: number;
 }
 
@@ -293,6 +296,7 @@ interface State {
   view: (typeof VIEWS)[number];
   flipped: boolean;
   bottomUp: boolean;
+  inOrder: boolean;
   byThread: boolean;
   byProcess: boolean;
   fold: boolean;
@@ -358,7 +362,7 @@ interface Elements extends Record<ButtonId | OtherId, HTMLElement> {
   "help-dialog": HTMLDialogElement;
 }
 type ButtonId =
-  | "summary" | "theme" | "help" | "view-graph" | "view-table" | "icicle" | "flame" | "top-down" | "bottom-up" | "fold"
+  | "summary" | "theme" | "help" | "view-graph" | "view-table" | "icicle" | "flame" | "top-down" | "bottom-up" | "in-order" | "fold"
   | "start" | "threads" | "previous" | "next" | "reset" | "all-threads" | "no-threads" | "collapse-threads" | "expand-threads"
   | "undo" | "whole" | "view-sandwich" | "center-pick" | "view-source" | "center-source"
   | "source-look";
