@@ -32,7 +32,7 @@ _THREADS = (
 )
 _TIME = (
     *("clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time", "times", "getrusage"),
-    *("sysinfo", "uname", "getrandom"),
+    *("sysinfo", "uname", "getrandom", "setitimer"),
 )
 _SELF = ("getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getcwd")
 ALLOWED = (*_MEMORY, *_DESCRIPTORS, *_NAMES, *_THREADS, *_TIME, *_SELF)

@@ -12,6 +12,7 @@ interning               From a batch to nodes of the tree of stacks
 keeping                 What a window under way has so far, for the journal of its sink
 known_stacks            Stacks with an interpreter's frames that were merged before
 last_stacks             The last stack of each thread
+names_ahead             Names of the window under way, looked up while nothing else is to be done
 native_views            Which native frames stand in stacks that have an interpreter's frames, by name of the view
 opening                 From a target and options to a Recording that has not begun
 overdue                 When a loop that was told to end is left where it is

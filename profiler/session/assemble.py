@@ -21,8 +21,10 @@ from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import FunctionStart, InterpreterName, Symbolizer
 
 SOURCE_BUDGET_S = 3.0
-"""Most seconds spent on source lines and inlined functions; what is left then goes without, and the summary says so.
-Less than the worker has for all names once a recording has ended (worker/link.py): names come before lines.
+"""Most seconds spent on source lines and inlined functions; what is left then goes without, and the summary says so."""
+WAITED_FOR_S = 0.4
+"""The same where somebody waits for the end. Less than the worker then has for all names (worker/link.py): names come
+before lines.
 """
 
 
@@ -38,15 +40,16 @@ def assemble(
     code: DescribedCode | None = None,
     starts: FunctionStart | None = None,
     known_only: bool = False,
+    lines_s: float = SOURCE_BUDGET_S,
 ) -> Profile:
     """Resolve the window's frames and make it a profile. rate_hz: as wanted. mode: cpu, wall or offcpu.
 
     names: outlives the window. code: names of code that no file describes. starts: of functions that have no name.
-    known_only: see Symbolizer.
+    known_only: see Symbolizer. lines_s: most seconds for source lines.
     """
     period_ns = round(1e9 / rate_hz)
     before = names.counts
-    symbolizer = Symbolizer(images, names, window.spaces, SOURCE_BUDGET_S, code, name, starts, known_only)
+    symbolizer = Symbolizer(images, names, window.spaces, lines_s, code, name, starts, known_only)
     resolved = symbolizer.resolve(window.stacks.frames)
     threads, thread = _threads(window)
     parent = np.array(window.stacks.parent, np.int32)

@@ -1,7 +1,8 @@
 """Which native frames stand in stacks that have an interpreter's frames, by name of the view (options.NATIVE_VIEWS).
 
 A view says of each node of the tree of stacks what stands in its place, as model.tree.rewrite() takes it. Views may
-remember something of a node for those below it: parents come first. Frames of an interpreter and markers always stay.
+remember something of a node for those below it: parents come first. The tree may grow meanwhile. Frames of an
+interpreter and markers always stay.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ Function = Callable[[int], Sequence[FrameKey]]
 
 def extensions(stacks: StackTable, is_own: IsOwn) -> Function:
     """All but the interpreter's own. A stack's outermost frame stays, so that all stacks of a process have one root."""
-    own = [key.kind == FrameKind.NATIVE and is_own(key) for key in stacks.frames]
+    own: dict[int, bool] = {}
 
     def function(node: int) -> Sequence[FrameKey]:
-        return () if own[stacks.frame[node]] and stacks.parent[node] else stacks.key(node)
+        (key,) = stacks.key(node)
+        frame = stacks.frame[node]
+        if frame not in own:
+            own[frame] = key.kind == FrameKind.NATIVE and is_own(key)
+        return () if own[frame] and stacks.parent[node] else (key,)
 
     return function
 
@@ -46,7 +51,7 @@ class _Place(IntEnum):
 def calls(stacks: StackTable, is_own: IsOwn) -> Function:
     """Like extensions; of native code that an interpreter's function calls, only the function that it calls."""
     inner = extensions(stacks, is_own)
-    places = [_Place.OUTSIDE] * len(stacks)
+    places = {0: _Place.OUTSIDE}
 
     def function(node: int) -> Sequence[FrameKey]:
         place = places[stacks.parent[node]]

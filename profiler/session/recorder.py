@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.columns import distinct
 from pyprof.model.keys import ThreadKey
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
@@ -279,6 +280,13 @@ class Recorder:
             stacks.frame[begun.nodes :],
             [(number, infos[key]) for number, key in keys.items()],
         )
+
+    def leaves_since(self, rows: int) -> tuple[StackTable, set[int], int]:
+        """(stacks of the window under way, leaves of those that came after so many parts of its rows, parts so far).
+        Another window has another table.
+        """
+        fresh = self._rows[rows:]
+        return self._stacks, {leaf for part in fresh for leaf in distinct(part.node).tolist()}, len(self._rows)
 
     @property
     def began_ns(self) -> int:

@@ -20,7 +20,7 @@ from pyprof.objfile.images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
 from pyprof.records import replace
 from pyprof.runtime_code.code import RuntimeCode
-from pyprof.session.assemble import assemble
+from pyprof.session.assemble import SOURCE_BUDGET_S, assemble
 from pyprof.session.interning import Interning
 from pyprof.session.recorder import HERE, Clock, Recorder, Window
 from pyprof.session.runtimes import ChainMerger, Runtimes
@@ -165,8 +165,11 @@ class Session:
         mode: str,
         shown: ViewOptions = EVERYTHING,
         known_only: bool = False,
+        lines_s: float = SOURCE_BUDGET_S,
     ) -> Profile:
-        """Look the window's names up. known_only: those that were looked up before, no others."""
+        """Look the window's names up. known_only: those that were looked up before, no others. lines_s: most seconds
+        for source lines.
+        """
         self.code.named()
         if not known_only:
             window = with_compiled(window, lambda key: self._compiled(window, key))
@@ -190,5 +193,6 @@ class Session:
             code=self.code,
             starts=self.files.starts,
             known_only=known_only,
+            lines_s=lines_s,
         )
         return replace(profile, threads=self.runtimes.named(profile.threads))

@@ -19,6 +19,8 @@ from pyprof.symbolize.symbols import SymbolRows
 MAX_SYMBOLS = 1 << 23
 STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC = 0, 2, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
+DEBUG_FILE = "debug file"
+"""Among the names of SymbolSources."""
 SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
 
 
@@ -94,7 +96,7 @@ def symbol_sources(file: ObjectFile, debug: Callable[[], ObjectFile | None]) -> 
     add(".dynsym", lambda: symbol_rows(file, ".dynsym", ".dynstr"))
     add("plt", lambda: plt_rows(file))
     if not complete:
-        complete = add("debug file", lambda: elsewhere(debug()))
+        complete = add(DEBUG_FILE, lambda: elsewhere(debug()))
     if not complete:
         complete = add(".gnu_debugdata", lambda: elsewhere(file.embedded()))
     return SymbolSources(rows, names, complete, broken)

@@ -22,7 +22,7 @@ from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.cython import CythonLines
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.lines import SourceLines, SourcePlace
-from pyprof.symbolize.elf_symtab import symbol_sources
+from pyprof.symbolize.elf_symtab import DEBUG_FILE, symbol_sources
 from pyprof.symbolize.footprint import footprint
 from pyprof.symbolize.kernel import KernelNames
 from pyprof.symbolize.symbols import SymbolTable
@@ -46,6 +46,7 @@ class FileNames:
     """Symbols, lines and inlined functions of one object file, read when first asked for.
 
     found: the answers so far, by svma. shown: demangled names, by name. broken: problems of its symbol table.
+    may_have_lines: as far as is known without reading any.
     """
 
     def __init__(self, image: Image) -> None:
@@ -53,6 +54,7 @@ class FileNames:
         self.broken = [str(error) for error in sources.broken]
         self.table = SymbolTable(sources.rows)
         self.complete = sources.complete
+        self.may_have_lines = has_dwarf(image.file) or DEBUG_FILE in sources.names
         self.found: dict[int, Named] = {}
         self.shown: dict[str, str] = {}
         self._image = image

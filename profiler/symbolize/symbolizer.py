@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -30,6 +31,8 @@ FunctionStart = Callable[[Image, int], int | None]
 """(image, lookup pc) -> svma where the function there begins, None if not known."""
 
 
+LATER = "record with -o FILE.pyprof, then: pyprof report FILE.pyprof --symbols {path}"
+"""What brings names that there was no time for."""
 TRAMPOLINE = "<signal handler called>"
 """What gdb calls the kernel's way back from a handler; libraries export no name for it."""
 
@@ -135,12 +138,15 @@ class Symbolizer:
         """The same, as far as it was read before."""
         shown: dict[str, str] = {}
         for image, inside in by_image.items():
-            self._diagnostics.count("names not looked up: out of time")
-            self._diagnostics.problem(image.module.path, "names only in part: there was no time to look them up")
+            path, later = image.module.path, LATER.format(path=shlex.quote(image.module.path))
             file = self._names.seen(image)
-            if file is not None:
-                self._fill_in(file, image, inside)
-                shown.update(file.shown)
+            if file is None:
+                self._diagnostics.count("names not looked up: out of time")
+                self._diagnostics.problem(path, "no names: there was no time to look them up", later)
+                continue
+            if self._fill_in(file, image, inside) and file.may_have_lines:
+                self._out_of_time(path, "there was no time to read them")
+            shown.update(file.shown)
         return shown
 
     def _find_seen(self, key: FrameKey) -> _Found:
@@ -189,9 +195,8 @@ class Symbolizer:
         if not fresh:
             return
         whole = self._add_source(file, image, fresh, deadline)
-        whole = self._add_symbol_file(file, image, fresh, deadline) and whole
-        if whole:
-            for item in fresh:
+        if self._add_symbol_file(file, image, fresh, deadline):
+            for item in fresh[:whole]:
                 file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
 
     def _fill_in(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> list[_Found]:
@@ -230,23 +235,22 @@ class Symbolizer:
             if arch and not item.system_name and arch.signals.trampoline_at(read, item.key.pc, item.key.exact):
                 item.system_name = TRAMPOLINE
 
-    def _add_source(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> bool:
-        """Fill in source, and the names that only DWARF knows. Was there time for all?"""
+    def _add_source(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> int:
+        """Fill in source, and the names that only DWARF knows: of so many there was time for."""
         if self._source_budget_s == 0:
-            return False
+            return 0
         lines = file.lines
         if lines is None:
-            return True
-        path = image.module.path
-        whole = True
+            return len(inside)
+        path, whole = image.module.path, 0
         try:
             for item in inside:
                 item.source = lines.find(image.svma(item.lookup), deadline)
                 if item.source and not item.system_name:
                     item.system_name = item.source[-1].name
+                whole += 1
         except OutOfTime:
-            whole = False
-            self._out_of_time(path)
+            self._out_of_time(path, f"reading them takes over {self._source_budget_s:g} s")
         for error in lines.broken:
             self._names.diagnostics.count("broken DWARF")
             self._names.diagnostics.problem(path, f"broken DWARF: {error}")
@@ -268,7 +272,7 @@ class Symbolizer:
                 deadline.check()
             except OutOfTime:
                 if with_lines:
-                    self._out_of_time(image.module.path)
+                    self._out_of_time(image.module.path, f"reading them takes over {self._source_budget_s:g} s")
                 with_lines = False
             place = names.find(image.rel(item.lookup), with_lines)
             if place is None:
@@ -278,10 +282,10 @@ class Symbolizer:
             item.source = item.source or place.places
         return with_lines
 
-    def _out_of_time(self, path: str) -> None:
+    def _out_of_time(self, path: str, why: str) -> None:
         self.out_of_time = True
         self._diagnostics.count("lines not looked up: out of time")
-        self._diagnostics.problem(path, f"lines only in part: reading them takes over {self._source_budget_s:g} s")
+        self._diagnostics.problem(path, f"lines only in part: {why}", LATER.format(path=shlex.quote(path)))
 
     def _report_missing(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> None:
         here = image.module.has_file and image.file.is_here

@@ -253,7 +253,7 @@ def bpf_records(data: bytes) -> None:
     content = np.frombuffer(data[: len(data) & -8], np.uint64)[: 4 * HEAD_WORDS]
     words[: len(content)] = content
     halves = words.view(np.uint32)
-    halves[[43, 44, 55]] %= 16
+    halves[[43, 44, 55, 58]] %= 16
     records = read_records(words, [0])
     for lane in range(len(records)):
         records.take(np.array([lane]))
@@ -301,7 +301,7 @@ def names(data: bytes) -> None:
 def imported(data: bytes) -> None:
     """Other profilers' files; the first byte says which."""
     kind = (speedscope, pprof, collapsed)[data[0] % 3] if data else collapsed
-    with suppress(FormatError):
+    with suppress(FormatError, OverflowError):  # as importers/registry.py catches them
         kind.read(data[1:], "x")
 
 

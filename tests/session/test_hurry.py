@@ -9,20 +9,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyprof.session.worker.hurry import SIGNAL, Hurry, exchange
+from pyprof.session.worker.hurry import SIGNAL, WANTED, Hurry, exchange
 
 
 @pytest.fixture
 def hurry() -> Iterator[Hurry]:
-    before = signal.getsignal(SIGNAL)
+    before = {number: signal.getsignal(number) for number in (SIGNAL, WANTED)}
     found = Hurry()
     found.obey()
     yield found
-    signal.signal(SIGNAL, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-def soon() -> None:
-    threading.Timer(0.05, os.kill, (os.getpid(), SIGNAL)).start()
+def soon(number: int = SIGNAL) -> None:
+    threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
 
 
 def endless() -> int:
@@ -69,3 +70,26 @@ def test_question_gets_its_answer_before_the_job_ends(hurry: Hurry) -> None:
 
     assert hurry.unless_late(ask) is None
     assert done == ["answer"]
+
+
+def test_what_is_done_meanwhile_ends_when_something_else_is_wanted(hurry: Hurry) -> None:
+    soon(WANTED)
+    assert hurry.meanwhile(endless, 60) is None
+    assert hurry.wanted
+    assert hurry.meanwhile(lambda: 7) is None
+    assert hurry.unless_late(lambda: 7) == 7
+
+
+def test_what_is_done_meanwhile_ends_by_itself(hurry: Hurry) -> None:
+    assert hurry.meanwhile(lambda: 7) == 7
+    assert not hurry.wanted
+    assert hurry.meanwhile(endless, 0.05) is None
+    assert hurry.wanted
+    assert not hurry.late
+
+
+def test_where_no_time_is_left_nothing_is_done_meanwhile(hurry: Hurry) -> None:
+    soon()
+    assert hurry.meanwhile(endless, 60) is None
+    assert hurry.late
+    assert hurry.meanwhile(lambda: 7) is None

@@ -28,12 +28,16 @@ class Watched(Worker):
 
     worked_s = 1.0
     hurried = 0
+    waited_for = False
 
     def processor_time(self) -> float:
         return self.worked_s
 
     def hurry(self) -> None:
         self.hurried += 1
+
+    def wait_for(self) -> None:
+        self.waited_for = True
 
 
 @pytest.fixture
@@ -55,6 +59,7 @@ def ended(worker: Watched) -> WorkerLink:
 def test_worker_that_does_not_get_its_processor_time_is_waited_for(worker: Watched) -> None:
     link = ended(worker)
     link.receive(0)
+    assert worker.waited_for
     assert worker.hurried == 0
     worker.worked_s += NAMES_S
     link.receive(0)

@@ -14,7 +14,7 @@ from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import marker_key, native_key
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.objfile.images import ImageStore
-from pyprof.session.assemble import SOURCE_BUDGET_S
+from pyprof.session.assemble import WAITED_FOR_S
 from pyprof.session.worker.hurry import WorkerOutOfTime
 from pyprof.session.worker.link import NAMES_S
 from pyprof.symbolize.dwarf.lines import SourceLines
@@ -115,7 +115,7 @@ def test_where_lines_use_up_the_time_functions_of_all_files_have_names(
             Symbolizer(images, names, spaces).resolve(keys)
         found = Symbolizer(images, names, spaces, known_only=True).resolve(keys)
     assert [frame.title for frame in found.frames] == [frame.title for frame in expected.frames]
-    assert SOURCE_BUDGET_S < NAMES_S
+    assert WAITED_FOR_S < NAMES_S
 
 
 def test_vdso_functions_have_names(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The worker is out of time: what it computes ends, wherever it is, and it goes on with what it has.
 
 The sampler says so by a signal, for a reader of files has loops of all kinds, and none asks the time. The signal ends
-what was begun by Hurry.unless_late(), and nothing else: the stacks of a batch are whole or not begun.
+what was begun by Hurry.unless_late(), and nothing else: the stacks of a batch are whole or not begun. What is done
+while nothing else is wanted, Hurry.meanwhile(), ends by a signal of its own, or after some time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ T = TypeVar("T")
 
 SIGNAL = signal.SIGUSR2
 """Not SIGUSR1, which somebody may give all processes of that name to have a recording written out."""
+WANTED = signal.SIGPROF
+"""Something else is to be done. The worker's own clock says so, too."""
+MEANWHILE_S = 2.0
+"""Most processor time of one step of what is done meanwhile."""
+_AGAIN_S = 0.05
 
 
 class WorkerOutOfTime(BaseException):
@@ -35,20 +41,41 @@ def exchange() -> Iterator[None]:
 
 
 class Hurry:
-    """Of this process. late: no time is left."""
+    """Of this process. late: no time is left. wanted: nothing is done meanwhile any more."""
 
     def __init__(self) -> None:
         self.late = False
+        self.wanted = False
         self._inside = False
+        self._meanwhile = False
 
     def obey(self) -> None:
         """From now on the signal is listened to. Only in the main thread."""
         signal.signal(SIGNAL, self._hurry)
+        signal.signal(WANTED, self._want)
 
     def _hurry(self, *_: object) -> None:
         self.late = True
         if self._inside and not _exchanges:
             raise WorkerOutOfTime
+
+    def _want(self, *_: object) -> None:
+        self.wanted = True
+        if self._meanwhile and not _exchanges:
+            raise WorkerOutOfTime
+
+    def meanwhile(self, job: Callable[[], T], most_s: float = MEANWHILE_S) -> T | None:
+        """None where it was left: something else is wanted, or it took too long. Then nothing more is done so."""
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_PROF, most_s, _AGAIN_S)
+                self._meanwhile = not self.wanted
+                return self.unless_late(job) if self._meanwhile else None
+            finally:
+                self._meanwhile = False
+                signal.setitimer(signal.ITIMER_PROF, 0)
+        except WorkerOutOfTime:
+            return None
 
     def unless_late(self, job: Callable[[], T]) -> T | None:
         """None where there was no time for it. The job must leave what it works on as good as new, or not at all."""

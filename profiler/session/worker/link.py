@@ -33,14 +33,16 @@ from pyprof.session.worker.messages import Ask, Examine, Message, Reply
 from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.wire import Packer
 
-NAMES_S = 4.0
+NAMES_S = 0.8
 """Processor time that the worker may unwind and name for once nothing is recorded any more: then it answers with what
 it has."""
 ELAPSED_S = 10.0
 """So does a worker that does not get its processor time."""
+_STARVED = 2
+"""A worker that has more time than that gets so many times as long."""
 GIVE_UP_S = 60.0
 """A worker that does not even then is killed."""
-BY_ITSELF = 15
+BY_ITSELF = 75
 """So many times as long where nobody told the recording to end: a build has names in many large files."""
 _AGAIN_S = 0.25
 UNANSWERED = "the process that unwinds and names did not answer: what was not written yet is lost"
@@ -148,7 +150,7 @@ class _Overtime:
         return worked >= self._times * self._names_s or now > self._began + self._elapsed_s()
 
     def _elapsed_s(self) -> float:
-        return self._times * max(ELAPSED_S, self._names_s)
+        return max(ELAPSED_S, _STARVED * self._times * self._names_s)
 
 
 class WorkerLink:
@@ -214,6 +216,7 @@ class WorkerLink:
         told: somebody waits for it; else all targets have ended.
         """
         self._overtime.begin(1 if told else BY_ITSELF)
+        self.worker.wait_for()
 
     def hasten(self) -> None:
         """The worker answers with what it has. From any thread, or a signal handler."""

@@ -101,7 +101,7 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A profile is wanted. cut: close the window and begin the next, else only look. sink: the number of the sink that
-    takes the profile, as its `delivered`th; 0: it is the answer.
+    takes the profile, as its `delivered`th; 0: it is the answer. told: somebody ended the recording, and waits.
     """
 
     number: int
@@ -110,6 +110,7 @@ class Ask:
     news: SentNews
     sink: int = 0
     delivered: int = 0
+    told: bool = False
 
 
 class Errand(Protocol):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyprof.collectors.linux.file_limit import raise_file_limit
 from pyprof.errors import PyprofError
 from pyprof.session.worker.channel import Channel, Closed
-from pyprof.session.worker.hurry import SIGNAL, Hurry
+from pyprof.session.worker.hurry import SIGNAL, WANTED, Hurry
 
 if TYPE_CHECKING:
     from pyprof.session.worker.keeper import Notice
@@ -119,9 +119,16 @@ class Worker:
 
     def hurry(self) -> None:
         """No time is left: it answers with what it has."""
+        self._signal(SIGNAL)
+
+    def wait_for(self) -> None:
+        """Somebody does: it does nothing else meanwhile."""
+        self._signal(WANTED)
+
+    def _signal(self, number: int) -> None:
         if self._child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, SIGNAL)
+                os.kill(self.pid, number)
 
     def leave(self, patience_s: float) -> bool:
         """It is as if this process were killed: the worker writes what it has. Has it ended after so many seconds?"""

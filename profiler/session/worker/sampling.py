@@ -190,7 +190,9 @@ class Sampling:
             state, self._rest = self._rest or self._gathered(cut), None if cut else self._rest
             self._number += 1
             number = self._link.number(sink)
-            pending = self._link.ask(Ask(self._number, cut, state, self._link.packer.news(), number, self.delivered))
+            pending = self._link.ask(
+                Ask(self._number, cut, state, self._link.packer.news(), number, self.delivered, bool(self._end_ns))
+            )
             if cut:
                 self.samples = 0
                 self.delivered += sink is not None

@@ -25,6 +25,7 @@ from pyprof.unwind import sources
 _LATE = (
     "pyprof.objfile.minidump.modules",
     "pyprof.session.evaluator_resume",
+    "pyprof.session.keeping",
     "pyprof.unwind.formats.exidx.memory",
     *("bz2", "gzip", "hashlib", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
     *("linecache", "tempfile", "tokenize", "traceback"),

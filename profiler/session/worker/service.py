@@ -10,6 +10,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,8 @@ from pyprof.model.modules import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.sample import SampleBatch
 from pyprof.records import replace
-from pyprof.session.keeping import Keeping
+from pyprof.session.assemble import SOURCE_BUDGET_S, WAITED_FOR_S
+from pyprof.session.names_ahead import NamesAhead
 from pyprof.session.recorder import Clock, Window
 from pyprof.session.session import Session
 from pyprof.session.worker import answers
@@ -43,6 +45,9 @@ from pyprof.session.worker.messages import (
     Standing,
 )
 from pyprof.session.worker.wire import Unpacker
+
+if TYPE_CHECKING:
+    from pyprof.session.keeping import Keeping
 
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
@@ -94,6 +99,7 @@ class _Observed:
         clock = Clock(lambda: self.now_ns, lambda: begin.monotonic_ns)
         self.session = Session(self.collector, begin.unwind, self.diagnostics, clock=clock)
         self._counts: Counter[str] = Counter()
+        self.ahead = NamesAhead(self.session, begin.naming.view)
         self.keeping: Keeping | None = None
         self.failed = False
         self.spent_s = self.closed_s = 0.0
@@ -104,6 +110,7 @@ class _Observed:
         self.session.runtimes.update(message.interpreters)
         self.collector.learned = None
         self.session.recorder.add(message.batch)
+        self.ahead.taken(message.batch)
         learned = self.collector.learned
         if learned is None:
             return BatchTaken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
@@ -124,9 +131,12 @@ class _Observed:
         window = self.session.cut() if cut else self.session.look()
         return replace(window, unfollowed=state.unfollowed)
 
-    def profile(self, window: Window, state: SamplerState, known_only: bool = False) -> Profile:
-        naming = self.naming
-        found = self.session.profile(window, naming.title, naming.rate_hz, naming.mode, naming.view, known_only)
+    def profile(self, window: Window, state: SamplerState, told: bool, known_only: bool = False) -> Profile:
+        """told, see Ask: lines get less time."""
+        naming, lines_s = self.naming, WAITED_FOR_S if told else SOURCE_BUDGET_S
+        found = self.session.profile(
+            window, naming.title, naming.rate_hz, naming.mode, naming.view, known_only, lines_s
+        )
         self.spent_s = found.summary.profiler_cpu_s + state.cpu_s
         summary = replace(
             found.summary,
@@ -139,6 +149,8 @@ class _Observed:
 
     def begin_keeping(self, begin: Callable[[JournalBeginning, int], Journal | None], number: int) -> None:
         """The window under way goes to the sink's journal as it grows."""
+        from pyprof.session.keeping import Keeping  # most recordings have none
+
         naming = self.naming
         kinds = ValueType("samples", "count"), ValueType(naming.mode, "nanoseconds")
         start_ns, period_ns = self.session.recorder.began_ns, round(1e9 / naming.rate_hz)
@@ -177,6 +189,13 @@ class Service:
             self._bequeath()
 
     def _next(self) -> Message:
+        """Names are looked up while none is there."""
+        ahead = self._of.ahead if self._of is not None else None
+        while ahead is not None and ahead.due and not self._waiting and not self._hurry.wanted:
+            if (received := self._channel.receive(0)) is not None:
+                return self._unpacker.unpack(received)
+            if not self._hurry.meanwhile(ahead.turn):
+                break
         return self._waiting.popleft() if self._waiting else self._receive()
 
     def _receive(self) -> Message:
@@ -249,7 +268,7 @@ class Service:
                 self._standing = None  # what was asked for is not given again, should the sampler be killed now
             window = observed.window(state, ask.cut)
             try:
-                profile = self._named(window, state)
+                profile = self._named(window, state, ask.told)
             finally:
                 if ask.cut:
                     observed.closed_s = observed.spent_s
@@ -286,13 +305,13 @@ class Service:
         self._of.end_keeping()
         state = replace(self._standing.state, now_ns=time.time_ns())
         window = self._of.window(state, cut=True)
-        self._keeper.deliver(self._standing.sink, self._named(window, state), self._standing.delivered)
+        self._keeper.deliver(self._standing.sink, self._named(window, state, told=True), self._standing.delivered)
 
-    def _named(self, window: Window, state: SamplerState) -> Profile:
+    def _named(self, window: Window, state: SamplerState, told: bool) -> Profile:
         """With all names, or, out of time, with those that are known already."""
         observed = self._observed
-        profile = self._hurry.unless_late(lambda: observed.profile(window, state))
-        return profile if profile is not None else observed.profile(window, state, known_only=True)
+        profile = self._hurry.unless_late(lambda: observed.profile(window, state, told))
+        return profile if profile is not None else observed.profile(window, state, told, known_only=True)
 
     # what only the sampler can tell: wire.Asking
 
