@@ -8,7 +8,7 @@ from there. The distance is learned from activations that were walked. In: a bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -97,10 +97,10 @@ class EvaluatorResume:
                 if len(rest.pc) > 1:
                     changed[cut.lane] = self._joined(batch, frames, cut, rest)
                     lanes.append(cut.lane)
-        if not changed:
-            return walk
-        self._diagnostics.count(RESUMED, len(changed))
-        return _replaced(walk, changed)
+        if changed:
+            self._diagnostics.count(RESUMED, len(changed))
+        changed |= _without_root(batch, walk, changed)
+        return _replaced(walk, changed) if changed else walk
 
     def forget(self, space_id: int) -> None:
         self._shapes.pop(space_id, None)
@@ -179,6 +179,20 @@ class EvaluatorResume:
             outer.top,
             outer.lacks,
         )
+
+
+def _without_root(batch: SampleBatch, walk: Walk, changed: Mapping[int, _Frames]) -> dict[int, _Frames]:
+    """Lanes that seem to end at a root where the stack goes on: an activation waits outside it. Words that nobody uses
+    any more have a zero there. The stack is needed up to those that wait.
+    """
+    found = {}
+    for lane, chain in batch.chains.items():
+        waits = max((run.marker for run in chain.runs if run.waits), default=0)
+        if waits:
+            frames = changed.get(lane) or _lane(walk, lane)
+            if frames.end == StackEnd.ROOT and waits >= frames.top:
+                found[lane] = replace(frames, end=int(StackEnd.NO_RULE), top=waits + batch.arch.word)
+    return found
 
 
 def _inside(sps: Sequence[int], sp: int) -> int:

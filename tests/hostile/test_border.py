@@ -7,12 +7,12 @@ also show what they have read (files of /proc count where a stub serves them).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from collections.abc import Mapping as Dictionary
 from itertools import islice
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from pyprof.collectors.gdb.target import parse_description
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.errors import PyprofError
 from pyprof.importers import collapsed, pprof, speedscope
+from pyprof.model.modules import Mapping
 from pyprof.objfile.core.notes import read_notes
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.jitdump import JitdumpReader
@@ -31,6 +32,7 @@ from pyprof.objfile.minidump.file import read_minidump
 from pyprof.objfile.minidump.microdump import read_microdump
 from pyprof.objfile.source import BytesSource
 from pyprof.recording.columns import unpack
+from pyprof.records import field_names, is_record
 from tests.fuzz.readers import READERS
 from tests.fuzz.seeds import seeds
 from tests.support import BUILDS
@@ -54,7 +56,7 @@ MOST_SEED = 1 << 14
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[bytes]]:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Dictionary[str, list[bytes]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(BUILDS, str(tmp_path_factory.mktemp("border")))
         return seeds()
@@ -81,7 +83,7 @@ def as_text(name: str, data: bytes) -> bool:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_readers_refuse_what_is_out_of_range(name: str, inputs: Mapping[str, list[bytes]]) -> None:
+def test_readers_refuse_what_is_out_of_range(name: str, inputs: Dictionary[str, list[bytes]]) -> None:
     rng = random.Random(name)
     read = 0
     for data in sorted(inputs.get(name, [b"\0" * 256]), key=len)[:2]:
@@ -133,16 +135,16 @@ def out_of_range(value: object, place: str = "", depth: int = 0) -> Iterator[str
     elif isinstance(value, np.ndarray):
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             yield f"{place}: not finite"
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Dictionary):
         for key, each in value.items():
             yield from out_of_range(key, f"{place} key", depth + 1)
             yield from out_of_range(each, f"{place}[{key!r:.20}]", depth + 1)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for at, each in enumerate(value):
             yield from out_of_range(each, f"{place}[{at}]", depth + 1)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from out_of_range(getattr(value, field.name, None), f"{place}.{field.name}", depth + 1)
+    elif is_record(type(value)):
+        for name in field_names(type(value)):
+            yield from out_of_range(getattr(value, name, None), f"{place}.{name}", depth + 1)
 
 
 def is_read(read: Callable[[bytes], object], data: bytes) -> bool:
@@ -155,7 +157,7 @@ def is_read(read: Callable[[bytes], object], data: bytes) -> bool:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_that_readers_give_are_in_range(name: str, inputs: Mapping[str, list[bytes]]) -> None:
+def test_values_that_readers_give_are_in_range(name: str, inputs: Dictionary[str, list[bytes]]) -> None:
     of, read = VALUES[name]
     rng = random.Random(name)
     given = 0
@@ -172,5 +174,6 @@ def test_values_that_readers_give_are_in_range(name: str, inputs: Mapping[str, l
 
 
 def test_what_is_out_of_range_is_seen() -> None:
+    mapping = Mapping(0x1000, 2**64, "r-xp", 0, "00:00", 7, "/lib/a.so")
     found = {"a": [1, (2**64, -(2**63) - 1)], "b": Path("/"), "c": np.array([math.nan]), "d": [math.inf, 0.5, True]}
-    assert len(list(out_of_range(found))) == 4
+    assert len(list(out_of_range({**found, "e": mapping}))) == 5
