@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import io
+import os
 import re
 import sys
 import tokenize
@@ -77,10 +78,12 @@ def defined() -> frozenset[str]:
 def tree() -> frozenset[str]:
     """Paths of all files that prose may name, and what these end with: "c.py" and "b/c.py" of "a/b/c.py"."""
     found = set()
-    for pattern in ("py", "js", "md"):
-        for path in ROOT.rglob(f"*.{pattern}"):
-            parts = path.relative_to(ROOT).parts
-            if not parts[0].startswith(".") and parts[0] != "build" and "node_modules" not in parts:
+    for folder, folders, names in os.walk(ROOT):
+        others = {"node_modules", "build" if Path(folder) == ROOT else ""}
+        folders[:] = [name for name in folders if name not in others and name[0] != "."]
+        for name in names:
+            if name.endswith((".py", ".js", ".md")):
+                parts = (Path(folder) / name).relative_to(ROOT).parts
                 found |= {"/".join(parts[at:]) for at in range(len(parts))}
     return frozenset(found)
 

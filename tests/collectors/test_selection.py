@@ -101,7 +101,7 @@ def recorded(folder: Path, *options: str) -> tuple[dict[str, int], dict[str, obj
     """Root frames with their samples, and the summary."""
     out, summary = folder / "out.collapsed", folder / "summary.json"
     to = ("-o", str(out), "--summary", str(summary), "-q")
-    done = warm.run("record", *options, "-d", "1.5", *to, timeout=120)
+    done = warm.run("record", "-d", "0.8", "-r", "400", *options, *to, timeout=120)
     if "are not allowed" in done.stderr:
         missing(f"needs perf_events of the whole machine: {done.stderr}")
     assert done.returncode == 0, done.stderr
@@ -132,7 +132,7 @@ def test_the_whole_machine_holds_a_process_that_began_while_it_was_recorded(
 ) -> None:
     late = ["bash", "-c", f"echo ready; sleep 0.4; exec {program} 1"]
     with spinning(program) as one, spinning(*late) as two:
-        roots, summary = recorded(tmp_path, "--processes", "--collector", collector, "-a", "-r", "200")
+        roots, summary = recorded(tmp_path, "--processes", "--collector", collector, "-a", "-r", "200", "-d", "1.5")
     assert {root for root in roots if f"(pid {one.pid})" in root}
     assert {root for root in roots if f"(pid {two.pid})" in root}
     assert summary["threads"] >= 2  # type: ignore[operator]
