@@ -11,29 +11,30 @@ from typing import Any
 from tests import collapsed, warm
 from tests.collapsed import Stacks
 
-SECONDS = "1"
-MOST_PIECES = 30
+LONGEST_S = 4
+MOST_PIECES = 10
 
 
 def record(pid: int, output: Path, *options: str, until: Callable[[Stacks], bool] | None = None) -> dict[str, Any]:
     """The summary. until: of a collapsed output, whether it holds what the test needs; as long as it does not, which
-    depends on the machine and on who else uses it, another recording is added to it, and its errors to the summary's.
+    depends on the machine and on who else uses it, another recording is added to it, and its errors to the summary's;
+    a longer one, because each has a beginning and an end.
     """
-    summary = _record(pid, output, *options)
+    summary = _record(pid, output, 1, *options)
     errors = Counter(summary["errors"])
-    for _ in range(MOST_PIECES):
+    for number in range(1, MOST_PIECES):
         if until is None or until(stacks(output)):
             break
         lines = output.read_text()
-        errors.update(_record(pid, output, *options)["errors"])
+        errors.update(_record(pid, output, min(1 << number, LONGEST_S), *options)["errors"])
         output.write_text(lines + output.read_text())
     return {**summary, "errors": dict(errors)}
 
 
-def _record(pid: int, output: Path, *options: str) -> dict[str, Any]:
+def _record(pid: int, output: Path, seconds: int, *options: str) -> dict[str, Any]:
     summary = output.with_suffix(".summary")
     to = ("-o", str(output), "--summary", str(summary))
-    done = warm.run("record", "-p", str(pid), "-q", "-d", SECONDS, "-r", "400", *to, *options, timeout=120)
+    done = warm.run("record", "-p", str(pid), "-q", "-d", str(seconds), "-r", "400", *to, *options, timeout=120)
     assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr)
     found: dict[str, Any] = json.loads(summary.read_text())
     return found
