@@ -47,7 +47,9 @@ def test_memory_that_never_comes_does_not_hold_a_recording_up(
     never_read: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "a.collapsed"
-    with record(never_read.pid, out, "--collector", "ptrace", "-d", "0.2") as recorder:
+    with record(never_read.pid, out, "--collector", "ptrace") as recorder:
+        until_it_is_held(recorder.pid)
+        recorder.send_signal(signal.SIGTERM)
         _, said = recorder.communicate(timeout=HANGS_S)
     assert recorder.returncode == 1
     assert "told to end and did not" in said
@@ -97,7 +99,7 @@ def test_second_signal_writes_what_is_named_by_then(tmp_path: Path) -> None:
     assert "no time to look them up" in said
     first = sampled(out.read_text())[0][0]
     assert "python" in first[0]
-    assert "<module>" in first
+    assert first[-1].startswith("<module>")
 
 
 def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +152,7 @@ def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:
     assert "--symbols /" in said
     first = sampled(out.read_text())[0][0]
     assert "python" in first[0]
-    assert "<module>" in first
+    assert first[-1].startswith("<module>")
 
 
 def test_names_of_a_command_that_ended_by_itself_are_looked_up_for_longer(tmp_path: Path) -> None:
