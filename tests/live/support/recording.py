@@ -100,7 +100,7 @@ def _record(pid: int, folder: Path, options: Sequence[str], seconds: float, rate
 
 def watched(pid: int, until: Callable[[Profile], bool], **options: Any) -> Profile:
     """A recording that ends when it holds what the test needs: see until in record(). options: of pyprof.attach()."""
-    end = time.monotonic() + 3 * LONGEST_S
+    end = time.monotonic() + 5 * LONGEST_S
     with pyprof.attach(pid, **options) as recording:
         while not until(recording.peek()) and recording.running and time.monotonic() < end:
             time.sleep(0.05)
