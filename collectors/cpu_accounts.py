@@ -33,7 +33,7 @@ class Account:
     that, in the kernel, where no sample may be taken; due_ns: of the rest, in sampling times that were kept; seen_ns:
     what samples stand for. chance_ns: how far the two may differ by chance. lost_ns: sampling times whose records were
     lost; only_lost: nothing else can be missing. ended_ns: sampling times at which a thread ended before its sample was
-    taken.
+    taken. waits: who sampled had to wait for a processor like others, and came late at times.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Account:
     lost_ns: int = 0
     only_lost: bool = False
     ended_ns: int = 0
+    waits: bool = False
 
 
 NO_ACCOUNT = Account("", 0, 0, 0)
@@ -78,7 +79,8 @@ class Endings:
 class Unseen:
     """Processor time of a process tree in some period, that no sample stands for although none of the sampling times
     was missed. pid, name: of its first process. short_ns: of what ran too short; lost_ns: of lost records; kernel_ns:
-    in the kernel, where it is not sampled.
+    in the kernel, where it is not sampled; late_ns: of what ran too short or had left its processor before it was
+    looked at.
     """
 
     pid: int
@@ -86,6 +88,7 @@ class Unseen:
     short_ns: int
     lost_ns: int
     kernel_ns: int
+    late_ns: int = 0
 
 
 def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple[Unseen, ...]:
@@ -106,7 +109,8 @@ def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple
         if kernel <= least:
             kernel = 0
         if missing or kernel:
-            found.append(Unseen(root, account.name, missing - lost, lost, kernel))
+            rest, late = missing - lost, account.waits
+            found.append(Unseen(root, account.name, 0 if late else rest, lost, kernel, rest if late else 0))
     return tuple(found)
 
 
@@ -145,13 +149,13 @@ class _Seen:
 
 class Accounts:
     """Of the families of a recording, where samples are to stand for all of their time on processors: empty where
-    threads that sleep are sampled, too, or only some threads are (on is False).
+    threads that sleep are sampled, too, or only some threads are (on is False). waits: see Account.
 
     The kernel's account does not judge samples by events on processors. A thread that another processor has it preempt
     is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only when the interrupt has
     come. On a virtual machine memcached under load was charged 12 to 20 % too much, and its clients too little.
 
-    It has 20 attributes because each account is read, made due and seen on its own.
+    It has 21 attributes because each account is read, made due and seen on its own.
     """
 
     def __init__(
@@ -183,6 +187,7 @@ class Accounts:
         self._began = 0
         self._leaving: Leaving[int] = Leaving()
         self._past_due = self._past_seen = 0
+        self.waits = False
 
     def begin(self, roots: Mapping[int, int]) -> None:
         """From here on their time counts. roots: for each process that is there, the one of its tree that was asked
@@ -297,7 +302,7 @@ class Accounts:
         seen_ns = self._seen_ns(root)
         kernel = max(min(self._kernel[root] + excess, spent - seen_ns), 0) if self._user_only else 0
         lost_ns, ended_ns = round(lost.times * self._period_ns), self._ended[root] * self._period_ns
-        return Account(name, spent, due, seen_ns, chance, kernel, lost_ns, lost.only, ended_ns)
+        return Account(name, spent, due, seen_ns, chance, kernel, lost_ns, lost.only, ended_ns, self.waits)
 
     def _asleep(self, rounds: float) -> float:
         """Of sampling times on a grid, the part in which nobody ran: which ones these are is chance."""

@@ -101,5 +101,6 @@ def _together(first: Mapping[int, Account], then: Mapping[int, Account]) -> dict
             known.kernel_ns + account.kernel_ns,
             known.lost_ns + account.lost_ns,
             ended_ns=known.ended_ns + account.ended_ns,
+            waits=known.waits or account.waits,
         )
     return found

@@ -129,6 +129,8 @@ class PtraceCollector:
             self._sampler.turns.close()
 
     def _account(self, force: bool = False) -> None:
+        comes_first = self._stopper.ptrace.hurries or os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
+        self._accounts.waits = not comes_first
         if self._accounts.look(self._targets.roots, force, self._scheduler.slots):
             self._targets.settle_young(self._accounts.spent_ns)
 

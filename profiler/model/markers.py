@@ -24,6 +24,7 @@ class MarkKind(IntEnum):
     IN_KERNEL = 7  # processor time in the kernel, which may not be sampled
     WOKEN = 8  # a wait ends; inside it stands the stack of the thread that ended it
     LOCK = 9  # waits for one lock
+    LATE = 10  # time without a sample, of what ran too short or had left its processor before the profiler had one
 
 
 class Mark(NamedTuple):
@@ -74,13 +75,15 @@ _TITLES = {
     MarkKind.NOT_SAMPLED: "[not sampled: too short to see]",
     MarkKind.LOST: "[not sampled: records lost]",
     MarkKind.IN_KERNEL: "[not sampled: in the kernel]",
+    MarkKind.LATE: "[not sampled: too short to see, or the profiler came late]",
 }
 
 LEFT_OUT = Mark(MarkKind.LEFT_OUT)
 NOT_SAMPLED = Mark(MarkKind.NOT_SAMPLED)
 LOST = Mark(MarkKind.LOST)
 IN_KERNEL = Mark(MarkKind.IN_KERNEL)
-UNSAMPLED = frozenset((NOT_SAMPLED, LOST, IN_KERNEL))
+LATE = Mark(MarkKind.LATE)
+UNSAMPLED = frozenset((NOT_SAMPLED, LOST, IN_KERNEL, LATE))
 """Processor time that no sample stands for."""
 CUTS: dict[int, Mark | None] = {end: None if end is StackEnd.ROOT else Mark(MarkKind.CUT, end) for end in StackEnd}
 """The marker of a stack by its end; None of a whole one."""

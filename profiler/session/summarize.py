@@ -60,7 +60,7 @@ def summarize(window: Window, profile: Profile, diagnostics: Diagnostics, rate_h
         shown=found.shown,
         functions_missing=found.functions_missing,
         processor_s=processor.spent,
-        not_sampled_s=round(processor.short + processor.lost + processor.kernel, 3) if found.blocks else 0.0,
+        not_sampled_s=processor.not_sampled if found.blocks else 0.0,
         lost_s=processor.lost if found.blocks else 0.0,
         kernel_s=processor.kernel if found.blocks else 0.0,
         late_s=processor.late,

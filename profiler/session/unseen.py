@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyprof.collectors.cpu_accounts import NO_ACCOUNT, Unseen, unseen
-from pyprof.model.markers import IN_KERNEL, LOST, NOT_SAMPLED, Mark
+from pyprof.model.markers import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.stacks import marker_key
 from pyprof.records import dataclass, replace
@@ -63,14 +63,20 @@ def _found(window: Window) -> tuple[Unseen, ...]:
 
 
 def _parts(each: Unseen) -> list[tuple[Mark, int]]:
-    parts = ((NOT_SAMPLED, each.short_ns), (LOST, each.lost_ns), (IN_KERNEL, each.kernel_ns))
+    parts = (
+        (NOT_SAMPLED, each.short_ns),
+        (LATE, each.late_ns),
+        (LOST, each.lost_ns),
+        (IN_KERNEL, each.kernel_ns),
+    )
     return [(mark, ns) for mark, ns in parts if ns > 0]
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTime:
     """Seconds on processors; of them those that no sample stands for, because threads ran too short, records were lost,
-    or the kernel may not be sampled; and those in sampling times that were missed.
+    or the kernel may not be sampled; and those in sampling times that were missed. seldom: of what ran too short or
+    had left their processor before the profiler had one.
     """
 
     spent: float
@@ -78,12 +84,22 @@ class ProcessorTime:
     lost: float
     kernel: float
     late: float
+    seldom: float = 0.0
+
+    @property
+    def not_sampled(self) -> float:
+        return round(self.short + self.seldom + self.lost + self.kernel, 3)
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """What the reader of a picture with blocks should know of them."""
         parts = (
             (self.short, "by threads or processes that ran too short to be seen"),
+            (
+                self.seldom,
+                "by what ran too short to be seen, or had left its processor before the profiler, which may not come "
+                "before others (CAP_SYS_NICE), had one",
+            ),
             (self.lost, "whose records were lost"),
             (self.kernel, "in the kernel, which may not be sampled"),
         )
@@ -113,6 +129,6 @@ def processor_time(window: Window) -> ProcessorTime:
         spent += max(account.spent_ns - old.spent_ns, 0)
         due += max(account.due_ns + account.kernel_ns - old.due_ns - old.kernel_ns, 0)
     found = _found(window)
-    parts = (sum(ns) for ns in zip(*((each.short_ns, each.lost_ns, each.kernel_ns) for each in found), strict=True))
-    short, lost, kernel = (round(ns / 1e9, 3) for ns in parts) if found else (0.0, 0.0, 0.0)
-    return ProcessorTime(round(spent / 1e9, 3), short, lost, kernel, round((spent - due) / 1e9, 3))
+    rows = [(each.short_ns, each.lost_ns, each.kernel_ns, each.late_ns) for each in found] or [(0, 0, 0, 0)]
+    short, lost, kernel, seldom = (round(sum(ns) / 1e9, 3) for ns in zip(*rows, strict=True))
+    return ProcessorTime(round(spent / 1e9, 3), short, lost, kernel, round((spent - due) / 1e9, 3), seldom)

@@ -8,7 +8,7 @@ import numpy as np
 
 from pyprof.collectors.cpu_accounts import Account
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.markers import IN_KERNEL, LOST, NOT_SAMPLED, Mark
+from pyprof.model.markers import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.session.recorder import Window
 from pyprof.session.summarize import summarize
 from pyprof.session.unseen import processor_time, with_unseen
@@ -50,6 +50,15 @@ def test_each_reason_is_a_block_and_a_sentence() -> None:
     assert "0.10 s of 1.00 s of processor time (10 %), whose records were lost" in lost
     assert "0.40 s of 1.00 s of processor time (40 %), in the kernel" in kernel
     assert processor_time(window(account)).late == 0
+
+
+def test_who_waits_for_processors_does_not_call_short_what_it_was_late_for() -> None:
+    account = Account("a", 1000 * MS, 1000 * MS, 300 * MS, lost_ns=100 * MS, waits=True)
+    found = with_unseen(window(account))
+    assert blocks(found) == {LATE: 600, LOST: 100}
+    late, _ = processor_time(window(account)).sentences
+    assert "0.60 s of 1.00 s of processor time (60 %), by what ran too short to be seen, or had left its" in late
+    assert processor_time(window(account)).not_sampled == 0.7
 
 
 def test_time_that_is_missing_is_nowhere_in_particular() -> None:
