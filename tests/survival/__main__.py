@@ -14,13 +14,16 @@ from pathlib import Path
 from tests.collectors.targets import start
 from tests.support import BUILDS, PROGRAMS, build
 from tests.survival.campaign import CASES, kill_profilers
-from tests.survival.recordings import kill_recordings
+from tests.survival.power import cut_power
+from tests.survival.recordings import Left, kill_recordings
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.survival", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000, help="in all (%(default)s)")
     parser.add_argument("--recordings", type=int, default=100, help="that are killed (%(default)s)")
+    parser.add_argument("--power-cuts", type=int, default=0, help="of a virtual machine that records (%(default)s)")
+    parser.add_argument("--kernel", type=Path, help="where its kernel's package is unpacked (tests/survival/power.py)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the moments")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
@@ -28,7 +31,9 @@ def main() -> int:
     warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        failed += _recordings(Path(folder), arguments.recordings, rng)
+        failed += _recordings(kill_recordings(Path(folder), arguments.recordings, rng), "kills")
+        if arguments.power_cuts:
+            failed += _recordings(cut_power(Path(folder), arguments.kernel, arguments.power_cuts, rng), "power cuts")
         os.environ.setdefault(BUILDS, folder)
         for case in CASES if arguments.kills else ():
             program = build(PROGRAMS / f"{case.command[0]}.c", Path(folder) / case.command[0], "-O1", "-pthread")
@@ -45,14 +50,13 @@ def main() -> int:
     return int(failed > 0)
 
 
-def _recordings(folder: Path, kills: int, rng: random.Random) -> bool:
+def _recordings(left: list[Left], what: str) -> bool:
     """Did one lack something, or more than its last second?"""
-    left = kill_recordings(folder, kills, rng)
     lost = sorted(each.lost_s for each in left)
     wrong = [each.wrong for each in left if each.wrong]
     late = sum(each > 1 for each in lost)
     if lost:
-        print(f"recordings: {kills} kills: {'; '.join(wrong) or 'held'}", flush=True)
+        print(f"recordings: {len(left)} {what}: {'; '.join(wrong) or 'held'}", flush=True)
         print(
             f"    lost: {lost[len(lost) // 2]:.2f} s in the middle, {lost[-1]:.2f} s at most; over 1 s: {late}",
             flush=True,

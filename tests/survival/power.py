@@ -1,0 +1,133 @@
+"""A power cut: a virtual machine that records is killed at a random moment, and what its disk holds is read.
+
+    python -m tests.survival --kills 0 --recordings 0 --power-cuts 20 --kernel FOLDER
+
+The guest is this machine's own files, mounted read-only, under a kernel of Debian's, with an ext4 disk of its own. Its
+processor is emulated. FOLDER is where the kernel's package is unpacked: `dpkg -x linux-image-….deb FOLDER`.
+What the guest had synced is on the disk, as qemu asks for no more of it; what it had only written is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from pyprof.errors import RecordingError
+from pyprof.recording.reader import load
+from tests.support import need
+from tests.survival.recordings import Left, lacks, program
+
+MODULES = ("virtio_pci", "virtio_blk", "9pnet_virtio", "9p", "crc32c_generic", "ext4")
+DISK_MB = 64
+BOOT_S = 100.0
+WAIT_S = 25.0, 45.0
+"""After the file has appeared: an emulated guest takes twenty times as long for everything."""
+RUN = """\
+{python} -c '
+import os, time
+while True:
+    print("now", time.time(), os.path.exists("/mnt/a.pyprof"), flush=True)
+    time.sleep(0.05)' &
+exec {python} -m pyprof record -q -r 499 --collector ptrace -o /mnt/a.pyprof -- /mnt/spin
+"""
+
+
+def cut_power(folder: Path, kernel: Path, times: int, rng: random.Random) -> list[Left]:
+    """kernel: the package's folder."""
+    guest = folder / "guest"
+    guest.mkdir()
+    program(folder).rename(guest / "spin")
+    (guest / "run").write_text(RUN.format(python=shlex.quote(sys.executable)))
+    start = folder / "initrd"
+    start.write_bytes(_initrd(folder, kernel))
+    return [_cut(folder, guest, kernel, rng.uniform(*WAIT_S)) for _ in range(times)]
+
+
+def _cut(folder: Path, guest: Path, kernel: Path, wait_s: float) -> Left:
+    disk = folder / "disk"
+    disk.unlink(missing_ok=True)
+    _run("mkfs.ext4", "-q", "-F", "-d", str(guest), str(disk), f"{DISK_MB}M")
+    (image,) = kernel.glob("boot/vmlinuz-*")
+    command = [need("qemu-system-x86_64"), "-accel", "tcg", "-cpu", "max", "-m", "1G", "-smp", "1", "-nographic"]
+    command += ["-no-reboot", "-net", "none", "-kernel", str(image), "-initrd", str(folder / "initrd")]
+    command += ["-append", "console=ttyS0 quiet panic=-1"]
+    command += ["-drive", f"file={disk},format=raw,if=virtio,cache=writeback"]
+    command += ["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]
+    command += shlex.split(os.environ.get("QEMU_FLAGS", ""))
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said: list[bytes] = []
+    reader = threading.Thread(target=lambda: said.extend(process.stdout or ()), daemon=True)
+    reader.start()
+    try:
+        deadline = time.monotonic() + BOOT_S
+        while not any(line.startswith(b"now") and b"True" in line for line in said):
+            if time.monotonic() > deadline or process.poll() is not None:
+                return Left(0.0, 0, f"the guest does not start: {b''.join(said)[-1500:]!r}")
+            time.sleep(0.05)
+        time.sleep(wait_s)
+    finally:
+        process.kill()
+        process.wait()
+    reader.join()
+    at = max(float(line.split()[1]) for line in said if re.fullmatch(rb"now \d+\.\d+ \w+\s*", line))
+    return _left(folder, disk, at)
+
+
+def _left(folder: Path, disk: Path, at: float) -> Left:
+    """at: the last time that the guest said. Its journal is played back first, as at a start."""
+    subprocess.run([need("e2fsck"), "-fy", str(disk)], capture_output=True, check=False)
+    for name in ("a.pyprof", "a.pyprof-wal"):
+        (folder / name).unlink(missing_ok=True)
+        _run("debugfs", "-R", f"dump /{name} {folder / name}", str(disk))
+    try:
+        profile = load(folder / "a.pyprof")
+    except (RecordingError, OSError) as error:
+        return Left(0.0, 0, f"not read: {error}")
+    samples = len(profile.stack)
+    if not samples:
+        return Left(at - profile.start_ns / 1e9, 0, "")
+    old = at - profile.time_ns.min() / 1e9 > 2
+    return Left(float(at - profile.time_ns.max() / 1e9), samples, lacks(profile) if old else "")
+
+
+def _initrd(folder: Path, kernel: Path) -> bytes:
+    """The modules in an order in which they load, and the first process, as a cpio archive."""
+    _run("gcc", "-O1", "-static", str(Path(__file__).with_name("power_init.c")), "-o", str(folder / "init"))
+    files = {path.stem: path for path in kernel.glob("lib/modules/*/kernel/**/*.ko")}
+    order: list[str] = []
+
+    def want(name: str) -> None:
+        known = name if name in files else name.replace("_", "-")
+        if known not in files or known in order:
+            return  # built in, or there
+        found = re.search(rb"\0depends=([^\0]*)\0", b"\0" + files[known].read_bytes())
+        for other in (found[1].decode() if found else "").split(","):
+            if other:
+                want(other)
+        order.append(known)
+
+    for name in MODULES:
+        want(name)
+    out = [_entry("init", 0o100755, (folder / "init").read_bytes()), _entry("dev", 0o040755, b"")]
+    out += [_entry("dev/console", 0o020600, b"", (5, 1))]
+    out += [_entry(f"{at:03}.ko", 0o100644, files[name].read_bytes()) for at, name in enumerate(order)]
+    return b"".join([*out, _entry("TRAILER!!!", 0, b"")])
+
+
+def _entry(name: str, mode: int, data: bytes, device: tuple[int, int] = (0, 0)) -> bytes:
+    """In cpio's "newc" format."""
+    path = name.encode() + b"\0"
+    fields = (0, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(path), 0)
+    head = b"070701" + b"".join(b"%08x" % field for field in fields) + path
+    return head + bytes(-len(head) % 4) + data + bytes(-len(data) % 4)
+
+
+def _run(tool: str, *words: str) -> None:
+    subprocess.run([need(tool), *words], check=True, capture_output=True)
