@@ -9,6 +9,7 @@ locks         Waits for locks: which lock it is, and how long until it was had
 object        A compiled BPF object made ready for the kernel: its maps, its type information, its programs
 records       Records of the ring as columns
 ring          The ring in which programs leave their records, read without a copy
+run_times     How much time samples of running threads stand for, by the kernel's account of their turns
 sampler       The program in the kernel, its maps and the events at which it runs, as one thing
 source        Samples by the program in the kernel, for the collector that knows the processes
 surroundings  What stands around the stacks of waits: the lock outside each, and inside it who ended it

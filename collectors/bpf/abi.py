@@ -17,7 +17,7 @@ MOST_STACK = 256 << 10
 LAYOUT = struct.Struct("=20IQ6I")
 PROCESS = struct.Struct("=QIIQQ")
 THREAD = struct.Struct("=QQQQ")
-WAIT = struct.Struct("=6QIIIiIIQIIiI16s")
+WAIT = struct.Struct("=8QIIIiIIQIIiI16s")
 LIMITS = struct.Struct("=QQQ")
 BUCKETS = 32
 """Of the histogram of run times: one for each power of two of nanoseconds."""

@@ -730,7 +730,7 @@ struct switch_tracepoint {
 	u64 state; /* of the one before */
 };
 
-inline_ void tell_end(struct wait *wait, u64 now, u64 waking, u32 flags)
+inline_ void report_end(struct wait *wait, u64 now, u64 waking, u32 flags)
 {
 	struct ended end = {
 		.time_ns = now,
@@ -813,7 +813,7 @@ inline_ void leaves(struct switch_tracepoint *context, u64 now)
 	struct wait *wait = map_lookup(&waits, &task);
 	if (state & TASK_ENDED) {
 		if (wait) {
-			tell_end(wait, now, 0, FLAG_GONE);
+			report_end(wait, now, 0, FLAG_GONE);
 			map_delete(&waits, &task);
 		}
 		return;
@@ -833,8 +833,13 @@ inline_ void leaves(struct switch_tracepoint *context, u64 now)
 		/* a few of a thousand arrivals are not seen; it ran when it was woken, or soon after */
 		u64 woken = wait->waking_ns ? wait->waking_ns : now;
 		count(ARRIVAL_MISSED);
-		tell_end(wait, woken, woken, FLAG_ENDED);
+		wait->on_ns = woken;
+		report_end(wait, woken, woken, FLAG_ENDED);
 		wait->off_ns = 0;
+	}
+	if (wait->on_ns) {
+		wait->run_ns += now - wait->on_ns;
+		wait->on_ns = 0;
 	}
 	if (wait->kernel || (!state && !runnable))
 		return;
@@ -871,19 +876,20 @@ inline_ void arrives(u64 task, u64 now)
 			return;
 		if (!map_lookup(&processes, &tgid) && (!everything || tgid == own_tgid))
 			return;
-		struct wait fresh = {.pid = tgid, .call = -1};
+		struct wait fresh = {.pid = tgid, .call = -1, .on_ns = now};
 		probe_read_kernel(&fresh.tid, 4, (void *)(task + pid_of_task));
 		map_update(&waits, &task, &fresh, 0);
-		tell_end(&fresh, now, 0, FLAG_ENDED);
+		report_end(&fresh, now, 0, FLAG_ENDED);
 		return;
 	}
+	wait->on_ns = now;
 	u64 off = wait->off_ns;
 	if (!off)
 		return;
 	u64 waking = wait->waking_ns && wait->waking_ns <= now ? wait->waking_ns : now;
 	struct limits *limit = map_lookup(&limits, &zero);
 	if (wait->copied || (limit && now - off >= limit->least_ns)) {
-		tell_end(wait, now, waking, FLAG_ENDED);
+		report_end(wait, now, waking, FLAG_ENDED);
 	} else {
 		wait->blocked_ns += waking - off;
 		wait->runnable_ns += now - waking;

@@ -166,6 +166,8 @@ struct wait {
 	u64 runnable_ns;
 	u64 count;       /* of them */
 	u64 due_ns;      /* no stack is copied before */
+	u64 on_ns;       /* since when it has its processor; 0: not known, or it has none */
+	u64 run_ns;      /* sum of its turns, as far as it was seen to come and to leave */
 	u32 pid;
 	u32 tid;
 	u32 state;

@@ -79,7 +79,8 @@ class KernelTargets:
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Of one thread: sums of the waits that have no record of their own, and since when it waits now, 0 if it does not.
-    waking_ns: when it was woken, 0: not yet. copied: its stack was.
+    waking_ns: when it was woken, 0: not yet. copied: its stack was. run_ns: its turns on processors that have ended,
+    since it was seen first; on_ns: since when it has its processor, 0 if it has none or that was not seen.
     """
 
     pid: int
@@ -92,6 +93,8 @@ class Waiting:
     blocked_ns: int
     runnable_ns: int
     count: int
+    on_ns: int
+    run_ns: int
 
 
 class Sampler:
@@ -206,8 +209,8 @@ class Sampler:
         """Of all threads that are known."""
         found = []
         for value in bpf.values(self._object.maps["waits"], 8, abi.WAIT.size):
-            off, waking, blocked, runnable, count, _, pid, tid, why, call, copied, *_ = abi.WAIT.unpack(value)
-            found.append(Waiting(pid, tid, off, waking, why, call, bool(copied), blocked, runnable, count))
+            off, waking, blocked, runnable, count, _, on, run, pid, tid, why, call, copied, *_ = abi.WAIT.unpack(value)
+            found.append(Waiting(pid, tid, off, waking, why, call, bool(copied), blocked, runnable, count, on, run))
         return found
 
     def forget(self, pid: int) -> None:

@@ -19,6 +19,7 @@ from pyprof.collectors.bpf.abi import Flag
 from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.locks import LockWaits, addresses, of_lock
 from pyprof.collectors.bpf.records import I64, Records
+from pyprof.collectors.bpf.run_times import RunTimes
 from pyprof.collectors.bpf.source import BpfSource
 from pyprof.collectors.bpf.surroundings import WaitSurroundings
 from pyprof.collectors.bpf.waits import FOR_PROCESSOR, LATENCY_NS, Left, Waits, WaitTimes, letter
@@ -59,6 +60,7 @@ class BpfWaitCollector(BpfCollector):
         from_outside: Callable[[list[int]], SampleSource],
     ) -> None:
         self._waits = Waits(options.wakers)
+        self._run_times = RunTimes()
         self._surroundings = WaitSurroundings(options, LockWaits(source.gils))
         self._from_outside = from_outside
         self._outside: SampleSource | None = None
@@ -72,7 +74,9 @@ class BpfWaitCollector(BpfCollector):
 
     def batches(self) -> Iterator[SampleBatch]:
         if not self._waits.begun:
-            self._waits.begin(time.monotonic_ns(), self.source.waiting())
+            at_ns, waiting = time.monotonic_ns(), self.source.waiting()
+            self._waits.begin(at_ns, waiting)
+            self._run_times.begin(at_ns, waiting)
         return super().batches()
 
     def _longest_wait_ns(self) -> int:
@@ -127,9 +131,10 @@ class BpfWaitCollector(BpfCollector):
             times.bare = [each for each in times.bare if of_lock(each)]
         yield from self._wakers(taken, samples.narrow)
         yield from self._without_samples(times, asleep)
-        lanes = np.flatnonzero(taken.wanted)
-        self._taken += int(np.count_nonzero(records.flags[lanes] & (Flag.WAITS | Flag.WAKER) == 0))
+        running = np.flatnonzero(taken.wanted & (records.flags & (Flag.WAITS | Flag.WAKER) == 0))
+        self._taken += len(running)
         first, second = _lengths(records, waits, times)
+        first[running] = self._run_times.share(records.tid[running].astype(np.int64), waiting, now_ns)
         for length_ns, state in ((first, None), (second, FOR_PROCESSOR)):
             again = np.zeros(len(records), np.bool_)
             again[waits] = times.goes_on & (state is None)

@@ -35,7 +35,7 @@ def ended(*rows: tuple[int, int, int], flags: int = Flag.ENDED, blocked: int = 0
 
 
 def waiting(off: int, waking: int = 0, blocked: int = 0, copied: bool = True) -> list[Waiting]:
-    return [Waiting(TID, TID, off, waking, S, -1, copied, blocked, 0, 1)]
+    return [Waiting(TID, TID, off, waking, S, -1, copied, blocked, 0, 1, 0, 0)]
 
 
 NONE = ended()

@@ -1,0 +1,39 @@
+"""What samples of running threads stand for: the time that their threads ran, each nanosecond once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyprof.collectors.bpf.run_times import NOT_KNOWN, RunTimes
+from pyprof.collectors.bpf.sampler import Waiting
+
+
+def thread(tid: int, ran: int, on: int = 0) -> Waiting:
+    return Waiting(tid, tid, 0, 0, 0, -1, False, 0, 0, 0, on, ran)
+
+
+def share(times: RunTimes, tids: list[int], threads: list[Waiting], now: int) -> list[int]:
+    found: list[int] = times.share(np.array(tids, np.int64), threads, now).tolist()
+    return found
+
+
+def test_samples_share_what_their_thread_ran() -> None:
+    times = RunTimes()
+    times.begin(1000, [thread(7, 500), thread(8, 100, on=400)])
+    assert share(times, [7, 8, 7], [thread(7, 1100), thread(8, 100, on=400)], 2000) == [300, 1000, 300]
+
+
+def test_time_without_a_sample_counts_for_the_next_one() -> None:
+    times = RunTimes()
+    times.begin(0, [thread(7, 0)])
+    assert share(times, [], [thread(7, 40)], 1000) == []
+    assert share(times, [7], [thread(7, 100)], 2000) == [100]
+    assert share(times, [7], [thread(7, 130)], 3000) == [30]
+
+
+def test_what_is_not_known_is_told_apart() -> None:
+    times = RunTimes()
+    times.begin(0, [thread(7, 900)])
+    again, fresh = thread(7, 20), thread(8, 50)  # another thread has the first number now
+    assert share(times, [7, 8, 9], [again, fresh], 1000) == [NOT_KNOWN] * 3
+    assert share(times, [7, 8, 9], [thread(7, 30), thread(8, 60)], 2000) == [10, 10, NOT_KNOWN]
