@@ -80,18 +80,20 @@ _OPENING_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """Of a window. ns: since the epoch. stats, counts: of the collector and of the diagnostics at that time. first: no
-    window was before it.
+    """Of a window. ns: since the epoch. stats, counts: of the collector and of the diagnostics at that time. alone: no
+    window is before it, or none of its time is after that one.
     """
 
     ns: int
     stats: CollectorStats
     counts: Counter[str]
-    first: bool = False
+    alone: bool = False
 
     def with_samples(self, time_ns: npt.NDArray[np.int64]) -> int:
-        """When the window begins that has these samples: a collector may have taken some while it was opened."""
-        early = int(time_ns.min(initial=self.ns)) if self.first else self.ns
+        """When the window begins that has these samples: a collector may have taken some while it was opened, and hand
+        out others when the recording has ended.
+        """
+        early = int(time_ns.min(initial=self.ns)) if self.alone else self.ns
         return early if early > self.ns - _OPENING_NS else self.ns
 
 
@@ -312,7 +314,8 @@ class Recorder:
         self._threads.keep(self._last.threads)
         self._repair = TruncatedStackRepair(fresh)
         self._around = SurroundedStacks(fresh)
-        self._began = _Beginning(window.start_ns + window.duration_ns, window.after, counts)
+        cut_ns = window.start_ns + window.duration_ns
+        self._began = _Beginning(cut_ns, window.after, counts, alone=cut_ns == self._end_ns)
         self.samples = 0
         return window
 

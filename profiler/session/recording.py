@@ -207,8 +207,8 @@ class Recording:
 
     def windows(self, every: float) -> Iterator[Profile]:
         """The profile of each `every` seconds, without a gap between two, until the recording has ended; the last one,
-        of what is left, is the one that stop() returns. A window lasts longer where the next one is asked for later.
-        Raises UsageError.
+        of what is left, if anything is, is the one that stop() returns. A window lasts longer where the next one is
+        asked for later. Raises UsageError.
         """
         if not every > 0:
             raise UsageError(f"windows of {every!r} seconds cannot be had")
@@ -221,7 +221,9 @@ class Recording:
             while (asked := self._between.ask(due, cut)) is not None:
                 yield asked.profile()
                 due = max(due + every, time.monotonic())
-            yield self.stop()
+            last = self.stop()
+            if last.duration_ns:
+                yield last
 
         return found()
 

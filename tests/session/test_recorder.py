@@ -153,6 +153,17 @@ def test_recording_begins_with_a_sample_that_was_taken_while_it_was_opened() -> 
         assert rec.cut().start_ns == 10**18, "the next one begins where this one ended"
 
 
+def test_samples_that_come_after_the_last_cut_of_an_ended_recording_have_their_time() -> None:
+    clock = Clock(now_ns=lambda: 10**18, monotonic_ns=lambda: 3)
+    rec = Recorder(Script(), Interning(OneFrame(), None, None), Diagnostics(), clock)
+    rec.end()
+    rec.cut()
+    assert rec.look().duration_ns == 0
+    rec.add(batch((STOPPED, 1, 0x10)))
+    window = rec.cut()
+    assert (window.start_ns, window.duration_ns) == (10**18 - 3, 3)
+
+
 def test_threads_that_nobody_listed_belong_to_their_process() -> None:
     rec = recorder()
     rec.add(batch((STOPPED, 1, 0x10), (STOPPED, 7, 0x20)))  # 7 ended before it was asked for its name
