@@ -68,10 +68,6 @@ PACKAGES = {
     "riscv64-linux-gnu-gcc": "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross",
     "riscv64-linux-gnu-g++": "g++-riscv64-linux-gnu",
     "qemu-system-aarch64": "qemu-system-arm",
-    "qemu-system-x86_64": "qemu-system-x86",
-    "mkfs.ext4": "e2fsprogs",
-    "e2fsck": "e2fsprogs",
-    "debugfs": "e2fsprogs",
     "gdbserver": "gdbserver",
     "qemu-system-arm": "qemu-system-arm",
     "arm-none-eabi-gcc": "gcc-arm-none-eabi",
@@ -83,6 +79,13 @@ PACKAGES = {
     "arm-linux-gnueabihf-objcopy": "binutils-arm-linux-gnueabihf",
 }
 """Tool -> the Debian packages that bring it."""
+OF_POWER_CUTS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "mkfs.ext4": "e2fsprogs",
+    "e2fsck": "e2fsprogs",
+    "debugfs": "e2fsprogs",
+}
+"""The same of what tests/survival/power.py takes, which no test runs."""
 
 
 BUILDS = "PYPROF_TEST_BUILDS"
@@ -98,7 +101,7 @@ def need(tool: str) -> str:
         pytest.fail(f"a unit test needs nothing but Python, not {tool}: give its file another mark in tests/marks.py")
     path = shutil.which(tool)
     if path is None:
-        missing(f"needs {tool}: apt-get install {PACKAGES.get(tool, tool)}")
+        missing(f"needs {tool}: apt-get install {(PACKAGES | OF_POWER_CUTS).get(tool, tool)}")
     assert path is not None
     return path
 

@@ -28,7 +28,7 @@ MODULES = ("virtio_pci", "virtio_blk", "9pnet_virtio", "9p", "crc32c_generic", "
 DISK_MB = 64
 BOOT_S = 100.0
 WAIT_S = 25.0, 45.0
-"""After the file has appeared: an emulated guest takes twenty times as long for everything."""
+"""After the file has appeared: an emulated guest is many times as slow."""
 RUN = """\
 {python} -c '
 import os, time
