@@ -7,9 +7,11 @@ in a process of their own with little memory and time, see isolated(). What fail
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 MAX_LENGTH = 1 << 16
@@ -41,8 +43,11 @@ for line in sys.stdin:
 """
 
 
-def demangle(names: Iterable[str]) -> dict[str, str]:
-    """Symbol name -> what to show, for each distinct name. Never raises, bounded in time and memory."""
+def demangle(names: Iterable[str], most_s: float | None = None) -> dict[str, str]:
+    """Symbol name -> what to show, for each distinct name. Never raises, bounded in time and memory. most_s: what takes
+    longer stays raw, and so do the few for which another process is needed.
+    """
+    until = time.monotonic() + (most_s if most_s is not None else math.inf)
     shown: dict[str, str] = {}
     doubtful = []
     for name in names:
@@ -53,8 +58,9 @@ def demangle(names: Iterable[str]) -> dict[str, str]:
         if not bare.startswith(PREFIXES) or len(bare) > MAX_LENGTH or not bare.isprintable():
             continue
         if is_harmless(bare):
-            shown[name] = _tidy(bare, _demangled(bare))
-        else:
+            if time.monotonic() < until:
+                shown[name] = _tidy(bare, _demangled(bare))
+        elif most_s is None:
             doubtful.append(name)
     if doubtful:
         bare_names = [unversioned(name) for name in doubtful]

@@ -35,6 +35,8 @@ LATER = "record with -o FILE.pyprof, then: pyprof report FILE.pyprof --symbols {
 """What brings names that there was no time for."""
 TRAMPOLINE = "<signal handler called>"
 """What gdb calls the kernel's way back from a handler; libraries export no name for it."""
+_AT_ONCE_S = 0.05
+"""For demangling, where there is no time to read anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Symbolizer:
         self._name_runtime_code(found)
         names = {item.system_name for item in found} | {place.name for item in found for place in item.source}
         rest = sorted(names - shown.keys() - {""})
-        shown |= {name: name for name in rest} if self._known_only else demangle(rest)
+        shown |= demangle(rest, _AT_ONCE_S if self._known_only else None)
         modules = _Modules(Labels((i.module, _build_id(i)) for i in found if i.module and not i.system_name))
         frames = tuple(self._frame(item, shown, modules) for item in found)
         self._names.trim()

@@ -157,3 +157,10 @@ def test_any_name_is_shown_somehow(name: str) -> None:
 def test_ordinary_names_are_demangled_in_this_process() -> None:
     assert is_harmless("_ZNSt6vectorINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESaIS5_EE9push_backERKS5_")
     assert not is_harmless(doubling(30))
+
+
+def test_where_there_is_little_time_what_is_quick_is_readable() -> None:
+    slow = "_Z1f" + "S_" * 100
+    assert not is_harmless(slow)
+    assert demangle(["_ZN5rungs5sortsEv", slow], 10) == {"_ZN5rungs5sortsEv": "rungs::sorts()", slow: slow}
+    assert demangle(["_ZN5rungs5sortsEv"], 0) == {"_ZN5rungs5sortsEv": "_ZN5rungs5sortsEv"}

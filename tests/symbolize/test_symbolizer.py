@@ -103,7 +103,7 @@ def test_where_lines_use_up_the_time_functions_of_all_files_have_names(
     def late(*_: object) -> None:
         raise WorkerOutOfTime
 
-    with running([where(tmp_path, "where", "-g")]) as live:
+    with running([where(tmp_path, "where", "-g", "-Dwhere_inner=_ZN5where5innerEv")]) as live:
         spaces = {1: live.space()}
         vdso = next(module for module in spaces[1].modules if module.path == "[vdso]")
         places = [live.at["where_inner"], *range(vdso.start, vdso.end, 16)]
@@ -115,6 +115,7 @@ def test_where_lines_use_up_the_time_functions_of_all_files_have_names(
             Symbolizer(images, names, spaces).resolve(keys)
         found = Symbolizer(images, names, spaces, known_only=True).resolve(keys)
     assert [frame.title for frame in found.frames] == [frame.title for frame in expected.frames]
+    assert found.frames[0].title == "where::inner()"
     assert WAITED_FOR_S < NAMES_S
 
 
