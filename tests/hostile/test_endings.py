@@ -162,10 +162,10 @@ def test_names_of_a_command_that_ended_by_itself_are_looked_up_for_longer(tmp_pa
         "if 'record' in sys.argv:\n"
         "    from pyprof.session.worker import link\n"
         "    from pyprof.symbolize import symbolizer\n"
-        "    def slow(names, demangle=symbolizer.demangle):\n"
+        "    def slow(names, most_s=None, demangle=symbolizer.demangle):\n"
         "        until = time.process_time() + 0.6\n"
         "        while time.process_time() < until: pass\n"
-        "        return demangle(names)\n"
+        "        return demangle(names, most_s)\n"
         "    symbolizer.demangle = slow\n"
         "    link.NAMES_S = 0.3\n"
     )
