@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyprof.collectors.perf.records import COMM, FORK, MISC_COMM_EXEC, MMAP2, parse_comm, parse_mmap2, parse_task
+from pyprof.collectors.perf.records import COMM, FORK, MISC_COMM_EXEC, MMAP2, mapping_process, parse_comm, parse_task
 from pyprof.collectors.perf.ring import Ring, Rings
 
 _MOST_RECORDS = 20_000
@@ -61,7 +61,9 @@ class ProcessNews:
             kind, misc, size = header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, header >> 48
             if size < 32 or size & 7 or size > head - position:
                 return head
-            if kind in (COMM, FORK, MMAP2) and size <= _BODY:
+            if kind == MMAP2 and int(words[word + 1]) & 0xFFFF_FFFF in named_pids:
+                pass  # a program may make thousands a second
+            elif kind in (COMM, FORK, MMAP2) and size <= _BODY:
                 ring.mend(position & (ring.size - 1), size)
                 self._note(kind, misc, words[word + 1 : word + size // 8 - 3].tobytes(), named_pids, born)
             position += size
@@ -70,7 +72,7 @@ class ProcessNews:
     def _note(self, kind: int, misc: int, body: bytes, named_pids: set[int], born: dict[int, int]) -> None:
         if kind == COMM and misc & MISC_COMM_EXEC and (named := parse_comm(body)) is not None:
             named_pids.add(named[0])
-        elif kind == MMAP2 and (mapped := parse_mmap2(body)) is not None and mapped.mapping.inode:
-            named_pids.add(mapped.pid)
+        elif kind == MMAP2 and (pid := mapping_process(body)) is not None:
+            named_pids.add(pid)
         elif kind == FORK and (ids := parse_task(body)) is not None and ids[0] != ids[1]:
             born[ids[0]] = ids[1]

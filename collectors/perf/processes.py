@@ -101,9 +101,9 @@ class TrackedProcesses:
                 self._exited(record)
 
     def _mapped(self, record: Other) -> None:
-        found = parse_mmap2(record.body)
-        if found is not None and found.pid in self.histories:
-            self.histories[found.pid].mapped(record.time_ns, found.mapping)
+        history = self.histories.get(int.from_bytes(record.body[:4], "little"))
+        if history is not None and (mapping := parse_mmap2(record.body)) is not None:
+            history.mapped(record.time_ns, mapping)
 
     def _named(self, record: Other) -> None:
         found = parse_comm(record.body)

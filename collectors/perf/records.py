@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -208,32 +209,43 @@ def _kernel_frames(words: U64, first: I64) -> tuple[npt.NDArray[np.int32], tuple
     return kernel_stack, tuple(kernel_stacks)
 
 
-_MMAP2 = struct.Struct("=IIQQQIIQQII")
+_PLACE = struct.Struct("=QQQIIQQII")
+"""Of an MMAP2, after pid and tid."""
+_MOST_KEPT = 256
 _TASK = struct.Struct("=IIII")
 _TWO = struct.Struct("=II")
 _LOST = struct.Struct("=QQ")
 
 
-@dataclass(frozen=True, slots=True)
-class Mapped:
-    """A new mapping of a process, executable."""
-
-    pid: int
-    mapping: Mapping
-
-
-def parse_mmap2(body: bytes) -> Mapped | None:
-    """None for a body that is too short."""
-    if len(body) < _MMAP2.size:
+def parse_mmap2(body: bytes) -> Mapping | None:
+    """A new mapping, executable. None for a body that is too short."""
+    place = body[_TWO.size :]
+    if len(place) < _PLACE.size:
         return None
-    pid, _, start, length, offset, major, minor, inode, _, prot, flags = _MMAP2.unpack_from(body)
-    path = os.fsdecode(body[_MMAP2.size :].split(b"\0", 1)[0])
+    return _known_mapping(place) if len(place) <= _MOST_KEPT else _mapping(place)
+
+
+def _mapping(place: bytes) -> Mapping:
+    """place: the body after pid and tid."""
+    start, length, offset, major, minor, inode, _, prot, flags = _PLACE.unpack_from(place)
+    path = os.fsdecode(place[_PLACE.size :].split(b"\0", 1)[0])
     if path == "//anon":
         path = ""
     letters = "".join(letter if prot & bit else "-" for letter, bit in (("r", 1), ("w", 2), ("x", 4)))
     shared = "s" if flags & 1 else "p"
     dev = f"{major:02x}:{minor:02x}"
-    return Mapped(pid, Mapping(start, min(start + length, 1 << 64), letters + shared, offset, dev, inode, path))
+    return Mapping(start, min(start + length, 1 << 64), letters + shared, offset, dev, inode, path)
+
+
+_known_mapping = lru_cache(1 << 13)(_mapping)
+"""A program may map the same again and again, thousands of times a second."""
+
+
+def mapping_process(body: bytes) -> int | None:
+    """The pid of an MMAP2, None of one without a file, and of a body that is too short."""
+    if len(body) < _TWO.size + _PLACE.size or not _PLACE.unpack_from(body, _TWO.size)[5]:
+        return None
+    return int.from_bytes(body[:4], "little")
 
 
 def parse_task(body: bytes) -> tuple[int, int, int, int] | None:

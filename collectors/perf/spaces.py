@@ -56,6 +56,11 @@ class MappingLayout:
     def _together(self) -> Mappings:
         return tuple(self._made)
 
+    def holds(self, mapping: Mapping) -> bool:
+        """Is the same part of the same file there already?"""
+        at = bisect_left(self._made, mapping.start, key=_start)
+        return bool(mapping.inode) and at < len(self._made) and self._made[at] == mapping
+
     def cover(self, mapping: Mapping) -> None:
         """A new one over others: what it covers is cut out of those."""
         made = self._made
@@ -220,6 +225,8 @@ class History:
                 return
             if self.image is self._hidden and not now & before:  # the record of its exec was lost
                 self.image = self._next_image()
+        if isinstance(change, Mapping) and self.layout.holds(change):  # made anew where it was
+            return
         self._lay(self.layout, change)
         self._space = None
 

@@ -19,6 +19,7 @@ from pyprof.collectors.perf.records import (
     SAMPLE,
     SampleRecords,
     Scan,
+    mapping_process,
     parse_comm,
     parse_lost,
     parse_mmap2,
@@ -165,19 +166,19 @@ def test_samples_without_registers_are_left_out_and_counted_and_32_bit_ones_are_
 
 def test_mapping_is_read_as_maps_would_show_it() -> None:
     body = struct.pack("=IIQQQIIQQII", 7, 9, 0x1000, 0x3000, 0x2000, 254, 1, 99, 0, 5, 2) + b"/lib/a b.so\0\0\0\0\0"
-    found = parse_mmap2(body)
-    assert found is not None
-    assert found.mapping == Mapping(0x1000, 0x4000, "r-xp", 0x2000, "fe:01", 99, "/lib/a b.so")
+    assert parse_mmap2(body) == Mapping(0x1000, 0x4000, "r-xp", 0x2000, "fe:01", 99, "/lib/a b.so")
     nameless = struct.pack("=IIQQQIIQQII", 7, 9, 0x1000, 0x3000, 0, 0, 0, 0, 0, 7, 1) + b"//anon\0\0"
     found = parse_mmap2(nameless)
     assert found is not None
-    assert (found.mapping.path, found.mapping.perms) == ("", "rwxs")
+    assert (found.path, found.perms) == ("", "rwxs")
+    assert (mapping_process(body), mapping_process(nameless), mapping_process(body[:40])) == (7, None, None)
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200), st.integers(0, 70000))
 def test_bodies_and_rings_of_any_bytes_are_taken_or_refused(body: bytes, position: int) -> None:
     parse_mmap2(body)
+    mapping_process(body)
     parse_comm(body)
     parse_task(body)
     for kind in (LOST, COMM, MMAP2):

@@ -50,6 +50,16 @@ def test_generations_without_samples_are_not_made() -> None:
     assert ids[1] == ids[2] != ids[0]
 
 
+def test_mapping_the_same_anew_makes_no_generation() -> None:
+    known = history(code(0x1000, 0x2000), code(0x2000, 0x3000))
+    before, _ = known.settle(np.array([0], np.int64), np.zeros(1, np.uint64))
+    known.mapped(1, code(0x1000, 0x2000))
+    again, _ = known.settle(np.array([2], np.int64), np.zeros(1, np.uint64))
+    known.mapped(3, replace(code(0x1000, 0x2000), offset=0x7000))
+    other, _ = known.settle(np.array([4], np.int64), np.zeros(1, np.uint64))
+    assert before[0] == again[0] != other[0]
+
+
 def test_child_begins_with_what_its_parent_had() -> None:
     parent = history(code(0x1000, 0x2000, "first"))
     parent.mapped(10, code(0x1000, 0x2000, "second"))
