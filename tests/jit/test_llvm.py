@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.objfile.jitdump import JitdumpReader, Loaded
 from tests.live.support.other_unwinders import gdb_stacks
 from tests.live.support.recording import dump, record, running
+from tests.roots import run_in
 from tests.support import build, need
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -84,6 +86,51 @@ def test_object_files_that_take_turns_at_one_address_are_told_apart(
     assert told["call_even", "made_odd"] == told["call_odd", "made_even"] == 0
     assert min(told["call_even", "made_even"], told["call_odd", "made_odd"]) > 0.25 * recording.samples
     assert recording.whole > 0.8
+
+
+def lines_of_dump(folder: Path) -> dict[str, list[tuple[int, int]]]:
+    """Of each function of the one jitdump below folder: the offset in its code and the line of each entry."""
+    (file,) = folder.rglob("jit-*.dump")
+    found = [loaded for loaded in JitdumpReader().read(file.read_bytes()) if isinstance(loaded, Loaded)]
+    return {loaded.name: [(avma - loaded.start, line) for avma, _, line in loaded.lines] for loaded in found}
+
+
+def test_lines_of_llvms_jitdump_are_those_of_their_functions(bitcode: Path, tmp_path: Path) -> None:
+    """The writer of MCJIT, which Julia used up to 1.9. Its entries count an ELF header before the code."""
+    with running(need("lli"), "-jit-kind=mcjit", bitcode, env={**os.environ, "JITDUMPDIR": str(tmp_path)}):
+        found = lines_of_dump(tmp_path)
+    source = (PROGRAMS / "spinner.c").read_text().splitlines()
+    begins = {name: next(n for n, line in enumerate(source) if f" {name}(" in line) + 1 for name in found}
+    assert set(begins) == {"leaf", "ladder", "outer", "main"}
+    for name, entries in found.items():
+        begin = begins[name]
+        end = source.index("}", begin) + 1
+        assert entries[0][0] == 0
+        assert begin <= entries[0][1] <= begin + 1
+        assert len(entries) > 3
+        others = [line for _, line in entries if line and not begin <= line <= end]
+        assert others == ([18] if name == "ladder" else []), (name, others)  # 18: inlined()
+
+
+def test_code_of_llvms_jitlink_has_its_jitdumps_tables_and_lines(tmp_path: Path) -> None:
+    """Its writer is Julia's from 1.10 on: lines of all functions, then all functions, and one table for all of them."""
+    flags = ["-O1", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-fPIC", "-Dstatic=", "-c"]
+    code = build(PROGRAMS / "spinner.c", tmp_path / "spinner.o", *flags, compiler="clang")
+    command = [*run_in("sid"), "llvm-jitlink-22", "-perf-support", "-debugger-support=false", str(code)]
+    with running(*command, env={**os.environ, "JITDUMPDIR": str(tmp_path)}) as program:
+        recording = record(program.pid, tmp_path, seconds=0.5, until=lambda recording: recording.samples > 50)
+        assert recording.whole == 1.0
+        assert recording.summary["trust"]["jitdump"] > 30 * recording.samples
+        leaves = [stack for stack in recording.stacks if stack[-1] == "leaf"]
+        assert {stack[-34:] for stack in leaves} == {("main", "outer", *["ladder"] * 31, "leaf")}
+        assert sum(recording.stacks[stack] for stack in leaves) > 0.9 * recording.samples
+        found = lines_of_dump(tmp_path)
+    assert {name: entries[0][1] for name, entries in found.items()} == {
+        "leaf": 7,
+        "ladder": 22,
+        "outer": 29,
+        "main": 34,
+    }
 
 
 def test_nothing_is_looked_for_in_a_process_without_made_code(tmp_path: Path) -> None:
