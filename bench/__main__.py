@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.dumps import dumps, first_sample, help_seconds
 from bench.goals import DWARF, PERF, PTRACE, SPY, Measured, print_goals
-from bench.looks import dumps, first_sample, help_seconds
 from bench.marginal import marginal
 from bench.memory import churn, memory
 from bench.pauses import python_pause

@@ -110,8 +110,8 @@ def target_alone(command: list[str], seconds: float) -> Inside:
 
 
 def seen(out: str) -> Inside:
-    told = json.loads(out)
-    return Inside(told["work"], [gap / 100 for gap in told.get("gaps_10ns", ())])
+    inside = json.loads(out)
+    return Inside(inside["work"], [gap / 100 for gap in inside.get("gaps_10ns", ())])
 
 
 def added(quiet: Inside, sampled: Inside) -> list[float]:

@@ -92,7 +92,7 @@ class Unseen:
 
 
 def unseen(before: Mapping[int, Account], after: Mapping[int, Account]) -> tuple[Unseen, ...]:
-    """What was not sampled between two moments, of families where that is more than chance or rounding."""
+    """What was not sampled between two moments, of process trees where that is more than chance or rounding."""
     found = []
     for root, account in after.items():
         old = before.get(root, NO_ACCOUNT)
@@ -148,7 +148,7 @@ class _Seen:
 
 
 class Accounts:
-    """Of the families of a recording, where samples are to stand for all of their time on processors: empty where
+    """Of the process trees of a recording, where samples are to stand for all of their time on processors: empty where
     threads that sleep are sampled, too, or only some threads are (on is False). waits: see Account.
 
     The kernel's account does not judge samples by events on processors. A thread that another processor has it preempt
@@ -241,7 +241,7 @@ class Accounts:
         return self._past_due + sum(self._due.values()), self._past_seen + sum(map(self._seen_ns, self._seen))
 
     def saw(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
-        """Samples of the families' processes."""
+        """Samples of the trees' processes."""
         if not self.on:
             return
         pids, at = np.unique(batch.pid, return_inverse=True)

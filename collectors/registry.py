@@ -100,7 +100,7 @@ def shows_kernel(name: str) -> bool:
     return any(spec.kernel for spec in COLLECTORS if name in (AUTO, spec.name))
 
 
-def tells_wakers(name: str) -> bool:
+def reports_wakers(name: str) -> bool:
     """Can a collector of this name say who ended waits?"""
     return any(spec.wakers for spec in COLLECTORS if name in (AUTO, spec.name))
 

@@ -107,7 +107,7 @@ def _open_folder(path: str) -> int:
     """A link that belongs to neither root nor us leads to its owner's folders only: whoever may write to a folder on
     the way can put one there at any moment. Raises OSError.
     """
-    rest, links, strangers = deque(path.split("/")), 0, set[int]()
+    rest, links, others = deque(path.split("/")), 0, set[int]()
     with contextlib.ExitStack() as opened:
         at = _enter("/" if path.startswith("/") else ".", None, opened)
         while rest:
@@ -120,7 +120,7 @@ def _open_folder(path: str) -> int:
             links += 1
             if links > _MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            strangers |= {found.st_uid} - {0, os.geteuid()}
+            others |= {found.st_uid} - {0, os.geteuid()}
             if found.st_dev == _proc():  # what such a link says is not where it leads
                 at = _enter(part, at, opened, 0)
                 continue
@@ -130,7 +130,7 @@ def _open_folder(path: str) -> int:
         found = os.fstat(at)
         if not stat.S_ISDIR(found.st_mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if strangers - {found.st_uid}:
+        if others - {found.st_uid}:
             raise OSError(errno.EPERM, "a link of another user leads there")
         return os.dup(at)
 

@@ -39,5 +39,5 @@ def test_documentation_has_the_table() -> None:
 def test_help_names_each_source() -> None:
     words = " ".join(pyprof("record", "--help").stdout.split())
     assert all(source.described in words for source in selectable())
-    told = " ".join(pyprof("dump", "--help").stdout.split())
-    assert all(source.described in told for source in FRAME_SOURCES)
+    manual = " ".join(pyprof("dump", "--help").stdout.split())
+    assert all(source.described in manual for source in FRAME_SOURCES)

@@ -42,19 +42,19 @@ SAMPLER, WORKER = 160, 240
 LOAD = """
 import atexit, os, sys, time
 to = sys.argv.pop(1)
-def tell():
+def report():
     with open(to, "a") as file:
         there = [name for name, module in sys.modules.items() if "numpy_parts" not in str(type(module))]
         file.write(" ".join(there) + "\\n")
 def leave(code, leave=os._exit):
-    tell()
+    report()
     leave(code)
 def kill(pid, number, kill=os.kill):
     time.sleep(1)  # a worker that is not needed any more is killed: this one writes what it has loaded before
     kill(pid, number)
 os._exit = leave
 os.kill = kill
-atexit.register(tell)
+atexit.register(report)
 from pyprof_start import main
 main()
 """

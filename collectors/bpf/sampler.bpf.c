@@ -52,9 +52,9 @@ struct map SEC("maps") threads = {LRU_HASH, 4, sizeof(struct thread), 1 << 16, 0
 struct map SEC("maps") layouts = {ARRAY, 4, sizeof(struct layout), 64, 0};
 /*
  * Code objects whose texts were in a record: process, address and head as one word, in the place that its low bits name. Two
- * that have one place are told again and again.
+ * that have one place are sent again and again.
  */
-struct map SEC("maps") told = {ARRAY, 4, 8 * MOST_TOLD, 1, 0};
+struct map SEC("maps") sent_codes = {ARRAY, 4, 8 * MOST_SENT, 1, 0};
 struct map SEC("maps") limits = {ARRAY, 4, sizeof(struct limits), 1, 0};
 /* Threads off their processors, and sums of their short waits. By the address of the task: the scheduler names no other. */
 struct map SEC("maps") waits = {HASH, 8, sizeof(struct wait), 1 << 16, 0};
@@ -114,7 +114,7 @@ const volatile u32 own_tgid = 0;     /* the profiler, which is not recorded */
 const volatile u32 pid_of_task = 0;  /* as tgid_of_task */
 const volatile u32 kernel_stacks = 0; /* the kernel's frames are copied, too */
 const volatile u32 locks = 0;        /* only waits for futexes are looked at */
-const volatile u32 wakers = 0;       /* who wakes threads is told, with its stack */
+const volatile u32 wakers = 0;       /* who wakes threads is recorded, with its stack */
 const volatile u32 fill = 0xFFFFFFFF; /* bytes in the ring from which on its reader is woken */
 const volatile u32 runnable = 0;     /* threads that only wait for a processor are looked at, too */
 
@@ -229,14 +229,14 @@ inline_ void take_text(struct scratch_space *space, u64 address)
 	walk->texts = n + 1;
 }
 
-static __attribute__((noinline)) void tell(struct scratch_space *space, u64 code, u64 head)
+static __attribute__((noinline)) void send_code(struct scratch_space *space, u64 code, u64 head)
 {
 	u32 zero = 0;
-	u64 *known = map_lookup(&told, &zero);
+	u64 *known = map_lookup(&sent_codes, &zero);
 	u64 key = (code ^ turned(head, 17) ^ space->walk.tgid) * 0x9E3779B97F4A7C15ull | 1;
 	if (!known)
 		return;
-	known += key >> 40 & (MOST_TOLD - 1);
+	known += key >> 40 & (MOST_SENT - 1);
 	if (*known == key)
 		return;
 	*known = key;
@@ -301,7 +301,7 @@ static long next_frame(u32 index, void *context)
 	row->flags = flags;
 	row->head = head;
 	if (head)
-		tell(space, code, head);
+		send_code(space, code, head);
 	walk->frames = n + 1;
 	walk->frame = previous == at ? 0 : previous;
 	if (!walk->ended && (flags & 0xFF) >= layout->run_ends) {

@@ -20,7 +20,7 @@ typedef long long s64;
 #define MOST_HEAD 16             /* words of a code object that are copied */
 #define MOST_TEXTS 256           /* in a record */
 #define TEXT_BYTES 240           /* of each */
-#define MOST_TOLD (1 << 15)      /* code objects of which it is known that their texts were in a record */
+#define MOST_SENT (1 << 15)      /* code objects of which it is known that their texts were in a record */
 #define MOST_THREADS 256         /* thread states that are looked through for one */
 #define MOST_KERNEL 127          /* frames of the kernel in a record */
 #define REGISTERS 17             /* in the order of DWARF, pc last (x86-64) */

@@ -37,7 +37,7 @@ from pyprof.model.sample import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 from pyprof.records import replace
 
-_LOOKS = 4
+_OUT_OF_BAND_READS = 4
 """So often those that sleep already are read: the first reads do not know how much of a stack is wanted."""
 
 _HELD_NS = 100_000_000
@@ -64,8 +64,8 @@ class BpfWaitCollector(BpfCollector):
         self._surroundings = WaitSurroundings(options, LockWaits(source.gils))
         self._from_outside = from_outside
         self._outside: SampleSource | None = None
-        self._looks: Iterator[SampleBatch] = iter(())
-        self._left_looks = 0
+        self._out_of_band: Iterator[SampleBatch] = iter(())
+        self._left_out_of_band = 0
         self._met: dict[ThreadKey, ThreadInfo] = {}
         super().__init__(source, pid, options, diagnostics, ids, selection, before_exec)
         self.members.joined = self._join
@@ -102,7 +102,7 @@ class BpfWaitCollector(BpfCollector):
         self._close_outside()
         if self._waits.unheard:
             self._outside = self._from_outside(pids)
-            self._looks, self._left_looks = self._outside.batches(), _LOOKS
+            self._out_of_band, self._left_out_of_band = self._outside.batches(), _OUT_OF_BAND_READS
 
     def _close_outside(self) -> None:
         outside, self._outside = self._outside, None
@@ -164,9 +164,9 @@ class BpfWaitCollector(BpfCollector):
 
     def _asleep(self, last: bool) -> SampleBatch:
         """At threads that sleep already."""
-        batch = next(self._looks, None) if self._outside is not None and not last else None
-        self._left_looks -= 1
-        if self._left_looks <= 0 and self._outside is not None:
+        batch = next(self._out_of_band, None) if self._outside is not None and not last else None
+        self._left_out_of_band -= 1
+        if self._left_out_of_band <= 0 and self._outside is not None:
             self._close_outside()
         if batch is None:
             return _NOBODY_ASLEEP

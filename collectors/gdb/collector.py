@@ -49,7 +49,7 @@ class GdbRemoteCollector:
         self._ticks = self._ticking_ns = 0
         self._due_ns: int | None = None
         self._infos: dict[int, ThreadInfo] = {}
-        self._pace = SamplingClock(options.rate_hz, options.max_overhead, time.monotonic_ns(), random.random)
+        self._clock = SamplingClock(options.rate_hz, options.max_overhead, time.monotonic_ns(), random.random)
         self._target = target = connect(remote, not options.flush_s, diagnostics)
         self._spaces = RemoteSpaces(target.modules, target.memory, target.files, remote.sysroot)
         first = _FIRST_OF_PROCESS if target.modules.is_process else _FIRST
@@ -105,7 +105,7 @@ class GdbRemoteCollector:
         if not control.paced:
             control.rest(0, self._is_stopping)
             return not (self._stopping or control.ended)
-        due = self._pace.next_due(time.monotonic_ns()) if self._due_ns is None else self._due_ns
+        due = self._clock.next_due(time.monotonic_ns()) if self._due_ns is None else self._due_ns
         self._due_ns = due
         control.rest(min(due, alive_ns), self._is_stopping)
         if self._stopping or control.ended or time.monotonic_ns() < due:
@@ -125,8 +125,8 @@ class GdbRemoteCollector:
                 if self._batch.full:
                     break
         self._ticks += 1
-        self._ticking_ns = time.monotonic_ns() - self._pace.start_ns
-        self._pace.stopped(control.pauses.snapshot().total_ns - before)
+        self._ticking_ns = time.monotonic_ns() - self._clock.start_ns
+        self._clock.stopped(control.pauses.snapshot().total_ns - before)
 
     def _list(self) -> list[ThreadId]:
         """The threads worth a stop."""
@@ -180,7 +180,7 @@ class GdbRemoteCollector:
             pieces.append(Piece(thread.other[0], target.memory.fresh(*thread.other)))
         space = self._spaces.at(values[target.arch.pc])
         self._batch.memory.put(stack)
-        made = Lane(target.arch, SampleKind.STOPPED, at_ns, target.pid, thread_id.tid, space, self._pace.weight)
+        made = Lane(target.arch, SampleKind.STOPPED, at_ns, target.pid, thread_id.tid, space, self._clock.weight)
         lane = self._batch.add(made, base, len(stack))
         self._batch.set_registers(lane, values)
         if pieces:
@@ -232,8 +232,8 @@ class GdbRemoteCollector:
             ticks=self._ticks,
             ticking_ns=self._ticking_ns,
             pauses=control.pauses.snapshot(),
-            skipped=self._pace.skipped if control.paced else 0,
-            notes=(*self._notes, *self._pace.notes),
+            skipped=self._clock.skipped if control.paced else 0,
+            notes=(*self._notes, *self._clock.notes),
         )
 
     def stop(self) -> None:

@@ -24,7 +24,7 @@ _NEVER_NS = 2**62
 
 
 @dataclass(slots=True)
-class _Look:
+class _Pending:
     """When a process is looked at next, and how long after that once more."""
 
     due_ns: int
@@ -40,52 +40,52 @@ class ByImage:
     cost: Callable[[], int] = time.thread_time_ns
     reasons: dict[int, str] = field(default_factory=dict)
     why: dict[str, set[int]] = field(default_factory=dict)
-    _looks: dict[int, _Look] = field(default_factory=dict)
+    _pending: dict[int, _Pending] = field(default_factory=dict)
     _not_before: int = 0
 
     def changed(self, pids: Iterable[int]) -> None:
         """Processes that have come, or that run other code than before."""
         now = self.clock()
         for pid in pids:
-            if len(self._looks) < _MOST:
-                self._looks[pid] = _Look(now, _SOON_NS)
+            if len(self._pending) < _MOST:
+                self._pending[pid] = _Pending(now, _SOON_NS)
 
     def wait_ns(self) -> int:
         """Until the next look, if nothing changes before."""
-        due = max(min((look.due_ns for look in self._looks.values()), default=_NEVER_NS), self._not_before)
+        due = max(min((pending.due_ns for pending in self._pending.values()), default=_NEVER_NS), self._not_before)
         return max(due - self.clock(), 0)
 
     def look(self, all_of_them: bool = False) -> list[int]:
         """Look at what is due, within a budget of the time unless all is wanted. Those that are decided now."""
         now = self.clock()
-        due = [(pid, look) for pid, look in self._looks.items() if look.due_ns <= now]
+        due = [(pid, pending) for pid, pending in self._pending.items() if pending.due_ns <= now]
         if not due or (not all_of_them and now < self._not_before):
             return []
         spent = self.cost()
         decided = []
-        for pid, look in due:
-            if self._is_decided(pid, self.needs_stops(pid), look):
+        for pid, pending in due:
+            if self._is_decided(pid, self.needs_stops(pid), pending):
                 decided.append(pid)
             if not all_of_them and self.cost() > spent + _MOST_NS:
                 break
         self._not_before = self.clock() + min(_BUDGET * (self.cost() - spent), _LATE_NS)
         return decided
 
-    def _is_decided(self, pid: int, reason: str | None, look: _Look) -> bool:
+    def _is_decided(self, pid: int, reason: str | None, pending: _Pending) -> bool:
         if reason is None:
-            look.due_ns = self.clock() + look.wait_ns
-            look.wait_ns = min(2 * look.wait_ns, _LATE_NS)
+            pending.due_ns = self.clock() + pending.wait_ns
+            pending.wait_ns = min(2 * pending.wait_ns, _LATE_NS)
             return False
         if not reason:
-            del self._looks[pid]
+            del self._pending[pid]
             self.reasons.pop(pid, None)
             return True
         self.reasons[pid] = reason
         self.why.setdefault(reason, set()).add(pid)
-        look.wait_ns = max(2 * look.wait_ns, _YOUNG_NS)
-        look.due_ns = self.clock() + look.wait_ns
-        if look.wait_ns > _SETTLED_NS:
-            del self._looks[pid]
+        pending.wait_ns = max(2 * pending.wait_ns, _YOUNG_NS)
+        pending.due_ns = self.clock() + pending.wait_ns
+        if pending.wait_ns > _SETTLED_NS:
+            del self._pending[pid]
         return True
 
     def forget(self, alive: Callable[[int], bool]) -> None:

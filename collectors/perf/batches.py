@@ -89,7 +89,7 @@ class BatchMaker:
         return self.take(found, NO_SAMPLES, self._rings.words).running
 
     def take(self, found: Scan, switched: SampleRecords, words: U64) -> RingBatches:
-        """switched: further samples, of the same stretch of time but in other rings, words."""
+        """switched: further samples, of the same interval but in other rings, words."""
         lost = 0
         for record in found.others:
             if record.kind in (LOST, LOST_SAMPLES):

@@ -197,14 +197,14 @@ class PerfCollector:
         """
         now = time.monotonic_ns()
         soon_ns = self._watched_ns + _WATCH_NS
-        if now >= (soon_ns if self._waiter.told else self._watch_ns):
+        if now >= (soon_ns if self._waiter.notified else self._watch_ns):
             self._waiter.listen()
             self._watched_ns, soon_ns = now, now + _WATCH_NS
             again_ns = watch()
             if again_ns is None:
                 return None
             self._watch_ns = now + again_ns if self.wakes else soon_ns
-        return max((soon_ns if self._waiter.told else self._watch_ns) - now, 0)
+        return max((soon_ns if self._waiter.notified else self._watch_ns) - now, 0)
 
     def _hear_of_ends(self, wait_ns: float = 0) -> None:
         tracked = self.members.tracked

@@ -25,7 +25,7 @@ HIDDEN = -1
 _NEAR_NS = 20_000_000
 _MOST_REPLACED = 16
 _MOST_SEGMENTS = 8
-_LOOKS = 5
+_READ_BUDGET = 5
 """Reading what is mapped takes a fifth of the time at most, however much there is."""
 _EXEC_NS = 20_000_000  # so long after an exec the old program's registers may still be seen
 
@@ -205,7 +205,7 @@ class History:
         at = time.monotonic_ns()
         now = _maps(self.pid)
         self._stale = False
-        self._look_ns = at + _LOOKS * (time.monotonic_ns() - at)
+        self._look_ns = at + _READ_BUDGET * (time.monotonic_ns() - at)
         if now:
             self._now = now
             self._changes.note(at, now)

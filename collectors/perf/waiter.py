@@ -17,12 +17,12 @@ _BATCH = 2000
 
 
 class Waiter:
-    """Of one thread. wake() may be called from a signal handler, and by others. told: there is news in rings; listen()
-    waits for more.
+    """Of one thread. wake() may be called from a signal handler, and by others. notified: there is news in rings;
+    listen() waits for more.
     """
 
     def __init__(self) -> None:
-        self.told = False
+        self.notified = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll = select.epoll()
         self._poll.register(self._wake, select.EPOLLIN)
@@ -40,7 +40,7 @@ class Waiter:
 
     def listen(self) -> None:
         """The news are known so far."""
-        self.told = False
+        self.notified = False
         for fd in self._news:
             self._poll.modify(fd, select.EPOLLIN | select.EPOLLONESHOT)
 
@@ -52,7 +52,7 @@ class Waiter:
                 self._poll.register(fd, select.EPOLLIN)
         ended = []
         for fd, _ in self._poll.poll(max(ns, 0) / 1e9):
-            self.told |= fd in self._news
+            self.notified |= fd in self._news
             if fd in self._watched:
                 ended.append(fd)
         for fd in ended:

@@ -33,7 +33,7 @@ MOST_VISITED = 8
 """Processors: each one is visited at the sampling rate."""
 _STAY = 4
 """Visits to one processor before the next: who moves waits for a processor first, and may come late."""
-_LOOKS, _UNSURE = 50, 0.1
+_LEAST_ASKED, _UNSURE = 50, 0.1
 _TRIES = 3
 
 
@@ -80,7 +80,7 @@ class Turns:
         self._own = -1
         self._allowed: set[int] = set()
         self._began_ns = -1
-        self._looks = self._unsure = self._visits = 0
+        self._asked = self._unsure = self._visits = 0
 
     def begin(self) -> None:
         """In the thread that samples. Does nothing where that is not the first one of ours."""
@@ -142,7 +142,7 @@ class Turns:
             return thread.share.due(schedstat)
         runs, steady = turn in (Turn.DISPLACED, Turn.RUNNING), thread.steadiness.steady
         if not steady:
-            self._looks += 1
+            self._asked += 1
             self._unsure += not runs
         if self.visited and steady:
             return runs and self._visits % len(self.visited) == 0
@@ -160,9 +160,9 @@ class Turns:
 
     def visit(self, pids: Iterable[int]) -> bool:
         """Begin to visit the processors, where that is better and can be. pids: of the targets."""
-        if self.visited or not self._may_visit or self._looks < _LOOKS or self._unsure < _UNSURE * self._looks:
+        if self.visited or not self._may_visit or self._asked < _LEAST_ASKED or self._unsure < _UNSURE * self._asked:
             return False
-        self._looks = self._unsure = 0
+        self._asked = self._unsure = 0
         there: set[int] = set()
         for pid in pids:
             with contextlib.suppress(OSError):

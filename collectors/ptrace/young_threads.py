@@ -26,13 +26,13 @@ class YoungThreads:
     def __init__(self) -> None:
         self.share = 1.0
         self.rounds = self.born = 0
-        self._looks = self._taken = self._others = 0
+        self._runnable = self._taken = self._others = 0
         self._expected = self._found = self._ahead = 0.0
         self._since_ns = self._spent_ns = -1
 
     def found(self, young: bool, taken: bool) -> None:
         """A thread that can run; of an older one only whether it is to be sampled matters."""
-        self._looks += young
+        self._runnable += young
         self._taken += taken and young
         self._others += taken and not young
 
@@ -47,8 +47,8 @@ class YoungThreads:
             self._ahead = max(self._ahead + self._taken - due, -_MOST_BEHIND)
             paid = min(self._ahead, _MOST_PAID * due)
             self._expected = _KEPT * self._expected + due
-            self._found = _KEPT * self._found + self._looks
+            self._found = _KEPT * self._found + self._runnable
             if self._found >= 1:
                 self.share = min(max((self._expected - paid) / self._found, 0), 1.0)
             self._since_ns, self._spent_ns = now_ns, spent_ns
-            self._looks = self._taken = self._others = self.rounds = 0
+            self._runnable = self._taken = self._others = self.rounds = 0

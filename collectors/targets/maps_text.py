@@ -15,7 +15,7 @@ _WRITABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw[x-][sp] [0-9a-f]+ 00:00 0(
 
 @dataclass(frozen=True, slots=True)
 class StackMapping:
-    """A stretch of readable, writable memory without a gap: where a stack lives."""
+    """A range of readable, writable memory without a gap: where a stack lives."""
 
     start: int
     end: int

@@ -17,7 +17,7 @@ from pyprof.model.modules import VDSO, AddressSpace
 
 _SOON_NS, _WAIT_NS = 4_000_000, 50_000_000
 """A runtime that has not begun is looked at again soon, then later and later, up to so long."""
-_MOST_LOOKS = 20
+_MOST_TRIES = 20
 _GREENLET = "_greenlet."
 """In the name of the module that brings greenlets: a thread's C stack may hold frames of several of them."""
 
@@ -42,7 +42,7 @@ class RuntimeFinder:
         self._modules: frozenset[tuple[int, str]] = frozenset()
         self._vdso: frozenset[int] = frozenset()
         self._pending: Located | None = None
-        self._looks = self._open_at = 0
+        self._tries = self._open_at = 0
         self._wait_ns = _SOON_NS
 
     @property
@@ -78,7 +78,7 @@ class RuntimeFinder:
             if runtime is None and modules == self._modules:
                 return
         self.runtime = self._pending = None
-        self._open_at = self._looks = 0
+        self._open_at = self._tries = 0
         self._wait_ns = _SOON_NS
         self._modules, self._vdso = modules, vdso
         self.refusal = ""
@@ -98,8 +98,8 @@ class RuntimeFinder:
         try:
             self.runtime = open_runtime(located, self.memory, inner_tids().__contains__)
         except UnsettledRuntime as refused:
-            self._looks += 1
-            if self._looks >= _MOST_LOOKS:
+            self._tries += 1
+            if self._tries >= _MOST_TRIES:
                 self._refuse(str(refused))
         except UnreadRuntime as refused:
             self._refuse(str(refused))

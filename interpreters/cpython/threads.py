@@ -20,7 +20,7 @@ _NAMES_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 20_000_000, 200
 _MOST_NAMES = 1 << 14
 _MOST_HOLDERS = 4
 """Of so many GILs it is asked in a stop who holds them."""
-_LOOKS_AT_NEWCOMER = 8
+_NEWCOMER_TRIES = 8
 """A new thread may not have a thread state at once."""
 _PATIENCE = 64
 """A thread that has had no frames so often is likely to have none."""
@@ -104,7 +104,7 @@ class ThreadList:
         for tid in tids:
             if tid not in self._inner:
                 self._inner[tid] = self._namespace_tid(tid)
-                self._newcomers[tid] = _LOOKS_AT_NEWCOMER
+                self._newcomers[tid] = _NEWCOMER_TRIES
         self.wanted = self.wanted or len(self._inner) > 2 * len(tids) + _PATIENCE
         if not self._newcomers:
             return
@@ -121,7 +121,7 @@ class ThreadList:
             self.wanted = True
         self._know(found)
         self._newcomers = {
-            tid: looks - 1 for tid, looks in self._newcomers.items() if looks > 1 and tid in tids and tid not in found
+            tid: tries - 1 for tid, tries in self._newcomers.items() if tries > 1 and tid in tids and tid not in found
         }
 
     def _know(self, found: dict[int, list[PyThread]]) -> None:

@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     file = FileToInspect(arguments.file, tuple(arguments.symbols))
     with Examiner(forked, arguments.sandbox and not arguments.symbols) as examiner:
-        examiner.tell(KnownFiles((file.path,)))
+        examiner.notify(KnownFiles((file.path,)))
         code, missing = look(examiner, file, arguments)
     if missing:
         hint = "what it shows is not all; get the whole file"

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     path = arguments.output
     with Examiner(forked, arguments.sandbox) as examiner:
-        examiner.tell(KnownFiles((arguments.file,)))
+        examiner.notify(KnownFiles((arguments.file,)))
         pieces = examiner.pieces(SymbolsOf(arguments.file, name(arguments.file)), SymbolText)
         last = next(pieces)
         if arguments.store:

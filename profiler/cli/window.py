@@ -99,11 +99,11 @@ class WindowWriter:
                 refuse(error)
                 failed = error
         if not how.quiet:
-            self._tell(profile, number, places)
+            self._report(profile, number, places)
         if failed is not None:
             raise failed
 
-    def _tell(self, profile: Profile, number: int, places: Sequence[str]) -> None:
+    def _report(self, profile: Profile, number: int, places: Sequence[str]) -> None:
         """places: where the profile is now."""
         from pyprof.cli.outcome import brief, report, wrapped
 

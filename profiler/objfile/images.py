@@ -176,8 +176,8 @@ class ImageStore:
             known = identity is Identity.UNKNOWN and file in self._proved
             if bias is not None and (known or accepted(candidate, identity)):
                 return self._made(Image(module, candidate.elf, bias, space.root))
-            telling = candidate.same_file or not candidate.handle or space.files is not None
-            differs = differs or (identity is Identity.DIFFERENT and telling)
+            conclusive = candidate.same_file or not candidate.handle or space.files is not None
+            differs = differs or (identity is Identity.DIFFERENT and conclusive)
             unproved = unproved or identity in (Identity.UNKNOWN, Identity.CONTENT)
         image = self._from_memory(space, module, at)
         windows = self._windows(space, at) if image is None else None

@@ -20,8 +20,8 @@ RuleAt = Callable[[int, bool], Rule | None]
 
 
 @dataclass(frozen=True, slots=True)
-class CodeLook:
-    """One look at a process. before_ns: when it was last looked at, now_ns: the time of this look (CLOCK_MONOTONIC).
+class CodeScan:
+    """One scan of a process for code. before_ns: the time of the scan before, now_ns: of this one (CLOCK_MONOTONIC).
 
     symbols: (name, avma) of what was looked for in all modules of the space. quick: in between, after a round of
     samples: a list that says that it has not changed is believed.
@@ -62,7 +62,7 @@ class CodeSource(Protocol):
     @property
     def spans(self) -> Descriptions: ...
 
-    def update(self, look: CodeLook) -> bool:
+    def update(self, scan: CodeScan) -> bool:
         """Look again. True where rules may have come or gone."""
         ...
 

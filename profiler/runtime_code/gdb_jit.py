@@ -15,7 +15,7 @@ from pyprof.objfile.images import Image
 from pyprof.objfile.opening import open_registered
 from pyprof.objfile.target_structs import TargetStructs
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.base import CodeLook, Rows, RuleAt, module_path, problem
+from pyprof.runtime_code.base import CodeScan, Rows, RuleAt, module_path, problem
 from pyprof.unwind.formats.gdb_jit import (
     DESCRIPTOR,
     JitEntry,
@@ -77,24 +77,24 @@ class GdbCode:
         self._relevant: dict[int, int] = {}
         self._loaded = 0
 
-    def update(self, look: CodeLook) -> bool:
+    def update(self, scan: CodeScan) -> bool:
         changed = False
-        here = {avma for name, avma in look.symbols if name == DESCRIPTOR}
+        here = {avma for name, avma in scan.symbols if name == DESCRIPTOR}
         for avma in here:
-            changed |= self._update_list(look, avma)
+            changed |= self._update_list(scan, avma)
         for key in [key for key in self._known if key[0] not in here]:
-            self._forget(key, look.now_ns)
+            self._forget(key, scan.now_ns)
             changed = True
         return changed
 
-    def _update_list(self, look: CodeLook, avma: int) -> bool:
-        read = look.space.read
+    def _update_list(self, scan: CodeScan, avma: int) -> bool:
+        read = scan.space.read
         last, rest_until = self._descriptors.get(avma, (b"", 0))
         try:
-            settled = (look.quick or look.now_ns < rest_until) and read_descriptor(read, look.arch, avma) == last
-            if settled and not self._replaced(look, avma):
+            settled = (scan.quick or scan.now_ns < rest_until) and read_descriptor(read, scan.arch, avma) == last
+            if settled and not self._replaced(scan, avma):
                 return False
-            found = self._read_list(look, avma)
+            found = self._read_list(scan, avma)
         except FormatError as error:
             if last != b"broken":
                 self._diagnostics.count("gdb jit: descriptor not usable")
@@ -102,11 +102,11 @@ class GdbCode:
             self._descriptors[avma] = (b"broken", 0)
             return False
         rest = REST * len(found.entries) * 20_000 if len(found.entries) > SHORT_LIST else 0
-        self._descriptors[avma] = (found.descriptor, look.now_ns + rest)
+        self._descriptors[avma] = (found.descriptor, scan.now_ns + rest)
         self._relevant[avma] = found.relevant
-        return self._take(look, avma, found)
+        return self._take(scan, avma, found)
 
-    def _replaced(self, look: CodeLook, avma: int) -> bool:
+    def _replaced(self, scan: CodeScan, avma: int) -> bool:
         """Is what was registered last another object file now? Memory that is freed is soon used for the next one, and
         then the descriptor is unchanged.
         """
@@ -114,26 +114,26 @@ class GdbCode:
         if known is None:
             return False
         try:
-            _, entry = read_entry(look.space.read, look.arch, known.entry.entry)
+            _, entry = read_entry(scan.space.read, scan.arch, known.entry.entry)
         except FormatError:
             return True
-        return entry != known.entry or known.mark != self._mark(look, entry)
+        return entry != known.entry or known.mark != self._mark(scan, entry)
 
-    def _mark(self, look: CodeLook, entry: JitEntry) -> bytes:
+    def _mark(self, scan: CodeScan, entry: JitEntry) -> bytes:
         """Identifies an object file among others at the same place, without reading all of a large one."""
         from hashlib import blake2b  # which loads OpenSSL
 
-        structs, half = TargetStructs(look.space.read, look.arch, self.label, MARK_BYTES), MARK_BYTES // 2
+        structs, half = TargetStructs(scan.space.read, scan.arch, self.label, MARK_BYTES), MARK_BYTES // 2
         if entry.size <= MARK_BYTES:
             return blake2b(structs.peek(entry.address, entry.size), digest_size=16).digest()
         data = structs.peek(entry.address, half) + structs.peek(entry.address + entry.size - half, half)
         return blake2b(data, digest_size=16).digest()
 
-    def _read_list(self, look: CodeLook, avma: int) -> JitList:
+    def _read_list(self, scan: CodeScan, avma: int) -> JitList:
         """The list, read while it did not change. Raises FormatError."""
         for _ in range(MOST_READS):
-            found = read_list(look.space.read, look.arch, avma)
-            if read_descriptor(look.space.read, look.arch, avma) == found.descriptor:
+            found = read_list(scan.space.read, scan.arch, avma)
+            if read_descriptor(scan.space.read, scan.arch, avma) == found.descriptor:
                 break
         else:
             self._diagnostics.count("gdb jit: list changed while it was read")
@@ -142,7 +142,7 @@ class GdbCode:
             self._diagnostics.count("gdb jit: list has no end")
         return found
 
-    def _take(self, look: CodeLook, avma: int, found: JitList) -> bool:
+    def _take(self, scan: CodeScan, avma: int, found: JitList) -> bool:
         """Make what is known what the list says."""
         changed = False
         present = set()
@@ -151,34 +151,34 @@ class GdbCode:
             present.add(key)
             known = self._known.get(key)
             again = known is None or known.entry != entry
-            if again or (entry.entry == found.relevant and self._replaced(look, avma)):
-                changed |= self._load(look, key, entry)
+            if again or (entry.entry == found.relevant and self._replaced(scan, avma)):
+                changed |= self._load(scan, key, entry)
         if found.whole:
             for key in [key for key in self._known if key[0] == avma and key not in present]:
-                self._forget(key, look.now_ns)
+                self._forget(key, scan.now_ns)
                 changed = True
         return changed
 
-    def _load(self, look: CodeLook, key: tuple[int, int], entry: JitEntry) -> bool:
+    def _load(self, scan: CodeScan, key: tuple[int, int], entry: JitEntry) -> bool:
         try:
             if self._loaded + entry.size > MAX_TOTAL:
                 self._loaded = self._held()
             if len(self._known) >= MAX_OBJECTS or self._loaded + entry.size > MAX_TOTAL:
                 raise FormatError(self.label, entry.entry, "more object files than are read")
-            data = read_object(look.space.read, look.arch, entry)
-            self._forget(key, look.now_ns)
+            data = read_object(scan.space.read, scan.arch, entry)
+            self._forget(key, scan.now_ns)
             file = open_registered(data, module_path(self.label))
         except FormatError as error:
             self._diagnostics.count("gdb jit: object file not usable")
             problem(self._diagnostics, self.label, error.message)
-            self._forget(key, look.now_ns)
-            self._known[key] = _Known(entry, self._mark(look, entry))
+            self._forget(key, scan.now_ns)
+            self._known[key] = _Known(entry, self._mark(scan, entry))
             return True
-        sources = open_sources(file, look.arch, self._names, self._diagnostics)
-        value = MemoryObject(file, look.arch, len(data), FileTables(file.name, sources, self._diagnostics, lambda: ()))
-        spans = [Span(start, end, value, look.before_ns) for start, end in code_ranges(file)]
-        self.spans.add(spans, look.before_ns, look.now_ns)
-        self._known[key] = _Known(entry, self._mark(look, entry), spans)
+        sources = open_sources(file, scan.arch, self._names, self._diagnostics)
+        value = MemoryObject(file, scan.arch, len(data), FileTables(file.name, sources, self._diagnostics, lambda: ()))
+        spans = [Span(start, end, value, scan.before_ns) for start, end in code_ranges(file)]
+        self.spans.add(spans, scan.before_ns, scan.now_ns)
+        self._known[key] = _Known(entry, self._mark(scan, entry), spans)
         self._loaded += entry.size
         return True
 

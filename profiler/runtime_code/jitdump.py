@@ -16,7 +16,7 @@ from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record
 from pyprof.objfile.opener import below, current
 from pyprof.records import dataclass
-from pyprof.runtime_code.base import CodeLook, NoImage, Rows, RuleAt, problem
+from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, problem
 from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.cfi.source import CfiTable
 from pyprof.unwind.formats.libunwind.tables import shifted
@@ -48,20 +48,20 @@ class JitdumpCode(NoImage):
         self._files: dict[str, tuple[GrowingFile, JitdumpReader]] = {}
         self._broken: set[str] = set()
 
-    def update(self, look: CodeLook) -> bool:
+    def update(self, scan: CodeScan) -> bool:
         if self._owners is None:
             return False
         changed = False
-        for mapping in jitdump_mappings(look.space):
+        for mapping in jitdump_mappings(scan.space):
             if mapping.path not in self._files:
-                file = open_mapped(look.space, mapping, self._owners)
+                file = open_mapped(scan.space, mapping, self._owners)
                 if file is not None:
                     self._files[mapping.path] = file, JitdumpReader()
         for path, (file, _) in self._files.items():
-            changed |= self._read_on(look, path, file)
+            changed |= self._read_on(scan, path, file)
         return changed
 
-    def _read_on(self, look: CodeLook, path: str, file: GrowingFile) -> bool:
+    def _read_on(self, scan: CodeScan, path: str, file: GrowingFile) -> bool:
         """Read what has come. Were there records?"""
         changed = False
         data, anew = file.more()
@@ -71,7 +71,7 @@ class JitdumpCode(NoImage):
                 self._broken.discard(path)
             if path in self._broken:
                 break
-            changed |= bool(data) and self._read(look, path, self._files[path][1], data)
+            changed |= bool(data) and self._read(scan, path, self._files[path][1], data)
             data, anew = file.more()
         if file.cut and path not in self._broken:
             self._broken.add(path)
@@ -86,7 +86,7 @@ class JitdumpCode(NoImage):
         self._files.clear()
         self._owners = None
 
-    def _read(self, look: CodeLook, path: str, reader: JitdumpReader, data: bytes) -> bool:
+    def _read(self, scan: CodeScan, path: str, reader: JitdumpReader, data: bytes) -> bool:
         try:
             records = reader.read(data)
         except FormatError as error:
@@ -95,13 +95,13 @@ class JitdumpCode(NoImage):
             problem(self._diagnostics, self.label, error.message)
             return False
         for record in records:
-            self._take(look, record)
+            self._take(scan, record)
         return bool(records)
 
-    def _take(self, look: CodeLook, record: Record) -> None:
+    def _take(self, scan: CodeScan, record: Record) -> None:
         if isinstance(record, JitdumpClosed):
             return  # the process may go on with code that it made before
-        before, now = look.before_ns, look.now_ns
+        before, now = scan.before_ns, scan.now_ns
         if record.time_ns is not None:
             before, now = record.time_ns - 1, record.time_ns
         if isinstance(record, Loaded):

@@ -12,7 +12,7 @@ from pyprof.model.code import CodeMap, CodeName, Span
 from pyprof.model.modules import ReadMemory
 from pyprof.model.walk import Trust
 from pyprof.records import dataclass, field
-from pyprof.runtime_code.base import CodeLook, NoImage, Rows, RuleAt, problem
+from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, problem
 from pyprof.unwind.formats.libunwind.dynamic import MAX_TABLE_BYTES, DynInfo, DynList, DynReader, Head, RegionFormat
 from pyprof.unwind.formats.libunwind.locate import LIST
 from pyprof.unwind.formats.libunwind.regions import NotDescribed, Procedure
@@ -65,22 +65,22 @@ class LibunwindCode(NoImage):
         self._aliases = 0
         self._loaded = 0
 
-    def update(self, look: CodeLook) -> bool:
+    def update(self, scan: CodeScan) -> bool:
         changed = False
-        here = {avma for name, avma in look.symbols if name == LIST}
+        here = {avma for name, avma in scan.symbols if name == LIST}
         for avma in here:
-            changed |= self._update_list(look, avma)
+            changed |= self._update_list(scan, avma)
         for avma in self._lists.keys() - here:
             for _, span in self._lists.pop(avma).known.values():
                 changed = True
-                self._drop(span, look.now_ns)
+                self._drop(span, scan.now_ns)
         return changed
 
-    def _update_list(self, look: CodeLook, avma: int) -> bool:
+    def _update_list(self, scan: CodeScan, avma: int) -> bool:
         state = self._lists.get(avma)
         if state is None:
             state = self._lists[avma] = _List()
-        reader = DynReader(look.space.read, look.arch)
+        reader = DynReader(scan.space.read, scan.arch)
         try:
             if reader.generation(avma) == (state.generation, state.first):
                 return False
@@ -95,7 +95,7 @@ class LibunwindCode(NoImage):
         before, state.generation, state.first = state.generation, found.generation, first
         if not found.whole:
             state.generation = -1  # look again
-        self._take(look, reader, state, found, found.generation - before if before >= 0 else len(found.heads))
+        self._take(scan, reader, state, found, found.generation - before if before >= 0 else len(found.heads))
         return True
 
     def _read_list(self, reader: DynReader, avma: int) -> DynList:
@@ -111,14 +111,14 @@ class LibunwindCode(NoImage):
             self._diagnostics.count("libunwind: list has no end")
         return found
 
-    def _take(self, look: CodeLook, reader: DynReader, state: _List, found: DynList, actions: int) -> None:
+    def _take(self, scan: CodeScan, reader: DynReader, state: _List, found: DynList, actions: int) -> None:
         """Make what is known what the list says. actions: so often something was registered or cancelled since; what is
         new stands in front, so only so many infos can be new.
         """
         present = {head.info for head in found.heads}
         if found.whole:
             for gone in state.known.keys() - present:
-                self._drop(state.known.pop(gone)[1], look.now_ns)
+                self._drop(state.known.pop(gone)[1], scan.now_ns)
         fresh: list[tuple[Head, DynInfo]] = []
         for place, head in enumerate(found.heads):
             known = state.known.get(head.info)
@@ -133,7 +133,7 @@ class LibunwindCode(NoImage):
             if known is not None:
                 if known[1] is not None and info == known[1].value.info and head.format == RegionFormat.DYNAMIC:
                     continue
-                self._drop(known[1], look.now_ns)
+                self._drop(known[1], scan.now_ns)
             state.known[head.info] = head, None
             if info is not None:
                 fresh.append((head, info))
@@ -143,10 +143,10 @@ class LibunwindCode(NoImage):
         spans = []
         for head, read in fresh:
             entry = read if read.sure or read.with_offset == state.usual else self._again(reader, read, state.usual)
-            span = Span(head.start, head.end, self._registered(entry, look.space.read, look.arch), look.before_ns)
+            span = Span(head.start, head.end, self._registered(entry, scan.space.read, scan.arch), scan.before_ns)
             state.known[head.info] = head, span
             spans.append(span)
-        self.spans.add(reversed(spans), look.before_ns, look.now_ns)  # of two that overlap the later one is found first
+        self.spans.add(reversed(spans), scan.before_ns, scan.now_ns)  # of two that overlap the later one is found first
 
     def _again(self, reader: DynReader, read: DynInfo, usual: bool) -> DynInfo:
         """In the other layout; as it was read first where that cannot be read any more."""

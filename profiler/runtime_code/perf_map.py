@@ -11,7 +11,7 @@ from pyprof.model.code_table import CodeTable, NamedRanges
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.held_bytes import HeldBytes
 from pyprof.objfile.images import SILENT
-from pyprof.runtime_code.base import CodeLook, NoImage, Rows, RuleAt, problem
+from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, problem
 from pyprof.symbolize.perfmap import PerfMapReader
 
 LINE_BYTES = 30
@@ -32,7 +32,7 @@ class PerfMapCode(NoImage):
         self._held = HeldBytes("perf map")
         self._next = b"", False
 
-    def update(self, look: CodeLook) -> bool:
+    def update(self, scan: CodeScan) -> bool:
         """Never True: it has no rules."""
         if self._file is None:
             return False
@@ -43,7 +43,7 @@ class PerfMapCode(NoImage):
             self.close()
         while self._file is not None and (data or anew):
             self._next = b"", False
-            self.spans.add(self._lines(self._file, data, anew), look.before_ns, look.now_ns, anew)
+            self.spans.add(self._lines(self._file, data, anew), scan.before_ns, scan.now_ns, anew)
             data, anew = self._next
         return False
 

@@ -16,7 +16,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.opener import below, current
 from pyprof.options import UnwindOptions
-from pyprof.runtime_code.base import CodeLook, CodeSource, Rows, RuleAt
+from pyprof.runtime_code.base import CodeScan, CodeSource, Rows, RuleAt
 from pyprof.runtime_code.gdb_jit import GdbCode
 from pyprof.runtime_code.jitdump import JitdumpCode
 from pyprof.runtime_code.libunwind import LibunwindCode
@@ -67,7 +67,7 @@ class ProcessCode:
         self.changes: list[int] = []
 
     def update(self, space: AddressSpace, *, quick: bool = False, files_only: bool = False) -> None:
-        """Look at all sources. quick: see CodeLook. files_only: the process may have ended, its files are there."""
+        """Look at all sources. quick: see CodeScan. files_only: the process may have ended, its files are there."""
         if self.ended_ns is not None:
             return
         files_only = files_only or space.ended
@@ -76,10 +76,10 @@ class ProcessCode:
                 self._symbols = self._find(space, self.arch)
             self._space = space
         now = time.monotonic_ns()
-        look = CodeLook(space, self.arch, self._looked_ns, now, self._symbols, quick)
+        scan = CodeScan(space, self.arch, self._looked_ns, now, self._symbols, quick)
         for source in self.sources:
             if not (source.in_memory and files_only) and not (quick and not source.in_memory):
-                self.version += source.update(look)
+                self.version += source.update(scan)
         self._looked_ns = now
         after = time.monotonic_ns()
         self._rest_until_ns = after + REST * (after - now)

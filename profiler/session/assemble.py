@@ -79,7 +79,7 @@ def assemble(
 
 
 def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
-    """(samples, nanoseconds) of each row. A stretch of known length has as many samples as sampling times were in it:
+    """(samples, nanoseconds) of each row. An interval of known length has as many samples as sampling times were in it:
     what is left of a period counts for the thread's next one, so that a thread has as many as its time has periods.
     """
     known = window.length_ns >= 0
@@ -108,10 +108,10 @@ def _threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int
     order = sorted(range(len(infos)), key=lambda i: infos[i].key)
     place = np.zeros(len(infos), np.int32)
     place[order] = np.arange(len(infos), dtype=np.int32)
-    return _told_apart([infos[i] for i in order]), place[inverse].astype(np.int32)
+    return _numbered([infos[i] for i in order]), place[inverse].astype(np.int32)
 
 
-def _told_apart(threads: list[ThreadInfo]) -> tuple[ThreadInfo, ...]:
+def _numbered(threads: list[ThreadInfo]) -> tuple[ThreadInfo, ...]:
     """Later threads of one number and name, and later processes, have #2, #3, ... behind their names."""
     lives: dict[tuple[int, str], list[ProcessKey]] = {}
     for thread in sorted(threads, key=lambda thread: thread.process_started):

@@ -95,7 +95,7 @@ def _of_selection(
     try:
         diagnostics = Diagnostics()
         runtimes = Runtimes(
-            AskedSymbols(worker.questions, worker.tell, diagnostics),
+            AskedSymbols(worker.questions, worker.notify, diagnostics),
             diagnostics,
             options.follow_tasks,
             options.stack_size,
@@ -131,7 +131,7 @@ def _sampling(
         options.as_text(),
         labels_of(options.labels or {}),
     )
-    runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, worker.tell, diagnostics), diagnostics)
+    runtimes = runtimes or Runtimes(AskedSymbols(worker.questions, worker.notify, diagnostics), diagnostics)
     try:
         return Sampling(collector, worker, runtimes, diagnostics, options.unwinding, naming, options.confined)
     except BaseException:
@@ -169,7 +169,7 @@ def check(options: RecordOptions) -> None:
         raise no_kernel()
     if options.wakers and options.mode == "cpu":
         raise UsageError("threads that run were not woken by anybody: --wakers is of waits", "--mode offcpu --wakers")
-    if (options.wakers or options.mode == "lock") and not registry.tells_wakers(options.collector):
+    if (options.wakers or options.mode == "lock") and not registry.reports_wakers(options.collector):
         raise no_wakers()
 
 

@@ -65,9 +65,9 @@ class PostMortem:
 def examined(target: DeadTarget, start: Start) -> PostMortem:
     """By a worker. start: how it is started. Raises what pieces() raises, and WorkerDied."""
     with Examiner(start, target.sandbox and not target.unwind.symbols) as examiner:
-        examiner.tell(KnownFiles(tuple(filter(None, (target.path, target.exe)))))
+        examiner.notify(KnownFiles(tuple(filter(None, (target.path, target.exe)))))
         for folder in filter(None, (target.sysroot.rstrip("/"), debuginfod_cache())):
-            examiner.tell(KnownFolder(folder))
+            examiner.notify(KnownFolder(folder))
         return examiner.one(_OfDeadProcess(target), PostMortem)
 
 

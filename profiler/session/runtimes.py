@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # for the worker only
     from pyprof.unwind.unwinder import Unwinder
 
 _MAP_HEAD = 1 << 20
-_LOOKS = -(1 << 40)
+_NEVER_SAMPLED = -(1 << 40)
 """From here down count the address spaces that are looked at, and never sampled."""
 
 
@@ -73,7 +73,7 @@ class Runtimes:
         self.book = CodeBook()
         recording = InterpreterContext(KnownSymbols(symbols), diagnostics, self.book, follow_tasks, stack_size)
         self._interpreters = Interpreters(recording)
-        self._ids = itertools.count(_LOOKS, -1)
+        self._ids = itertools.count(_NEVER_SAMPLED, -1)
         self._news = InterpreterNews()
         self.sent: dict[int, NamedCode] = {}
 

@@ -112,7 +112,7 @@ class _Looking:
         self.diagnostics = Diagnostics()
         self.collect = CollectOptions(rate_hz=_RATE_HZ, idle=True, stack_size=options.stack_size, flush_s=0)
         self.runtimes = Runtimes(
-            AskedSymbols(self._worker.questions, self._worker.tell, self.diagnostics),
+            AskedSymbols(self._worker.questions, self._worker.notify, self.diagnostics),
             self.diagnostics,
             options.follow_tasks,
             options.stack_size,

@@ -34,7 +34,7 @@ _MOST_ROWS = 1 << 15
 _MOST_OF_THREAD = 64
 _MOST_WHOLE = 64
 _BATCHES = 64
-_LOOKS = 4
+_TRIES = 4
 
 _Joint = tuple[tuple[tuple[int, int], ...], int, bytes]
 """((pc, sp) of the frames inside the cut, innermost first; where the copy ends; the bytes below)"""
@@ -43,7 +43,7 @@ _Joint = tuple[tuple[tuple[int, int], ...], int, bytes]
 @dataclass(slots=True)
 class _Cut:
     """Samples that are cut at one joint. rows: (column, index in it, what stood there). outer: what follows, None until
-    it is known. low: lowest stack pointer. looks: batches with whole stacks of the thread that are still waited for.
+    it is known. low: lowest stack pointer. tries: batches with whole stacks of the thread that are still waited for.
     until: the batch after which it is given up.
     """
 
@@ -51,7 +51,7 @@ class _Cut:
     rows: list[tuple[I32, int, int]] = field(default_factory=list)
     outer: tuple[FrameKey, ...] | None = None
     low: int = 1 << 64
-    looks: int = _LOOKS
+    tries: int = _TRIES
 
 
 class TruncatedStackRepair:
@@ -124,8 +124,8 @@ class TruncatedStackRepair:
                 outer = self._outer(joint, batch, walk, lane, node)
                 if outer is not None and not self._settle(cut, outer):
                     break
-            cut.looks -= 1
-            if cut.looks <= 0:
+            cut.tries -= 1
+            if cut.tries <= 0:
                 self._drop(cuts, joint)
         if not cuts:
             del self._cuts[thread]
@@ -142,7 +142,7 @@ class TruncatedStackRepair:
             for rows, row, before in cut.rows:
                 rows[row] = before
             self.completed -= len(cut.rows)
-            cut.looks = 0
+            cut.tries = 0
             return False
         return True
 

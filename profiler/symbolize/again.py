@@ -104,7 +104,7 @@ def named(profile: Profile, places: Places, seconds: float | None = None) -> Pro
     for at, found in zip(places_of, resolved.frames, strict=True):
         if _has_symbol(found) or not frames[at].lines:
             frames[at] = replace(frames[at], lines=found.lines, title=found.title)
-    modules = _told(profile.modules, frames)
+    modules = _updated(profile.modules, frames)
     problems = {profile.modules[at].path: diagnostics.problems.get(profile.modules[at].path, set()) for at in wanted}
     summaries = tuple(
         replace(each, problems=tuple(sorted(problems[each.path]))) if each.path in problems else each
@@ -125,7 +125,7 @@ def _has_symbol(frame: Frame) -> bool:
     return bool(frame.lines) and bool(frame.lines[-1].system_name)
 
 
-def _told(modules: Sequence[ModuleInfo], frames: Sequence[Frame]) -> tuple[ModuleInfo, ...]:
+def _updated(modules: Sequence[ModuleInfo], frames: Sequence[Frame]) -> tuple[ModuleInfo, ...]:
     functions = {frame.module for frame in frames if _has_symbol(frame)}
     lines = {frame.module for frame in frames if any(line.line for line in frame.lines)}
     return tuple(

@@ -31,9 +31,9 @@ def test_reasons_of_the_program_are_those_of_its_reader() -> None:
 
 
 def test_each_reason_that_is_counted_has_a_sentence() -> None:
-    told = [reason.counted for reason in abi.LossReason if reason.counted]
-    assert len(told) == len(set(told)) > 5
-    assert [name for name in told if counted(name) is None] == []
+    listed = [reason.counted for reason in abi.LossReason if reason.counted]
+    assert len(listed) == len(set(listed)) > 5
+    assert [name for name in listed if counted(name) is None] == []
 
 
 def test_program_that_the_verifier_refuses_is_one_error_with_its_reason() -> None:

@@ -20,7 +20,7 @@ def source(text: str, arch: Arch = X86_64, diagnostics: Diagnostics | None = Non
     return StackCfi(lambda: symbol_file(text), BASE, arch, diagnostics or Diagnostics())
 
 
-def told(rows: FunctionRows | None, arch: Arch = X86_64) -> dict[int, str]:
+def described(rows: FunctionRows | None, arch: Arch = X86_64) -> dict[int, str]:
     assert rows is not None
     return {start - BASE: describe(rule, arch) for start, rule in zip(rows.starts, rows.rules, strict=True)}
 
@@ -37,7 +37,7 @@ def test_rows_add_what_is_said_to_what_was_said() -> None:
     rows = source(FUNCTION).function_at(BASE + 0x1010)
     assert rows is not None
     assert (rows.start, rows.end) == (BASE + 0x1000, BASE + 0x1040)
-    assert told(rows) == {
+    assert described(rows) == {
         0x1000: "cfa = sp + 8; ra = [cfa - 8]",
         0x1001: "cfa = sp + 16; fp = [cfa - 16]; ra = [cfa - 8]",
         0x1004: "cfa = fp + 16; fp = [cfa - 16]; ra = [cfa - 8]",
@@ -86,7 +86,7 @@ RULES = [
 @pytest.mark.parametrize(("arch", "rules", "rule"), RULES)
 def test_rules_of_each_architecture(arch: Arch, rules: str, rule: str) -> None:
     rows = source(f"STACK CFI INIT 10 10 {rules}\n", arch).function_at(BASE + 0x10)
-    assert told(rows, arch) == {0x10: rule}
+    assert described(rows, arch) == {0x10: rule}
 
 
 def test_row_without_usable_cfa_or_ra_is_left_out_and_counted() -> None:
@@ -108,7 +108,7 @@ def test_register_whose_rule_cannot_be_used_is_lost_and_others_are_kept() -> Non
     diagnostics = Diagnostics()
     text = "STACK CFI INIT 10 10 .cfa: $rsp 8 + .ra: .cfa -8 + ^ $rbx: $rbx + $rbp: .cfa -16 + ^ $xmm6: .cfa 8 - ^\n"
     rows = source(text, diagnostics=diagnostics).function_at(BASE + 0x10)
-    assert told(rows) == {0x10: "cfa = sp + 8; rbx = undefined; fp = [cfa - 16]; ra = [cfa - 8]"}
+    assert described(rows) == {0x10: "cfa = sp + 8; rbx = undefined; fp = [cfa - 16]; ra = [cfa - 8]"}
     assert diagnostics.counts == {"STACK CFI: rule of a register not usable": 1, "STACK CFI: unknown register": 1}
 
 
@@ -125,7 +125,7 @@ def test_delta_that_is_malformed_or_out_of_order_is_counted(delta: str) -> None:
     diagnostics = Diagnostics()
     text = f"STACK CFI INIT 10 10 .cfa: $rsp 8 + .ra: .cfa -8 + ^\n{delta}\n"
     found = StackCfi(lambda: symbol_file(text, diagnostics), BASE, X86_64, diagnostics)
-    assert told(found.function_at(BASE + 0x10)) == {0x10: "cfa = sp + 8; ra = [cfa - 8]"}
+    assert described(found.function_at(BASE + 0x10)) == {0x10: "cfa = sp + 8; ra = [cfa - 8]"}
     assert sum(diagnostics.counts.values()) == 1
 
 

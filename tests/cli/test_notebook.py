@@ -89,10 +89,10 @@ def test_modes_are_those_of_record() -> None:
 
 
 def test_wrong_options_and_help_run_nothing() -> None:
-    wrong, told, after = shown("%%pyprof --mode both\nran = 1", "%pyprof -h", "print('ran' in globals())")
+    wrong, manual, after = shown("%%pyprof --mode both\nran = 1", "%pyprof -h", "print('ran' in globals())")
     assert "--mode" in wrong["text"]
     assert "UsageError" in wrong["text"]
-    assert "--rate HZ" in told["text"]
+    assert "--rate HZ" in manual["text"]
     assert after["text"] == "False\n"
 
 

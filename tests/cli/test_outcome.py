@@ -282,8 +282,10 @@ def test_every_advice_of_the_code_is_known_to_be_without_sudo_for_root(monkeypat
         if path.name not in ("record.py", "terminal.py")  # the manual, and what is tested here
     ]
     assert len(advised) > 5
-    told = [advice(text) for text in advised]
-    assert [text for text in told if "sudo " in text or text.startswith((",", " ")) or text.endswith((":", ","))] == []
+    advices = [advice(text) for text in advised]
+    assert [
+        text for text in advices if "sudo " in text or text.startswith((",", " ")) or text.endswith((":", ","))
+    ] == []
 
 
 def _stats(stops: int = 0) -> CollectorStats:

@@ -24,12 +24,12 @@ def test_each_fork_of_a_number_is_another_life_however_soon_it_comes() -> None:
 
 def test_a_thread_that_proc_and_the_kernel_tell_of_has_one_life_whoever_comes_first() -> None:
     own = os.getpid()
-    seen_first, told_first = ThreadLives(), ThreadLives()
+    seen_first, reported_first = ThreadLives(), ThreadLives()
     began = seen_first.found(own)
     seen_first.forked(own, began + TICK_NS // 2)
-    told_first.forked(own, began + TICK_NS // 2)
+    reported_first.forked(own, began + TICK_NS // 2)
     assert seen_first.found(own) == began == started(seen_first, own, time.monotonic_ns())[0]
-    assert told_first.found(own) == began + TICK_NS // 2
+    assert reported_first.found(own) == began + TICK_NS // 2
     seen_first.forked(own, began + TICK_NS // 2 + 1)
     assert len(seen_first) == 2
 

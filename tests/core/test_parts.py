@@ -107,9 +107,9 @@ def test_floating_point_registers_are_taken_from_their_note_or_not_known(tmp_pat
     assert f4 in bare.unknown
     assert {S390X.pc, S390X.sp, S390X.fp, S390X.lr}.isdisjoint(bare.unknown)
     writer.note(NT_FPREGSET, struct.pack(">Q16Q", 0, *range(100, 116)))
-    told = next(collector(tmp_path, writer).batches())
-    assert not told.unknown
-    assert [int(told.regs[0, S390X.registers.index(f"f{n}")]) for n in (0, 4, 15)] == [100, 104, 115]
+    row = next(collector(tmp_path, writer).batches())
+    assert not row.unknown
+    assert [int(row.regs[0, S390X.registers.index(f"f{n}")]) for n in (0, 4, 15)] == [100, 104, 115]
 
 
 def test_threads_without_an_id_of_their_own_get_one(tmp_path: Path) -> None:

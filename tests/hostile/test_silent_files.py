@@ -19,7 +19,7 @@ from pyprof.objfile import foreign_path, patience
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.images import SILENT
 from pyprof.objfile.source import FileSource
-from pyprof.runtime_code.base import CodeLook
+from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map import PerfMapCode
 from tests.cli.support import PYPROF
 from tests.hostile.fuse import Mounted, mounted
@@ -78,7 +78,7 @@ def test_perf_map_that_does_not_answer_is_named(shared: Mounted) -> None:
     code = PerfMapCode(file, diagnostics)
     space = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
     shared.fall_silent()
-    code.update(CodeLook(space, X86_64, ALWAYS, 100, ()))
+    code.update(CodeScan(space, X86_64, ALWAYS, 100, ()))
     assert diagnostics.counts[SILENT] == 1
     assert len(diagnostics.problems["[jit] perf map"]) == 1
 
@@ -101,7 +101,7 @@ def test_program_whose_file_does_not_answer_is_looked_at_all_the_same(
             target.kill()
     assert done.returncode == 0, done.stderr
     if command == "record":
-        told = json.loads(summary.read_text())
-        assert told["errors"][SILENT] > 0
-        assert [each["path"] for each in told["modules"] if SILENT in str(each["problems"])] == [str(program)]
+        written = json.loads(summary.read_text())
+        assert written["errors"][SILENT] > 0
+        assert [each["path"] for each in written["modules"] if SILENT in str(each["problems"])] == [str(program)]
         assert out.read_text()

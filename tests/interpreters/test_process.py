@@ -144,10 +144,10 @@ def row_of(runtime: Runtime, read: ReadMemory, code: int) -> tuple[npt.NDArray[n
     return np.array([[0, code, 0, fold(words)]], np.uint64), words
 
 
-def decoded(rows: FrameRowReader, frames: npt.NDArray[np.uint64], told: bytes = b"") -> FunctionPlace:
+def decoded(rows: FrameRowReader, frames: npt.NDArray[np.uint64], copied_words: bytes = b"") -> FunctionPlace:
     """The frame of a sample that has no other."""
     one, none = np.array([0, 1]), np.array([False])
-    copied = np.frombuffer(told, np.uint64).reshape(-1, 32)
+    copied = np.frombuffer(copied_words, np.uint64).reshape(-1, 32)
     flag, tlbc = np.zeros(1, np.uint8), np.zeros(1, np.uint32)
     (chain,) = rows.chains(FrameRows(one, frames, flag, tlbc, 0 * one, frames[:0, :2], copied, none, none, none))
     assert chain is not None
@@ -178,8 +178,8 @@ def test_code_that_could_not_be_read_once_has_its_name_when_its_text_comes_with_
         frames, words = row_of(runtime, read, code)
         texts = b"".join(struct.pack("<QQ240s", at, 240, read(at, 240)) for at in (code, *words[-4:]))
 
-    def name(rows: FrameRowReader, told: bytes) -> str:
-        return reader.book.line(decoded(rows, frames, told)).function
+    def name(rows: FrameRowReader, copied_words: bytes) -> str:
+        return reader.book.line(decoded(rows, frames, copied_words)).function
 
     gone = Memory(lambda avma, size: b"")
     parent = FrameRowReader(runtime, gone, reader.book, None)

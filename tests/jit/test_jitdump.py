@@ -19,7 +19,7 @@ from pyprof.model.code import ALWAYS
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.walk import Trust
 from pyprof.objfile.jitdump import JitdumpReader, Loaded, Moved
-from pyprof.runtime_code.base import CodeLook
+from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.jitdump import JitdumpCode
 from tests import warm
 from tests.exporters.pprof_reader import read
@@ -189,7 +189,7 @@ def looked_at(path: Path, text: bytes) -> JitdumpCode:
     mapping = Mapping(0x100000, 0x101000, "r-xp", 0, "00:01", path.stat().st_ino, str(path))
     space = AddressSpace(1, 1, 0, (mapping,), lambda avma, size: b"", "")
     code = JitdumpCode(frozenset({path.stat().st_uid}), X86_64, Diagnostics())
-    code.update(CodeLook(space, X86_64, ALWAYS, 1 << 40, ()))
+    code.update(CodeScan(space, X86_64, ALWAYS, 1 << 40, ()))
     return code
 
 

@@ -1,4 +1,4 @@
-"""libunwind's lists as one process's source of descriptions: memory that changes under the look, tables without end."""
+"""libunwind's lists as one process's source of descriptions: memory that changes while it is read, endless tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.code import ALWAYS
 from pyprof.model.modules import AddressSpace, ReadMemory
 from pyprof.runtime_code import libunwind as code_libunwind
-from pyprof.runtime_code.base import CodeLook
+from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.libunwind import LibunwindCode
 from pyprof.unwind.formats.libunwind.dynamic import RegionFormat
 from pyprof.unwind.formats.libunwind.locate import LIST as LIST_NAME
@@ -21,8 +21,8 @@ from tests.jit.test_libunwind_list import CODE, LIST, NAME, REGION, with_procedu
 INFO, TABLE, SIZE = 0x2000, 0x100000, 0x4000
 
 
-def look(read: ReadMemory, now_ns: int) -> CodeLook:
-    return CodeLook(AddressSpace(1, 1, 0, (), read, ""), X86_64, ALWAYS, now_ns, ((LIST_NAME, LIST),))
+def scan(read: ReadMemory, now_ns: int) -> CodeScan:
+    return CodeScan(AddressSpace(1, 1, 0, (), read, ""), X86_64, ALWAYS, now_ns, ((LIST_NAME, LIST),))
 
 
 def test_registration_that_is_gone_when_it_is_read_again_is_kept_as_it_was_read() -> None:
@@ -39,7 +39,7 @@ def test_registration_that_is_gone_when_it_is_read_again_is_kept_as_it_was_read(
         return memory.read(avma, size)
 
     code = LibunwindCode(Diagnostics())
-    assert code.update(look(read, 100))
+    assert code.update(scan(read, 100))
     assert REGION in memory.pieces
     assert [(span.start, span.value.info.with_offset) for span in code.spans] == [(CODE - 16, True), (CODE, False)]
 
@@ -68,7 +68,7 @@ def test_tables_are_kept_up_to_a_total_and_again_once_others_are_forgotten(
     code, memory = LibunwindCode(diagnostics), Memory()
     for generation, count, opened in ((1, 10, 4), (11, 0, 0), (14, 3, 3)):
         tables(memory, kind, generation, count)
-        code.update(look(memory.read, 100 * generation))
+        code.update(scan(memory.read, 100 * generation))
         code.spans.forget(100 * generation)
         assert len(code.spans) == count
         assert sum(span.value.table is not None for span in code.spans) == opened

@@ -79,12 +79,12 @@ def test_object_files_that_take_turns_at_one_address_are_told_apart(
     """Their frames differ in size: with the other one's table no stack would be whole."""
     with running(objects[0], "150", *objects[1:]) as program:
         recording = record(program.pid, tmp_path, seconds=2.5)
-    told = {
+    times = {
         (caller, made): sum(n for stack, n in recording.stacks.items() if stack[-2:] == (caller, made))
         for caller in ("call_even", "call_odd") for made in ("made_even", "made_odd")
     }  # fmt: skip
-    assert told["call_even", "made_odd"] == told["call_odd", "made_even"] == 0
-    assert min(told["call_even", "made_even"], told["call_odd", "made_odd"]) > 0.25 * recording.samples
+    assert times["call_even", "made_odd"] == times["call_odd", "made_even"] == 0
+    assert min(times["call_even", "made_even"], times["call_odd", "made_odd"]) > 0.25 * recording.samples
     assert recording.whole > 0.8
 
 

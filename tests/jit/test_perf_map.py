@@ -24,7 +24,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.objfile import growing_file, held_bytes
 from pyprof.objfile.growing_file import GrowingFile
 from pyprof.objfile.opener import below
-from pyprof.runtime_code.base import CodeLook
+from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map import PerfMapCode
 from pyprof.runtime_code.process import perf_map_head
 from pyprof.symbolize import perfmap
@@ -182,7 +182,7 @@ def test_map_that_is_written_anew_while_recorded_names_each_time(tmp_path: Path)
     space = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
 
     def look(before_ns: int, now_ns: int) -> None:
-        code.update(CodeLook(space, X86_64, before_ns, now_ns, ()))
+        code.update(CodeScan(space, X86_64, before_ns, now_ns, ()))
 
     path.write_text("1000 100 first\n2000 100 stays\n")
     look(ALWAYS, 100)
@@ -213,7 +213,7 @@ def test_file_over_a_bound_of_bytes_keeps_what_was_read_and_is_named(
     diagnostics = Diagnostics()
     code = PerfMapCode(watched(path), diagnostics)
     space = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
-    code.update(CodeLook(space, X86_64, ALWAYS, 100, ()))
+    code.update(CodeScan(space, X86_64, ALWAYS, 100, ()))
     known = [code.spans.find(number << 4, 50) is not None for number in (0x1000, 0x13FF)]
     assert known == [True, False]
     assert diagnostics.counts["perf map: too large, the rest is not read"] == 1

@@ -28,8 +28,8 @@ def test_stacks_by_the_files_are_those_of_the_core(arch: str, wide_memory: bool)
     first = found["threads"][0]
     assert first["state"] == "crashed"
     assert functions(first)[:5] == CRASH
-    told = of_core["signal"]
-    assert found["crash"]["reason"] == " ".join(word for word in (told["name"], told["code"]) if word)
+    signal = of_core["signal"]
+    assert found["crash"]["reason"] == " ".join(word for word in (signal["name"], signal["code"]) if word)
     assert found["crash"]["address"] == "0x0"
     assert set(trusts(first)[1:]) <= {"eh_frame", "debug_frame", "exidx"}
 

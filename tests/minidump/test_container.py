@@ -198,8 +198,8 @@ def test_thread_that_wrote_the_dump_and_the_one_that_asked_are_told(tmp_path: Pa
     path = tmp_path / "asked.dmp"
     path.write_bytes(made.build())
     found = dump(path)
-    told = [(t["tid"], t["name"], t["state"]) for t in found["threads"]]
-    assert told == [(8, "worker", "asked for the dump"), (7, "", "stopped"), (9, "crash handler", "wrote the dump")]
+    listed = [(t["tid"], t["name"], t["state"]) for t in found["threads"]]
+    assert listed == [(8, "worker", "asked for the dump"), (7, "", "stopped"), (9, "crash handler", "wrote the dump")]
     assert (found["pid"], found["crash"]) == (4321, None)
 
 
@@ -240,9 +240,9 @@ def test_reason_is_said_in_words_of_the_system(
     made = writer("amd64", system)
     made.exception(7, code, 0, 0x99, {"rsp": AT}, *parameters)
     found = read(made)
-    told = crash_reason(found.os, found.exception)
-    assert told is not None
-    assert told.text == reason
+    crash = crash_reason(found.os, found.exception)
+    assert crash is not None
+    assert crash.text == reason
 
 
 @pytest.mark.parametrize(("processor", "address"), [("x86", 0xC0001230), ("arm", 0xC0001230), ("amd64", EXTENDED)])
@@ -253,9 +253,9 @@ def test_address_of_a_crash_has_as_many_bits_as_the_process(processor: str, addr
     found = read(made)
     assert found.exception is not None
     assert (found.exception.address, found.exception.parameters) == (address, (1, address))
-    told = crash_reason(found.os, found.exception)
-    assert told is not None
-    assert told.text == f"EXCEPTION_ACCESS_VIOLATION_WRITE at {address:#x}"
+    crash = crash_reason(found.os, found.exception)
+    assert crash is not None
+    assert crash.text == f"EXCEPTION_ACCESS_VIOLATION_WRITE at {address:#x}"
 
 
 @pytest.mark.parametrize("pid", [1 << 31, (1 << 32) - 4])

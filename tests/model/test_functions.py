@@ -14,7 +14,7 @@ from pyprof.model.profile import FrameKind, ModuleInfo, Profile
 from tests.exporters.profiles import LIBC, MODULES, Builder, code, deep, golden, marker, profiles
 
 
-def told(profile: Profile) -> dict[tuple[str, str], tuple[int, int]]:
+def by_function(profile: Profile) -> dict[tuple[str, str], tuple[int, int]]:
     found = {(cost.module, cost.name): (cost.own, cost.total) for cost in costs(profile).functions}
     assert found
     return found
@@ -45,14 +45,14 @@ def test_function_of_one_file_is_one_in_all_processes_and_at_all_addresses() -> 
     for module in (0, len(MODULES), len(MODULES) + 1):
         frame = replace(code("memset", 0, 0x900), module=module, pc=module * 0x1000)
         builder.sample(builder.node([code("main"), frame]), cpu_ns=10)
-    found = told(builder.build(modules=(*MODULES, again, other)))
+    found = by_function(builder.build(modules=(*MODULES, again, other)))
     assert found["libc.so.6", "memset"] == (20, 20)
     assert found["other.so", "memset"] == (10, 10)
 
 
 def test_recursion_counts_each_sample_once() -> None:
     profile = deep(depth=3000, samples=5)
-    found = told(profile)
+    found = by_function(profile)
     everything = int(profile.values[:, -1].sum())
     assert found["server", "recurse"] == (everything * 5 // 6, everything)
 
@@ -62,10 +62,10 @@ def test_innermost_inlined_function_has_the_own_cost_and_its_holder_the_total() 
     inlined = next(frame for frame in profile.frames if len(frame.lines) == 3)
     builder = Builder()
     builder.sample(builder.node([code("main"), inlined]), cpu_ns=10)
-    assert told(builder.build())["server", "std::min(int, int)"] == (10, 10)
-    assert told(builder.build())["server", "handle(Request&)"] == (0, 10)
+    assert by_function(builder.build())["server", "std::min(int, int)"] == (10, 10)
+    assert by_function(builder.build())["server", "handle(Request&)"] == (0, 10)
     assert [cost.name for cost in costs(builder.build()).functions if not cost.wraps] == ["std::min(int, int)"]
-    found = told(profile)
+    found = by_function(profile)
     assert found["server", "std::min(int, int)"] == (0, 50_000_000)
     assert found["server", "handle(Request&)"] == (0, 50_000_000)
     assert found["libc.so.6", "memcpy"] == (120_000_000, 120_000_000)

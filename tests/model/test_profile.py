@@ -39,10 +39,10 @@ def test_tree_adds_up_and_has_the_costs_of_all_functions(profile: Profile) -> No
         assert call.total == call.own + sum(child.total for child in call.children)
         if call.kind != FrameKind.MARKER:
             own[call.name] = own.get(call.name, 0) + call.own
-    told: dict[str, int] = {}
+    of_functions: dict[str, int] = {}
     for cost in costs(profile).functions:
-        told[cost.name] = told.get(cost.name, 0) + cost.own
-    assert {name: value for name, value in own.items() if value} == {name: v for name, v in told.items() if v}
+        of_functions[cost.name] = of_functions.get(cost.name, 0) + cost.own
+    assert {name: value for name, value in own.items() if value} == {name: v for name, v in of_functions.items() if v}
 
 
 def test_tree_of_a_deep_recursion_is_walked_shown_and_freed() -> None:

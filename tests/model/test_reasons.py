@@ -163,8 +163,8 @@ def test_sentences_are_sentences_and_what_helps_is_none() -> None:
 
 
 def test_summary_tells_stage_meaning_and_what_helps() -> None:
-    told = Summary(errors={"sample lost: the ring was full": 2, "new": 1}, ends={"depth": 3, "new": 1}).to_json()
-    assert told["counters"] == [
+    written = Summary(errors={"sample lost: the ring was full": 2, "new": 1}, ends={"depth": 3, "new": 1}).to_json()
+    assert written["counters"] == [
         {"name": "new", "count": 1, "stage": "", "meaning": "", "retry": ""},
         {
             "name": "sample lost: the ring was full",
@@ -174,7 +174,7 @@ def test_summary_tells_stage_meaning_and_what_helps() -> None:
             "retry": "a lower rate (-r) or a smaller --stack-size",
         },
     ]
-    assert told["reasons"] == {
+    assert written["reasons"] == {
         "depth": {
             "title": "cut short: maximum depth",
             "stage": "stacks",

@@ -27,7 +27,7 @@ def points(moments: list[Moment]) -> Points:
 class World:
     """Threads that do what a seed says, and who writes down what is told of them.
 
-    truth, told: (tid, place, blocked) -> nanoseconds. A place is where the thread waits: its stack.
+    truth, result: (tid, place, blocked) -> nanoseconds. A place is where the thread waits: its stack.
     """
 
     seed: int
@@ -37,7 +37,7 @@ class World:
     threads: int = 4
     seconds: float = 3.0
     truth: dict[tuple[int, int, bool], int] = field(default_factory=lambda: defaultdict(int))
-    told: dict[tuple[int, int, bool], int] = field(default_factory=lambda: defaultdict(int))
+    result: dict[tuple[int, int, bool], int] = field(default_factory=lambda: defaultdict(int))
     off: dict[int, list[tuple[int, int, int, bool]]] = field(default_factory=lambda: defaultdict(list))
 
     def play(self, drain_ms: float = 100, gaps: list[tuple[int, int]] | None = None) -> World:
@@ -80,24 +80,32 @@ class World:
             inside = [gap for gap in gaps or () if gap[0] < now and gap[1] > since]
             taken = [r for r in records if since <= r[1] < now and not any(a <= r[1] < b for a, b in gaps or ())]
             mine = [s for s in samples if since <= s[1] < now and not any(a <= s[1] < b for a, b in gaps or ())]
-            told = spent.attribute(points(taken), points(mine), points(seen), now, Drain(gaps=inside, last=now == end))
-            order = [(tid, ns) for tid, _, ns in told.carried]
+            result = spent.attribute(
+                points(taken), points(mine), points(seen), now, Drain(gaps=inside, last=now == end)
+            )
+            order = [(tid, ns) for tid, _, ns in result.carried]
             for tid, ns in order:
-                self.told[tid, known[tid], True] += ns
+                self.result[tid, known[tid], True] += ns
             for (tid, _, place), ns, is_open in zip(
-                seen, told.out_of_band_ns.tolist(), told.out_of_band_open.tolist(), strict=True
+                seen, result.out_of_band_ns.tolist(), result.out_of_band_open.tolist(), strict=True
             ):
                 assert ns != BY_WEIGHT or gaps
-                self.told[tid, place, True] += max(ns, 0)
+                self.result[tid, place, True] += max(ns, 0)
                 if is_open:
                     known[tid] = place
-            rows = zip(mine, told.sample_ns.tolist(), told.sample_blocked, told.sample_open.tolist(), strict=True)
+            rows = zip(
+                mine,
+                result.sample_ns.tolist(),
+                result.sample_blocked,
+                result.sample_open.tolist(),
+                strict=True,
+            )
             for (tid, _, place), ns, blocked, is_open in rows:
-                self.told[tid, place, bool(blocked)] += max(ns, 0)
+                self.result[tid, place, bool(blocked)] += max(ns, 0)
                 if is_open:
                     known[tid] = place
-            for tid, blocked, ns in told.bare:
-                self.told[tid, -1, blocked] += ns
+            for tid, blocked, ns in result.bare:
+                self.result[tid, -1, blocked] += ns
             since = now
         return self
 
@@ -115,17 +123,19 @@ def test_with_a_sample_of_each_stretch_every_place_has_its_time_to_the_nanosecon
     assert whole
     for key in whole:
         # the beginning, before the first record, is known by looks only
-        assert abs(sum(world.told[key[0], key[1], b] - world.truth[key[0], key[1], b] for b in (True, False))) < 2 * MS
+        assert (
+            abs(sum(world.result[key[0], key[1], b] - world.truth[key[0], key[1], b] for b in (True, False))) < 2 * MS
+        )
 
 
 @pytest.mark.parametrize(("seed", "period"), [(1, 7), (2, 17), (3, 41)])
 def test_few_samples_stand_for_all_and_a_threads_time_stays_exact(seed: int, period: int) -> None:
     world = World(seed, period=period, scale_ms=(0.02, 5.0), seconds=6).play()
     for tid in range(1, world.threads + 1):
-        assert world.total(world.told, tid) == pytest.approx(world.total(world.truth, tid), rel=0.01)
+        assert world.total(world.result, tid) == pytest.approx(world.total(world.truth, tid), rel=0.01)
     for place in range(3):
-        assert world.share(world.told, place) == pytest.approx(world.share(world.truth, place), abs=0.08)
-    blocked = sum(ns for (_, _, b), ns in world.told.items() if b) / sum(world.told.values())
+        assert world.share(world.result, place) == pytest.approx(world.share(world.truth, place), abs=0.08)
+    blocked = sum(ns for (_, _, b), ns in world.result.items() if b) / sum(world.result.values())
     true = sum(ns for (_, _, b), ns in world.truth.items() if b) / sum(world.truth.values())
     assert blocked == pytest.approx(true, abs=0.03)
 
@@ -133,18 +143,18 @@ def test_few_samples_stand_for_all_and_a_threads_time_stays_exact(seed: int, per
 def test_without_samples_looks_say_where_and_records_how_long() -> None:
     world = World(7, period=10**9, seconds=8).play()
     for tid in range(1, world.threads + 1):
-        assert world.total(world.told, tid) == pytest.approx(world.total(world.truth, tid), rel=0.01)
+        assert world.total(world.result, tid) == pytest.approx(world.total(world.truth, tid), rel=0.01)
     true = {p: sum(ns for (_, q, b), ns in world.truth.items() if b and q == p) for p in range(3)}
-    told = {p: sum(ns for (_, q, b), ns in world.told.items() if b and q == p) for p in range(3)}
+    result = {p: sum(ns for (_, q, b), ns in world.result.items() if b and q == p) for p in range(3)}
     for place in range(3):
-        assert told[place] / sum(told.values()) == pytest.approx(true[place] / sum(true.values()), abs=0.08)
+        assert result[place] / sum(result.values()) == pytest.approx(true[place] / sum(true.values()), abs=0.08)
 
 
 def test_records_that_were_lost_cost_no_thread_its_time() -> None:
     gaps = [(700 * MS, 950 * MS), (1510 * MS, 1580 * MS), (2000 * MS, 2200 * MS)]
     world = World(11, scale_ms=(0.02, 2.0), seconds=4).play(gaps=gaps)
     for tid in range(1, world.threads + 1):
-        assert world.total(world.told, tid) == pytest.approx(world.total(world.truth, tid), rel=0.08)
+        assert world.total(world.result, tid) == pytest.approx(world.total(world.truth, tid), rel=0.08)
 
 
 def test_a_long_sleep_is_told_in_parts_as_it_passes() -> None:
@@ -154,25 +164,29 @@ def test_a_long_sleep_is_told_in_parts_as_it_passes() -> None:
     first = spent.attribute(none, none, points([(5, 40 * MS, 0)]), 100 * MS)
     assert (first.out_of_band_ns.tolist(), first.carried) == ([100 * MS], [])
     for now in (200, 300):
-        told = spent.attribute(none, none, points([(5, now * MS - 1, 0)]), now * MS)
-        assert (told.out_of_band_ns.tolist(), told.carried) == ([-1], [(5, (now - 100) * MS, 100 * MS)])
-    told = spent.attribute(points([(5, 333 * MS, IN)]), none, none, 400 * MS)
-    assert told.carried == [(5, 300 * MS, 33 * MS)]
-    told = spent.attribute(
+        result = spent.attribute(none, none, points([(5, now * MS - 1, 0)]), now * MS)
+        assert (result.out_of_band_ns.tolist(), result.carried) == ([-1], [(5, (now - 100) * MS, 100 * MS)])
+    result = spent.attribute(points([(5, 333 * MS, IN)]), none, none, 400 * MS)
+    assert result.carried == [(5, 300 * MS, 33 * MS)]
+    result = spent.attribute(
         points([(5, 450 * MS, BLOCKED)]), points([(5, 450 * MS - 900, 0)]), none, 500 * MS, Drain(last=True)
     )
-    assert (told.sample_ns.tolist(), told.sample_blocked.tolist(), told.carried) == ([50 * MS], [True], [])
+    assert (result.sample_ns.tolist(), result.sample_blocked.tolist(), result.carried) == (
+        [50 * MS],
+        [True],
+        [],
+    )
 
 
 def test_a_thread_that_ends_asleep_or_running_is_told_no_further() -> None:
     spent = OffCpuIntervals(True, 0, 25 * MS)
     spent.meet({5: 0, 6: 0})
     none = points([])
-    told = spent.attribute(points([(5, 10 * MS, BLOCKED), (5, 30 * MS, IN), (5, 31 * MS, ENDED), (6, 50 * MS, ENDED)]),
-                          points([(5, 10 * MS - 500, 0)]), none, 100 * MS)  # fmt: skip
-    assert (told.sample_ns.tolist(), told.carried, told.bare) == ([20 * MS], [], [])
-    told = spent.attribute(none, none, none, 200 * MS, Drain(last=True))
-    assert (told.carried, told.bare) == ([], [])
+    result = spent.attribute(points([(5, 10 * MS, BLOCKED), (5, 30 * MS, IN), (5, 31 * MS, ENDED),
+                          (6, 50 * MS, ENDED)]), points([(5, 10 * MS - 500, 0)]), none, 100 * MS)  # fmt: skip
+    assert (result.sample_ns.tolist(), result.carried, result.bare) == ([20 * MS], [], [])
+    result = spent.attribute(none, none, none, 200 * MS, Drain(last=True))
+    assert (result.carried, result.bare) == ([], [])
 
 
 def test_a_thread_that_runs_from_the_beginning_is_not_told() -> None:
@@ -180,10 +194,14 @@ def test_a_thread_that_runs_from_the_beginning_is_not_told() -> None:
     spent.meet({5: 0})
     none = points([])
     assert spent.attribute(none, none, none, 900 * MS).carried == []
-    told = spent.attribute(
+    result = spent.attribute(
         points([(5, 950 * MS, PREEMPTED), (5, 960 * MS, IN)]), points([(5, 950 * MS - 10, 0)]), none, 1000 * MS
     )
-    assert (told.sample_ns.tolist(), told.sample_blocked.tolist(), told.bare) == ([10 * MS], [False], [])
+    assert (result.sample_ns.tolist(), result.sample_blocked.tolist(), result.bare) == (
+        [10 * MS],
+        [False],
+        [],
+    )
 
 
 def test_a_switch_that_two_events_reported_is_one() -> None:
@@ -191,8 +209,8 @@ def test_a_switch_that_two_events_reported_is_one() -> None:
     none = points([])
     twice = [(5, 10 * MS, BLOCKED), (5, 10 * MS + 100, BLOCKED), (5, 20 * MS, IN), (5, 20 * MS + 100, IN)]
     samples = points([(5, 10 * MS - 300, 0), (5, 10 * MS + 50, 0)])
-    told = spent.attribute(points(twice), samples, none, 100 * MS)
-    assert sorted(told.sample_ns.tolist()) == [-1, 10 * MS]
+    result = spent.attribute(points(twice), samples, none, 100 * MS)
+    assert sorted(result.sample_ns.tolist()) == [-1, 10 * MS]
 
 
 def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_again() -> None:
@@ -206,16 +224,16 @@ def test_a_thread_left_alone_is_owed_its_time_and_gets_it_when_records_come_agai
             points([(5, at, 0) for at in ticks]),
         )
 
-    told = spent.attribute(*busy(0), none, 100 * MS)
-    assert told.sample_ns.sum() == pytest.approx(50 * MS, rel=0.01)
+    result = spent.attribute(*busy(0), none, 100 * MS)
+    assert result.sample_ns.sum() == pytest.approx(50 * MS, rel=0.01)
     for now in (200, 300):
-        told = spent.attribute(none, none, none, now * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}))
-        assert (told.carried, told.bare) == ([], [])
+        result = spent.attribute(none, none, none, now * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}))
+        assert (result.carried, result.bare) == ([], [])
     spent.resume([5], 300 * MS)
-    told = spent.attribute(*busy(300 * MS), none, 400 * MS, Drain(ran_ns={5: 50 * MS}))
-    assert told.sample_ns.sum() == pytest.approx(150 * MS, rel=0.01)
-    told = spent.attribute(none, none, none, 500 * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}, last=True))
-    assert sum(ns for _, _, ns in told.carried) == pytest.approx(50 * MS, rel=0.1)
+    result = spent.attribute(*busy(300 * MS), none, 400 * MS, Drain(ran_ns={5: 50 * MS}))
+    assert result.sample_ns.sum() == pytest.approx(150 * MS, rel=0.01)
+    result = spent.attribute(none, none, none, 500 * MS, Drain(paused=frozenset({5}), ran_ns={5: 50 * MS}, last=True))
+    assert sum(ns for _, _, ns in result.carried) == pytest.approx(50 * MS, rel=0.1)
 
 
 def test_a_short_look_at_a_thread_left_alone_does_not_stand_for_the_time_before_it() -> None:
@@ -224,13 +242,13 @@ def test_a_short_look_at_a_thread_left_alone_does_not_stand_for_the_time_before_
     spent.attribute(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
     spent.attribute(none, none, none, 200 * MS, Drain(paused=frozenset({5}), ran_ns={5: 40 * MS}))
     spent.resume([5], 200 * MS)
-    told = spent.attribute(points([(5, 203 * MS, BLOCKED), (5, 204 * MS, IN)]), points([(5, 203 * MS - 500, 0)]), none,
-                          210 * MS, Drain(ran_ns={5: 5 * MS}))  # fmt: skip
-    assert told.sample_ns.tolist() == [MS]
+    result = spent.attribute(points([(5, 203 * MS, BLOCKED), (5, 204 * MS, IN)]), points([(5, 203 * MS - 500, 0)]),
+                          none, 210 * MS, Drain(ran_ns={5: 5 * MS}))  # fmt: skip
+    assert result.sample_ns.tolist() == [MS]
     samples = points([(5, at * MS - 500, at) for at in range(211, 290, 2)])
     records = points([m for at in range(211, 290, 2) for m in ((5, at * MS, BLOCKED), (5, (at + 1) * MS, IN))])
-    told = spent.attribute(records, samples, none, 310 * MS, Drain(ran_ns={5: 50 * MS}))
-    assert told.sample_ns.sum() == (60 + 5 - 1 + 50) * MS
+    result = spent.attribute(records, samples, none, 310 * MS, Drain(ran_ns={5: 50 * MS}))
+    assert result.sample_ns.sum() == (60 + 5 - 1 + 50) * MS
 
 
 def test_a_thread_that_ends_while_it_is_left_alone_gets_no_more_time() -> None:
@@ -242,10 +260,10 @@ def test_a_thread_that_ends_while_it_is_left_alone_gets_no_more_time() -> None:
     assert spent.owed == [5]
     spent.forget(5)
     spent.resume([5], 250 * MS)
-    told = spent.attribute(none, none, none, 300 * MS)
-    assert (told.carried, told.bare) == ([(5, 140 * MS, 60 * MS)], [])
-    told = spent.attribute(none, none, none, 9000 * MS, Drain(last=True))
-    assert (told.carried, told.bare, spent.owed) == ([], [], [])
+    result = spent.attribute(none, none, none, 300 * MS)
+    assert (result.carried, result.bare) == ([(5, 140 * MS, 60 * MS)], [])
+    result = spent.attribute(none, none, none, 9000 * MS, Drain(last=True))
+    assert (result.carried, result.bare, spent.owed) == ([], [], [])
 
 
 def test_the_end_of_a_thread_that_was_left_alone_before_ends_what_it_is_owed() -> None:
@@ -254,9 +272,9 @@ def test_the_end_of_a_thread_that_was_left_alone_before_ends_what_it_is_owed() -
     spent.attribute(points([(5, MS, BLOCKED), (5, 2 * MS, IN)]), points([(5, MS - 500, 0)]), none, 100 * MS)
     spent.attribute(none, none, none, 200 * MS, Drain(paused=frozenset({5})))
     spent.resume([5], 200 * MS)
-    told = spent.attribute(points([(5, 210 * MS, ENDED)]), none, none, 300 * MS)
-    told = spent.attribute(none, none, none, 400 * MS)
-    assert sum(ns for _, _, ns in told.carried) == 110 * MS
+    result = spent.attribute(points([(5, 210 * MS, ENDED)]), none, none, 300 * MS)
+    result = spent.attribute(none, none, none, 400 * MS)
+    assert sum(ns for _, _, ns in result.carried) == 110 * MS
     assert spent.attribute(none, none, none, 500 * MS, Drain(last=True)).carried == []
 
 
@@ -277,8 +295,8 @@ def test_time_that_two_rings_lost_is_left_out_once(seen: str) -> None:
     samples = points([(7, 10 * MS - 1000, 0), (7, 100 * MS - 1000, 0)]) if seen == "sample" else none
     looks = points([(7, 30 * MS, 0), (7, 105 * MS, 0)]) if seen == "look" else none
     gaps = [(10 * MS, 50 * MS), (30 * MS, 60 * MS), (10 * MS, 60 * MS)]
-    told = spent.attribute(records, samples, looks, 1000 * MS, Drain(gaps=gaps, last=True))
-    column = told.sample_ns if seen == "sample" else told.out_of_band_ns
+    result = spent.attribute(records, samples, looks, 1000 * MS, Drain(gaps=gaps, last=True))
+    column = result.sample_ns if seen == "sample" else result.out_of_band_ns
     assert (column.min(), column.max()) == (0, round(10 * MS * 1000 / 950))
 
 
@@ -290,7 +308,7 @@ def test_a_thread_is_met_once_and_not_again_after_its_end() -> None:
     spent.meet({7: MS})
     later = 3_600_000
     records = points([(7, (later + 50) * MS, IN), (7, (later + 60) * MS, BLOCKED), (7, (later + 61) * MS, IN)])
-    told = spent.attribute(
+    result = spent.attribute(
         records, points([(7, (later + 60) * MS - 500, 0)]), none, (later + 100) * MS, Drain(last=True)
     )
-    assert (told.sample_ns.tolist(), told.carried, told.bare) == ([MS], [], [])
+    assert (result.sample_ns.tolist(), result.carried, result.bare) == ([MS], [], [])

@@ -75,7 +75,7 @@ def test_but_not_for_ever(worker: Watched, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_worker_whose_targets_ended_by_themselves_has_longer(worker: Watched) -> None:
     link = WorkerLink(worker, NAMES_S)
-    link.end(told=False)
+    link.end(requested=False)
     worker.worked_s += NAMES_S * (link_module.BY_ITSELF - 1)
     time.sleep(NAMES_S * (link_module.BY_ITSELF + 1))
     link.receive(0)
@@ -87,9 +87,9 @@ def test_worker_whose_targets_ended_by_themselves_has_longer(worker: Watched) ->
 
 def test_until_somebody_waits_for_it(worker: Watched) -> None:
     link = WorkerLink(worker, NAMES_S)
-    link.end(told=False)
+    link.end(requested=False)
     link.end()
-    link.end(told=False)
+    link.end(requested=False)
     worker.worked_s += NAMES_S
     time.sleep(2 * NAMES_S)
     link.receive(0)

@@ -130,7 +130,7 @@ def test_who_cannot_become_nobody_has_no_capability_either(victim: int, monkeypa
 @pytest.fixture
 def opener(victim: int) -> GuardedOpener:
     made = GuardedOpener(os.getpid())
-    made.tell(KnownProcess(victim, f"/proc/{victim}/root"))
+    made.notify(KnownProcess(victim, f"/proc/{victim}/root"))
     return made
 
 
@@ -146,8 +146,8 @@ def test_keeper_opens_names_of_a_core_below_the_folders_of_the_user_and_object_f
     (tmp_path / "out").write_text("beside the sysroot")
     (tmp_path / "core").write_text("the user's")
     tmp_path.chmod(0o700)
-    opener.tell(KnownFiles((str(tmp_path / "core"),)))
-    opener.tell(KnownFolder(str(root)))
+    opener.notify(KnownFiles((str(tmp_path / "core"),)))
+    opener.notify(KnownFolder(str(root)))
     for way in (opener.named, opener.regular):
         for path in (SECRET, f"{root}/../out", f"{root}/lib/out", f"{tmp_path}/out"):
             with pytest.raises(OSError, match=r"denied|No such"):
@@ -169,7 +169,7 @@ def test_keeper_opens_by_the_rights_of_the_target_and_object_files_of_everybody(
 ) -> None:
     root = f"/proc/{victim}/root"
     (tmp_path / "own").write_text("the user's")
-    opener.tell(KnownFiles((str(tmp_path / "own"),)))
+    opener.notify(KnownFiles((str(tmp_path / "own"),)))
     program = os.path.realpath("/usr/bin/python3")
     for way in (
         lambda: opener.below(root, SECRET, None, True),

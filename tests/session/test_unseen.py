@@ -82,6 +82,6 @@ def test_time_in_missed_sampling_times_is_told_where_it_is_much() -> None:
     """It is in no block: else a busy machine would look like a program of its own."""
     found = window(Account("a", 1000 * MS, 600 * MS, 600 * MS))
     assert with_unseen(found) is found
-    (told,) = notes(found)
-    assert "0.40 s of 1.00 s of processor time (40 %)" in told
+    (note,) = notes(found)
+    assert "0.40 s of 1.00 s of processor time (40 %)" in note
     assert notes(window(Account("a", 1000 * MS, 950 * MS, 950 * MS))) == ()

@@ -140,8 +140,8 @@ def test_keeper_hears_of_any_number_of_processes_at_once() -> None:
     worker = forked()
     try:
         for number in range(1000):
-            worker.tell(KnownProcess(number, "/nowhere"))
-        assert not worker._untold
+            worker.notify(KnownProcess(number, "/nowhere"))
+        assert not worker._unsent
     finally:
         worker.close()
 

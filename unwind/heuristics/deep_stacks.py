@@ -21,7 +21,7 @@ from pyprof.model.sample import OuterStack, Piece, SampleBatch, StackSlab
 from pyprof.model.walk import SharedFrames, StackEnd, Trust
 from pyprof.records import dataclass, replace
 from pyprof.unwind.heuristics.cached_frames import CachedFrames
-from pyprof.unwind.heuristics.stack_evidence import highest_difference, telling, unseen
+from pyprof.unwind.heuristics.stack_evidence import highest_difference, unpredicted, unseen
 from pyprof.unwind.memory import LaneMemory
 from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 from pyprof.unwind.single_lane import OUTERMOST_RULE, UNKNOWN, FrameRun, PlainRules
@@ -45,8 +45,8 @@ _RENEW = 4096
 @dataclass(slots=True, eq=False)
 class _Known:
     """A whole chain. fp: of each frame; needs_fp: the walk from there on reads it. slots, values: the words that the
-    walk has read, ascending by address. telling: the slots that no repetition foretells. top: as in LaneWalk. number:
-    of its OuterStack, 0 if none.
+    walk has read, ascending by address. unpredicted: the slots that no repetition foretells. top: as in LaneWalk.
+    number: of its OuterStack, 0 if none.
     """
 
     frames: SharedFrames
@@ -54,7 +54,7 @@ class _Known:
     needs_fp: Mask
     slots: U64
     values: U64
-    telling: U64
+    unpredicted: U64
     top: int
     number: int
 
@@ -182,7 +182,7 @@ class DeepStacks:
         if walk.end is StackEnd.ROOT and (number or (outer is None and own > _RENEW)):
             known = self._remember(tid, path, walk, memory, _words(batch, lane), number)
             if outer is not None:
-                hidden = unseen(known.telling, high, spots)
+                hidden = unseen(known.unpredicted, high, spots)
                 if hidden or not self._as_at_stop(known, spots):
                     return self._cut(*sample, registers, walker, hidden)
             own = min(own, _INNER)
@@ -209,7 +209,7 @@ class DeepStacks:
                 return None, 0
             if not self._as_at_stop(known, beyond.spots):
                 return None, 0
-            hidden = unseen(known.telling, memory.high, beyond.spots)
+            hidden = unseen(known.unpredicted, memory.high, beyond.spots)
             if hidden:
                 return None, hidden
         return max(memory.low, differs + self._arch.word), 0
@@ -345,7 +345,7 @@ class DeepStacks:
         shared = SharedFrames(inner.pc, inner.exact, trust, inner.sp, before)
         if tid not in self._known and len(self._known) >= _MOST_THREADS:
             self._known.clear()
-        found = _Known(shared, fp, needs, slots, values, telling(inner.pc, inner.sp, slots), top, number)
+        found = _Known(shared, fp, needs, slots, values, unpredicted(inner.pc, inner.sp, slots), top, number)
         self._known[tid] = found
         return found
 

@@ -38,7 +38,7 @@ def repeated(pc: U64, sp: U64) -> Mask:
     return found
 
 
-def telling(pc: U64, sp: U64, slots: U64) -> U64:
+def unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
     """Those of the words that a walk has read, ascending by address, that do not follow from frames inside them."""
     alone = ~repeated(pc, sp)
     caller_alone = np.append(alone[1:], True)

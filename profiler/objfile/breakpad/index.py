@@ -148,15 +148,15 @@ class _Chunk:
 
     def read(self, columns: list[_Columns], before: int, in_function: bool) -> tuple[int, bool]:
         """before, in_function: kind of the line before, and was there a FUNC; the same behind this chunk."""
-        looks = _BY_BYTE[self._buf[self._starts]]
-        self._odd("unknown record", np.flatnonzero(looks == _OTHER))
-        upper = np.flatnonzero(looks == _UPPER)
+        shapes = _BY_BYTE[self._buf[self._starts]]
+        self._odd("unknown record", np.flatnonzero(shapes == _OTHER))
+        upper = np.flatnonzero(shapes == _UPPER)
         kinds = self._kinds(self._starts[upper])
         self._odd("unknown record", upper[kinds < 0])
         functions = upper[kinds == 0]
         if not in_function:
             stop = functions[0] if len(functions) else self.count
-            self._odd("line record before any FUNC", np.flatnonzero(looks[:stop] == _LINE))
+            self._odd("line record before any FUNC", np.flatnonzero(shapes[:stop] == _LINE))
         self._check_deltas(upper, kinds, before)
         for kind in range(len(KINDS)):
             self._fields(kind, upper[kinds == kind], columns[kind])

@@ -30,9 +30,9 @@ class Examiner:
         self._link = WorkerLink(self._worker)
         self._numbers = itertools.count(1)
 
-    def tell(self, notice: KnownFiles | KnownFolder | KnownProcess) -> None:
+    def notify(self, notice: KnownFiles | KnownFolder | KnownProcess) -> None:
         """What may be opened for the worker."""
-        self._worker.tell(notice)
+        self._worker.notify(notice)
 
     def pieces(self, errand: Errand, kind: type[Value]) -> Iterator[Value]:
         """As they come. Raises what the errand raises, and WorkerDied."""
@@ -45,7 +45,7 @@ class Examiner:
 
     def symbols(self, diagnostics: Diagnostics) -> AskedSymbols:
         """What files say of interpreters, also before and after errands."""
-        return AskedSymbols(self._worker.questions, self._worker.tell, diagnostics)
+        return AskedSymbols(self._worker.questions, self._worker.notify, diagnostics)
 
     def __enter__(self) -> Self:
         return self

@@ -33,9 +33,9 @@ _NOTHING = FoundSymbols()
 class AskedSymbols:
     """The sampler's end: an interpreters.symbols.ReadSymbols."""
 
-    def __init__(self, channel: Channel, tell: Callable[[KnownProcess], None], diagnostics: Diagnostics) -> None:
-        """tell: called with what the worker's keeper must know before the worker."""
-        self._tell = tell
+    def __init__(self, channel: Channel, notify: Callable[[KnownProcess], None], diagnostics: Diagnostics) -> None:
+        """notify: called with what the worker's keeper must know before the worker."""
+        self._notify = notify
         self._channel = channel
         self._diagnostics = diagnostics
         self._number = 0
@@ -63,7 +63,7 @@ class AskedSymbols:
         fds: list[int] = []
         with contextlib.suppress(OSError):  # without memory a file may be known by its inode
             fds += (Opener().memory(space.pid, what) for what in MEMORY)
-        self._tell(KnownProcess(space.pid, space.root))
+        self._notify(KnownProcess(space.pid, space.root))
         try:
             self._channel.send([pickle.dumps(question)], fds)
         finally:

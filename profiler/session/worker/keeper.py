@@ -79,7 +79,7 @@ class GuardedOpener(Opener):
         self._folders: set[str] = set()
         self._as_root = os.geteuid() == 0
 
-    def tell(self, notice: KnownProcess | KnownFiles | KnownFolder) -> None:
+    def notify(self, notice: KnownProcess | KnownFiles | KnownFolder) -> None:
         match notice:
             case KnownProcess(pid, root):
                 self._pids.add(pid)
@@ -194,7 +194,7 @@ class Keeper:
                 if isinstance(notice, NumberedSink):
                     self._sinks[notice.number] = notice.sink
                 else:
-                    self._opener.tell(notice)
+                    self._opener.notify(notice)
         except Closed:
             self._notices = None
 

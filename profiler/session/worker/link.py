@@ -43,7 +43,7 @@ _STARVED = 2
 GIVE_UP_S = 60.0
 """A worker that does not even then is killed."""
 BY_ITSELF = 75
-"""So many times as long where nobody told the recording to end: a build has names in many large files."""
+"""So many times as long where nobody asked the recording to end: a build has names in many large files."""
 _AGAIN_S = 0.25
 UNANSWERED = "the process that unwinds and names did not answer: what was not written yet is lost"
 ABANDONED = "ended at the second request: what was not written yet is lost"
@@ -162,7 +162,7 @@ class WorkerLink:
         """names_s: processor time for which the worker may go on after end()."""
         self.worker = worker
         self._overtime = _Overtime(worker, names_s)
-        self.packer = Packer(worker.tell)
+        self.packer = Packer(worker.notify)
         self.taken: deque[BatchTaken] = deque()
         self.functions: deque[tuple[int, ...]] = deque()
         self.dead: BaseException | None = None
@@ -207,15 +207,15 @@ class WorkerLink:
             return 0
         if sink not in self._sinks:
             self._sinks.append(sink)
-            self.worker.tell(NumberedSink(len(self._sinks), sink))
+            self.worker.notify(NumberedSink(len(self._sinks), sink))
         return self._sinks.index(sink) + 1
 
-    def end(self, told: bool = True) -> None:
+    def end(self, requested: bool = True) -> None:
         """Nothing is recorded any more: the worker's time runs out. From any thread, or a signal handler.
 
-        told: somebody waits for it; else all targets have ended.
+        requested: somebody waits for it; else all targets have ended.
         """
-        self._overtime.begin(1 if told else BY_ITSELF)
+        self._overtime.begin(1 if requested else BY_ITSELF)
         self.worker.wait_for()
 
     def hasten(self) -> None:
@@ -283,7 +283,7 @@ class WorkerLink:
                     value = space.read(call.at, call.size)
                 elif call.what == "files" and space.files is not None and module is not None:
                     files = list(space.files(module))
-                    self.worker.tell(KnownFiles(tuple(path for path, _ in files)))
+                    self.worker.notify(KnownFiles(tuple(path for path, _ in files)))
                     value = files
                 elif call.what == "stated" and space.stated is not None and module is not None:
                     value = space.stated(module)

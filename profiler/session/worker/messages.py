@@ -101,7 +101,7 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A profile is wanted. cut: close the window and begin the next, else only look. sink: the number of the sink that
-    takes the profile, as its `delivered`th; 0: it is the answer. told: somebody ended the recording, and waits.
+    takes the profile, as its `delivered`th; 0: it is the answer. requested: somebody ended the recording, and waits.
     """
 
     number: int
@@ -110,7 +110,7 @@ class Ask:
     news: SentNews
     sink: int = 0
     delivered: int = 0
-    told: bool = False
+    requested: bool = False
 
 
 class Errand(Protocol):
@@ -133,8 +133,8 @@ class Examine:
 
 
 @dataclass(frozen=True, slots=True)
-class LookForCode:
-    """Code that was made at run time may have come or gone: look at once."""
+class ScanForCode:
+    """Code that was made at run time may have come or gone: scan for it at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,4 +149,4 @@ class Bye:
     """Nothing more is wanted."""
 
 
-Message = Begin | Batch | Standing | Ask | Examine | LookForCode | Reply | Bye
+Message = Begin | Batch | Standing | Ask | Examine | ScanForCode | Reply | Bye

@@ -39,7 +39,7 @@ _PATIENCE_S = 2.0
 _SCHEDULED = 2
 """CPUCLOCK_SCHED of linux/posix-timers.h: which of a process's processor clocks; its id has the inverted pid above."""
 _POLL_S = 0.005
-_TELLING_S = 0.5
+_NOTIFYING_S = 0.5
 """How long the keeper may take to listen: it writes a profile, or opens a file that is slow."""
 
 
@@ -68,25 +68,25 @@ class Worker:
         self.channel = channel
         self.questions = questions
         self._notices = notices
-        self._untold: deque[bytes] = deque()
-        self._telling = threading.Lock()
+        self._unsent: deque[bytes] = deque()
+        self._notifying = threading.Lock()
         self.pid = child.pid
 
-    def tell(self, notice: Notice) -> None:
+    def notify(self, notice: Notice) -> None:
         """The keeper, before the worker hears of it. One that has no time holds us up once: it hears of it later."""
-        with self._telling:
-            self._untold.append(pickle.dumps(notice))
-            until = time.monotonic() + (_TELLING_S if len(self._untold) == 1 else 0)
+        with self._notifying:
+            self._unsent.append(pickle.dumps(notice))
+            until = time.monotonic() + (_NOTIFYING_S if len(self._unsent) == 1 else 0)
             try:
-                while self._untold:
-                    if self._notices.try_send([self._untold[0]]):
-                        self._untold.popleft()
+                while self._unsent:
+                    if self._notices.try_send([self._unsent[0]]):
+                        self._unsent.popleft()
                     elif (left := until - time.monotonic()) > 0:
                         self._notices.wait(True, left)
                     else:
                         break
             except Closed:
-                self._untold.clear()
+                self._unsent.clear()
 
     def wait_until_ready(self) -> None:
         """Until it has given up its rights and says so, or has ended. What it said is still to be received."""

@@ -25,7 +25,7 @@ from pyprof.session.runtimes import InterpreterNews, Runtimes
 from pyprof.session.unfollowed import NOTHING, Unfollowed
 from pyprof.session.worker.answers import BatchTaken
 from pyprof.session.worker.link import NAMES_S, TURN_S, Pending, WorkerLink
-from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, LookForCode, Naming, SamplerState, Standing
+from pyprof.session.worker.messages import Ask, Batch, Begin, Bye, Naming, SamplerState, ScanForCode, Standing
 from pyprof.session.worker.process import Worker
 
 IN_FLIGHT = 64 << 20
@@ -126,7 +126,7 @@ class Sampling:
         finally:
             self.collecting = False
             self.sampled.set()
-            self._link.end(told=bool(self._end_ns))
+            self._link.end(requested=bool(self._end_ns))
             self._learn_the_rest()
             self._rest = self._gathered(cut=True)
             self.close_collector()
@@ -182,7 +182,7 @@ class Sampling:
         self._collector.learn(Feedback(fresh, taken.top, taken.missing, taken.stop, look))
 
     def _look(self) -> None:
-        self._link.send(LookForCode())
+        self._link.send(ScanForCode())
 
     def ask(self, cut: bool, sink: Sink | None = None) -> Pending:
         """A profile of the window under way, which is closed with cut. Only for beat() of run(), and after run()."""

@@ -37,11 +37,11 @@ from pyprof.session.worker.messages import (
     Begin,
     Bye,
     Examine,
-    LookForCode,
     Message,
     Naming,
     Reply,
     SamplerState,
+    ScanForCode,
     Standing,
 )
 from pyprof.session.worker.wire import Unpacker
@@ -131,9 +131,9 @@ class _Observed:
         window = self.session.cut() if cut else self.session.look()
         return replace(window, unfollowed=state.unfollowed)
 
-    def profile(self, window: Window, state: SamplerState, told: bool, known_only: bool = False) -> Profile:
-        """told, see Ask: lines get less time."""
-        naming, lines_s = self.naming, WAITED_FOR_S if told else SOURCE_BUDGET_S
+    def profile(self, window: Window, state: SamplerState, requested: bool, known_only: bool = False) -> Profile:
+        """requested, see Ask: lines get less time."""
+        naming, lines_s = self.naming, WAITED_FOR_S if requested else SOURCE_BUDGET_S
         found = self.session.profile(
             window, naming.title, naming.rate_hz, naming.mode, naming.view, known_only, lines_s
         )
@@ -216,7 +216,7 @@ class Service:
                 self._answer(message)
             case Examine():
                 self._examine(message)
-            case LookForCode():
+            case ScanForCode():
                 self._observed.session.code.look()
 
     def _keep(self, observed: _Observed) -> None:
@@ -268,7 +268,7 @@ class Service:
                 self._standing = None  # what was asked for is not given again, should the sampler be killed now
             window = observed.window(state, ask.cut)
             try:
-                profile = self._named(window, state, ask.told)
+                profile = self._named(window, state, ask.requested)
             finally:
                 if ask.cut:
                     observed.closed_s = observed.spent_s
@@ -305,15 +305,15 @@ class Service:
         self._of.end_keeping()
         state = replace(self._standing.state, now_ns=time.time_ns())
         window = self._of.window(state, cut=True)
-        self._keeper.deliver(self._standing.sink, self._named(window, state, told=True), self._standing.delivered)
+        self._keeper.deliver(self._standing.sink, self._named(window, state, requested=True), self._standing.delivered)
 
-    def _named(self, window: Window, state: SamplerState, told: bool) -> Profile:
+    def _named(self, window: Window, state: SamplerState, requested: bool) -> Profile:
         """With all names, or, out of time, with those that are known already."""
         observed = self._observed
-        profile = self._hurry.unless_late(lambda: observed.profile(window, state, told))
-        return profile if profile is not None else observed.profile(window, state, told, known_only=True)
+        profile = self._hurry.unless_late(lambda: observed.profile(window, state, requested))
+        return profile if profile is not None else observed.profile(window, state, requested, known_only=True)
 
-    # what only the sampler can tell: wire.Asking
+    # what only the sampler knows: wire.Asking
 
     def read(self, space: int, avma: int, size: int) -> bytes:
         found = self._call(SamplerCall("read", space, avma, size))

@@ -98,9 +98,9 @@ class LastChains:
 class Packer:
     """The sampler's end. What it has sent is known by number as long as somebody here refers to it."""
 
-    def __init__(self, tell: Callable[[KnownProcess], None]) -> None:
-        """tell: called with each address space before its message is sent."""
-        self._tell = tell
+    def __init__(self, notify: Callable[[KnownProcess], None]) -> None:
+        """notify: called with each address space before its message is sent."""
+        self._notify = notify
         self._numbers = itertools.count(1)
         self._images: weakref.WeakKeyDictionary[ProgramImage, int] = weakref.WeakKeyDictionary()
         self._sent: dict[int, _SentImage] = {}
@@ -164,7 +164,7 @@ class Packer:
         if space.id in self._spaces:
             return True
         self._spaces[space.id] = space
-        self._tell(KnownProcess(space.pid, space.root))
+        self._notify(KnownProcess(space.pid, space.root))
         weakref.finalize(space, self._spaces_gone.append, space.id).atexit = False
         if space.image is None:
             self._kept.append(space)  # the worker asks us for its memory

@@ -66,7 +66,7 @@ static struct object load(const char *path, char *place)
     return object;
 }
 
-static void tell(struct jit_code_entry *entry, uint32_t action)
+static void report(struct jit_code_entry *entry, uint32_t action)
 {
     if (action == 1) {
         entry->next_entry = __jit_debug_descriptor.first_entry;
@@ -111,9 +111,9 @@ int main(int argc, char **argv)
         struct object object = load(argv[2 + turn % (argc - 2)], place);
         struct jit_code_entry entry = {0, 0, object.data, object.size};
         memcpy(place, object.text, object.text_size);
-        tell(&entry, 1);
+        report(&entry, 1);
         (turn % 2 ? call_odd : call_even)((long (*)(long))(uintptr_t)place, now() + period);
-        tell(&entry, 2);
+        report(&entry, 2);
         free(object.data);
     }
 }

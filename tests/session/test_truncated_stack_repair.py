@@ -19,11 +19,11 @@ END = BASE + CUT * FRAME
 
 
 class Bench:
-    """One window's table, rows and completion. Frame i of every stack has pc 0x1000 + i and sp BASE + i * FRAME."""
+    """One window's table, rows and repair. Frame i of every stack has pc 0x1000 + i and sp BASE + i * FRAME."""
 
     def __init__(self) -> None:
         self.stacks = StackTable()
-        self.completion = TruncatedStackRepair(self.stacks)
+        self.repair = TruncatedStackRepair(self.stacks)
         self.memory = np.random.default_rng(1).integers(0, 256, DEPTH * FRAME, np.uint8)
 
     def add(
@@ -65,7 +65,7 @@ class Bench:
             spaces={},
         )
         node, none = self.stacks.intern(walk, batch.space), np.zeros(1, np.int64)
-        self.completion.take(batch, walk, Rows(none, node, batch.cpu, batch.tid, batch.cpu, none, none), none)
+        self.repair.take(batch, walk, Rows(none, node, batch.cpu, batch.tid, batch.cpu, none, none), none)
         return node
 
     def frames(self, rows: np.ndarray) -> list[tuple[int, int]]:
@@ -87,7 +87,7 @@ def test_cut_stack_gets_the_outer_frames_of_the_whole_one_and_they_say_so() -> N
     assert [pc for pc, _ in found] == [0x1000 + i for i in range(DEPTH)]
     assert {trust for _, trust in found[:CUT]} == {Trust.EH_FRAME}
     assert {trust for _, trust in found[CUT:]} == {Trust.COMPLETED}
-    assert bench.completion.completed == 1
+    assert bench.repair.completed == 1
 
 
 def test_nothing_is_joined_where_one_byte_of_the_memory_differs() -> None:
@@ -112,10 +112,10 @@ def test_whole_stacks_that_go_on_in_different_ways_prove_nothing(between: int) -
     rows = bench.add(CUT)
     for _ in range(between + 1):
         bench.add(DEPTH)
-    assert bench.completion.completed == 1
+    assert bench.repair.completed == 1
     bench.add(DEPTH, outer=5)
     assert bench.frames(rows)[-1] == (-1, 0)
-    assert bench.completion.completed == 0
+    assert bench.repair.completed == 0
 
 
 def test_cut_samples_are_not_waited_for_without_end() -> None:
@@ -126,7 +126,7 @@ def test_cut_samples_are_not_waited_for_without_end() -> None:
         bench.add(DEPTH, memory=other)
     bench.add(DEPTH)
     assert bench.frames(rows)[-1] == (-1, 0)
-    assert not bench.completion._cuts
+    assert not bench.repair._cuts
 
 
 def test_shallower_whole_stack_says_nothing_of_deeper_cut_ones() -> None:
@@ -135,7 +135,7 @@ def test_shallower_whole_stack_says_nothing_of_deeper_cut_ones() -> None:
     bench.add(DEPTH, returned=20)
     assert bench.frames(rows)[-1] == (-1, 0)
     bench.add(DEPTH, returned=2)
-    assert bench.completion.completed == 1
+    assert bench.repair.completed == 1
 
 
 def test_threads_that_are_never_whole_leave_room_for_others() -> None:
@@ -147,7 +147,7 @@ def test_threads_that_are_never_whole_leave_room_for_others() -> None:
     rows = bench.add(CUT, tid=9)
     bench.add(DEPTH, tid=9)
     assert bench.frames(rows)[-1] != (-1, 0)
-    assert bench.completion._count <= 128
+    assert bench.repair._count <= 128
     for _ in range(300):
         bench.add(CUT, tid=10)
-    assert bench.completion._count == 1
+    assert bench.repair._count == 1

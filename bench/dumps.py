@@ -1,4 +1,4 @@
-"""One look, and a start: dumps beside those of peers, --help, the installation."""
+"""Dumps, and a start: dumps beside those of peers, --help, the installation."""
 
 from __future__ import annotations
 
