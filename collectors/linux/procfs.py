@@ -250,6 +250,15 @@ def state(pid: int, tid: int) -> str:
     return _STATES.get(letter, letter)
 
 
+def waited_s(pid: int, tid: int) -> float:
+    """For how long it was able to run and had no processor; 0 for one that is gone, or if the kernel does not say."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
 def name(pid: int) -> str:
     """The name of a process (comm), "?" if it is gone."""
     try:

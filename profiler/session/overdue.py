@@ -12,8 +12,8 @@ from typing import Protocol
 
 from pyprof.collectors.linux import procfs
 
-LEAVE_S = 1.0
-"""So long it may go on."""
+LEAVE_S = 0.7
+"""So long it may go on: as long as names may be looked up (worker/link.py). Then what there is is written."""
 ELAPSED_S = 6.0
 """A loop that does not get its processor time is left then. So is one that waits for a stub: what is behind it stands
 still, and a line may be slow.
@@ -21,8 +21,6 @@ still, and a line may be slow.
 _HANG_UP = 0.5
 """For this part of that time its questions about files are answered."""
 _LOOK_S = 0.02
-_SCHEDULED = 6
-"""Which of a thread's processor clocks: CPUCLOCK_SCHED of linux/posix-timers.h. The id has the inverted tid above."""
 
 
 class _Ended(Protocol):
@@ -44,12 +42,12 @@ class Ending(Protocol):
 def ended_in_time(sampling: Ending, tid: int, leave_s: float = LEAVE_S) -> bool:
     """tid: the thread of the loop, which was told to end just now."""
     began = seen = time.monotonic()
-    ran_s, spent_s, listened_to = _ran_s(tid), 0.0, True
+    waited_s, spent_s, listened_to = procfs.waited_s(os.getpid(), tid), 0.0, True
     while not sampling.sampled.wait(_LOOK_S):
-        now, runs_s = time.monotonic(), _ran_s(tid)
+        now, waits_s = time.monotonic(), procfs.waited_s(os.getpid(), tid)
         if sampling.collecting:
-            spent_s += runs_s - ran_s if procfs.state(os.getpid(), tid) == "running" else now - seen
-        seen, ran_s = now, runs_s
+            spent_s += max(now - seen - (waits_s - waited_s), 0)
+        seen, waited_s = now, waits_s
         share = max(spent_s / leave_s, (now - began) / ELAPSED_S)
         if share > _HANG_UP and listened_to:
             listened_to = False
@@ -57,11 +55,3 @@ def ended_in_time(sampling: Ending, tid: int, leave_s: float = LEAVE_S) -> bool:
         if share > 1:
             return False
     return True
-
-
-def _ran_s(tid: int) -> float:
-    """Processor time of a thread of ours."""
-    try:
-        return time.clock_gettime((~tid << 3) | _SCHEDULED)
-    except OSError:
-        return 0.0

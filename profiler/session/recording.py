@@ -8,9 +8,11 @@ them (session/worker/).
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Self
 
 from pyprof.collectors.base import CollectorStats
@@ -23,6 +25,7 @@ from pyprof.session.between_batches import BetweenBatches
 from pyprof.session.deliveries import Deliveries
 from pyprof.session.overdue import LEAVE_S, ended_in_time
 from pyprof.session.worker.link import Pending
+from pyprof.session.worker.process import PREFERRED
 from pyprof.session.worker.sampling import Sampling
 
 _PATIENCE_S = 5.0
@@ -173,6 +176,8 @@ class Recording:
 
     def _watch(self, left: Callable[[bool], None], leave_s: float) -> None:
         self._ending.wait()
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, self._tid, PREFERRED)
         sampling = self._kept
         if sampling is not None and not ended_in_time(sampling, self._tid, leave_s):
             left(sampling.leave())

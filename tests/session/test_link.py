@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from pyprof.collectors.linux import procfs
 from pyprof.session.worker import link as link_module
 from pyprof.session.worker.channel import Channel
 from pyprof.session.worker.link import WorkerLink
@@ -24,14 +27,17 @@ class Idle:
 
 
 class Watched(Worker):
-    """How much it has worked is what a test says; it counts how often it is hurried."""
+    """How long it has waited for a processor is what a test says; it counts how often it is hurried."""
 
-    worked_s = 1.0
+    waits_s = 1.0
     hurried = 0
-    waited_for = False
+    waited_for = preferred = False
 
-    def processor_time(self) -> float:
-        return self.worked_s
+    def waited_s(self) -> float:
+        return self.waits_s
+
+    def prefer(self) -> None:
+        self.preferred = True
 
     def hurry(self) -> None:
         self.hurried += 1
@@ -49,25 +55,25 @@ def worker() -> Iterator[Watched]:
             end.close()
 
 
-def ended(worker: Watched) -> WorkerLink:
+def test_worker_that_does_not_get_its_processor_time_is_waited_for(worker: Watched) -> None:
     link = WorkerLink(worker, NAMES_S)
     link.end()
+    worker.waits_s += 60
     time.sleep(2 * NAMES_S)
-    return link
-
-
-def test_worker_that_does_not_get_its_processor_time_is_waited_for(worker: Watched) -> None:
-    link = ended(worker)
     link.receive(0)
     assert worker.waited_for
+    assert worker.preferred
     assert worker.hurried == 0
-    worker.worked_s += NAMES_S
+    worker.waits_s -= 60
     link.receive(0)
     assert worker.hurried == 1
 
 
 def test_but_not_for_ever(worker: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = ended(worker)
+    link = WorkerLink(worker, NAMES_S)
+    link.end()
+    worker.waits_s += 60
+    time.sleep(2 * NAMES_S)
     monkeypatch.setattr(link_module, "ELAPSED_S", 0.0)
     link.receive(0)
     assert worker.hurried == 1
@@ -76,11 +82,12 @@ def test_but_not_for_ever(worker: Watched, monkeypatch: pytest.MonkeyPatch) -> N
 def test_worker_whose_targets_ended_by_themselves_has_longer(worker: Watched) -> None:
     link = WorkerLink(worker, NAMES_S)
     link.end(requested=False)
-    worker.worked_s += NAMES_S * (link_module.BY_ITSELF - 1)
-    time.sleep(NAMES_S * (link_module.BY_ITSELF + 1))
+    worker.waits_s += 60
+    time.sleep(NAMES_S * link_module.BY_ITSELF)
     link.receive(0)
     assert worker.hurried == 0
-    worker.worked_s += NAMES_S
+    assert not worker.preferred
+    worker.waits_s -= 60
     link.receive(0)
     assert worker.hurried == 1
 
@@ -90,22 +97,31 @@ def test_until_somebody_waits_for_it(worker: Watched) -> None:
     link.end(requested=False)
     link.end()
     link.end(requested=False)
-    worker.worked_s += NAMES_S
     time.sleep(2 * NAMES_S)
     link.receive(0)
     assert worker.hurried == 1
 
 
-def test_processor_time_of_a_process_grows_while_it_works() -> None:
-    pairs = [Channel.pair() for _ in range(3)]
-    this = Worker(Idle(), *(ours for ours, _ in pairs))
-    before = this.processor_time()
-    while time.process_time() < before + 0.01:
-        pass
-    assert before + 0.01 <= this.processor_time() <= time.process_time()
-    for pair in pairs:
-        for end in pair:
-            end.close()
+def test_waiting_for_a_processor_is_told_from_sleeping() -> None:
+    """Two loops and a sleeper on one processor."""
+    code = "import os, time; os.sched_setaffinity(0, [{cpu}]); print(flush=True)\n{rest}"
+    cpu = min(os.sched_getaffinity(0))
+    rests = ["while True: pass"] * 2 + ["time.sleep(600)"]
+    programs = [
+        subprocess.Popen([sys.executable, "-c", code.format(cpu=cpu, rest=rest)], stdout=subprocess.PIPE)
+        for rest in rests
+    ]
+    for program in programs:
+        assert program.stdout is not None
+        program.stdout.readline()
+    sleeper = programs[-1].pid
+    slept_s = procfs.waited_s(sleeper, sleeper)
+    while any(procfs.waited_s(each.pid, each.pid) < slept_s + 0.1 for each in programs[:2]):
+        time.sleep(0.01)
+    assert procfs.waited_s(sleeper, sleeper) < slept_s + 0.1
+    for program in programs:
+        program.kill()
+        program.communicate()
 
 
 def test_worker_whose_answers_are_wanted_at_once_is_hurried_until_it_has_answered(worker: Watched) -> None:

@@ -90,6 +90,11 @@ class GuardedOpener(Opener):
                 self._folders.add(path)
                 self._roots[path] = None
 
+    def keep_up(self) -> None:
+        """The worker waits for us: we are as nice as it is."""
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, self._worker))
+
     def _seen(self, root: str) -> Rights | None:
         """What the process whose root it is may read: now, or when that was seen last."""
         rights = super().root(root)[1]
@@ -201,6 +206,7 @@ class Keeper:
     def _answer(self, received: Received) -> None:
         for fd in received.fds:
             os.close(fd)
+        self._opener.keep_up()
         fds: list[int] = []
         try:
             value = self._served(received.parts, fds)

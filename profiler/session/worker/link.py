@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+from pyprof.collectors.linux import procfs
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
@@ -33,9 +34,10 @@ from pyprof.session.worker.messages import Ask, Examine, Message, Reply
 from pyprof.session.worker.process import Worker, WorkerDied
 from pyprof.session.worker.wire import Packer
 
-NAMES_S = 0.8
-"""Processor time that the worker may unwind and name for once nothing is recorded any more: then it answers with what
-it has."""
+NAMES_S = 0.7
+"""So long after the end was asked for the worker may unwind and name: then it answers with what it has. Time in which
+the sampler's loop or the worker waits for a processor does not count.
+"""
 ELAPSED_S = 10.0
 """So does a worker that does not get its processor time."""
 _STARVED = 2
@@ -107,14 +109,16 @@ def _value(data: Sequence[Part], kind: type[Value]) -> Value:
 
 
 class _Overtime:
-    """What the worker still does once nothing is recorded any more, and when that is enough."""
+    """One clock for what is still done once nothing is recorded any more, by the sampler and then by the worker, and
+    when that is enough. waited_s: how long they have waited for a processor, so far.
+    """
 
-    def __init__(self, worker: Worker, names_s: float) -> None:
-        self._worker = worker
+    def __init__(self, waited_s: Callable[[], float], names_s: float) -> None:
+        self._waited_s = waited_s
         self._names_s = names_s
         self._times: float = math.inf
         self._began = math.inf
-        self._worked_s = 0.0  # until then
+        self._waited_before_s = 0.0
         self._again_at = math.inf
 
     def begin(self, times: int) -> None:
@@ -122,7 +126,7 @@ class _Overtime:
         if times < self._times:
             self._times = times
             self._began = time.monotonic()
-            self._worked_s = self._worker.processor_time()
+            self._waited_before_s = self._waited_s()
             self._again_at = self._began + times * self._names_s
 
     def hasten(self) -> None:
@@ -140,14 +144,16 @@ class _Overtime:
 
     def is_over(self, now: float) -> bool:
         """True again and again, but not each time: a signal that comes between two steps of the worker ends neither."""
-        if now <= self._again_at or not self._had_its_time(now):
+        if now <= self._again_at or self.left_s(now) > 0:
             return False
         self._again_at = now + _AGAIN_S
         return True
 
-    def _had_its_time(self, now: float) -> bool:
-        worked = self._worker.processor_time() - self._worked_s
-        return worked >= self._times * self._names_s or now > self._began + self._elapsed_s()
+    def left_s(self, now: float) -> float:
+        """Not more than 0 where it is enough."""
+        elapsed_s = now - self._began
+        had_s = max(elapsed_s - (self._waited_s() - self._waited_before_s), 0)
+        return min(self._times * self._names_s - had_s, self._elapsed_s() - elapsed_s)
 
     def _elapsed_s(self) -> float:
         return max(ELAPSED_S, _STARVED * self._times * self._names_s)
@@ -155,13 +161,14 @@ class _Overtime:
 
 class WorkerLink:
     """taken, functions: answers that the loop has not used yet, of batches and of Asks. broken: what went wrong in the
-    worker, None where nothing did; dead: what its end is reported as.
+    worker, None where nothing did; dead: what its end is reported as. loop: the sampler's thread, 0 for none.
     """
 
     def __init__(self, worker: Worker, names_s: float = NAMES_S) -> None:
-        """names_s: processor time for which the worker may go on after end()."""
+        """names_s: how long the worker may go on after end()."""
         self.worker = worker
-        self._overtime = _Overtime(worker, names_s)
+        self.loop = 0
+        self._overtime = _Overtime(self._waited_s, names_s)
         self.packer = Packer(worker.notify)
         self.taken: deque[BatchTaken] = deque()
         self.functions: deque[tuple[int, ...]] = deque()
@@ -217,6 +224,11 @@ class WorkerLink:
         """
         self._overtime.begin(1 if requested else BY_ITSELF)
         self.worker.wait_for()
+        if requested:
+            self.worker.prefer()
+
+    def _waited_s(self) -> float:
+        return self.worker.waited_s() + (procfs.waited_s(os.getpid(), self.loop) if self.loop else 0.0)
 
     def hasten(self) -> None:
         """The worker answers with what it has. From any thread, or a signal handler."""
@@ -311,8 +323,8 @@ class WorkerLink:
     def leave(self) -> bool:
         """The loop does not end: the worker writes what it has, as if this process were killed. Has it?"""
         self.end()
-        until = time.monotonic() + GIVE_UP_S
-        ended = self.worker.leave(NAMES_S)
+        now = time.monotonic()
+        until, ended = now + GIVE_UP_S, self.worker.leave(max(self._overtime.left_s(now), 0))
         while not ended and time.monotonic() < until:
             self.worker.hurry()
             ended = self.worker.leave(_AGAIN_S)

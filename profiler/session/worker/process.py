@@ -23,6 +23,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
+from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.file_limit import raise_file_limit
 from pyprof.errors import PyprofError
 from pyprof.session.worker.channel import Channel, Closed
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 
 NICENESS = 2
 """Below the sampler and the target. Not far below: on a machine that is busy all the time the worker must keep up."""
+PREFERRED = -5
+"""Niceness of what still runs once the end was asked for: beside a busy loop it has three quarters of a processor."""
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that are the sampler's: all processes of a group may get them."""
 _PATIENCE_S = 2.0
-_SCHEDULED = 2
-"""CPUCLOCK_SCHED of linux/posix-timers.h: which of a process's processor clocks; its id has the inverted pid above."""
 _POLL_S = 0.005
 _NOTIFYING_S = 0.5
 """How long the keeper may take to listen: it writes a profile, or opens a file that is slow."""
@@ -110,12 +111,15 @@ class Worker:
         if self._child.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
-    def processor_time(self) -> float:
-        """Seconds, of all its threads; 0 for one that has ended."""
-        try:
-            return time.clock_gettime((~self.pid << 3) | _SCHEDULED)
-        except OSError:
-            return 0.0
+    def waited_s(self) -> float:
+        """For how long it has waited for a processor."""
+        return procfs.waited_s(self.pid, self.pid)
+
+    def prefer(self) -> None:
+        """Somebody waits for it to end: it comes before others, where we may have that."""
+        if self._child.poll() is None:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, self.pid, PREFERRED)
 
     def hurry(self) -> None:
         """No time is left: it answers with what it has."""
