@@ -25,9 +25,11 @@ PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONT
 FILE = re.compile(r"(?<![\w./<>*{}$\"'-])((?:[\w.-]+/)*[\w.-]+\.(?:py|js|md))\b(?![\w/*{])")
 FUNCTION = re.compile(r"(?<![\w.$:<>])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\(\)")
 NAME = re.compile(
-    r"(?<![\w./])(?:pyprof\.)?((?:model|session|unwind|objfile|symbolize|runtime_code|collectors)(?:\.\w+)+)"
+    r"(?<![\w./])(?:pyprof\.)?((?:model|session|unwind|objfile|symbolize|runtime_code|collectors|exporters|interpreters"
+    r"|bpf|perf|ptrace|gdb|hybrid|offcpu|postmortem|cpython)(?:\.(?!md\b)\w+)+)"
 )
-ROOMS = {"unwind": ROOT / "unwind", "collectors": ROOT / "collectors"}
+ROOMS = {name: ROOT / name for name in ("unwind", "collectors", "exporters", "interpreters")}
+ROOMS |= {folder.name: folder for top in ("collectors", "interpreters") for folder in (ROOT / top).glob("*/")}
 
 OTHERS = {
     *("aio.py", "encoder.py", "Objects/locations.md"),  # CPython's

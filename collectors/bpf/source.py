@@ -1,8 +1,7 @@
 """Samples by the program in the kernel, for the collector that knows the processes and what is mapped in them.
 
-A perf.sample_source.SampleSource: that collector takes everything but samples from perf_events' records, and the
-samples here. In: processes as they come. Out: columns of samples over the ring, then what they hold beside registers
-and stack.
+bpf.collector takes everything but samples from perf_events' records, and the samples here. In: processes as they come.
+Out: columns of samples over the ring, then what they hold beside registers and stack.
 """
 
 from __future__ import annotations

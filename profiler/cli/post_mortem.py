@@ -92,12 +92,13 @@ def stated(module: DumpModule) -> dict[str, str | None]:
 
 def complain(profile: Profile) -> None:
     """What was tolerated, what modules lack and what mends it; each remedy once."""
-    from pyprof.collectors.postmortem.core_modules import NO_PROGRAM, OTHER_PROGRAM
-    from pyprof.objfile.images import REMEDY
+    from pyprof.model.reason_table import DUMPS
+    from pyprof.model.reasons import counted
 
     said = set()
     for key, count in profile.summary.errors.items():
-        remedy = REMEDY if key in (NO_PROGRAM, OTHER_PROGRAM) else ""
+        reason = counted(key)
+        remedy = reason.retry if reason in DUMPS and reason.retry not in said else ""
         terminal.complain(f"{key}: {count}", remedy)
         said.add(remedy)
     for module in profile.summary.modules:

@@ -8,52 +8,7 @@ by reasons.py.
 
 from __future__ import annotations
 
-from enum import Enum
-
-from pyprof.records import dataclass
-
-
-class Stage(Enum):
-    """Where on the way of the data it happens."""
-
-    OPTIONS = "options"
-    TARGET = "target"
-    SAMPLING = "sampling"
-    FILES = "files"
-    TABLES = "unwind tables"
-    STACKS = "stacks"
-    RUN_TIME_CODE = "run-time code"
-    INTERPRETER = "interpreter"
-    OUTPUT = "output"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """sentence: what it means. retry: what makes it go away the next time, "" if nothing is known to.
-
-    lacks: what the profile lacks for a counter, as in "3 samples lost", "" if nothing that matters; {s} is the plural's
-    s, `*` what it stands for at the end of the name. words: of how a stack ended, its label for people; cuts: such a
-    stack is cut short.
-    """
-
-    name: str
-    stage: Stage
-    sentence: str
-    retry: str = ""
-    lacks: str = ""
-    words: str = ""
-    cuts: bool = False
-
-    @property
-    def title(self) -> str:
-        """What is said of stacks that ended so, in every output."""
-        return f"cut short: {self.words}" if self.cuts else self.words
-
-    @property
-    def meaning(self) -> str:
-        """The sentence, and what helps."""
-        return f"{self.sentence} What helps: {self.retry}." if self.retry else self.sentence
-
+from pyprof.model.reason import Reason, Stage
 
 # fmt: off
 ENDS = (
@@ -258,6 +213,40 @@ FILES = (
            "kernel.kptr_restrict hides them: the kernel's functions have no names.",
            retry="sudo sysctl kernel.kptr_restrict=0"),
 )
+
+DUMPS = (
+    Reason("core without NT_FILE, and its program was not found: modules not known", Stage.FILES,
+           "The core does not say which files were mapped, and the dynamic loader's list could not be read without the "
+           "program: no function has a name.",
+           retry="name the program by --exe FILE, the target's files by --sysroot DIR"),
+    Reason("program file differs from the one that the core is of", Stage.FILES,
+           "The program was replaced since the process crashed: not used.",
+           retry="name the program by --exe FILE, the target's files by --sysroot DIR"),
+    Reason("core file is cut off: bytes missing", Stage.FILES,
+           "The file ends before the memory that its headers name, as where a disk is full or a limit was set "
+           "(ulimit -c). Stacks that lay there are cut short.",
+           retry="a core that is whole"),
+    Reason("core file cut off in its notes", Stage.FILES,
+           "The file ends within its notes: threads may be missing.",
+           retry="a core that is whole"),
+    Reason("core note cut off", Stage.FILES,
+           "A note claims to be longer than its segment: it and those behind it were not read."),
+    Reason("core note not understood: *", Stage.FILES, "A note breaks its format: what it says is missing."),
+    Reason("thread without its registers", Stage.FILES,
+           "The file has the thread and not its registers: it is left out."),
+    Reason("thread without an id of its own", Stage.FILES,
+           "Two threads have one number, or one has none: the thread got the lowest number that is free."),
+    Reason("minidump: *", Stage.FILES, "A stream of the minidump breaks its format: what it says is missing."),
+    Reason("minidump without a list of modules: made up from its mappings", Stage.FILES,
+           "The files that its list of mappings names were taken for modules."),
+    Reason("minidump cut off: memory missing", Stage.FILES,
+           "The file ends before the memory that it lists. Stacks that lay there are cut short.",
+           retry="a minidump that is whole"),
+    Reason("microdump: malformed line", Stage.FILES, "A line of the log breaks the format: left out."),
+    Reason("module overlaps another: left out", Stage.FILES,
+           "Two modules of a minidump claim the same addresses: the one that begins later is not used."),
+)
+"""Of core files and minidumps: `dump` says them."""
 
 TABLES = (
     Reason("*: broken, not used", Stage.TABLES,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from pyprof.model import reason_table
-from pyprof.model.reason_table import Reason
+from pyprof.model.reason import Reason
 from pyprof.records import replace
 
 ENDS = {reason.name: reason for reason in reason_table.ENDS}
@@ -22,6 +22,7 @@ COUNTERS = (
     *reason_table.SAMPLING,
     *reason_table.TARGET,
     *reason_table.FILES,
+    *reason_table.DUMPS,
     *reason_table.TABLES,
     *reason_table.RUN_TIME_CODE,
     *reason_table.INTERPRETER,

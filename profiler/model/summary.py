@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pyprof.diagnostics import Problem
-from pyprof.model.reason_table import Reason
+from pyprof.model.reason import Reason
 from pyprof.model.reasons import counted, end_reason
 from pyprof.records import dataclass, field, field_names
 
