@@ -56,7 +56,7 @@ class SamplingClock:
         """
         following = self._slot + 1
         wanted = max(following, self._affordable())
-        slot = max(wanted, (now_ns - self.start_ns) // self.period_ns)
+        slot = max(wanted, self._slot_at(now_ns))
         self.weight = wanted - following + 1
         self.left_out += wanted - following
         self.skipped += slot - wanted
@@ -64,6 +64,14 @@ class SamplingClock:
         self._slot = slot
         jitter = (2 * self._random() - 1) * JITTER
         return self.start_ns + round((slot + 0.5 + jitter) * self.period_ns)
+
+    def ended(self, now_ns: int) -> None:
+        """No slot is used any more. Those that went by since the last one are skipped, too."""
+        following = max(self._slot + 1, self._affordable())
+        self.skipped += max(self._slot_at(now_ns) - following, 0)
+
+    def _slot_at(self, now_ns: int) -> int:
+        return (now_ns - self.start_ns) // self.period_ns
 
     def stopped(self, pause_ns: int) -> None:
         """The round of stops in the current slot took so long."""

@@ -94,6 +94,7 @@ TABLE = {
     "remote/*": "live matrix system",
     "session/test_session.py": "live system",
     "session/test_recording.py": "live",
+    "session/test_rehearsal.py": "live",
     "session/test_reused_ids.py": "live system",
     "session/test_flat_memory.py": "system",
     "session/test_unfollowed.py": "live",

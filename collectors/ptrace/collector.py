@@ -121,6 +121,7 @@ class PtraceCollector:
                     batches = self._flush()
                     scheduler.flushed(samples=len(batches[0]) > 0)
                     yield from batches
+            scheduler.clock.ended(time.monotonic_ns())
             self._account(force=True)
             if len(self._builder):
                 yield from self._flush()

@@ -20,6 +20,7 @@ own_cost                What this process of pyprof has cost so far
 post_mortem             What a core file, a minidump or a microdump says of a process that has died
 recorder                The recording half of a session
 recording               A recording under way: collector, files and loop, and what may be asked of it meanwhile
+rehearsal               Does a command look like one that begins an interpreter of the kind that runs us?
 rows                    Rows of a recording: what is kept of each sample once its stack is a node of a tree
 runtimes                The interpreters of a recording's processes
 session                 One target under observation: collector, images, unwinder and recorder, tied together

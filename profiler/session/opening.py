@@ -31,6 +31,7 @@ from pyprof.options import (
     TargetOptions,
 )
 from pyprof.session.recording import Recorded, Recording
+from pyprof.session.rehearsal import runs_python
 from pyprof.session.runtimes import Runtimes
 from pyprof.session.unfollowed import Unfollowed
 from pyprof.session.worker.file_symbols import AskedSymbols
@@ -104,6 +105,8 @@ def _of_selection(
         program = (shutil.which(command.command[0]) or command.command[0]) if command is not None else ""
         worker.wait_until_ready()  # samples of before wait to be walked, and what walks teach comes late by that
         selection.ours.update(descendants([worker.pid]))  # its keeper
+        if program and runs_python(program):
+            runtimes.rehearse(worker.pid)
         collector = registry.open_collector(options.collector, selection, collect, diagnostics, runtimes, program)
     except BaseException:
         worker.close()

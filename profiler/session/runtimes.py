@@ -110,6 +110,13 @@ class Runtimes:
         except (OSError, FormatError):
             return ""
 
+    def rehearse(self, pid: int) -> None:
+        """A program with an interpreter of the kind that runs us is to begin. pid: a process of ours. What it takes to
+        look at one is loaded now; where the program's file is ours, what it is like is known before it begins.
+        """
+        self.needs_stops(pid)
+        KernelReaders(self._interpreters.readers(self._live(pid)))
+
     def unread(self, pid: int) -> list[Detected]:
         """The interpreters in a process whose functions cannot be read."""
         return self._interpreters.unread(self._live(pid))

@@ -35,6 +35,21 @@ def test_slots_that_went_by_are_skipped_and_counted_and_not_made_up_for() -> Non
     assert (pace.skipped, pace.weight) == (4, 1)
 
 
+def test_slots_that_went_by_at_the_end_are_skipped_too() -> None:
+    """Who waits for something else until it is told to end has looked at nothing meanwhile."""
+    pace = SamplingClock(100, None, 0, lambda: 0.5)
+    assert pace.next_due(0) == 5 * MS
+    pace.ended(8 * MS)
+    assert pace.skipped == 0
+    pace.ended(57 * MS)
+    assert pace.skipped == 4
+    limited = SamplingClock(100, 0.01, 0, lambda: 0.5)
+    limited.next_due(0)
+    limited.stopped(1 * MS)
+    limited.ended(57 * MS)
+    assert limited.skipped == 0, "left out for the limit's sake"
+
+
 @pytest.mark.parametrize("limit", [0.001, 0.01, 0.2])
 @pytest.mark.parametrize("pause_us", [20, 400, 3000])
 def test_time_stopped_stays_within_the_limit_from_the_first_second_on(limit: float, pause_us: int) -> None:
