@@ -78,7 +78,7 @@ def symbols() -> tuple[str, ...]:
 
 def test_threads_on_their_ladders_have_one_stack_each(tmp_path: Path) -> None:
     with running(bare("ladder"), "spin", LIFE) as program:
-        recording = record(program.pid, tmp_path, *symbols(), seconds=1)
+        recording = record(program.pid, tmp_path, *symbols(), seconds=1, until=lambda found: len(found.stacks) >= 4)
     assert recording.whole == 1.0
     ladders = [";".join([f"{p}_thread", *rungs(p), f"{p}_top"]) for p in "abcd"]
     assert strange(recording, rf"{THREAD};({'|'.join(ladders)})") == []

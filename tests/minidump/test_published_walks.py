@@ -334,6 +334,7 @@ WINDOWS = {
                 "STACK WIN 4 aa85 176 0 0 4 10 4 0 1 $T2 $esp .cbLocals + .cbSavedRegs + = $T0 .raSearchStart ="
                 " $eip $T0 ^ = $esp $T0 4 + = $ebp $T0 20 - ^ = $ebx $T0 8 - ^ =\n",
             ),
+            0x2A170000: (0x10000, "FUNC 9000 1000 0 caller\n"),  # theirs is in no module: see below
         },
         TOP,
         [
@@ -346,7 +347,7 @@ WINDOWS = {
             {"eip": 0x2A179E38, "esp": TOP + 60, "ebp": TOP + 72, "ebx": 0x2558C7F3},
         ],
         trust=("fp", "breakpad"),
-        names=("module1::wheedle", "module2::whine", None),
+        names=("module1::wheedle", "module2::whine", "caller"),
     ),
     "WindowsFPOUnchangedEBP": Walk(
         "x86",
@@ -477,6 +478,18 @@ def test_record_that_leads_into_no_module_gives_way_to_a_frame_pointer(tmp_path:
     own = replace(walk, stack=[0x50005510, *walk.stack[1:]], frames=[{"eip": 0x50005510}], trust=("breakpad",))
     (tmp_path / "own").mkdir()
     check(own, walked(own, tmp_path / "own"))
+
+
+@pytest.mark.parametrize("record", ["STACK WIN 0 1000 100 0 0 0 0 0 0 0 0", "STACK WIN 4 1000 100 0 0 0 0 0 0 1 CODE"])
+def test_record_that_leads_into_no_module_is_not_believed_alone(record: str, tmp_path: Path) -> None:
+    symbols = "FUNC 1000 100 0 wheedle\n" + record.replace("CODE", "$eip .raSearch ^ = $esp .raSearch 4 + =") + "\n"
+    registers = {"eip": 0x40001004, "ebp": 0}
+    for word, frames in ((0x40005510, 2), (0x50005510, 1)):
+        (tmp_path / str(frames)).mkdir()
+        walk = Walk("x86", {0x40000000: (0x10000, symbols)}, TOP, [word, *[0] * 8], registers, [])
+        thread = walked(walk, tmp_path / str(frames))
+        assert (len(thread["frames"]), thread["end"]) == (frames, "no_rule")
+        assert trusts(thread)[1:] == ["breakpad"] * (frames - 1)
 
 
 SCAN = ("--unwind", "default,scan")

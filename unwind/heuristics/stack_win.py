@@ -59,7 +59,7 @@ class StackWinFallback:
 
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
         """By the record of the pc. As the other fallback says where there is none, where it cannot be followed, and
-        where it leads into no module (its sizes were not those of this frame), but the other does.
+        where it leads into no module: its sizes were not those of this frame.
         """
         arch = self._arch
         pc = lookup_pc(registers.values[arch.pc] or 0, registers.exact)
@@ -84,16 +84,9 @@ class StackWinFallback:
         if found["esp"] <= known.get("esp", 0):
             return NoCaller(StackEnd.STUCK)
         values = [found.get(name) for name in arch.registers]
-        outer = Caller(Registers(values, False), found["esp"], Trust.BREAKPAD)
-        if not self._leads_into_module(outer):
-            other = self._otherwise.caller(registers, memory)
-            if isinstance(other, Caller) and self._leads_into_module(other):
-                return other
-        return outer
-
-    def _leads_into_module(self, caller: Caller) -> bool:
-        pc = caller.registers.values[self._arch.pc]
-        return pc is not None and self._space.module_at(lookup_pc(pc, False)) is not None
+        if self._space.module_at(lookup_pc(found["eip"], False)) is None:
+            return self._otherwise.caller(registers, memory)
+        return Caller(Registers(values, False), found["esp"], Trust.BREAKPAD)
 
     def _callee(self, registers: Registers) -> Callee:
         return INNERMOST if registers.called is None else Callee(self._records.parameters(registers.called))
