@@ -25,6 +25,8 @@ def plain(frame: str) -> str:
 def check(frames: list[str], truth: dict[str, Any]) -> None:
     """frames: from the root."""
     ours = [at for at, frame in enumerate(frames) if frame.endswith(FILE)]
+    if len(ours) > 1 and ours[-1] == ours[-2] + 1 and frames[ours[-1]].removesuffix(FILE) in truth["makers"]:
+        ours.pop()  # its caller has just called it and will have a generator, which runs elsewhere
     calls = {(caller, callee) for caller, callee in truth["calls"]}
     for outer, inner in pairwise(ours):
         assert (plain(frames[outer]), plain(frames[inner])) in calls, frames
@@ -56,7 +58,13 @@ def test_every_sample_is_merged_and_no_stack_is_impossible(python: Python, tmp_p
     found = stacks(output)
     assert enough(found)
     total = count(found)
-    partial = {frames[0]: n for frames, n in found if any("merge: partial" in frame for frame in frames)}
-    assert sum(partial.values()) <= max(1, total // 1000), (partial, total, summary["errors"])
+    partial = [n for frames, n in found if is_partial(frames)]
+    assert sum(partial) <= max(1, total // 1000), (partial, total, summary["errors"])
     for frames, _ in found:
-        check(frames, truth)
+        if not is_partial(frames):
+            check(frames, truth)
+
+
+def is_partial(frames: list[str]) -> bool:
+    """Does it say that its native frames are not known?"""
+    return any("merge: partial" in frame for frame in frames)

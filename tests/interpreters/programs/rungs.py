@@ -6,7 +6,8 @@ innermost first, "through": [[rung, [name or module of a native frame through wh
 innermost function sleeps or runs in this very line. SIGUSR1 makes faulthandler write all stacks to standard output.
 
 usage: rungs.py SEED COUNT busy [THREADS]. Runs through COUNT rungs at a time in ever other orders until it is killed.
-Output: one JSON line {"calls": [[caller, callee], …] of the functions of this file, "through": {rung: as above}}.
+Output: one JSON line {"calls": [[caller, callee], …] of the functions of this file, "through": {rung: as above},
+"makers": [qualified name of a function whose call makes a generator or a coroutine, …]}.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ import functools
 import gc
 import heapq
 import importlib
+import inspect
 import io
 import itertools
 import json
@@ -758,7 +760,21 @@ def learn_calls():
     gc.collect()
     for name in ("by_profile_function", "by_signal_handler"):  # not all of theirs were seen
         calls |= {("climb", name), (name, "climb"), (name, "inside"), ("inside", "climb")}
-    return sorted(calls | {("by_gc", "inside"), ("busy", "climb"), ("main", "busy"), ("<module>", "main")})
+    return sorted(
+        calls
+        | {("by_gc", "inside"), ("by_asyncio", "values"), ("busy", "climb"), ("main", "busy"), ("<module>", "main")}
+    )
+
+
+def makers(code):
+    """Functions whose call runs on a frame of their own until it has made what they are. Python before 3.11 has no such
+    frame, and no qualified names of code.
+    """
+    for inner in code.co_consts:
+        if isinstance(inner, type(code)):
+            if inner.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+                yield getattr(inner, "co_qualname", "")
+            yield from makers(inner)
 
 
 def main():
@@ -766,7 +782,8 @@ def main():
     seed, count = int(seed), int(count)
     if how == "busy":
         through = {name: claims for name, (_, claims) in RUNGS.items()}
-        print(json.dumps({"calls": learn_calls(), "through": through}), flush=True)
+        made = sorted(makers(sys._getframe(1).f_code))
+        print(json.dumps({"calls": learn_calls(), "through": through, "makers": made}), flush=True)
         for nth in range(int(rest[0]) if rest else 0):
             threading.Thread(target=busy, args=(nth, count), daemon=True).start()
         busy(seed, count)
