@@ -6,6 +6,7 @@ changes_page  A comparison as a page: the flame graph of both recordings in one
 chrome_trace  Chrome's trace as one JSON object (the Chromium project's document "Trace Event Format")
 collapsed     Collapsed stacks: `root;...;leaf COUNT`, one line a stack, sorted by frames from the root
 difference    A comparison of two profiles: a page, JSON, comma-separated values
+evidence      What pprof's own fields have no place for: how each frame was found, and what the recording did
 firefox       Firefox Profiler's JSON (github firefox-devtools/profiler, src/types/profile.ts), gzipped
 firefox_tables  The tables that all threads of a Firefox profile share (version 60 of the processed format)
 flame_tree    The profile as the flame graph's page wants it: functions instead of addresses, in flat columns

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 class ExportOptions:
     """threads: each stack begins with its thread as root frame, below its process where there are several; processes:
     with its process, where there are several. full_paths: modules by path. sources: source files by their names in the
-    profile, dearest first, that a page shows.
+    profile, dearest first, that a page shows. evidence: in pprof, how each frame was found and what the recording did,
+    in fields that others pass over.
     """
 
     threads: bool = False
     processes: bool = False
     full_paths: bool = False
     sources: Mapping[str, SourceText] = field(default_factory=dict)
+    evidence: bool = False
 
 
 class Exporter(Protocol):

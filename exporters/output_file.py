@@ -73,7 +73,7 @@ def replace(path: str, writer: Write) -> None:
                 os.fchmod(fd, mode)
                 writer(out)
                 out.flush()
-                _sync(fd)
+                sync(fd)
             os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             os.unlink(part, dir_fd=folder)
@@ -164,7 +164,18 @@ def _mode(old: os.stat_result | None) -> int:
     return kept if old.st_uid == os.geteuid() else kept & usual
 
 
-def _sync(fd: int) -> None:
+def create(path: str, mode: int) -> int:
+    """A new file in a folder into which nobody else may write. Raises OSError."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def folder(path: str) -> int:
+    """A folder, to lock it or to have its names kept. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def sync(fd: int) -> None:
+    """What was written, or named, stays whatever happens to the machine. Raises OSError."""
     try:
         os.fsync(fd)
     except OSError as error:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
+from pyprof.exporters import evidence
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.bounded import bounded, distinct_stacks
 from pyprof.exporters.names import UNKNOWN
@@ -35,7 +36,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
     profile = bounded(profile, distinct_stacks(profile))
     # No file name and no time in the header: equal profiles are equal bytes.
     with gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed_out:
-        tables = PprofTables(profile)
+        tables = PprofTables(profile, options.evidence)
         for value_type in profile.value_types:
             packed_out.write(data(SAMPLE_TYPE, tables.value_type(value_type.type, value_type.unit)))
         location_of = [varint(tables.location(frame)) for frame in profile.frames]
@@ -45,6 +46,8 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
             packed_out.write(some)
         packed_out.write(b"".join(tables.rows))
         packed_out.write(_header(profile, tables))
+        if options.evidence:
+            packed_out.write(evidence.of_summary(profile.summary))
         for text in tables.strings:
             packed_out.write(data(STRING_TABLE, text.encode("utf-8", "backslashreplace")))
 
@@ -84,15 +87,17 @@ def _header(profile: Profile, tables: PprofTables) -> bytes:
 class PprofTables:
     """Strings, mappings, functions and locations, each with the id that its first use gave it.
 
-    rows: the encoded MAPPING, FUNCTION and LOCATION fields, each after what it refers to.
+    rows: the encoded MAPPING, FUNCTION and LOCATION fields, each after what it refers to. evidence: of each location,
+    too.
     """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, evidence: bool = False) -> None:
         self.profile = profile
+        self._evidence = evidence
         self.rows: list[bytes] = []
         self.strings: dict[str, int] = {"": 0}
         self._functions: dict[tuple[str, str, str], int] = {}
-        self._locations: dict[tuple[int, int, tuple[tuple[int, int], ...]], int] = {}
+        self._locations: dict[tuple[int, int, tuple[tuple[int, int], ...], bytes], int] = {}
         self._mapping_of: dict[int, int] = {}
         for id_, module in enumerate(executable_first(profile.modules), 1):
             self._mapping_of[module] = id_
@@ -131,13 +136,14 @@ class PprofTables:
         mapping = self._mapping_of.get(frame.module, 0) if code else 0
         address = frame.lookup if code else 0
         functions = tuple((self._function(line), line.line) for line in lines)
-        key = (mapping, address, functions)
+        more = evidence.of_frame(frame) if self._evidence else b""
+        key = (mapping, address, functions, more)
         id_ = self._locations.get(key)
         if id_ is None:
             id_ = self._locations[key] = len(self._locations) + 1
             fields = [number(1, id_), number(2, mapping), number(3, address)]
             fields += [data(4, number(1, function) + number(2, line)) for function, line in functions]
-            self.rows.append(data(LOCATION, b"".join(fields)))
+            self.rows.append(data(LOCATION, b"".join(fields) + more))
         return id_
 
     def _function(self, line: Line) -> int:

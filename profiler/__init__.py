@@ -6,6 +6,7 @@
 
 The names below are imported when they are first used: `import pyprof` alone loads nothing.
 
+agent/         The agent: it records what rules choose, for as long as the machine runs, and keeps windows in a spool
 api            The library: what `import pyprof` gives
 cli/           The command line; one file a subcommand
 comparison/    Two profiles side by side: what each function cost in both, and which changes are more than chance

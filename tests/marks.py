@@ -19,6 +19,8 @@ KINDS = {
 TABLE = {
     "*/test_fuzz*.py": "fuzz system",
     # by folder, what differs first
+    "agent/test_agent_live.py": "live",
+    "agent/*": "unit",
     "api/*": "live system",
     "bpf/test_samples.py": "live matrix system",
     "bpf/test_locks.py": "live matrix system",

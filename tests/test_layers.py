@@ -54,7 +54,8 @@ LATE = {
 """(module, what it imports within a function, or for types): values that users hold write and compare themselves when
 they are told to."""
 OWNERS = {
-    "pyprof.session": ("pyprof.api", "pyprof.cli", "pyprof.tools", "pyprof.session"),
+    "pyprof.session": ("pyprof.agent", "pyprof.api", "pyprof.cli", "pyprof.tools", "pyprof.session"),
+    "pyprof.agent": ("pyprof.agent", "pyprof.cli"),
     "pyprof.tools": ("pyprof.cli", "pyprof.tools"),
     "pyprof.cli": ("pyprof.cli", "pyprof.__main__"),
 }

@@ -1,6 +1,7 @@
 """The command line; one file a subcommand.
 
 live/             A recording, watched while it runs: snapshots, views, the screen
+agent             `pyprof agent`: record what rules choose, for as long as the machine runs, and keep it in a spool
 arguments         Types of command-line values; a wrong one is one sentence with exit code 2
 change_table      A comparison as a table for the terminal
 completion        `pyprof completion SHELL`: a completion script for the shell, made by shtab from the parser itself
@@ -24,6 +25,7 @@ output            Where a profile is written: the file's name, checked before an
 post_mortem       What `pyprof dump` shows of a core file or a crash dump: threads, why the process died, registers
 progress          What is shown on standard error while recording
 python_options    The options of what is shown of Python
+query             `pyprof query`: what the agent's spool says about a span of time
 record            `pyprof record`: sample a process or a command, and write what it did
 remote            The options of a target behind a GDB stub
 report            `pyprof report`: what a recording holds, in any format, or as a table in the terminal

@@ -15,6 +15,8 @@ from pyprof.cli.terminal import line
 from pyprof.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from pyprof.comparison.result import Comparison
     from pyprof.model.profile import Profile
 
@@ -54,7 +56,15 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     for name, meaning in (("before", "a recording, or another file that `pyprof report` reads"), ("after", "another")):
         parser.add_argument(name, metavar=name.upper(), help=f"{meaning}; FILE@FROM-TO is a range of its time")
     add_criteria(parser.add_argument_group("which samples of both (each option given must fit)"))
-    how = parser.add_argument_group("how it is compared")
+    add_comparing(parser.add_argument_group("how it is compared"))
+    out = parser.add_argument_group("how it is shown")
+    out.add_argument("-o", "--output", metavar="FILE", help="a page (.html) or data (.json, .csv)")
+    out.add_argument("-n", "--rows", type=positive_int, default=_ROWS, metavar="N", help="(default: %(default)d)")
+    out.add_argument("--sort", choices=("self", "total"), default="self", help="(default: %(default)s)")
+    parser.set_defaults(run=run)
+
+
+def add_comparing(how: argparse._ArgumentGroup) -> None:
     scale = how.add_mutually_exclusive_group()
     scale.add_argument(
         "--normalize",
@@ -80,14 +90,14 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="PERCENT",
         help=f"exit code {GREW} if a function grew by more, and not by chance",
     )
-    out = parser.add_argument_group("how it is shown")
-    out.add_argument("-o", "--output", metavar="FILE", help="a page (.html) or data (.json, .csv)")
-    out.add_argument("-n", "--rows", type=positive_int, default=_ROWS, metavar="N", help="(default: %(default)d)")
-    out.add_argument("--sort", choices=("self", "total"), default="self", help="(default: %(default)s)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    return compared(arguments, lambda: [_side(text, arguments) for text in (arguments.before, arguments.after)])
+
+
+def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile]]) -> int:
+    """Compare and show two profiles by the options of add_comparing(), --output, --rows and --sort."""
     from pyprof.comparison.compare import compare
 
     if arguments.output is not None:
@@ -96,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         format_of(arguments.output)
         check_writable(arguments.output)
-    before, after = (_side(text, arguments) for text in (arguments.before, arguments.after))
+    before, after = sides()
     found = compare(before, after, arguments.normalize, arguments.per, arguments.least, arguments.drift)
     if arguments.fail_over is not None and found.doubt:
         raise UsageError(

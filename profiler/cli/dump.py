@@ -17,7 +17,6 @@ from pyprof.cli.dump_interpreter import (
     interpreter_json,
     interpreter_words,
 )
-from pyprof.cli.dump_subject import Subject
 from pyprof.cli.remote import GDB_HELP, remote_options
 from pyprof.frame_sources import FRAME_SOURCES
 from pyprof.options import (
@@ -29,6 +28,7 @@ from pyprof.options import (
 )
 
 if TYPE_CHECKING:
+    from pyprof.cli.dump_subject import Subject
     from pyprof.model.profile import Frame, Profile
     from pyprof.model.threads import ThreadStack
 
@@ -166,6 +166,8 @@ def of_live(arguments: argparse.Namespace) -> Subject:
             found = snapshot.of_stub(remote, options, start)
         else:
             found = snapshot.of_process(arguments.pid, options, start)
+    from pyprof.cli.dump_subject import Subject
+
     return Subject(found.pid, found.exe, found.arch, found.profile, found.threads, unread=found.unread)
 
 

@@ -34,7 +34,20 @@ examples:
 `pyprof COMMAND --help` is the manual page of a command.
 """
 
-COMMANDS = ("record", "top", "report", "diff", "merge", "dump", "doctor", "inspect", "symbols", "completion")
+COMMANDS = (
+    "record",
+    "top",
+    "report",
+    "diff",
+    "merge",
+    "dump",
+    "agent",
+    "query",
+    "doctor",
+    "inspect",
+    "symbols",
+    "completion",
+)
 """Each is a module of this package with a function add()."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyprof.cli.arguments import chosen_format
 from pyprof.cli.terminal import line
-from pyprof.exporters import output_file, registry
+from pyprof.exporters import registry
 
 DESCRIPTION = """\
 Write several recordings, or other profilers' files, as one. Samples keep their times,
@@ -43,6 +43,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.cli.output import check_writable, write
+    from pyprof.exporters import output_file
     from pyprof.exporters.base import ExportOptions
     from pyprof.importers.registry import load
     from pyprof.model.several import merge

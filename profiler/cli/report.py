@@ -12,7 +12,7 @@ from pyprof.cli.arguments import chosen_format, moment, positive_int, seconds_si
 from pyprof.cli.criteria import CRITERIA, add_criteria, chosen
 from pyprof.cli.terminal import line, printable
 from pyprof.errors import PyprofError, UsageError
-from pyprof.exporters import output_file, registry
+from pyprof.exporters import registry
 
 if TYPE_CHECKING:
     from pyprof.exporters.base import Exporter
@@ -284,6 +284,7 @@ def _query(arguments: argparse.Namespace) -> int:
 
 def _write(profile: Profile, exporter: Exporter, arguments: argparse.Namespace) -> None:
     from pyprof.cli.output import check_writable, write
+    from pyprof.exporters import output_file
     from pyprof.exporters.base import ExportOptions
     from pyprof.symbolize.source_files import SourceFiles, texts
 

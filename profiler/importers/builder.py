@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from pyprof.model.contents import summary_of_part
+from pyprof.model.labels import Labels
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
 from pyprof.model.tree import Tree
@@ -14,13 +17,16 @@ from pyprof.model.walk import Trust
 from pyprof.records import dataclass, replace
 
 _MOST_NS = 1 << 62
+_COLUMNS = 3
 NOBODY = ThreadInfo(0, 0, "", "")
 """Of files that name no thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a file says as a whole. start_ns: since the epoch; 0 where it does not say. note: for the reader."""
+    """What a file says as a whole. start_ns: since the epoch; 0 where it does not say. note: for the reader. done: what
+    the recording did, where the file says so.
+    """
 
     title: str
     value_types: tuple[ValueType, ...]
@@ -28,6 +34,7 @@ class About:
     start_ns: int = 0
     duration_ns: int = 0
     period_ns: int = 1
+    done: Summary = Summary()
 
 
 def named(name: str, file: str | None = None, line: int = 0, kind: FrameKind = FrameKind.NATIVE) -> Frame:
@@ -36,15 +43,41 @@ def named(name: str, file: str | None = None, line: int = 0, kind: FrameKind = F
 
 
 class Builder:
-    """Takes frames and samples; build() is the Profile. modules: those that frames refer to."""
+    """Takes frames and samples of one file or of several with the same value types; build() is the Profile. modules:
+    those that frames refer to, each once. samples, nodes: how many there are so far. labels: of threads. known, stacks:
+    for a reader of several files: numbers of frames and of stacks by what tells them apart in such files.
+    """
 
     def __init__(self) -> None:
         self.modules: list[ModuleInfo] = []
-        self._frames: dict[Frame, int] = {}
         self._threads: dict[ThreadInfo, int] = {}
+        self.labels: set[Labels] = set()
+        self.known: dict[Hashable, int] = {}
+        self.stacks: dict[bytes, int] = {}
+        self._module_of: dict[tuple[object, ...], int] = {}
+        self._frames: dict[Frame, int] = {}
         self._tree = Tree()
-        self._samples: list[tuple[int, int, int]] = []
-        self._values: list[Sequence[int]] = []
+        self._columns = array("q")
+        self._values = array("q")
+
+    @property
+    def samples(self) -> int:
+        return len(self._columns) // _COLUMNS
+
+    @property
+    def nodes(self) -> int:
+        return len(self._tree.parent)
+
+    def module(self, info: ModuleInfo) -> int:
+        """Its index. It has names and lines if it has any in one of the files."""
+        key = (info.path, info.build_id, info.start, info.end, info.offset)
+        index = self._module_of.setdefault(key, len(self.modules))
+        if index == len(self.modules):
+            self.modules.append(info)
+        elif (known := self.modules[index]) != info:
+            functions, lines = known.has_functions or info.has_functions, known.has_lines or info.has_lines
+            self.modules[index] = replace(known, has_functions=functions, has_lines=lines)
+        return index
 
     def frame(self, frame: Frame) -> int:
         return self._frames.setdefault(frame, len(self._frames))
@@ -56,15 +89,25 @@ class Builder:
         return below
 
     def sample(self, stack: int, values: Sequence[int], thread: ThreadInfo = NOBODY, time_ns: int = 0) -> None:
-        """time_ns: since the file's beginning."""
-        self._samples.append((stack, self._threads.setdefault(thread, len(self._threads)), time_ns))
-        self._values.append(values)
+        """time_ns: since the file's beginning. Raises OverflowError for numbers that no Profile holds."""
+        self._columns.extend((stack, self.thread(thread), time_ns))
+        self._values.extend(values)
+
+    def add(self, stacks: Sequence[int], threads: Sequence[int], time_ns: int, values: npt.NDArray[np.int64]) -> None:
+        """Many samples at once, of one time. threads: numbers of thread()."""
+        rows = np.empty((len(stacks), _COLUMNS), np.int64)
+        rows[:, 0], rows[:, 1], rows[:, 2] = stacks, threads, time_ns
+        self._columns.frombytes(rows.tobytes())
+        self._values.frombytes(np.ascontiguousarray(values).tobytes())
+
+    def thread(self, thread: ThreadInfo) -> int:
+        return self._threads.setdefault(thread, len(self._threads))
 
     def build(self, about: About) -> Profile:
         """Raises OverflowError for numbers that no Profile holds."""
         if not all(0 <= number < _MOST_NS for number in (about.start_ns, about.duration_ns, about.period_ns)):
             raise OverflowError("a time below 0, or too large")
-        columns = np.array(self._samples, np.int64).reshape(-1, 3).T
+        columns = np.array(self._columns, np.int64).reshape(-1, _COLUMNS).T
         profile = Profile(
             value_types=about.value_types,
             period_ns=max(about.period_ns, 1),
@@ -82,9 +125,5 @@ class Builder:
             values=np.array(self._values, np.int64).reshape(-1, len(about.value_types)),
             summary=Summary(),
         )
-        return _summarized(profile, about)
-
-
-def _summarized(profile: Profile, about: About) -> Profile:
-    known = Summary(duration_s=round(about.duration_ns / 1e9, 6), notes=(about.note,))
-    return replace(profile, summary=summary_of_part(known, profile))
+        known = replace(about.done, duration_s=round(about.duration_ns / 1e9, 6), notes=(*about.done.notes, about.note))
+        return replace(profile, summary=summary_of_part(known, profile))

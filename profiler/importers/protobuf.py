@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from pyprof.errors import FormatError
 
 Field = tuple[int, int | bytes]
 _BITS = 64
+_LONGEST = 10
+"""Bytes of a number."""
 _FIXED = {1: 8, 5: 4}
 """Wire types of fixed width, which are passed over."""
 
 
-def fields(data: bytes) -> Iterator[Field]:
+def fields(data: bytes) -> list[Field]:
     """(number, value) in the order of the message; numbers are unsigned."""
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
+    found: list[Field] = []
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)
         kind = tag & 7
-        if kind == 0:
-            value, at = _varint(data, at)
-            yield tag >> 3, value
-            continue
-        if kind == 2:
-            size, at = _varint(data, at)
+        if kind in (0, 2):
+            value, at = (data[at], at + 1) if at < end and data[at] < 0x80 else _varint(data, at)
+            if kind == 0:
+                found.append((tag >> 3, value))
+                continue
         elif kind in _FIXED:
-            size = _FIXED[kind]
+            value = _FIXED[kind]
         else:
             raise FormatError("protobuf", at, f"no such type of a field: {kind}")
-        if size > len(data) - at:
+        if value > end - at:
             raise FormatError("protobuf", at, "a field reaches beyond its message")
         if kind == 2:
-            yield tag >> 3, data[at : at + size]
-        at += size
+            found.append((tag >> 3, data[at : at + value]))
+        at += value
+    return found
 
 
 def numbers(data: bytes) -> dict[int, int]:
@@ -40,16 +46,32 @@ def numbers(data: bytes) -> dict[int, int]:
     return {key: value for key, value in fields(data) if isinstance(value, int)}
 
 
-def repeated(value: int | bytes) -> list[int]:
-    """A repeated number: one, or several packed."""
-    if isinstance(value, int):
-        return [value]
-    found = []
-    at = 0
-    while at < len(value):
-        number, at = _varint(value, at)
-        found.append(number)
-    return found
+def repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """The numbers of packed rows, one row after the other, and where each row begins and the last one ends."""
+    data = np.frombuffer(b"".join(rows), np.uint8)
+    last = data < 0x80
+    ends = np.flatnonzero(last)
+    edges = np.cumsum([0, *map(len, rows)])
+    if not all(row[-1] < 0x80 for row in rows if row):
+        raise FormatError("protobuf", len(data), "a number does not end")
+    length = np.diff(ends, prepend=-1)
+    if len(length) and length.max() > _LONGEST:
+        raise FormatError("protobuf", int(ends[length.argmax()]), "a number does not end")
+    first = ends - length + 1
+    place = np.arange(len(data)) - np.repeat(first, length)
+    bits = (data & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
+    numbers = np.add.reduceat(bits, first) if len(first) else np.zeros(0, np.uint64)
+    return numbers, np.append(0, np.cumsum(last))[edges]
+
+
+def packed(number: int) -> bytes:
+    """A number as a row of repeated()."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
 
 
 def signed(number: int) -> int:

@@ -19,6 +19,7 @@ class Stage(Enum):
     RUN_TIME_CODE = "run-time code"
     INTERPRETER = "interpreter"
     OUTPUT = "output"
+    SPOOL = "spool"
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,6 +331,23 @@ INTERPRETER = (
            "--async was asked for and this Python does not tell."),
 )
 
+SPOOL = (
+    Reason("spool: segment dropped, older than spool.max_age", Stage.SPOOL,
+           "It was as old as the configuration allows."),
+    Reason("spool: segment dropped, more than spool.max_files", Stage.SPOOL,
+           "The oldest segment made room for a new one.", retry="a larger spool.max_files"),
+    Reason("spool: segment dropped, more than spool.max_bytes", Stage.SPOOL,
+           "The oldest segment made room for a new one.", retry="a larger spool.max_bytes"),
+    Reason("spool: segment dropped, the disk is full", Stage.SPOOL,
+           "The oldest segments made room for a new one.", retry="a smaller spool.max_bytes, or a larger disk"),
+    Reason("spool: segment lost, it could not be written", Stage.SPOOL,
+           "It waited in memory for one window, and there was still no room, or the disk failed."),
+    Reason("spool: file that is no segment", Stage.SPOOL,
+           "Something else stands in the spool's folders; it is left alone."),
+    Reason("spool: refused segment dropped, more than are kept", Stage.SPOOL,
+           "Of segments that a receiver refuses for good 100 are kept for each reason."),
+)
+
 REFUSALS = (
     Reason("usage", Stage.OPTIONS, "The options cannot be met: one contradicts another, or names what is not there.",
            retry="pyprof COMMAND --help"),

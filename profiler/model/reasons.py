@@ -26,6 +26,7 @@ COUNTERS = (
     *reason_table.TABLES,
     *reason_table.RUN_TIME_CODE,
     *reason_table.INTERPRETER,
+    *reason_table.SPOOL,
 )
 """What is counted. The first that fits counts."""
 

@@ -48,6 +48,12 @@ def of_processes(targets: TargetOptions, options: RecordOptions, start: Start = 
     return _of_selection(selection, options, subject, start)
 
 
+def of_selection(selection: Selection, options: RecordOptions, name: str) -> Recording:
+    """Processes that somebody else chose. name: what they are called together. Raises what of_processes() raises."""
+    check(options)
+    return _of_selection(selection, options, Recorded(selection.pids[0], name, True), spawned)
+
+
 def of_command(command: Launched, options: RecordOptions, start: Start = spawned) -> Recording:
     """A program that was launched and waits; it begins, and is ended if that fails."""
     try:

@@ -1,0 +1,33 @@
+"""What pprof's own fields have no place for: how each frame was found, and what the recording did.
+
+It stands in field 1000 of a Location and of the Profile. Readers of protocol buffers pass over fields that they do not
+know; `importers/evidence.py` reads them. Texts, so that numbers may change: docs/formats.md has the layout.
+"""
+
+from __future__ import annotations
+
+from pyprof.exporters.protobuf import data, number
+from pyprof.exporters.utf8 import dumps
+from pyprof.model.profile import Frame
+from pyprof.model.summary import Summary
+from pyprof.model.walk import Trust
+
+FIELD = 1000
+
+
+def of_frame(frame: Frame) -> bytes:
+    """A field of a Location."""
+    parts = [data(1, Trust(frame.trust).label.encode()), data(2, frame.kind.name.lower().encode())]
+    mark = frame.mark
+    if mark is not None:
+        parts += [data(3, mark.kind.name.lower().encode()), data(4, mark.end.label.encode())]
+        parts += [number(5, mark.enough), number(6, mark.unplaced), number(7, mark.without_run)]
+        parts.append(number(8, mark.lacking))
+    return data(FIELD, b"".join(parts))
+
+
+def of_summary(summary: Summary) -> bytes:
+    """A field of the Profile: parts of `--summary`'s JSON."""
+    whole = summary.to_json()
+    names = ("rate_wanted", "rate_reached", "skipped", "errors", "stops", "not_stopped", "processor")
+    return data(FIELD, dumps({name: whole[name] for name in names}))

@@ -1,0 +1,23 @@
+"""The agent: it records what rules choose, for as long as the machine runs, and keeps windows in a spool.
+
+agent       The agent as a whole: rules, collectors, windows, the spool
+clock       When windows end
+config      The agent's configuration: TOML in, checked values out
+disk        The file system, as far as the spool needs it
+groups      A profile by label
+inventory   Which segments a spool has, and which of them must go
+sampled_group  One collector of the agent
+log         Lines of the agent's log
+moments     Times as people write them
+notify      What systemd wants to hear
+places      Where the agent's spool is, if nobody says
+processes   Which processes there are, and what the rules say about each
+reading     What a spool says about a span of time
+rules       Rules: which processes are recorded, how, and what they are called
+segments    Names of segments
+selecting   The processes of one collector, as the collector asks for them
+settings    Each setting of the agent's configuration
+splitting   From a window of all processes to segments
+spool       The spool: a directory of segments that are never changed
+status      How the agent does, from its segments alone
+"""

@@ -1,0 +1,204 @@
+"""The agent's configuration: TOML in, checked values out. All errors at once, each with its line and what could stand
+there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from pyprof.agent.rules import TargetRule, Template, criterion
+from pyprof.agent.settings import CRITERIA, RULE, SETTINGS, SamplingChoice, Setting, Values, Wrong, checked
+from pyprof.errors import UsageError
+from pyprof.model.labels import MOST
+from pyprof.records import dataclass
+
+_MOST_RULES = 1000
+_HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?\s*(?:#.*)?")
+_TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    values: Values
+    rules: tuple[TargetRule, ...]
+
+    def samplings(self) -> tuple[SamplingChoice, ...]:
+        """Each needs a collector of its own."""
+        return tuple(dict.fromkeys(each for rule in self.rules if rule.include for each in rule.samplings))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ConfigError:
+    """line: from 1 on."""
+
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.text}"
+
+
+class BadConfig(UsageError):
+    """errors: all of them, by line."""
+
+    def __init__(self, name: str, errors: list[ConfigError]) -> None:
+        self.errors = sorted(errors)
+        more = f" ({len(errors)} errors)" if len(errors) > 1 else ""
+        super().__init__(f"{name}, {self.errors[0]}{more}", "pyprof agent --check --config FILE lists all of them")
+
+
+def without_file() -> AgentConfig:
+    """What runs without a configuration: all processes of the calling user, each name a service."""
+    return _Reading("", {}).config(default=({"user": str(os.geteuid())},))
+
+
+def parse(text: str, name: str) -> AgentConfig:
+    """name: of the file. Raises BadConfig."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        match = _TOML_LINE.search(str(error))
+        line = int(match[1]) if match else text.count("\n") + 1
+        raise BadConfig(name, [ConfigError(line, _TOML_LINE.sub("", str(error)))]) from None
+    reading = _Reading(text, document)
+    config = reading.config()
+    if reading.errors:
+        raise BadConfig(name, reading.errors)
+    return config
+
+
+class _Reading:
+    """errors: so far."""
+
+    def __init__(self, text: str, document: Mapping[str, Any]) -> None:
+        self.errors: list[ConfigError] = []
+        self._lines = text.split("\n")
+        self._document = document
+
+    def config(self, default: tuple[Mapping[str, Any], ...] = ()) -> AgentConfig:
+        known = {"labels", "rule", *(setting.table for setting in SETTINGS)}
+        for table in self._document.keys() - known:
+            self._wrong((table,), _unknown(table, known))
+        found: dict[str, Any] = {}
+        for table in dict.fromkeys(setting.table for setting in SETTINGS):
+            part = self._document.get(table, {})
+            settings = {setting.name: setting for setting in SETTINGS if setting.table == table}
+            if not isinstance(part, dict):
+                self._wrong((table,), f"{table} is a table: [{table}]")
+                continue
+            for key, value in part.items():
+                self._take(found, settings, (table, key), value)
+        labels = Setting("labels", "labels", "LABELS", "{}", "")
+        if "labels" in self._document:
+            self._take(found, {"labels": labels}, ("labels",), self._document["labels"])
+        values = Values(**found)
+        rules = self._document.get("rule", list(default))
+        if not isinstance(rules, list) or len(rules) > _MOST_RULES:
+            self._wrong(("rule",), f"rules are tables, [[rule]], at most {_MOST_RULES}")
+            rules = []
+        elif not rules:
+            self._wrong((), "there is no [[rule]]: nothing would be recorded")
+        return AgentConfig(values, tuple(self._rule(at, rule, values) for at, rule in enumerate(rules)))
+
+    def _take(
+        self, found: dict[str, Any], settings: Mapping[str, Setting], path: tuple[str | int, ...], value: object
+    ) -> None:
+        key = str(path[-1])
+        setting = settings.get(key)
+        if setting is None:
+            self._wrong(path, _unknown(key, settings))
+            return
+        try:
+            found[key] = checked(setting.kind, value)
+        except Wrong as error:
+            self._wrong(path, f"{key} = {_shown(value)} {error}")
+
+    def _rule(self, at: int, given: Mapping[str, Any], values: Values) -> TargetRule:
+        settings = {setting.name: setting for setting in RULE}
+        found: dict[str, Any] = {}
+        criteria = []
+        for key, value in given.items() if isinstance(given, dict) else ():
+            path = ("rule", at, key)
+            if key in CRITERIA:
+                try:
+                    criteria.append((key, criterion(key, value)))
+                except Wrong as error:
+                    self._wrong(path, f"{key} = {_shown(value)} {error}")
+            elif key in settings:
+                self._take(found, settings, path, value)
+            else:
+                self._wrong(path, _unknown(key, {**CRITERIA, **settings}))
+        templates = values.labels | found.get("labels", {}) | {"service": found.get("service", "{name}")}
+        if len(templates) > MOST:
+            self._wrong(("rule", at), f"there are more than {MOST} labels")
+        made = list(self._templates(at, templates))
+        modes = found.get("modes", values.modes)
+        rate, python = found.get("rate", values.rate), found.get("python", values.python)
+        samplings = tuple(SamplingChoice(float(rate), mode, python) for mode in modes)
+        return TargetRule(found.get("action") != "exclude", tuple(criteria), tuple(made), samplings)
+
+    def _templates(self, at: int, templates: Mapping[str, str]) -> Iterator[tuple[str, Template]]:
+        for name, text in templates.items():
+            try:
+                yield name, Template.parse(text)
+            except Wrong as error:
+                self._wrong(("rule", at, "service" if name == "service" else "labels"), f"{_shown(text)} {error}")
+
+    def _wrong(self, path: tuple[str | int, ...], text: str) -> None:
+        self.errors.append(ConfigError(self._line(path), text))
+
+    def _line(self, path: tuple[str | int, ...]) -> int:
+        """Where a key stands; of what is not found the line of its table."""
+        table = str(path[0]) if path else ""
+        wanted = path[1] if len(path) > 1 and isinstance(path[1], int) else 0
+        key, count, best, inside = str(path[-1]) if path else "", -1, 1, len(path) < 2
+        for number, text in enumerate(self._lines, 1):
+            header = _HEADER.fullmatch(text)
+            if header:
+                name = header[2].strip('"')
+                count += name == table
+                within = name == table or name.startswith(f"{table}.")
+                inside = within and (header[1] == "[" or count == wanted or name != table)
+                if inside and name == table:
+                    best = number
+                if len(path) < 2 and (inside or not path):
+                    return best
+            elif inside and re.match(rf'\s*"?{re.escape(key)}"?\s*[.=]', text):
+                return number
+        return best
+
+
+def _unknown(name: str, known: Any) -> str:
+    close = get_close_matches(name, list(known), 1)
+    return f"{name} is not known{f', {close[0]} is' if close else ': ' + ', '.join(sorted(known))}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def printed() -> str:
+    """The default configuration, with what each line means."""
+    lines = ["# pyprof agent --config FILE. What has # before it is the default.", ""]
+    table = ""
+    for setting in SETTINGS:
+        if setting.table != table:
+            lines += ["", f"[{setting.table}]"] if table else [f"[{setting.table}]"]
+            table = setting.table
+        lines += [f"# {setting.help}", f"#{setting.name} = {setting.default or '...'}"]
+    lines += ["", "[labels]", "# of all that is recorded; templates as in rules", '#env = "staging"', ""]
+    lines += ["# The first rule that fits a process decides. A rule chooses by, all that are given must fit:"]
+    lines += [f"#   {name + ':':10} {meaning}" for name, meaning in CRITERIA.items()]
+    lines += ["# Patterns are the shell's (*, ?, [abc]); a list is one of several. What a rule says:"]
+    lines += [f"#   {each.name + ':':10} {each.help}" for each in RULE]
+    lines += [
+        "# Templates: {name} {exe} {user} {unit} {cgroup} {container} {parent} {pid} {env:NAME}; {unit|name} is the"
+    ]
+    lines += ["# the first that is not empty.", "[[rule]]", f'user = "{os.geteuid()}"', 'service = "{name}"']
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,104 @@
+"""The file system, as far as the spool needs it: one method a system call, so that a test may fail or crash at each."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+
+from pyprof.errors import OutputError
+from pyprof.exporters import output_file
+from pyprof.records import dataclass
+
+_FOLDER, _FILE = 0o750, 0o640
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What stands in a folder. size: of a file; what is neither file nor folder is not told."""
+
+    name: str
+    size: int
+    is_folder: bool
+
+
+class Disk:
+    """All methods raise OSError. Paths are the spool's own: nobody else may write into its folders."""
+
+    def look(self, folder: str) -> Iterator[Found]:
+        """Nothing of a folder that is gone."""
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+                        yield Found(entry.name, status.st_size, stat.S_ISDIR(status.st_mode))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+
+    def make_folder(self, path: str) -> bool:
+        """False where it was there."""
+        try:
+            os.mkdir(path, _FOLDER)
+        except FileExistsError:
+            return False
+        return True
+
+    def create(self, path: str) -> int:
+        return output_file.create(path, _FILE)
+
+    def write(self, fd: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+
+    def sync(self, fd: int) -> None:
+        output_file.sync(fd)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def rename(self, path: str, to: str) -> None:
+        os.rename(path, to)
+
+    def link(self, path: str, to: str) -> None:
+        os.link(path, to, follow_symlinks=False)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_folder(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_folder(self, path: str) -> None:
+        """Names that were given in it stay, whatever happens to the machine."""
+        fd = output_file.folder(path)
+        try:
+            output_file.sync(fd)
+        finally:
+            os.close(fd)
+
+
+def locked(root: str) -> int:
+    """A descriptor of the spool's folder, which is made; as long as it is open, no other agent has the spool. Raises
+    OutputError.
+    """
+    try:
+        os.makedirs(root, _FOLDER, exist_ok=True)
+        if not output_file.is_ours(os.path.join(root, "x")) or os.stat(root).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OutputError(f"others may write in {root}", f"chmod go-w {root}, or another folder")
+        fd = output_file.folder(root)
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"{root} cannot be the spool: {error.strerror}", "another folder: spool.path") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise OutputError(f"another agent writes into {root}", "one folder for each agent") from None
+    return fd

@@ -1,0 +1,90 @@
+"""Which segments a spool has, and which of them must go. Decides, and touches no file.
+
+A segment may stand in several places at once, as hard links: in the spool itself ("") and in queues. It is one segment
+of one size, and goes from all of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from enum import IntEnum
+
+from pyprof.agent.segments import SegmentName
+from pyprof.records import dataclass, field
+
+
+class Excess(IntEnum):
+    """Which limit is exceeded."""
+
+    AGE = 0
+    FILES = 1
+    BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Of all segments together; age_s: of a window's end."""
+
+    most_bytes: int = 1 << 30
+    most_files: int = 100_000
+    age_s: float = 14 * 86_400.0
+
+
+@dataclass(slots=True)
+class StoredSegment:
+    """size: in bytes. places: "" or folders of queues."""
+
+    size: int
+    places: set[str] = field(default_factory=set)
+
+
+class Inventory:
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._kept: dict[SegmentName, StoredSegment] = {}
+        self._oldest: list[tuple[int, str, SegmentName]] = []
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, name: SegmentName, size: int, place: str = "") -> None:
+        known = self._kept.get(name)
+        if known is None:
+            known = self._kept[name] = StoredSegment(size)
+            self.bytes += size
+            heapq.heappush(self._oldest, (name.end_ns, name.key, name))
+        known.places.add(place)
+
+    def places(self, name: SegmentName) -> set[str]:
+        return set(self._kept[name].places)
+
+    def left(self, name: SegmentName, place: str) -> None:
+        """It is no longer there. What is nowhere is forgotten."""
+        known = self._kept.get(name)
+        if known is not None:
+            known.places.discard(place)
+            if not known.places:
+                self.bytes -= known.size
+                del self._kept[name]
+
+    def oldest(self) -> SegmentName | None:
+        while self._oldest and self._oldest[0][2] not in self._kept:
+            heapq.heappop(self._oldest)
+        return self._oldest[0][2] if self._oldest else None
+
+    def excess(self, caps: Caps, now_ns: int) -> tuple[SegmentName, Excess] | None:
+        """The oldest segment and why it must go; None where nothing must."""
+        oldest = self.oldest()
+        if oldest is None:
+            return None
+        if oldest.end_ns < now_ns - caps.age_s * 1e9:
+            return oldest, Excess.AGE
+        if len(self) > caps.most_files:
+            return oldest, Excess.FILES
+        return (oldest, Excess.BYTES) if self.bytes > caps.most_bytes else None
+
+    def queued(self, place: str) -> Iterator[SegmentName]:
+        """Oldest first."""
+        found = (name for name, kept in self._kept.items() if place in kept.places)
+        return iter(sorted(found, key=lambda name: (name.end_ns, name.key)))

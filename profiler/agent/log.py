@@ -1,0 +1,36 @@
+"""Lines of the agent's log: text for people, or one JSON object a line."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class Log:
+    """write: takes a line, without its end."""
+
+    def __init__(self, write: Callable[[str], None], as_json: bool) -> None:
+        self._write, self._as_json = write, as_json
+        self._lock = threading.Lock()
+
+    def __call__(self, level: str, event: str, **fields: object) -> None:
+        with self._lock:
+            self._write(self._json(level, event, fields) if self._as_json else self._text(level, event, fields))
+
+    def _json(self, level: str, event: str, fields: dict[str, object]) -> str:
+        from pyprof.exporters.utf8 import dumps
+
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return dumps({"time": when, "level": level, "event": event, **fields}).decode()
+
+    def _text(self, level: str, event: str, fields: dict[str, object]) -> str:
+        words = [f"{name.replace('_', ' ')} {_word(value)}" for name, value in fields.items()]
+        sign = "" if level == "info" else f"{level}: "
+        return f"{sign}{event}{': ' if words else ''}{', '.join(words)}"
+
+
+def _word(value: object) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {count}" for name, count in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)

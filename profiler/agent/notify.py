@@ -1,0 +1,34 @@
+"""What systemd wants to hear (sd_notify(3)): READY, RELOADING, STOPPING, WATCHDOG. Nothing if it is not there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+
+class Notifier:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        usec = environment.get("WATCHDOG_USEC", "")
+        mine = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._every = int(usec) / 2e6 if usec.isascii() and usec.isdigit() and mine else 0.0
+        self._next = 0.0
+
+    def send(self, state: str) -> None:
+        if self._address:
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
+                out.settimeout(1.0)
+                out.sendto(state.encode(), self._address)
+
+    def reloading(self) -> None:
+        self.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def alive(self) -> None:
+        """As often as the watchdog wants; call it more often."""
+        if self._every and time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._every
+            self.send("WATCHDOG=1")

@@ -1,0 +1,165 @@
+"""What a spool says about a span of time: its segments, read one after the other into one profile.
+
+It needs no lock and no agent. A segment belongs to a span if its window ended there. Samples have the time at which
+their window began. A file that cannot be read costs itself, and is named in the profile's notes.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+import numpy.typing as npt
+
+from pyprof.agent.disk import Disk
+from pyprof.agent.moments import TimeSpan
+from pyprof.agent.segments import SegmentName, is_day
+from pyprof.errors import FormatError, PyprofError, RecordingError
+from pyprof.importers import pprof
+from pyprof.importers.builder import About, Builder
+from pyprof.model.profile import Profile, ValueType
+from pyprof.model.summary import Summary
+from pyprof.model.summed import summed
+from pyprof.recording.opening import read_bytes
+from pyprof.records import dataclass, field, replace
+
+MOST_SAMPLES = 4_000_000
+"""Different stacks of threads, window by window."""
+MOST_NODES = 4_000_000
+_SUMMED_TOGETHER = 256
+
+
+def segments(root: str, span: TimeSpan, services: Sequence[str] = ()) -> list[SegmentName]:
+    """The segments of a span, oldest first. services: names, or patterns as the shell's; none: all. Raises
+    RecordingError.
+    """
+    found = [
+        name
+        for name in _of_days(root, _days(span))
+        if span.start_ns < name.end_ns <= span.end_ns
+        if not services or any(fnmatchcase(name.service, service) for service in services)
+    ]
+    return sorted(found, key=lambda name: (name.end_ns, name.key))
+
+
+def services(root: str) -> list[str]:
+    """Those that have any segment."""
+    return sorted({name.service for name in _of_days(root, None)})
+
+
+def _days(span: TimeSpan) -> tuple[str, str]:
+    first, last = (datetime.datetime.fromtimestamp(ns // 10**9, datetime.UTC) for ns in (span.start_ns, span.end_ns))
+    return f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}"
+
+
+def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
+    """days: the first and the last; None: all."""
+    disk = Disk()
+    try:
+        for day in disk.look(root):
+            if day.is_folder and is_day(day.name) and (days is None or days[0] <= day.name <= days[1]):
+                for folder in disk.look(f"{root}/{day.name}"):
+                    for file in disk.look(f"{root}/{day.name}/{folder.name}"):
+                        name = SegmentName.parse(day.name, folder.name, file.name)
+                        if name is not None and not file.is_folder:
+                            yield name
+    except OSError as error:
+        raise RecordingError(f"{error.filename or root} cannot be read: {error.strerror}") from None
+
+
+@dataclass(slots=True)
+class _Heads:
+    """What the segments say as a whole. others: types of the values of segments that were left out."""
+
+    kinds: tuple[ValueType, ...] = ()
+    period_ns: int = 1
+    windows: set[tuple[int, int]] = field(default_factory=set)
+    done: list[Summary] = field(default_factory=list)
+    bad: list[str] = field(default_factory=list)
+    others: set[str] = field(default_factory=set)
+    read: int = 0
+
+    def take(self, about: About) -> None:
+        self.read += 1
+        self.period_ns = about.period_ns
+        self.windows.add((about.start_ns, about.start_ns + about.duration_ns))
+        self.done.append(replace(about.done, duration_s=about.duration_ns / 1e9))
+        if len(self.done) > _SUMMED_TOGETHER:
+            self.done = [summed(self.done)]
+
+    def before(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How much time before each moment is in any window."""
+        starts: list[int] = []
+        ends: list[int] = []
+        for start, end in sorted(self.windows):
+            begin = max(start, ends[-1] if ends else start)
+            if end > begin:
+                starts.append(begin)
+                ends.append(end)
+        begin_ns, length_ns = np.array(starts, np.int64), np.subtract(ends, starts).astype(np.int64)
+        upto = np.append(0, np.cumsum(length_ns))
+        at = np.searchsorted(begin_ns, moments, "right") - 1
+        within = np.clip(moments - begin_ns[np.maximum(at, 0)], 0, length_ns[np.maximum(at, 0)])
+        found: npt.NDArray[np.int64] = np.where(at < 0, 0, upto[np.maximum(at, 0)] + within)
+        return found
+
+
+def profile_of(root: str, names: Sequence[SegmentName], mode: str, title: str, gapless: bool = False) -> Profile:
+    """The segments of a mode as one profile. gapless: as if windows had followed one another, so that costs by time are
+    those of the time that was recorded. Raises PyprofError where there is none, or there are too many stacks.
+    """
+    builder, heads = Builder(), _Heads()
+
+    def wanted(kinds: tuple[ValueType, ...]) -> bool:
+        return kinds[-1].type == mode and kinds == (heads.kinds or kinds)
+
+    for name in names:
+        try:
+            about = pprof.read_into(builder, read_bytes(f"{root}/{name.path}"), title, 0, wanted)
+        except FileNotFoundError:
+            continue  # dropped meanwhile
+        except (FormatError, RecordingError, OverflowError) as error:
+            heads.bad.append(f"{name.path}: {error}")
+            continue
+        if wanted(about.value_types):
+            heads.kinds = about.value_types
+            heads.take(about)
+        else:
+            heads.others.add(about.value_types[-1].type)
+        if builder.samples > MOST_SAMPLES or builder.nodes > MOST_NODES:
+            raise PyprofError(
+                f"there are more than {MOST_SAMPLES:,} stacks in this span", "a shorter one, or one service"
+            )
+    if not heads.read:
+        raise _nothing(heads, mode)
+    return _built(builder, heads, title, gapless)
+
+
+def _nothing(heads: _Heads, mode: str) -> PyprofError:
+    if heads.bad:
+        return RecordingError(f"no segment could be read: {heads.bad[0]}")
+    return PyprofError(f"no segment has {mode} samples", f"--mode {' or '.join(sorted(heads.others))}")
+
+
+def _built(builder: Builder, heads: _Heads, title: str, gapless: bool) -> Profile:
+    first, last = min(start for start, _ in heads.windows), max(end for _, end in heads.windows)
+    covered_ns = int(heads.before(np.array([last]))[0])
+    note = f"{heads.read:,} segments of {covered_ns / 60e9:,.1f} minutes; samples have the time of their window."
+    done = summed(heads.done)
+    if heads.bad:
+        unread = f"{len(heads.bad):,} segments could not be read, the first: {heads.bad[0]}"
+        done = replace(done, notes=(*done.notes, unread))
+    length_ns = covered_ns if gapless else last - first
+    profile = builder.build(About(title, heads.kinds, note, 0, length_ns, heads.period_ns, done))
+    times = first + heads.before(profile.time_ns) if gapless else profile.time_ns
+    order = np.argsort(times, kind="stable")
+    return replace(
+        profile,
+        start_ns=first,
+        time_ns=times[order],
+        stack=profile.stack[order],
+        thread=profile.thread[order],
+        values=profile.values[order],
+    )

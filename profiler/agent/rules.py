@@ -1,0 +1,136 @@
+"""Rules: which processes are recorded, how, and what they are called. The first rule that fits a process decides.
+
+In: what the kernel says about a process (Facts), which the process chose in part: a text, never obeyed.
+"""
+
+from __future__ import annotations
+
+import pwd
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import translate
+from functools import lru_cache
+
+from pyprof.agent.settings import SamplingChoice, Wrong
+from pyprof.model.labels import LONGEST, Labels
+from pyprof.records import dataclass
+
+_HOLE = re.compile(r"\{([^{}]*)\}")
+_FACTS = ("name", "exe", "user", "unit", "cgroup", "container", "parent", "pid")
+_ENV = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,99}")
+_MOST_LETTERS = 200
+"""Of a label's value that a process chose."""
+
+Ask = Callable[[str], str]
+"""What is known of a process, by name; "" if nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One of the patterns has to fit. search: anywhere; below: a part of a path's beginning is enough."""
+
+    patterns: tuple[re.Pattern[str], ...]
+    search: bool = False
+    below: bool = False
+
+    def fits(self, text: str) -> bool:
+        if self.search:
+            return any(pattern.search(text) for pattern in self.patterns)
+        candidates = _upwards(text) if self.below else [text]
+        return any(pattern.fullmatch(each) for pattern in self.patterns for each in candidates)
+
+
+def _upwards(path: str) -> list[str]:
+    parts = path.rstrip("/").split("/")
+    return ["/".join(parts[:count]) or "/" for count in range(len(parts), 0, -1)][:64]
+
+
+@lru_cache(maxsize=1000)
+def user_name(uid: int) -> str:
+    """The number where it has no name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+def criterion(key: str, value: object) -> Criterion:
+    """Raises Wrong."""
+    texts: Sequence[object] = value if isinstance(value, list) else [value]
+    if key == "user":
+        texts = [user_name(int(str(text))) if re.fullmatch(r"[0-9]{1,10}", str(text)) else text for text in texts]
+    words = [text for text in texts if isinstance(text, str) and text]
+    if not texts or len(words) != len(texts):
+        raise Wrong("is not a text, or a list of texts")
+    try:
+        patterns = tuple(re.compile(text if key == "cmdline" else translate(text)) for text in words)
+    except re.error as error:
+        raise Wrong(f"is no regular expression: {error}") from None
+    return Criterion(patterns, search=key == "cmdline", below=key == "cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Text with holes; a hole is names of facts, of which the first that is not empty counts."""
+
+    texts: tuple[str, ...]
+    holes: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Template:
+        """Raises Wrong."""
+        parts = _HOLE.split(text)
+        if any("{" in part or "}" in part for part in parts[::2]):
+            raise Wrong("has a bracket { or } that does not belong to a name")
+        holes = [tuple(part.split("|")) for part in parts[1::2]]
+        for name in (name for hole in holes for name in hole):
+            if name not in _FACTS and not _ENV.fullmatch(name):
+                raise Wrong(f"names {{{name}}}; there are {', '.join(_FACTS)} and env:NAME")
+        return cls(tuple(parts[::2]), tuple(holes))
+
+    def filled(self, ask: Ask) -> str:
+        found = [self.texts[0]]
+        for hole, text in zip(self.holes, self.texts[1:], strict=True):
+            found += [next(filter(None, map(ask, hole)), ""), text]
+        whole = "".join(letter if letter.isprintable() else "?" for letter in "".join(found))
+        return whole.strip()[: min(_MOST_LETTERS, LONGEST)]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleVerdict:
+    """Of one process. samplings: () of one that is not recorded. labels: with its service."""
+
+    service: str = ""
+    labels: Labels = ()
+    samplings: tuple[SamplingChoice, ...] = ()
+
+
+NOT_RECORDED = RuleVerdict()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRule:
+    """templates: of labels by name, "service" among them."""
+
+    include: bool
+    criteria: tuple[tuple[str, Criterion], ...]
+    templates: tuple[tuple[str, Template], ...]
+    samplings: tuple[SamplingChoice, ...]
+
+    def fits(self, ask: Ask) -> bool:
+        return all(criterion.fits(ask(key)) for key, criterion in self.criteria)
+
+    def verdict(self, ask: Ask) -> RuleVerdict:
+        if not self.include:
+            return NOT_RECORDED
+        labels: Mapping[str, str] = {name: template.filled(ask) for name, template in self.templates}
+        service = labels["service"] or "unknown"
+        filled = {**labels, "service": service}
+        return RuleVerdict(
+            service, tuple(sorted((name, text) for name, text in filled.items() if text)), self.samplings
+        )
+
+
+def judge(rules: Sequence[TargetRule], ask: Ask) -> RuleVerdict:
+    found = next((rule for rule in rules if rule.fits(ask)), None)
+    return found.verdict(ask) if found is not None else NOT_RECORDED

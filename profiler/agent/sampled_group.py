@@ -1,0 +1,110 @@
+"""One collector of the agent: the recording of the processes that are sampled alike, and its windows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from pyprof.agent.clock import WindowClock
+from pyprof.agent.processes import ProcessTable
+from pyprof.agent.selecting import of_rules
+from pyprof.agent.settings import SamplingChoice, Values
+from pyprof.errors import PyprofError
+from pyprof.model.profile import Profile
+from pyprof.options import RecordOptions
+from pyprof.session import opening
+from pyprof.session.recording import Recording
+
+_AGAIN_S = 30.0
+"""After a collector that failed."""
+_NAMES_S = 2.0
+"""When all ends: for names that are not known by then."""
+
+
+class SampledGroup:
+    """took: is given each window, in a thread of this lane. failed: what ended a recording, or kept it from beginning.
+
+    tend() and close() are for one thread, the agent's.
+    """
+
+    def __init__(
+        self,
+        sampling: SamplingChoice,
+        values: Values,
+        table: ProcessTable,
+        clock: WindowClock,
+        took: Callable[[SamplingChoice, Profile], None],
+        failed: Callable[[SamplingChoice, BaseException], None],
+    ) -> None:
+        self.sampling = sampling
+        self._options = RecordOptions(
+            rate=sampling.rate,
+            mode=sampling.mode,
+            native=sampling.python,
+            collector=values.collector,
+            max_overhead=values.max_stopped / 100,
+        )
+        self._table, self._clock = table, clock
+        self._took, self._failed = took, failed
+        self._recording: Recording | None = None
+        self._thread: threading.Thread | None = None
+        self._not_before = 0.0
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def tend(self) -> None:
+        """Begin to record where there is something to record and nobody does."""
+        if self.running or time.monotonic() < self._not_before:
+            return
+        self._release()
+        self._not_before = time.monotonic() + _AGAIN_S
+        try:
+            selection = of_rules(self._table, self.sampling)
+            if selection is None:
+                self._not_before = 0.0
+                return
+            self._recording = opening.of_selection(selection, self._options, "agent")
+        except PyprofError as error:
+            self._failed(self.sampling, error)
+            return
+        self._recording.start()
+        self._thread = threading.Thread(target=self._windows, args=(self._recording,), name="pyprof windows")
+        self._thread.start()
+
+    def _windows(self, recording: Recording) -> None:
+        try:
+            last: Profile | None = None
+            while recording.running:
+                last = next(recording.windows(self._clock.left(time.time())), None)
+                if last is not None:
+                    self._took(self.sampling, last)
+            rest = recording.stop()
+            if rest is not last and rest.duration_ns:
+                self._took(self.sampling, rest)
+            if recording.failure is not None:
+                raise recording.failure
+        except BaseException as error:
+            self._failed(self.sampling, error)
+
+    def end(self) -> None:
+        """Does not wait."""
+        if self._recording is not None:
+            self._recording.end()
+
+    def close(self) -> None:
+        """End, and wait until the last window was taken."""
+        self.end()
+        if self._thread is not None:
+            self._thread.join(_NAMES_S)
+            if self._thread.is_alive() and self._recording is not None:
+                self._recording.hasten()
+            self._thread.join()
+        self._release()
+
+    def _release(self) -> None:
+        if self._recording is not None:
+            self._recording.close()
+        self._recording = self._thread = None

@@ -1,0 +1,77 @@
+"""Names of segments: DAY/SERVICE/END_NS-UUID.pb.gz. All that is known of a segment without reading it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import uuid
+from urllib.parse import quote, unquote
+
+from pyprof.records import dataclass
+
+SUFFIX = ".pb.gz"
+PART = ".part"
+"""The end of a name while the file is written; such a name begins with a dot."""
+_NAME = re.compile(r"(\d{1,19})-([0-9a-f]{32})\.pb\.gz")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_LONGEST = 200
+"""Letters of a folder's name."""
+_DIGEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentName:
+    """day: of the end, UTC. folder: the service as a folder's name. end_ns: of the window, since the epoch. key: tells
+    it from others.
+    """
+
+    day: str
+    folder: str
+    end_ns: int
+    key: str
+
+    @classmethod
+    def new(cls, service: str, end_ns: int) -> SegmentName:
+        day = time.strftime("%Y-%m-%d", time.gmtime(end_ns // 1_000_000_000))
+        return cls(day, folder_of(service), end_ns, uuid.uuid4().hex)
+
+    @classmethod
+    def parse(cls, day: str, folder: str, name: str) -> SegmentName | None:
+        """None of what is none."""
+        match = _NAME.fullmatch(name)
+        if match is None or not _DAY.fullmatch(day) or not folder or folder.startswith("."):
+            return None
+        return cls(day, folder, int(match[1]), match[2])
+
+    @property
+    def name(self) -> str:
+        return f"{self.end_ns}-{self.key}{SUFFIX}"
+
+    @property
+    def path(self) -> str:
+        """Below the spool, or below a queue."""
+        return f"{self.day}/{self.folder}/{self.name}"
+
+    @property
+    def service(self) -> str:
+        return unquote(self.folder)
+
+
+def folder_of(service: str) -> str:
+    """A service as a folder's name: what could be more than a name is %XX. A long one ends with its digest."""
+    found = quote(service or "unknown", safe="", errors="replace").replace("~", "%7E")
+    found = f"%2E{found[1:]}" if found.startswith(".") else found
+    if len(found) > _LONGEST:
+        digest = hashlib.blake2b(service.encode("utf-8", "replace"), digest_size=_DIGEST // 2).hexdigest()
+        cut = found[: _LONGEST - _DIGEST - 1]
+        found = f"{cut[: cut.rindex('%')] if '%' in cut[-2:] else cut}-{digest}"
+    return found
+
+
+def is_day(name: str) -> bool:
+    return bool(_DAY.fullmatch(name))
+
+
+def is_part(name: str) -> bool:
+    return name.startswith(".") and name.endswith(PART)

@@ -1,0 +1,153 @@
+"""Each setting of the agent's configuration: its name, default and meaning. `--print-config` and the checks are made
+from this table.
+"""
+
+from __future__ import annotations
+
+from pyprof.agent.moments import seconds
+from pyprof.model.labels import labels_of
+from pyprof.options import MOST_RATE_HZ, NATIVE_VIEWS, SIMPLE_MODES
+from pyprof.records import dataclass, field
+
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+COLLECTORS = ("auto", "perf", "ptrace", "bpf")
+
+
+class Wrong(ValueError):
+    """A value that cannot be; its text says what could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """kind: what checked() knows. default: as it is written, "" for none."""
+
+    table: str
+    name: str
+    kind: str
+    default: str
+    help: str
+
+
+SETTINGS = (
+    Setting("spool", "path", "TEXT", "", "its folder; root: /var/lib/pyprof/spool, else ~/.local/state/pyprof/spool"),
+    Setting("spool", "max_bytes", "SIZE", '"1G"', "of all segments; the oldest go first"),
+    Setting("spool", "max_files", "COUNT", "100000", "segments"),
+    Setting("spool", "max_age", "SPAN", '"14d"', "older segments go"),
+    Setting("windows", "every", "SPAN", '"60s"', "length of a window; they end at multiples of it, a bit shifted"),
+    Setting("sampling", "rate", "RATE", "19", "samples a second of each thread"),
+    Setting("sampling", "modes", "MODES", '["cpu"]', "cpu: on processors; offcpu: waiting; wall: both"),
+    Setting("sampling", "python", "VIEW", '"extensions"', f"native frames beside Python's: {', '.join(NATIVE_VIEWS)}"),
+    Setting("sampling", "collector", "COLLECTOR", '"auto"', f"how samples are taken: {', '.join(COLLECTORS)}"),
+    Setting("sampling", "max_stopped", "PERCENT", "1", "percent of its time that a process may be stopped, by stops"),
+)
+"""Tables with one value a name; [labels] and [[rule]] stand beside them."""
+
+RULE = (
+    Setting("rule", "action", "ACTION", '"include"', 'or "exclude": such processes are not recorded'),
+    Setting("rule", "service", "TEMPLATE", '"{name}"', "what the processes are called in the spool"),
+    Setting("rule", "labels", "LABELS", "{}", "names and templates: what is known of the processes"),
+    Setting("rule", "rate", "RATE", "", "in place of sampling.rate"),
+    Setting("rule", "modes", "MODES", "", "in place of sampling.modes"),
+    Setting("rule", "python", "VIEW", "", "in place of sampling.python"),
+)
+"""Beside them each of CRITERIA: a pattern, or a list of which one is enough. All that are given must fit."""
+
+CRITERIA = {
+    "name": "name of the process (comm, 15 letters)",
+    "exe": "path of its program",
+    "cmdline": "a regular expression that is searched in its command line",
+    "user": "name or number of its user",
+    "cgroup": "path of its control group, or one above it",
+    "unit": "systemd unit",
+    "container": "first 12 letters of the container's id",
+    "parent": "name of its parent process",
+}
+"""What rules choose by -> its meaning. Patterns as the shell's, but for cmdline."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingChoice:
+    """What processes must have in common to be recorded by one collector."""
+
+    rate: float
+    mode: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values of SETTINGS."""
+
+    path: str = ""
+    max_bytes: int = 1 << 30
+    max_files: int = 100_000
+    max_age: float = 14 * 86_400.0
+    every: float = 60.0
+    rate: float = 19.0
+    modes: tuple[str, ...] = ("cpu",)
+    python: str = "extensions"
+    collector: str = "auto"
+    max_stopped: float = 1.0
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def checked(kind: str, value: object) -> object:
+    """A value as it is used. Raises Wrong."""
+    if kind in ("TEXT", "TEMPLATE"):
+        if not isinstance(value, str) or not value or not value.isprintable():
+            raise Wrong("is not a text")
+        return value
+    if kind == "LABELS":
+        return _labels(value)
+    if kind == "MODES":
+        modes = value if isinstance(value, list) else [value]
+        if not modes or not all(mode in SIMPLE_MODES for mode in modes):
+            raise Wrong(f"is not a list of {', '.join(SIMPLE_MODES)}")
+        return tuple(dict.fromkeys(modes))
+    if kind in _CHOICES:
+        if value not in _CHOICES[kind]:
+            raise Wrong(f"is none of {', '.join(_CHOICES[kind])}")
+        return value
+    return _number(kind, value)
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "VIEW": tuple(NATIVE_VIEWS),
+    "COLLECTOR": COLLECTORS,
+    "ACTION": ("include", "exclude"),
+}
+
+
+def _labels(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise Wrong('is not { name = "text" }')
+    try:
+        return dict(labels_of(value))
+    except ValueError as error:
+        raise Wrong(f"is not usable: {error}") from None
+
+
+def _number(kind: str, value: object) -> float | int:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if kind == "SPAN":
+        found = seconds(value) if isinstance(value, str) else None
+        if found is None or not 1 <= found <= 3660 * 86_400:
+            raise Wrong('is not a time such as "60s", "2h", "14d"')
+        return found
+    if kind == "SIZE":
+        size = _size(value)
+        if size is None or size < 1 << 20:
+            raise Wrong('is not a size from "1M" on, such as "500M" or "2G"')
+        return size
+    least, most = {"COUNT": (1, 10**7), "RATE": (0, MOST_RATE_HZ), "PERCENT": (0, 100)}[kind]
+    if number is None or not least <= number <= most or not number or (kind == "COUNT" and not isinstance(value, int)):
+        raise Wrong(f"is not a number above 0, at most {most:g}" if kind != "COUNT" else "is not a number of files")
+    return number
+
+
+def _size(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or not value[:-1].isascii() or not value[:-1].isdigit():
+        return None
+    return int(value[:-1]) * _SIZES[value[-1].upper()] if value[-1].upper() in _SIZES and len(value) < 12 else None

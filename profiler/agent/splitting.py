@@ -1,0 +1,60 @@
+"""From a window of all processes to segments: one a service, each thread with the labels that the rules gave it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from pyprof.agent.rules import RuleVerdict
+from pyprof.agent.segments import SegmentName
+from pyprof.agent.spool import SpoolSegment
+from pyprof.exporters import pprof
+from pyprof.exporters.base import ExportOptions
+from pyprof.model.profile import Profile
+from pyprof.model.selected import selected
+from pyprof.records import replace
+
+MOST_SERVICES = 500
+"""Of one window; what comes after is one service, OTHER: names come from processes."""
+OTHER = "other"
+_EVIDENCE = ExportOptions(evidence=True)
+
+
+def segments(profile: Profile, verdict: Callable[[int], RuleVerdict], services: Iterable[str]) -> list[SpoolSegment]:
+    """verdict: by pid. services: those that had processes; one that did nothing has an empty segment, which tells it
+    from one that was not recorded.
+    """
+    found: dict[str, list[int]] = {}
+    threads = []
+    for index, thread in enumerate(profile.threads):
+        verdict_of = verdict(thread.pid)
+        service = verdict_of.service or OTHER
+        found.setdefault(service if service in found or len(found) < MOST_SERVICES else OTHER, []).append(index)
+        threads.append(replace(thread, labels=verdict_of.labels or (("service", OTHER),)))
+    for service in services:
+        if len(found) < MOST_SERVICES:
+            found.setdefault(service, [])
+    labelled = replace(profile, threads=tuple(threads))
+    return [_segment(labelled, service, indices) for service, indices in sorted(found.items())]
+
+
+def _segment(profile: Profile, service: str, threads: list[int]) -> SpoolSegment:
+    wanted = np.zeros(len(profile.threads), np.bool_)
+    wanted[threads] = True
+    part = selected(profile, wanted[profile.thread] if len(profile.thread) else np.zeros(0, np.bool_))
+    out = io.BytesIO()
+    pprof.write(_used(replace(part, title=service)), out, _EVIDENCE)
+    return SpoolSegment(SegmentName.new(service, profile.start_ns + profile.duration_ns), out.getvalue())
+
+
+def _used(profile: Profile) -> Profile:
+    """With only the modules that its frames are in."""
+    used = sorted({frame.module for frame in profile.frames if frame.module >= 0})
+    index: Mapping[int, int] = {module: at for at, module in enumerate(used)} | {-1: -1}
+    return replace(
+        profile,
+        modules=tuple(profile.modules[module] for module in used),
+        frames=tuple(replace(frame, module=index[frame.module]) for frame in profile.frames),
+    )

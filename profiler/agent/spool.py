@@ -1,0 +1,220 @@
+"""The spool: a directory of segments that are never changed. The files are the only truth.
+
+A segment is written under a temporary name, synced, linked into the queue of each sink, and given its name at last;
+then the folders are synced. So a name stands for a whole file, and what put() has taken stays. Limits of bytes, files
+and age are kept by dropping the oldest, and each drop is counted. Readers need no lock: they find a file or they do
+not.
+
+A disk that is full costs the oldest segments first. What still finds no room waits in memory for the next window's
+put(), and no longer.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from pyprof.agent.disk import Disk
+from pyprof.agent.inventory import Caps, Excess, Inventory
+from pyprof.agent.segments import SegmentName, is_day, is_part
+from pyprof.diagnostics import Diagnostics
+from pyprof.records import dataclass
+
+OLD = "spool: segment dropped, older than spool.max_age"
+MANY = "spool: segment dropped, more than spool.max_files"
+LARGE = "spool: segment dropped, more than spool.max_bytes"
+FULL = "spool: segment dropped, the disk is full"
+NOT_WRITTEN = "spool: segment lost, it could not be written"
+STRANGE = "spool: file that is no segment"
+REFUSED = "spool: refused segment dropped, more than are kept"
+QUEUE, ASIDE = "queue", "refused"
+MOST_REFUSED = 100
+"""Of each reason."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_TRIES = 4
+"""How often room is made for one segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSegment:
+    name: SegmentName
+    data: bytes
+
+
+class Spool:
+    """Of one agent, which holds the lock (disk.locked). sinks: names of those that get a queue. diagnostics: counts
+    what is dropped. open() comes first.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        caps: Caps,
+        diagnostics: Diagnostics,
+        disk: Disk | None = None,
+        sinks: Sequence[str] = (),
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.inventory = Inventory()
+        self.held: tuple[SpoolSegment, ...] = ()
+        self._root = root
+        self._caps = caps
+        self._diagnostics = diagnostics
+        self._disk = disk or Disk()
+        self._queues = [f"{QUEUE}/{sink}" for sink in sinks]
+        self._clock = clock
+        self._refused: dict[str, list[str]] = {}
+
+    def open(self) -> None:
+        """Find what is there, by names and sizes; a crash's unfinished files go. Raises OSError."""
+        for place in ("", *self._queues):
+            for name, size in self._segments(place):
+                self.inventory.add(name, size, place)
+        for reason in self._disk.look(f"{self._root}/{ASIDE}"):
+            folder = f"{ASIDE}/{reason.name}"
+            self._refused[reason.name] = sorted(f.name for f in self._disk.look(f"{self._root}/{folder}"))
+        self.keep_within()
+
+    def _segments(self, place: str) -> Iterator[tuple[SegmentName, int]]:
+        top = self._path(place, "").rstrip("/")
+        for day in [found for found in self._disk.look(top) if found.is_folder and is_day(found.name)]:
+            for folder in [found for found in self._disk.look(f"{top}/{day.name}") if found.is_folder]:
+                at = f"{top}/{day.name}/{folder.name}"
+                for file in list(self._disk.look(at)):
+                    name = SegmentName.parse(day.name, folder.name, file.name)
+                    if name is not None and not file.is_folder:
+                        yield name, file.size
+                    elif is_part(file.name) and not file.is_folder:
+                        self._disk.unlink(f"{at}/{file.name}")
+                    else:
+                        self._diagnostics.count(STRANGE)
+
+    def put(self, segments: Sequence[SpoolSegment]) -> bool:
+        """Keep the segments of one window, and those that wait in memory. False: some wait now, or again."""
+        waiting, self.held = self.held, ()
+        lost = sum(not self._written(segment) for segment in waiting)
+        if lost:
+            self._diagnostics.count(NOT_WRITTEN, lost)
+        self.held = tuple(segment for segment in segments if not self._written(segment))
+        self.keep_within()
+        return not self.held and not lost
+
+    def _written(self, segment: SpoolSegment) -> bool:
+        for left in reversed(range(_TRIES)):
+            try:
+                self._write(segment)
+            except OSError as error:
+                if error.errno not in _NO_ROOM or not left or not self._make_room(len(segment.data)):
+                    return False
+            else:
+                return True
+        return False
+
+    def _write(self, segment: SpoolSegment) -> None:
+        disk, name = self._disk, segment.name
+        folder = self._folder("", name)
+        part, to = f"{folder}/.{name.name}.part", f"{folder}/{name.name}"
+        try:
+            fd = disk.create(part)
+            try:
+                disk.write(fd, segment.data)
+                disk.sync(fd)
+            finally:
+                disk.close(fd)
+            for place in self._queues:
+                queue = self._folder(place, name)
+                disk.link(part, f"{queue}/{name.name}")
+                self.inventory.add(name, len(segment.data), place)
+                disk.sync_folder(queue)
+            disk.rename(part, to)
+            disk.sync_folder(folder)
+        except OSError:
+            self._take_back(name, part)
+            raise
+        self.inventory.add(name, len(segment.data))
+
+    def _take_back(self, name: SegmentName, part: str) -> None:
+        """What a failed attempt left: the segment will be written again."""
+        for path in (part, *(self._path(place, name.path) for place in self._queues)):
+            with suppress(OSError):
+                self._disk.unlink(path)
+        for place in self._queues:
+            self.inventory.left(name, place)
+
+    def _folder(self, place: str, name: SegmentName) -> str:
+        """The folder of a segment; what is not there is made, and stays."""
+        made = self._root
+        for part in (*place.split("/"), name.day, name.folder) if place else (name.day, name.folder):
+            if self._disk.make_folder(f"{made}/{part}"):
+                self._disk.sync_folder(made)
+            made = f"{made}/{part}"
+        return made
+
+    def _path(self, place: str, path: str) -> str:
+        return f"{self._root}/{place}/{path}" if place else f"{self._root}/{path}"
+
+    def _make_room(self, wanted: int) -> bool:
+        """On a disk that is full: for so many bytes. Was there anything to drop?"""
+        freed = 0
+        while freed <= wanted and (oldest := self.inventory.oldest()) is not None:
+            before = self.inventory.bytes
+            if not self._drop(oldest):
+                break
+            self._diagnostics.count(FULL)
+            freed += before - self.inventory.bytes
+        return freed > 0
+
+    def keep_within(self) -> None:
+        """Drop what is too much, or too old."""
+        while (found := self.inventory.excess(self._caps, self._clock())) is not None:
+            oldest, excess = found
+            if not self._drop(oldest):
+                return
+            if excess is Excess.AGE:
+                self._diagnostics.count(OLD)
+            else:
+                self._diagnostics.count(MANY if excess is Excess.FILES else LARGE)
+
+    def _drop(self, name: SegmentName) -> bool:
+        for place in sorted(self.inventory.places(name)):
+            try:
+                self._disk.unlink(self._path(place, name.path))
+            except FileNotFoundError:
+                pass
+            except OSError:
+                return False
+            self.inventory.left(name, place)
+            with suppress(OSError):  # others are there
+                self._disk.remove_folder(self._path(place, f"{name.day}/{name.folder}"))
+                self._disk.remove_folder(self._path(place, name.day))
+        return True
+
+    def queued(self, sink: str) -> Iterator[SegmentName]:
+        """What a sink has not taken yet, oldest first."""
+        return self.inventory.queued(f"{QUEUE}/{sink}")
+
+    def sent(self, sink: str, name: SegmentName) -> None:
+        """Raises OSError."""
+        place = f"{QUEUE}/{sink}"
+        with suppress(FileNotFoundError):
+            self._disk.unlink(self._path(place, name.path))
+        self.inventory.left(name, place)
+
+    def refused(self, sink: str, name: SegmentName, reason: str) -> None:
+        """A sink will never take it: it is set aside; the oldest of too many goes. reason: a word. Raises OSError."""
+        place, folder = f"{QUEUE}/{sink}", f"{self._root}/{ASIDE}/{reason}"
+        for each in (f"{self._root}/{ASIDE}", folder):
+            self._disk.make_folder(each)
+        kept = self._refused.setdefault(reason, [])
+        with suppress(FileNotFoundError):
+            self._disk.rename(self._path(place, name.path), f"{folder}/{name.name}")
+            kept.append(name.name)
+        self.inventory.left(name, place)
+        while len(kept) > MOST_REFUSED:
+            kept.sort()
+            with suppress(FileNotFoundError):
+                self._disk.unlink(f"{folder}/{kept[0]}")
+            del kept[0]
+            self._diagnostics.count(REFUSED)

@@ -1,0 +1,112 @@
+"""How the agent does, from its segments alone: what each service has, and which files lack names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from pyprof.agent import reading
+from pyprof.agent.disk import Disk
+from pyprof.agent.moments import TimeSpan
+from pyprof.agent.segments import SegmentName
+from pyprof.errors import PyprofError
+from pyprof.model.profile import FrameKind, Profile
+from pyprof.model.walk import StackEnd
+from pyprof.options import SIMPLE_MODES
+from pyprof.records import dataclass
+
+_LEAST_SHARE = 0.01
+_MOST_FILES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """segments, bytes: in the span. newest_ns: end of the last window. samples: of all modes. whole: share (0..1) of
+    what was measured whose stacks are whole, None where nothing was.
+    """
+
+    service: str
+    segments: int
+    bytes: int
+    newest_ns: int
+    samples: int
+    whole: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """A file that functions are missing of. share: of the service's time that was spent in it without a name."""
+
+    service: str
+    path: str
+    build_id: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolState:
+    services: tuple[ServiceState, ...]
+    unnamed: tuple[Unnamed, ...]
+
+
+def state(root: str, span: TimeSpan) -> SpoolState:
+    """Raises RecordingError."""
+    by_service: dict[str, list[SegmentName]] = {}
+    for name in reading.segments(root, span):
+        by_service.setdefault(name.service, []).append(name)
+    sizes, services = _Sizes(root), []
+    unnamed: list[Unnamed] = []
+    for service, names in sorted(by_service.items()):
+        profiles = list(_profiles(root, names))
+        total = sum(profile.total for profile in profiles)
+        whole = sum(profile.summary.shown.ends.get(StackEnd.ROOT.label, 0) for profile in profiles)
+        services.append(
+            ServiceState(
+                service,
+                len(names),
+                sum(map(sizes.of, names)),
+                names[-1].end_ns,
+                sum(profile.summary.samples for profile in profiles),
+                whole / total if total else None,
+            )
+        )
+        unnamed += _unnamed(service, profiles, total)
+    dearest = sorted(unnamed, key=lambda each: (-each.share, each.path))[:_MOST_FILES]
+    return SpoolState(tuple(services), tuple(dearest))
+
+
+class _Sizes:
+    """Of segments, by folder."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._known: dict[str, dict[str, int]] = {}
+
+    def of(self, name: SegmentName) -> int:
+        folder = f"{self._root}/{name.day}/{name.folder}"
+        if folder not in self._known:
+            self._known[folder] = {found.name: found.size for found in Disk().look(folder)}
+        return self._known[folder].get(name.name, 0)
+
+
+def _profiles(root: str, names: Sequence[SegmentName]) -> Iterator[Profile]:
+    """One a mode that has any."""
+    for mode in SIMPLE_MODES:
+        try:
+            yield reading.profile_of(root, names, mode, mode)
+        except PyprofError:
+            continue
+
+
+def _unnamed(service: str, profiles: Sequence[Profile], total: int) -> Iterator[Unnamed]:
+    """By where samples were taken."""
+    cost: Counter[tuple[str, str]] = Counter()
+    for profile in profiles:
+        for _, leaf, values in profile.totals():
+            frame = profile.frames[profile.frame[leaf]] if leaf else None
+            if frame is not None and frame.kind is FrameKind.NATIVE and frame.module >= 0 and not frame.lines:
+                module = profile.modules[frame.module]
+                cost[module.path, module.build_id] += int(values[-1])
+    for (path, build_id), value in cost.items():
+        if total and value >= _LEAST_SHARE * total:
+            yield Unnamed(service, path, build_id, value / total)

@@ -1,0 +1,151 @@
+"""`pyprof agent`: record what rules choose, for as long as the machine runs, and keep it in a spool."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyprof.cli.terminal import line, printable
+from pyprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyprof.agent.config import AgentConfig
+    from pyprof.agent.status import SpoolState
+
+_MOST_BYTES = 1 << 20
+
+DESCRIPTION = """\
+Profile continuously: all processes that the rules of a configuration choose, in windows of a
+minute, into a folder that `pyprof query` reads. Without a configuration: all processes of the
+calling user. SIGTERM ends it, with the window that is under way; SIGHUP reads the rules anew.
+"""
+
+EPILOG = """\
+examples:
+  pyprof agent                                      this user's processes, until Ctrl-C
+  pyprof agent --print-config > agent.toml          every setting, with what it means
+  pyprof agent --config agent.toml --check          all errors, each with its line
+  pyprof agent --config agent.toml --log json
+  pyprof agent status                               what the spool has, and which files lack names
+"""
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "agent",
+        help="profile continuously what rules choose, into a spool",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", nargs="?", choices=("run", "status"), default="run", help="(default: run)")
+    parser.add_argument("--config", metavar="FILE", help="rules and settings (TOML)")
+    parser.add_argument("--check", action="store_true", help="only check the configuration")
+    parser.add_argument("--print-config", action="store_true", help="print the default configuration, commented")
+    parser.add_argument("--log", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    parser.add_argument("--spool", metavar="DIR", help="in place of spool.path (docs/agent.md)")
+    parser.add_argument("--since", default="1h", metavar="TIME", help="of status (default: %(default)s)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pyprof.agent import config
+
+    if arguments.print_config:
+        print(config.printed(), end="")
+        return 0
+    if arguments.check:
+        return _check(arguments)
+    if arguments.what == "status":
+        for text in _status(arguments):
+            line(text)
+        return 0
+    return _run(arguments)
+
+
+def _load(arguments: argparse.Namespace) -> AgentConfig:
+    """Raises BadConfig, UsageError."""
+    from pyprof.agent import config
+    from pyprof.objfile.source import open_regular
+    from pyprof.records import replace
+
+    if arguments.config is None:
+        found = config.without_file()
+    else:
+        try:
+            with open(open_regular(arguments.config), "rb") as file:
+                text = file.read(_MOST_BYTES).decode("utf-8")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", "") or str(error)
+            raise UsageError(f"{arguments.config} cannot be read: {reason}") from None
+        found = config.parse(text, arguments.config)
+    return replace(found, values=replace(found.values, path=arguments.spool)) if arguments.spool else found
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from pyprof.agent.config import BadConfig
+
+    if arguments.config is None:
+        raise UsageError("--check checks a file", "--config FILE --check")
+    try:
+        found = _load(arguments)
+    except BadConfig as error:
+        for each in error.errors:
+            line(f"{arguments.config}: {each}")
+        return error.exit_code
+    count = len(found.rules)
+    line(f"{arguments.config}: {count} rule{'s' * (count != 1)}, no error")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from pyprof.agent.agent import Agent
+    from pyprof.agent.log import Log
+    from pyprof.agent.notify import Notifier
+    from pyprof.cli.interrupts import listen
+
+    prefix = "" if arguments.log == "json" else "pyprof agent: "
+    log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
+    agent = Agent(lambda: _load(arguments), log, Notifier(os.environ))
+    listen(lambda number: agent.reload() if number == signal.SIGHUP else agent.end())
+    agent.run()
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> Iterator[str]:
+    import datetime
+
+    from pyprof.agent.moments import TimeSpan, moment
+    from pyprof.agent.places import default_spool
+    from pyprof.agent.status import state
+
+    root = _load(arguments).values.path or default_spool()
+    now = datetime.datetime.now()
+    found = state(root, TimeSpan(moment(arguments.since, now), moment("now", now)))
+    if not found.services:
+        yield f"{root}: no segment since {arguments.since}"
+        return
+    yield from _services(found, root, arguments.since)
+    if found.unnamed:
+        yield ""
+        yield "time without names of functions, by file (its package's debug symbols have them):"
+        for each in found.unnamed:
+            build_id = f", build-id {each.build_id}" if each.build_id else ""
+            yield f"{100 * each.share:6.1f} %  {printable(each.service)}: {printable(each.path)}{build_id}"
+
+
+def _services(found: SpoolState, root: str, since: str) -> Iterator[str]:
+    from pyprof.cli.words import duration
+
+    yield f"{root}, since {since}:"
+    yield f"{'segments':>9} {'KB':>7} {'samples':>9} {'whole':>8} {'newest':>12}  service"
+    for each in found.services:
+        whole = f"{100 * each.whole:.1f} %" if each.whole is not None else "-"
+        age = f"{duration(max(time.time_ns() - each.newest_ns, 0))} ago"
+        kb = each.bytes / 1000
+        yield (f"{each.segments:9,} {kb:7,.0f} {each.samples:9,} {whole:>8} {age:>12}  {printable(each.service)}")

@@ -1,0 +1,94 @@
+"""What `exporters/evidence.py` adds to a pprof file. Foreign input like the rest: what is not known is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import orjson
+
+from pyprof.errors import FormatError
+from pyprof.importers.protobuf import fields
+from pyprof.model.markers import Mark, MarkKind
+from pyprof.model.profile import FrameKind
+from pyprof.model.summary import Stops, Summary
+from pyprof.model.walk import StackEnd, Trust
+from pyprof.records import dataclass
+
+FIELD = 1000
+_PAUSES = ("p50_us", "p99_us", "max_us", "share")
+_MOST = 1 << 50
+_MOST_COUNTERS = 1000
+_LONGEST = 1 << 20
+Member = TypeVar("Member", bound=IntEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEvidence:
+    kind: FrameKind
+    trust: Trust = Trust.CONTEXT
+    mark: Mark | None = None
+
+
+def of_frame(row: bytes, kind: FrameKind, title: str) -> FrameEvidence:
+    """kind: where it is not said. Raises FormatError."""
+    texts: dict[int, str] = {}
+    counts: dict[int, int] = {}
+    for key, value in fields(row):
+        if isinstance(value, bytes):
+            texts[key] = value.decode("ascii", "replace")
+        else:
+            counts[key] = min(value, _MOST)
+    found = _member(FrameKind, texts.get(2, ""), kind)
+    trust = _member(Trust, texts.get(1, ""), Trust.CONTEXT)
+    if 3 not in texts or found is not FrameKind.MARKER:
+        return FrameEvidence(found, trust)
+    mark_kind = next((each for each in MarkKind if each.name.lower() == texts[3]), None)
+    if mark_kind is None:
+        return FrameEvidence(found, trust)
+    end = _member(StackEnd, texts.get(4, ""), StackEnd.ROOT)
+    enough, unplaced, without_run, lacking = (counts.get(key, 0) for key in (5, 6, 7, 8))
+    mark = Mark(mark_kind, end, enough, unplaced, without_run, lacking)
+    return FrameEvidence(found, trust, mark.named_by(title))
+
+
+def _member(kind: type[Member], name: str, otherwise: Member) -> Member:
+    return next((member for member in kind if member.name.lower() == name), otherwise)
+
+
+def of_summary(text: bytes) -> Summary:
+    """Raises FormatError."""
+    try:
+        found = orjson.loads(text[:_LONGEST])
+    except orjson.JSONDecodeError as error:
+        raise FormatError("pprof", error.pos, "what the recording did is no JSON") from None
+    whole = _part(found)
+    stops, spent = _part(whole.get("stops")), _part(whole.get("processor"))
+    errors = [(name, count) for name, count in _part(whole.get("errors")).items() if isinstance(count, int)]
+    return Summary(
+        rate_wanted=_amount(whole, "rate_wanted"),
+        rate_reached=_amount(whole, "rate_reached"),
+        skipped=int(_amount(whole, "skipped")),
+        errors={name: min(max(count, 0), _MOST) for name, count in errors[:_MOST_COUNTERS]},
+        stops=Stops(
+            int(_amount(stops, "count")), *(_amount(stops, f) for f in ("p50_us", "p99_us", "max_us", "share"))
+        ),
+        unchanged=int(_amount(_part(whole.get("not_stopped")), "unchanged")),
+        blocked=int(_amount(_part(whole.get("not_stopped")), "blocked")),
+        processor_s=_amount(spent, "spent_s"),
+        not_sampled_s=_amount(spent, "not_sampled_s"),
+        lost_s=_amount(spent, "lost_s"),
+        kernel_s=_amount(spent, "kernel_s"),
+        late_s=_amount(spent, "late_s"),
+    )
+
+
+def _part(found: object) -> Mapping[str, Any]:
+    return found if isinstance(found, dict) else {}
+
+
+def _amount(found: Mapping[str, Any], name: str) -> float:
+    """From 0 on; 0 for what is none."""
+    value = found.get(name, 0)
+    return min(max(value, 0), _MOST) if isinstance(value, int | float) else 0

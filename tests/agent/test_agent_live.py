@@ -1,0 +1,87 @@
+"""The agent on programs that run: what it samples is in the spool, under the names that its rules give."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.warm import run
+
+BUSY = "import sys\ndef spin():\n    while True: sum(range(2000))\nprint('ready', flush=True); spin()"
+CONFIG = """
+[windows]
+every = "1s"
+[labels]
+env = "test"
+[[rule]]
+cmdline = "WORD"
+service = "{env:SERVICE|name}"
+labels = { version = "{env:VERSION}" }
+"""
+
+
+def busy(word: str, version: str) -> subprocess.Popen[bytes]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", BUSY, word],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "SERVICE": "checkout", "VERSION": version},
+    )
+    assert child.stdout is not None
+    with child.stdout as out:
+        assert out.readline() == b"ready\n"
+    return child
+
+
+def windows(log: Path) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    assert not [line for line in lines if line["level"] == "error" and line["event"] != "reload failed"], lines
+    return [line for line in lines if line["event"] == "window"]
+
+
+def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> None:
+    """Started by nobody's service manager but this test: it is told READY; a process that comes later is found, a
+    configuration that became wrong changes nothing, and the end comes with the last window.
+    """
+    word = f"agent-live-{os.getpid()}"
+    config, spool, log, address = (tmp_path / name for name in ("agent.toml", "spool", "log", "notify"))
+    config.write_text(CONFIG.replace("WORD", word))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, log.open("wb") as out:
+        notify.bind(str(address))
+        notify.settimeout(60)
+        first = busy(word, "1")
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool), "--log", "json"],
+            stderr=out,
+            env={**os.environ, "NOTIFY_SOCKET": str(address)},
+        )
+        second = None
+        try:
+            assert notify.recv(100) == b"READY=1"
+            while not any(line["samples"] for line in windows(log)):
+                time.sleep(0.05)
+            second = busy(word, "2")
+            config.write_text("[[rule]]\nnme = 1")
+            agent.send_signal(signal.SIGHUP)
+            while not any(line["processes"] == 2 and line["samples"] for line in windows(log)[-1:]):
+                time.sleep(0.05)
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(60) == 0
+        finally:
+            for each in (agent, first, second):
+                if each is not None:
+                    each.kill()
+                    each.wait()
+    assert "reload failed" in log.read_text()
+    assert [path for path in spool.rglob("*") if path.is_file() and not path.name.endswith(".pb.gz")] == []
+    ends = sorted(int(path.name.split("-")[0]) for path in spool.glob("*/checkout/*"))
+    assert len(ends) == len(windows(log))
+    found = run("query", "--spool", str(spool), "--by", "version").stdout
+    assert "spin" in found
+    assert run("query", "--spool", str(spool), "--label", "env=test", "-f", "collapsed").stdout.count("spin")
+    assert "checkout" in run("agent", "status", "--spool", str(spool)).stdout

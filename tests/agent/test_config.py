@@ -1,0 +1,123 @@
+"""The configuration: what is printed is right, what is wrong is told with its line."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pyprof.agent.config import BadConfig, parse, printed, without_file
+from pyprof.agent.rules import Template, judge
+from pyprof.agent.settings import SETTINGS, SamplingChoice, Values
+
+WRONG = """\
+[spool]
+max_byte = "1G"
+max_age = 12
+max_bytes = "10"
+
+[windws]
+[sampling]
+rate = 0
+modes = ["gpu"]
+collector = 7
+
+[labels]
+pid = "7"
+
+[[rule]]
+name = "x"
+
+[[rule]]
+usr = "x"
+cmdline = "("
+service = "{nix}"
+labels = { version = "{env:}" }
+
+[[rule]]
+name = 3
+action = "perhaps"
+service = "a}"
+"""
+
+
+def test_every_error_has_its_line() -> None:
+    with pytest.raises(BadConfig) as caught:
+        parse(WRONG, "agent.toml")
+    assert [(each.line, re.split(r"[ :]", each.text)[0]) for each in caught.value.errors] == [
+        (2, "max_byte"),
+        (3, "max_age"),
+        (4, "max_bytes"),
+        (6, "windws"),
+        (8, "rate"),
+        (9, "modes"),
+        (10, "collector"),
+        (12, "labels"),
+        (19, "usr"),
+        (20, "cmdline"),
+        (21, '"{nix}"'),
+        (22, '"{env'),
+        (25, "name"),
+        (26, "action"),
+        (27, '"a}"'),
+    ]
+    assert "(15 errors)" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a = 1\nb = [", 2), ("\n\nx y\n", 3), ("rule = 7\n", 1), ("[spool]\n" * 2, 2)]
+)
+def test_broken_toml_has_its_line(text: str, line: int) -> None:
+    with pytest.raises(BadConfig) as caught:
+        parse(text, "agent.toml")
+    assert caught.value.errors[0].line == line
+
+
+def test_what_is_printed_is_the_default() -> None:
+    plain = parse(printed(), "printed")
+    assert plain.values == Values()
+    assert plain.rules == without_file().rules
+    settings = re.sub(r"^#(\w+ = )(?!\.\.\.)", r"\1", printed(), flags=re.M)
+    with_all = parse(settings, "printed")
+    assert with_all.values == Values(labels={"env": "staging"})
+    assert all(f"\n#{setting.name} = " in printed() for setting in SETTINGS)
+
+
+def test_first_rule_that_fits_decides() -> None:
+    rules = parse(
+        """
+[labels]
+env = "staging"
+[[rule]]
+name = ["ssh*", "cron"]
+action = "exclude"
+[[rule]]
+user = "web"
+cgroup = "/system.slice"
+service = "{unit|name}"
+labels = { version = "{env:VERSION}", empty = "{container}" }
+rate = 49
+modes = ["cpu", "offcpu"]
+[[rule]]
+cmdline = "serve[r]"
+""",
+        "x",
+    ).rules
+    facts = {"name": "sshd", "user": "web", "cgroup": "/system.slice/a.service/x", "cmdline": "server"}
+    ask = dict(facts).get
+    assert not judge(rules, lambda name: ask(name, "")).samplings
+    facts |= {"name": "python3", "unit": "a.service", "env:VERSION": "1.\n2" + "x" * 300}
+    found = judge(rules, lambda name: facts.get(name, ""))
+    assert found.service == "a.service"
+    version = "1.?2" + "x" * 196
+    assert found.labels == (("env", "staging"), ("service", "a.service"), ("version", version))
+    assert found.samplings == (SamplingChoice(49.0, "cpu", "extensions"), SamplingChoice(49.0, "offcpu", "extensions"))
+    facts |= {"cgroup": "/system.slices"}
+    third = judge(rules, lambda name: facts.get(name, ""))
+    assert (third.service, [each.rate for each in third.samplings]) == ("python3", [19.0])
+    assert not judge(rules, lambda name: "").samplings
+
+
+def test_template_takes_text_as_it_is() -> None:
+    facts = {"name": "{unit}", "unit": "u"}
+    assert Template.parse("a{name}b").filled(lambda name: facts.get(name, "")) == "a{unit}b"

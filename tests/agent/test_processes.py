@@ -1,0 +1,96 @@
+"""What the rules say about processes that run: this one, children of it, and looks that fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyprof.agent import processes
+from pyprof.agent.config import parse
+from pyprof.agent.processes import Facts, ProcessTable
+from pyprof.agent.selecting import RuleSelection
+from pyprof.collectors.linux import procfs
+
+READY = "print('ready', flush=True); input()"
+
+
+def table(rule: str, own: int = -1) -> ProcessTable:
+    return ProcessTable(parse(f"[[rule]]\n{rule}", "x").rules, own)
+
+
+def started(*words: str, **environment: str) -> subprocess.Popen[bytes]:
+    """A process that has begun, and waits for a line."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", READY, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    return child
+
+
+def again(found: ProcessTable) -> dict[int, processes.Seen]:
+    found._next = 0.0
+    return found.look()
+
+
+def test_facts_are_those_of_the_process() -> None:
+    with started("word", SERVICE="checkout") as child:
+        facts = Facts(child.pid, "python", os.getpid())
+        assert facts("cmdline").endswith(f"{READY} word")
+        assert Path(facts("exe")).name.startswith("python")
+        assert facts("parent") == Path("/proc/self/comm").read_text().strip()
+        assert facts("env:SERVICE") == "checkout"
+        assert (facts("env:NIX"), facts("pid")) == ("", str(child.pid))
+        assert facts("cgroup").startswith("/")
+        child.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "unit", "container"),
+    [
+        ("/system.slice/web.service", "web.service", ""),
+        ("/user.slice/user-1.slice/user@1.service/app.slice/a.scope", "a.scope", ""),
+        (f"/system.slice/docker-{'ab' * 32}.scope", f"docker-{'ab' * 32}.scope", "abababababab"),
+        (f"/kubepods/burstable/pod1/{'0' * 64}", "", "0" * 12),
+        ("/", "", ""),
+    ],
+)
+def test_unit_and_container_are_in_the_path_of_the_control_group(cgroup: str, unit: str, container: str) -> None:
+    facts = Facts(1, "x", 0)
+    facts._known["cgroup"] = cgroup
+    assert (facts("unit"), facts("container")) == (unit, container)
+
+
+def test_new_process_is_found_by_the_next_look_and_one_that_ended_is_still_named() -> None:
+    rule = 'cmdline = "agent-test-word"\nservice = "found"'
+    found, of_agent = table(rule), table(rule, os.getpid())
+    again(found)
+    with started("agent-test-word") as child:
+        assert not again(of_agent)[child.pid].verdict.samplings, "the agent has started it"
+        (sampling,) = again(found)[child.pid].verdict.samplings
+        selection = RuleSelection((), (), True, False, lambda _: False, table=found, sampling=sampling)
+        assert list(selection.find(())) == [child.pid]
+        assert list(selection.find({child.pid})) == []
+        child.communicate(b"\n")
+    assert child.pid not in again(found)
+    assert found.verdict(child.pid).service == "found"
+
+
+def test_look_that_fails_keeps_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = table('name = "*"')
+    known = again(found)
+    assert len(known) > 1
+
+    def fail() -> list[int]:
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(procfs, "all_pids", fail)
+    assert again(found) is known
+    assert found.failed == 1

@@ -1,0 +1,92 @@
+"""`pyprof query` and `pyprof agent` on spools that are there, as users type them."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from pyprof.agent.log import Log
+from pyprof.agent.notify import Notifier
+from tests.agent.filled import MINUTE_NS, opened, segment
+from tests.exporters.pprof_reader import read
+from tests.exporters.profiles import golden
+from tests.warm import run
+
+NOON = datetime.datetime.combine(datetime.date.today(), datetime.time(12))
+
+
+def spool(folder: Path) -> str:
+    """Ten minutes of each of two noons."""
+    for days in (0, 1):
+        noon = int((NOON - datetime.timedelta(days=days)).timestamp()) * 10**9
+        opened(folder).put([segment(golden(), "web", noon + minute * MINUTE_NS) for minute in range(1, 11)])
+    return str(folder)
+
+
+def test_span_of_time_is_shown_as_report_shows_it(tmp_path: Path) -> None:
+    folder = spool(tmp_path)
+    done = run("query", "--spool", folder, "--since", "12:00", "--until", "12:05", "--service", "web", "-n", "3")
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("web, since 12:00 until 12:05: ")
+    assert lines[0].endswith("in 300 s")
+    assert "memcpy" in lines[4]
+    out = tmp_path / "x.pb.gz"
+    assert (
+        run("query", "--spool", folder, "--since", "yesterday 12:00", "--until", "12:20", "-o", str(out)).returncode
+        == 0
+    )
+    read(out.read_bytes())
+    page = tmp_path / "x.html"
+    assert run("query", "--spool", folder, "--since", "2d", "--until", "12:20", "-o", str(page)).returncode == 0
+    assert page.read_bytes().startswith(b"<!")
+
+
+def test_two_spans_are_compared_as_diff_does(tmp_path: Path) -> None:
+    folder = spool(tmp_path)
+    spans = ("yesterday 12:00-12:10", "today 12:00-12:05")
+    done = run("query", "--spool", folder, "--service", "web", "--diff", *spans)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0] == "before: web, yesterday 12:00-12:10, 600 s"
+    assert "(+0.0 %)" in done.stdout
+    out = tmp_path / "x.json"
+    assert run("query", "--spool", folder, "--diff", *spans, "-o", str(out)).returncode == 0
+    assert out.stat().st_size > 100
+
+
+def test_what_is_not_there_says_what_is(tmp_path: Path) -> None:
+    folder = spool(tmp_path)
+    done = run("query", "--spool", folder, "--since", "12:00", "--until", "12:05", "--service", "wbe")
+    assert done.returncode == 1
+    assert "hint: the services are web" in done.stderr
+    for words in (["--since", "soon"], ["--since", "1h", "--until", "2h"], ["--diff", "a", "b"], ["-f", "nix"]):
+        assert run("query", "--spool", folder, *words).returncode == 2
+
+
+def test_configuration_is_printed_and_checked(tmp_path: Path) -> None:
+    printed = run("agent", "--print-config")
+    config = tmp_path / "agent.toml"
+    config.write_text(printed.stdout)
+    done = run("agent", "--config", str(config), "--check")
+    assert (done.returncode, done.stdout) == (0, f"{config}: 1 rule, no error\n")
+    config.write_text("[spool]\nmax_fles = 3\n[[rule]]\nnme = 1\n")
+    done = run("agent", "--config", str(config), "--check")
+    assert done.returncode == 2
+    assert [line.removeprefix(f"{config}: ")[:6] for line in done.stdout.splitlines()] == ["line 2", "line 4"]
+    assert run("agent", "--config", str(config)).returncode == 2
+    assert run("agent", "--config", str(tmp_path)).returncode == 2
+
+
+def test_log_lines_are_text_or_objects() -> None:
+    lines: list[str] = []
+    Log(lines.append, False)("info", "window", samples=1234, dropped={"a": 2})
+    Log(lines.append, True)("error", "not recording", error='"\n')
+    assert lines[0] == "window: samples 1,234, dropped a: 2"
+    assert lines[1].endswith('"level":"error","event":"not recording","error":"\\"\\n"}')
+
+
+def test_service_manager_that_is_not_there_is_not_told() -> None:
+    for environment in ({}, {"NOTIFY_SOCKET": "/nowhere/x", "WATCHDOG_USEC": "1"}, {"NOTIFY_SOCKET": "@x"}):
+        notifier = Notifier(environment)
+        notifier.send("READY=1")
+        notifier.alive()

@@ -1,0 +1,163 @@
+"""From profiles to segments and back: nothing is lost, what is broken costs itself, time without windows counts not."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from pathlib import Path
+
+import pytest
+
+from pyprof.agent.groups import parts, rooted
+from pyprof.agent.moments import TimeSpan
+from pyprof.agent.reading import profile_of, segments, services
+from pyprof.agent.rules import NOT_RECORDED, RuleVerdict
+from pyprof.agent.splitting import segments as split
+from pyprof.agent.status import state
+from pyprof.errors import FormatError, PyprofError
+from pyprof.importers import evidence, pprof
+from pyprof.model.profile import Profile, ValueType
+from pyprof.records import replace
+from tests.agent.filled import MINUTE_NS, marked, opened, segment
+from tests.exporters.profiles import golden
+from tests.exporters.support import export
+
+END = 1_700_000_040 * 10**9
+ALL = TimeSpan(0, 2 * END)
+
+
+def of(folder: Path, span: TimeSpan = ALL, mode: str = "cpu", **how: bool) -> Profile:
+    return profile_of(str(folder), segments(str(folder), span), mode, "x", **how)
+
+
+def test_merged_segments_are_the_profiles_together(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    spool.put([segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)])
+    found = of(tmp_path)
+    assert found.total == 3 * golden().total
+    assert {cost.name: cost.own for cost in found.top(99)} == {
+        cost.name: 3 * cost.own for cost in of(tmp_path, TimeSpan(END - 1, END)).top(99)
+    }
+    assert (found.start_ns, found.duration_ns) == (END - MINUTE_NS, 3 * MINUTE_NS)
+    assert sorted(set(found.time_ns.tolist())) == [END + minute * MINUTE_NS for minute in (-1, 0, 1)]
+    assert found.summary.skipped == 3 * golden().summary.skipped
+    assert found.labels == golden().labels
+
+
+def test_how_frames_were_found_and_stacks_ended_comes_back(tmp_path: Path) -> None:
+    opened(tmp_path).put([segment(marked(), "web", END)])
+    found, wanted = of(tmp_path), marked()
+    assert sum(found.summary.trust.values()) > 10
+    assert len({frame.trust for frame in wanted.frames}) > 2
+    trust = {(frame.title, frame.kind, frame.trust) for frame in wanted.frames if frame.lines}
+    assert {(frame.title, frame.kind, frame.trust) for frame in found.frames} >= trust
+    assert found.summary.errors == wanted.summary.errors
+    assert found.summary.stops == wanted.summary.stops
+    marks = {frame.mark for frame in wanted.frames if frame.mark is not None}
+    assert len(marks) > 1
+    assert {frame.mark for frame in found.frames if frame.mark is not None} == marks
+
+
+def test_others_read_the_same_without_the_evidence() -> None:
+    from tests.exporters.pprof_reader import read
+
+    plain, ours = read(export("pprof", golden())), read(segment(golden(), "web", END).data)
+    assert [sample[1:] for sample in ours.samples] == [sample[1:] for sample in plain.samples]
+    assert sorted(ours.functions) == sorted(plain.functions)
+
+
+def test_segment_belongs_to_the_moment_of_its_end(tmp_path: Path) -> None:
+    opened(tmp_path).put([segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)])
+    span = TimeSpan(END, END + MINUTE_NS)
+    assert [name.end_ns for name in segments(str(tmp_path), span)] == [END + MINUTE_NS]
+    assert segments(str(tmp_path), ALL, ["w*", "x"])
+    assert not segments(str(tmp_path), ALL, ["w"])
+
+
+def test_time_without_windows_does_not_count_where_costs_are_by_time(tmp_path: Path) -> None:
+    spool = opened(tmp_path)
+    spool.put([segment(golden(), service, END) for service in ("a", "b")])
+    spool.put([segment(golden(), "a", END + 50 * MINUTE_NS)])
+    found = of(tmp_path, gapless=True)
+    assert found.duration_ns == 2 * MINUTE_NS
+    assert sorted(set((found.time_ns - found.start_ns).tolist())) == [0, MINUTE_NS]
+    assert of(tmp_path).duration_ns == 51 * MINUTE_NS
+
+
+def test_broken_segment_costs_itself_and_is_named(tmp_path: Path) -> None:
+    opened(tmp_path).put([segment(golden(), "web", END + minute * MINUTE_NS) for minute in range(3)])
+    broken = sorted(tmp_path.glob("20*/web/*"))[1]
+    broken.write_bytes(broken.read_bytes()[:-20])
+    found = of(tmp_path)
+    assert found.total == 2 * golden().total
+    assert any(broken.name in note for note in found.summary.notes)
+
+
+def test_modes_are_not_mixed(tmp_path: Path) -> None:
+    waits = replace(golden(), value_types=(ValueType("samples", "count"), ValueType("offcpu", "nanoseconds")))
+    opened(tmp_path).put([segment(golden(), "web", END), segment(waits, "web", END)])
+    assert of(tmp_path).total == of(tmp_path, mode="offcpu").total == golden().total
+    with pytest.raises(PyprofError, match="no segment has wall samples") as caught:
+        of(tmp_path, mode="wall")
+    assert caught.value.hint == "--mode cpu or offcpu"
+
+
+def test_window_is_split_by_service_and_services_that_slept_have_a_segment(tmp_path: Path) -> None:
+    profile = golden()
+    pids = sorted({thread.pid for thread in profile.threads})
+    assert len(pids) > 1
+    verdicts = {pids[0]: RuleVerdict("first", (("service", "first"), ("v", "1")))}
+    found = split(profile, lambda pid: verdicts.get(pid, NOT_RECORDED), ["first", "asleep"])
+    assert [each.name.service for each in found] == ["asleep", "first", "other"]
+    opened(tmp_path).put(found)
+    assert services(str(tmp_path)) == ["asleep", "first", "other"]
+    assert of(tmp_path).total == profile.total
+    total = {value: part.total for value, part in parts(of(tmp_path), "service")}
+    assert total["first"] == profile.filter(pid=pids[0]).total
+    assert sum(total.values()) == profile.total
+    assert [each.service for each in state(str(tmp_path), ALL).services] == ["asleep", "first", "other"]
+
+
+def test_value_of_a_label_is_the_root_of_its_stacks() -> None:
+    lines = export("collapsed", rooted(golden(), "process")).decode().splitlines()
+    assert len(lines) > 5
+    assert all(line.startswith("[process: ") for line in lines)
+    plain = export("collapsed", golden()).decode().splitlines()
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(int(line.rpartition(" ")[2]) for line in plain)
+
+
+def test_status_names_files_without_names_of_functions(tmp_path: Path) -> None:
+    frames = (replace(frame, lines=()) if frame.title == "memcpy" else frame for frame in marked().frames)
+    opened(tmp_path).put([segment(replace(marked(), frames=tuple(frames)), "web", END)])
+    found = state(str(tmp_path), ALL)
+    (service,) = found.services
+    assert service.segments == 1
+    assert service.whole is not None
+    assert 0 < service.whole < 1
+    assert [each.path for each in found.unnamed] == ["/usr/lib/libc.so.6"]
+
+
+def test_mutated_segments_give_samples_or_one_named_error() -> None:
+    whole, rng = gzip.decompress(segment(marked(), "web", END).data), random.Random(7)
+    refused = 0
+    for _ in range(200):
+        data = bytearray(whole)
+        for _ in range(rng.randrange(1, 6)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            pprof.read(bytes(data), "x")
+        except (FormatError, OverflowError):
+            refused += 1
+    assert 20 < refused < 200
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b'{"errors": [1], "stops": 7, "skipped": -1}', b'{"errors": {"a": "b"}}', b"{"]
+)
+def test_what_a_recording_did_is_believed_only_where_it_can_be(text: bytes) -> None:
+    try:
+        found = evidence.of_summary(text)
+    except FormatError:
+        assert text in (b"", b"{")
+    else:
+        assert (found.errors, found.skipped) == ({}, 0)

@@ -1,0 +1,105 @@
+"""The spool beside its crashes: limits, queues, what is set aside, who may have it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyprof.agent import spool as spool_module
+from pyprof.agent.disk import locked
+from pyprof.agent.inventory import Caps
+from pyprof.agent.segments import SegmentName
+from pyprof.agent.spool import LARGE, MANY, OLD, REFUSED, STRANGE, Spool, SpoolSegment
+from pyprof.diagnostics import Diagnostics
+from pyprof.errors import OutputError
+
+DAY_NS = 86_400 * 10**9
+
+
+def spool(folder: Path, caps: Caps, now_ns: int = 100 * DAY_NS) -> tuple[Spool, Diagnostics]:
+    counts = Diagnostics()
+    found = Spool(str(folder), caps, counts, sinks=("far",), clock=lambda: now_ns)
+    found.open()
+    return found, counts
+
+
+def segment(day: float, size: int = 10) -> SpoolSegment:
+    return SpoolSegment(SegmentName.new("web", int(day * DAY_NS)), b"x" * size)
+
+
+def files(folder: Path) -> list[int]:
+    return sorted(int(path.name.split("-")[0]) // DAY_NS for path in folder.glob("19*/web/*"))
+
+
+@pytest.mark.parametrize(
+    ("caps", "left", "reason"),
+    [
+        (Caps(most_files=2), [98, 99], MANY),
+        (Caps(most_bytes=25), [98, 99], LARGE),
+        (Caps(age_s=3.5 * 86_400), [97, 98, 99], OLD),
+    ],
+)
+def test_oldest_go_first_and_are_counted(caps: Caps, left: list[int], reason: str, tmp_path: Path) -> None:
+    found, counts = spool(tmp_path, caps)
+    for day in (97, 95, 99, 96, 98):
+        found.put([segment(day)])
+    assert files(tmp_path) == left
+    assert files(tmp_path / "queue/far") == left
+    assert counts.counts == {reason: 5 - len(left)}
+    assert found.inventory.bytes == 10 * len(left)
+
+
+def test_folders_that_are_empty_go(tmp_path: Path) -> None:
+    found, _ = spool(tmp_path, Caps(most_files=1))
+    found.put([segment(90), segment(91)])
+    assert [path.name for path in tmp_path.glob("19*")] == ["1970-04-02"]
+
+
+def test_start_reads_names_and_sizes_only(tmp_path: Path) -> None:
+    found, _ = spool(tmp_path, Caps())
+    found.put([segment(day, 100) for day in range(90, 95)])
+    for path in (*tmp_path.glob("19*/web/*"), *tmp_path.glob("queue/far/19*/web/*")):
+        path.write_bytes(b"broken")
+        path.chmod(0)
+    again, _ = spool(tmp_path, Caps(most_bytes=13))
+    assert files(tmp_path) == [93, 94]
+    assert again.inventory.bytes == 12
+
+
+def test_strange_files_are_counted_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "2026-11-23/web").mkdir(parents=True)
+    (tmp_path / "2026-11-23/web/notes.txt").write_text("mine")
+    (tmp_path / "2026-11-23/web/.1.pb.gz.part").write_text("unfinished")
+    (tmp_path / "other").mkdir()
+    _, counts = spool(tmp_path, Caps())
+    assert counts.counts == {STRANGE: 1}
+    assert [path.name for path in (tmp_path / "2026-11-23/web").iterdir()] == ["notes.txt"]
+
+
+def test_sink_takes_or_refuses_and_the_segment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 5
+    monkeypatch.setattr(spool_module, "MOST_REFUSED", most)
+    found, counts = spool(tmp_path, Caps(age_s=1e9))
+    found.put([segment(1 + number / 1000) for number in range(most + 3)])
+    first, *others = found.queued("far")
+    found.sent("far", first)
+    for name in others:
+        found.refused("far", name, "too_old")
+    assert list(found.queued("far")) == []
+    assert len(list((tmp_path / "refused/too_old").iterdir())) == most
+    assert counts.counts[REFUSED] == 2
+    assert len(files(tmp_path)) == most + 3
+
+
+def test_one_agent_has_the_spool(tmp_path: Path) -> None:
+    lock = locked(str(tmp_path / "spool"))
+    assert lock
+    with pytest.raises(OutputError, match="another agent"):
+        locked(str(tmp_path / "spool"))
+
+
+def test_folder_of_everybody_is_no_spool(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(OutputError, match="others may write"):
+        locked(str(tmp_path))

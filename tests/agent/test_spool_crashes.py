@@ -1,0 +1,144 @@
+"""A model of the spool, crashed at every system call: what put() has taken stays, and is whole."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from pyprof.agent.disk import Disk
+from pyprof.agent.inventory import Caps
+from pyprof.agent.segments import SegmentName
+from pyprof.agent.spool import FULL, MANY, NOT_WRITTEN, Spool, SpoolSegment
+from pyprof.diagnostics import Diagnostics
+from tests.agent.crashing import Crash, CrashingDisk
+
+PLACES = ("", "queue/near", "queue/far")
+MOST = 5
+SIZE = 128
+
+
+class SpoolAndCrashes(RuleBasedStateMachine):
+    """there: the segments that must be in each place, and no others. A segment's bytes follow from its name."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="pyprof-spool-")
+        self.there: dict[str, set[SegmentName]] = {place: set() for place in PLACES}
+        self.end_ns = 1_700_000_000 * 10**9
+        self.start()
+
+    def start(self) -> None:
+        """What an agent does when it is started again."""
+        self.disk, self.counts = CrashingDisk(self.folder.name), Diagnostics()
+        caps = Caps(most_files=MOST)
+        self.spool = Spool(self.folder.name, caps, self.counts, self.disk, ("near", "far"), lambda: self.end_ns)
+        self.spool.open()
+
+    def files(self, place: str) -> Iterator[tuple[SegmentName, bytes]]:
+        look, top = Disk().look, f"{self.folder.name}/{place}"
+        for day in look(top):
+            for service in look(f"{top}/{day.name}") if day.name.startswith("20") else ():
+                for file in look(f"{top}/{day.name}/{service.name}"):
+                    name = SegmentName.parse(day.name, service.name, file.name)
+                    assert name is not None, f"{file.name} was left behind"
+                    with open(f"{top}/{name.path}", "rb") as opened:
+                        yield name, opened.read()
+
+    def segment(self) -> SpoolSegment:
+        self.end_ns += 60 * 10**9
+        name = SegmentName.new(f"service {self.end_ns % 7}/..", self.end_ns)
+        return SpoolSegment(name, name.key.encode() * (SIZE // 32))
+
+    def dropped(self, count: int) -> None:
+        for name in sorted(set.union(*self.there.values()), key=lambda each: each.end_ns)[:count]:
+            for names in self.there.values():
+                names.discard(name)
+
+    def taken(self, segment: SpoolSegment, counted: int) -> None:
+        """put() said yes. counted: what it says that it dropped."""
+        for names in self.there.values():
+            names.add(segment.name)
+        self.dropped(counted)
+
+    def counted(self) -> int:
+        return self.counts.counts[FULL] + self.counts.counts[MANY]
+
+    @rule()
+    def put(self) -> None:
+        segment, before = self.segment(), self.counted()
+        assert self.spool.put([segment])
+        self.taken(segment, self.counted() - before)
+
+    @rule(at=st.integers(1, 32), after=st.booleans(), power=st.booleans())
+    def crash(self, at: int, after: bool, power: bool) -> None:
+        """Of what was under way, all or nothing is there afterwards."""
+        segment = self.segment()
+        self.disk.crash_at, self.disk.crash_after = self.disk.calls + at, after
+        finished = True
+        try:
+            self.spool.put([segment])
+        except Crash:
+            finished = False
+        if power:
+            self.disk.power_loss()
+        self.disk.forget()
+        self.start()
+        oldest = sorted(set.union(*self.there.values()), key=lambda each: each.end_ns)
+        may_go = {*oldest[: max(len(oldest) + 1 - MOST, 0)]}
+        for place, names in self.there.items():
+            found = {name for name, _ in self.files(place)}
+            assert names - may_go <= found <= names | {segment.name}
+            assert segment.name in found or not finished
+            self.there[place] = found
+
+    @rule()
+    def full_disk(self) -> None:
+        """The oldest make room."""
+        segment, before = self.segment(), self.counted()
+        self.disk.room = max(self.disk.used(), 2 * SIZE)
+        assert self.spool.put([segment])
+        self.disk.room = None
+        self.taken(segment, self.counted() - before)
+
+    @rule()
+    def disk_full_of_others(self) -> None:
+        """Nothing helps: one window waits in memory; the one before it is lost, and counted."""
+        first, second, before = self.segment(), self.segment(), self.counted()
+        self.disk.room = 0
+        assert not self.spool.put([first])
+        assert self.spool.held == (first,)
+        lost = self.counts.counts[NOT_WRITTEN]
+        assert not self.spool.put([second])
+        assert self.counts.counts[NOT_WRITTEN] == lost + 1
+        self.disk.room = None
+        self.dropped(self.counted() - before)
+        before = self.counted()
+        assert self.spool.put([])
+        self.taken(second, self.counted() - before)
+
+    @rule(sink=st.sampled_from(("near", "far")))
+    def send(self, sink: str) -> None:
+        for name in list(self.spool.queued(sink))[:1]:
+            self.spool.sent(sink, name)
+            self.there[f"queue/{sink}"].discard(name)
+
+    @invariant()
+    def files_are_what_was_promised(self) -> None:
+        for place, names in getattr(self, "there", {}).items():
+            found = dict(self.files(place))
+            assert set(found) == names
+            assert all(data == name.key.encode() * (SIZE // 32) for name, data in found.items())
+        assert not hasattr(self, "there") or (len(set.union(*self.there.values())) <= MOST and not self.spool.held)
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            self.disk.forget()
+            self.folder.cleanup()
+
+
+TestSpoolAndCrashes = SpoolAndCrashes.TestCase
+TestSpoolAndCrashes.settings = settings(max_examples=25, stateful_step_count=15, deadline=None, database=None)
